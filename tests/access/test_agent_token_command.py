@@ -1,4 +1,4 @@
-"""`hetsched token create --role agent`: it needs the node, and says what the token is bound to."""
+"""`hetsched token create --role agent` requires a node and prints the binding of the token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hetsched.journal.audit import SYSTEM
 pytestmark = pytest.mark.django_db
 
 
-def test_it_is_bound_to_the_node_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_agent_token_is_bound_to_the_named_node(capsys: pytest.CaptureFixture[str]) -> None:
     create_cluster(name="lab", actor=SYSTEM)
     create(role="agent", cluster="lab", node="gpu-1", output=OutputFormat.JSON)
     created = json.loads(capsys.readouterr().out)
@@ -45,7 +45,7 @@ def test_reports_a_wrong_quota_as_typed() -> None:
     assert "--quota pods=20" in caught.value.hint
 
 
-def test_without_the_servers_key_it_would_be_one_that_no_server_takes(settings: Any) -> None:
+def test_token_requires_the_servers_key(settings: Any) -> None:
     settings.SECRET_KEY_GIVEN = settings.DEBUG = settings.EMBEDDED = False
     with pytest.raises(InputError) as caught:
         create(role="viewer")

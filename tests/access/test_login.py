@@ -1,4 +1,4 @@
-"""The login page: one door, with a brake on guessing."""
+"""The login page and its limits on password guessing."""
 
 import re
 from datetime import timedelta
@@ -38,7 +38,7 @@ def test_tenth_failure_blocks_the_address(client: Client, person: Any) -> None:
     assert attempt(client, PASSWORD, address="192.0.2.2")
 
 
-def test_it_opens_again_after_a_quarter_of_an_hour(client: Client, person: Any) -> None:
+def test_login_is_possible_again_after_15_minutes(client: Client, person: Any) -> None:
     person("ada")
     for _try in range(10):
         attempt(client, "wrong")
@@ -46,7 +46,7 @@ def test_it_opens_again_after_a_quarter_of_an_hour(client: Client, person: Any) 
         assert attempt(client, PASSWORD)
 
 
-def test_many_addresses_close_it_for_the_account(client: Client, person: Any) -> None:
+def test_failures_from_many_addresses_lock_the_account(client: Client, person: Any) -> None:
     person("ada")
     for number in range(100):
         attempt(client, "wrong", address=f"198.51.100.{number}")
@@ -73,19 +73,17 @@ def test_logout_needs_a_post(client: Client, person: Any) -> None:
     assert client.post("/logout/").status_code == 302
 
 
-def test_guessing_from_everywhere_locks_its_owner_out_of_no_browser_that_was_in_before(
-    client: Client, person: Any
-) -> None:
+def test_locked_account_can_log_in_from_a_known_browser(client: Client, person: Any) -> None:
     person("ada")
     assert attempt(client, PASSWORD)
     client.post("/logout/")
     for number in range(101):
         attempt(Client(), "wrong", address=f"198.51.100.{number}")
-    assert not attempt(Client(), PASSWORD)  # closed to strangers
+    assert not attempt(Client(), PASSWORD)  # closed to unknown browsers
     assert attempt(client, PASSWORD)
 
 
-def test_the_cookie_of_a_browser_is_for_one_account_and_has_a_limit_of_its_own(client: Client, person: Any) -> None:
+def test_browser_cookie_has_one_account_and_its_own_limit(client: Client, person: Any) -> None:
     person("ada")
     person("bob")
     assert attempt(client, PASSWORD)
@@ -99,7 +97,7 @@ def test_the_cookie_of_a_browser_is_for_one_account_and_has_a_limit_of_its_own(c
 
 
 @pytest.mark.parametrize("forged", ["", "x", "WyJhZGEiLCJ4Il0:1:x", "[]"])
-def test_a_cookie_that_was_made_up_opens_nothing(person: Any, forged: str) -> None:
+def test_forged_cookie_does_not_bypass_the_lock(person: Any, forged: str) -> None:
     person("ada")
     for number in range(100):
         attempt(Client(), "wrong", address=f"198.51.100.{number}")
@@ -116,8 +114,8 @@ def test_a_whole_network_of_ipv6_is_one_address(client: Client, person: Any) -> 
     assert attempt(client, PASSWORD, address="2001:db8:0:2::1")
 
 
-def test_addresses_of_ipv4_that_come_as_ipv6_are_addresses_of_their_own(client: Client, person: Any) -> None:
-    # All of IPv4 lies in one /64 of IPv6: a server that listens to both hears ::ffff:192.0.2.1.
+def test_ipv4_mapped_addresses_are_counted_separately(client: Client, person: Any) -> None:
+    # All of IPv4 lies in one /64 of IPv6: a dual-stack server receives ::ffff:192.0.2.1.
     person("ada")
     for _try in range(10):
         attempt(client, "wrong", address="::ffff:192.0.2.1")
@@ -125,7 +123,7 @@ def test_addresses_of_ipv4_that_come_as_ipv6_are_addresses_of_their_own(client: 
     assert attempt(client, PASSWORD, address="::ffff:192.0.2.2")
 
 
-def test_right_passwords_use_up_nothing(person: Any) -> None:
+def test_correct_passwords_are_not_counted(person: Any) -> None:
     person("ada")
     for _try in range(12):
         assert attempt(Client(), PASSWORD)
@@ -142,8 +140,8 @@ def test_login_does_not_reveal_existing_accounts(client: Client, person: Any, na
     texts = {re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", answer.content.decode()) for answer in answers}
     texts = {re.sub(r"[0-9a-f]{32}", "", text) for text in texts}
     assert {answer.status_code for answer in answers} == {200}
-    assert len(texts) == 1  # the same before and after the door closed
-    # The name that was typed stands in its field again, and nowhere else.
+    assert len(texts) == 1  # the same before and after the limit
+    # The typed name is shown in its field again, and nowhere else.
     (text,) = texts
     assert text.count(f'value="{name}"') == 1
     assert name not in text.replace(f'value="{name}"', "").replace("username", "").replace("data-", "")

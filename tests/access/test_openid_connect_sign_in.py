@@ -1,4 +1,4 @@
-"""Sign-in by OpenID Connect, against a real provider on loopback: who is vouched for comes in, nobody else does."""
+"""Sign-in by OpenID Connect against a real provider on loopback."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def provider(running: Provider, settings: Any) -> Iterator[Provider]:
 
 
 def signed_in(provider: Provider, client: Client, begin: str = "/login/oidc/") -> Any:
-    """Go to the provider and back, as a browser does."""
+    """Follow the redirects to the provider and back, as a browser does."""
     left = client.get(begin)
     assert left.status_code == 302, left.content
     return client.get(provider.authorize(left["Location"]).removeprefix("http://testserver"))
@@ -93,13 +93,13 @@ def test_groups_that_changed_change_the_roles_at_the_next_sign_in(provider: Prov
     assert User.objects.count() == 1
 
 
-def test_groups_are_read_from_the_user_info_where_the_token_has_none(provider: Provider, client: Client) -> None:
+def test_groups_default_to_the_user_info(provider: Provider, client: Client) -> None:
     provider.lies = {"kept": ["groups"]}
     signed_in(provider, client)
     assert who(client) is not None
 
 
-def test_taken_name_leads_to_no_other_account(provider: Provider, client: Client) -> None:
+def test_existing_name_is_not_linked_to_another_account(provider: Provider, client: Client) -> None:
     local = User.objects.create_user("Ada", password="a long enough password", is_superuser=True)
     signed_in(provider, client)
     assert who(client) != local
@@ -154,7 +154,7 @@ def test_invalid_provider_response_is_rejected(provider: Provider, client: Clien
     assert "/elsewhere" not in provider.asked
 
 
-def test_an_answer_counts_once_and_in_the_browser_that_set_out(provider: Provider, client: Client) -> None:
+def test_response_is_valid_once_and_only_in_its_browser(provider: Provider, client: Client) -> None:
     back = provider.authorize(client.get("/login/oidc/")["Location"]).removeprefix("http://testserver")
     assert Client().get(back).status_code == 403
     assert client.get(back).status_code == 302
@@ -165,7 +165,7 @@ def test_an_answer_counts_once_and_in_the_browser_that_set_out(provider: Provide
 @pytest.mark.parametrize(
     "lies", [{"metadata": {"issuer": "https://evil.example"}}, {"moved": ["/.well-known/openid-configuration"]}]
 )
-def test_a_provider_that_is_another_is_not_gone_to(provider: Provider, client: Client, lies: dict[str, Any]) -> None:
+def test_another_provider_is_not_called(provider: Provider, client: Client, lies: dict[str, Any]) -> None:
     provider.lies = lies
     assert client.get("/login/oidc/").status_code == 403
     provider.lies = {}
@@ -183,8 +183,8 @@ def test_user_without_role_groups_loses_all_roles(provider: Provider, client: Cl
     assert client.get("/queue/").status_code != 200
 
 
-def test_a_name_in_other_letters_of_the_same_look_is_that_name(provider: Provider, client: Client) -> None:
-    # Compatibility forms are one name to the accounts: fullwidth letters are ADA.
+def test_names_are_compared_after_normalisation(provider: Provider, client: Client) -> None:
+    # Accounts compare names after compatibility normalisation: fullwidth letters are ADA.
     User.objects.create_user("ada", password="a long enough password")
     wide = "".join(chr(ord(sign) + 0xFEE0) for sign in "ADA")
     provider.person = {**provider.person, "preferred_username": wide}
@@ -192,7 +192,7 @@ def test_a_name_in_other_letters_of_the_same_look_is_that_name(provider: Provide
     assert ExternalAccount.objects.get().user.username == "ADA@127.0.0.1"
 
 
-def test_a_closed_account_stays_closed(provider: Provider, client: Client) -> None:
+def test_inactive_account_cannot_sign_in(provider: Provider, client: Client) -> None:
     signed_in(provider, client)
     User.objects.update(is_active=False)
     assert signed_in(provider, Client()).status_code == 403
@@ -201,18 +201,18 @@ def test_a_closed_account_stays_closed(provider: Provider, client: Client) -> No
 @pytest.mark.parametrize(
     "wanted", ["https://evil.example/", "//evil.example", "javascript:alert(1)", "/\\evil.example"]
 )
-def test_a_foreign_address_is_not_gone_to_afterwards(provider: Provider, client: Client, wanted: str) -> None:
+def test_foreign_redirect_is_not_followed_after_sign_in(provider: Provider, client: Client, wanted: str) -> None:
     assert signed_in(provider, client, f"/login/oidc/?next={wanted}")["Location"] == "/"
 
 
-def test_signing_in_begins_another_session(provider: Provider, client: Client) -> None:
+def test_sign_in_starts_a_new_session(provider: Provider, client: Client) -> None:
     left = client.get("/login/oidc/")
     before = client.cookies["hetsched"].value
     client.get(provider.authorize(left["Location"]).removeprefix("http://testserver"))
     assert client.cookies["hetsched"].value != before
 
 
-def test_passwords_can_be_left_out(provider: Provider, client: Client, settings: Any) -> None:
+def test_password_login_can_be_disabled(provider: Provider, client: Client, settings: Any) -> None:
     settings.HETSCHED_PASSWORDS = False
     User.objects.create_user("bob", password="a long enough password")
     assert b'type="password"' not in client.get("/login/").content
@@ -220,8 +220,8 @@ def test_passwords_can_be_left_out(provider: Provider, client: Client, settings:
     assert who(client) is None
 
 
-def test_this_machine_is_asked_under_the_issuers_name_alone(provider: Provider, client: Client) -> None:
-    # The issuer is 127.0.0.1; nobody named localhost, which is the same machine.
+def test_provider_is_called_only_by_the_issuers_name(provider: Provider, client: Client) -> None:
+    # The issuer is 127.0.0.1, not localhost, although both are the same machine.
     elsewhere = provider.issuer.replace("127.0.0.1", "localhost")
     provider.lies = {"metadata": {"token_endpoint": f"{elsewhere}/token"}}
     assert signed_in(provider, client).status_code == 403

@@ -1,4 +1,4 @@
-"""A session is kept under a digest, ends by the clock and by its person, and nobody else ends it but administrators."""
+"""Sessions are stored as digests, expire by time, and are ended by their user or by administrators only."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_database_holds_no_key_of_a_session(person: Any) -> None:
     assert (is_in(client), is_in(thief)) == (True, False)
 
 
-def test_it_ends_when_its_person_did_nothing_for_long(person: Any, settings: Any) -> None:
+def test_idle_session_expires(person: Any, settings: Any) -> None:
     settings.HETSCHED_SESSION_IDLE_MINUTES = 30
     person("ada", "viewer")
     client = browser()
@@ -72,7 +72,7 @@ def test_background_requests_do_not_extend_a_session(person: Any, settings: Any)
         assert not is_in(client, **{"sec-fetch-dest": "empty"})
 
 
-def test_it_ends_however_busy_its_person_is(person: Any, settings: Any) -> None:
+def test_busy_session_expires_too(person: Any, settings: Any) -> None:
     settings.HETSCHED_SESSION_HOURS, settings.HETSCHED_SESSION_IDLE_MINUTES = 2, 90
     person("ada", "viewer")
     client = browser()
@@ -86,7 +86,7 @@ def test_it_ends_however_busy_its_person_is(person: Any, settings: Any) -> None:
         assert not is_in(client)
 
 
-def test_a_key_that_was_there_before_signing_in_is_worth_nothing_after(person: Any) -> None:
+def test_session_key_is_replaced_at_sign_in(person: Any) -> None:
     person("ada", "viewer")
     client = Client()
     session = client.session
@@ -100,11 +100,11 @@ def test_a_key_that_was_there_before_signing_in_is_worth_nothing_after(person: A
     assert not is_in(thief)
 
 
-def test_one_sees_where_one_is_signed_in_and_ends_one_or_all_others(person: Any) -> None:
+def test_user_lists_and_ends_own_sessions(person: Any) -> None:
     ada = person("ada", "viewer")
     phone, desk, here = (browser() for _ in range(3))
     rows = sessions_of(ada)
-    assert [(row.address, row.browser) for row in rows] == [("", "")] * 3  # the test's way in is no request
+    assert [(row.address, row.browser) for row in rows] == [("", "")] * 3  # the test's login makes no request
     mine = here.session.row.pk if here.session.row else ""
     (first, *_rest) = [row for row in rows if row.pk != mine]
     assert end_sessions(ada, actor=Subject(ada), name=first.name) == 1
@@ -122,7 +122,7 @@ def test_a_new_password_ends_all_sessions(person: Any) -> None:
     assert not is_in(client)
 
 
-def test_others_are_signed_out_by_administrators_alone(person: Any) -> None:
+def test_only_administrators_end_sessions_of_others(person: Any) -> None:
     ada, bob, root = person("ada", "viewer"), person("bob", "operator"), person("root", superuser=True)
     client = browser()
     token, _plaintext = create_token(role="viewer", name="ada's", user=ada)
@@ -134,7 +134,7 @@ def test_others_are_signed_out_by_administrators_alone(person: Any) -> None:
     assert not is_in(client)
 
 
-def test_rows_of_sessions_that_are_over_go(person: Any, settings: Any) -> None:
+def test_rows_of_expired_sessions_are_deleted(person: Any, settings: Any) -> None:
     person("ada", "viewer")
     browser()
     forget_sessions(timezone.now())
@@ -162,6 +162,6 @@ def test_sockets_check_their_rights_again_when_a_session_ends(end: str, person: 
 
 
 def revision() -> int:
-    """Return the revision of the topic that sockets follow for changes of rights."""
+    """Return the revision of the topic that sockets follow for permission changes."""
     found: int = Topic.objects.values_list("revision", flat=True).get(name=TOPIC)
     return found

@@ -1,4 +1,4 @@
-"""Who is asking, and what they may: people by their groups, tokens never beyond their owner."""
+"""Permissions of the requesting subject: users by their groups, tokens never beyond their owner."""
 
 from typing import Any
 
@@ -12,23 +12,23 @@ from hetsched.access.tokens import create_token
 pytestmark = pytest.mark.django_db
 
 
-def test_anonymous_may_nothing() -> None:
+def test_anonymous_has_no_permission() -> None:
     anonymous = Subject(AnonymousUser())
     assert not anonymous.actions
     assert anonymous.name == "anonymous"
 
 
-def test_groups_add_up(person: Any) -> None:
+def test_permissions_of_groups_are_combined(person: Any) -> None:
     subject = Subject(person("ada", "submitter", "policy-admin"))
     assert subject.actions == {"view", "submit", "edit-policy"}
     assert subject.role == "policy-admin,submitter"
 
 
-def test_superuser_may_everything(person: Any) -> None:
+def test_superuser_has_all_permissions(person: Any) -> None:
     assert Subject(person("root", superuser=True)).actions == set(Action)
 
 
-def test_inactive_may_nothing(person: Any) -> None:
+def test_inactive_user_has_no_permission(person: Any) -> None:
     user = person("ada", superuser=True)
     user.is_active = False
     assert not Subject(user).actions

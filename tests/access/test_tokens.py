@@ -1,4 +1,4 @@
-"""Tokens: made once, kept as a digest, found again, limited, ended."""
+"""Tokens: creation, storage as a digest, lookup, limits and revocation."""
 
 from datetime import timedelta
 from hashlib import sha256
@@ -31,7 +31,7 @@ def test_plaintext_is_stored_nowhere() -> None:
     assert plaintext[20:] not in serializers.serialize("json", rows)
 
 
-def test_it_is_found_again_with_its_owner() -> None:
+def test_token_is_found_with_its_owner() -> None:
     token, plaintext = create_token(role="viewer", name="ci")
     found = resolve(plaintext)
     assert found == token
@@ -44,7 +44,7 @@ def test_service_account_cannot_log_in() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "hs_", "hs_" + "0" * 64, "x" * 67, "hs_" + "é" * 64, "hs_" + "0" * 5000])
-def test_anything_else_is_not(wrong: str) -> None:
+def test_other_texts_are_no_token(wrong: str) -> None:
     create_token(role="viewer", name="ci")
     assert resolve(wrong) is None
 
@@ -58,7 +58,7 @@ def test_expired() -> None:
     token, plaintext = create_token(role="viewer", name="ci")
     Token.objects.filter(pk=token.pk).update(expiry=timezone.now() - timedelta(seconds=1))
     assert resolve(plaintext) is None
-    assert Token.objects.filter(pk=token.pk).exists()  # looking never deletes
+    assert Token.objects.filter(pk=token.pk).exists()  # a lookup never deletes
 
 
 def test_token_of_an_inactive_owner_is_rejected() -> None:
@@ -75,7 +75,7 @@ def test_revocation_is_immediate_and_reported() -> None:
     assert AuditEntry.objects.get(action="token.revoke").reason == "leaked"
 
 
-def test_use_is_noted_once_a_minute(django_assert_num_queries: Any) -> None:
+def test_use_is_recorded_once_a_minute(django_assert_num_queries: Any) -> None:
     _token, plaintext = create_token(role="viewer", name="ci")
     with django_assert_num_queries(2):
         resolve(plaintext)
@@ -97,7 +97,7 @@ def test_use_is_noted_once_a_minute(django_assert_num_queries: Any) -> None:
         ({"lifetime": timedelta(0)}, "TokenLifetimeInvalid"),
     ],
 )
-def test_wrong_wishes_make_no_token(options: dict[str, Any], code: str) -> None:
+def test_invalid_options_create_no_token(options: dict[str, Any], code: str) -> None:
     with pytest.raises(InputError) as caught:
         create_token(**{"role": "viewer", "name": "ci", **options})
     assert caught.value.code == code
@@ -154,7 +154,7 @@ def test_digest_uses_the_key_of_the_server(settings: Any) -> None:
     assert resolve(plaintext) is None
 
 
-def test_unkeyed_row_is_no_token_where_a_key_is_set(settings: Any) -> None:
+def test_unkeyed_row_is_rejected_if_a_key_is_set(settings: Any) -> None:
     settings.SECRET_KEY_GIVEN = False
     token, plaintext = create_token(role="viewer", name="ci")
     assert len(token.digest) == 128
@@ -164,7 +164,7 @@ def test_unkeyed_row_is_no_token_where_a_key_is_set(settings: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["its end", "all of it"])
-def test_a_wrong_token_costs_as_much_whatever_is_wrong(wrong: str, django_assert_num_queries: Any) -> None:
+def test_invalid_tokens_take_equal_work(wrong: str, django_assert_num_queries: Any) -> None:
     _token, plaintext = create_token(role="viewer", name="ci")
     other = plaintext[:-8] + "00000000" if wrong == "its end" else "hs_" + "0" * 64
     with django_assert_num_queries(1):

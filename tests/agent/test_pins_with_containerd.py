@@ -1,4 +1,4 @@
-"""With containerd and runc: containers get exactly their CPUs, and have them again whatever was killed."""
+"""CPU pinning with containerd and runc: containers get exactly their CPUs, also after any process was killed."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def pinner(runtime: Containerd, tmp_path: Path) -> Iterator[Pinner]:
 
 
 def on(container: str) -> frozenset[int]:
-    """Return the CPUs that the kernel lets a container run on."""
+    """Return the CPUs that the kernel allows for a container."""
     return parse_cpuset(cpuset_file(container).read_text())
 
 
 def free(runtime: Containerd, *containers: str) -> None:
-    """Let containers run everywhere, as somebody else may."""
+    """Let containers run on all CPUs, as another program may."""
     connection = Runtime(runtime.socket)
     for container in containers:
         connection.set_cpus(container, format_cpuset(ONLINE))
@@ -76,7 +76,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 15) -> None:
 
 
 class Watched:
-    """Reads the CPUs of two containers all the time: first the one with CPUs of its own, then the other."""
+    """Read the CPUs of two containers continuously: the one with exclusive CPUs first, then the other."""
 
     def __init__(self, own: str, other: str) -> None:
         self._files = cpuset_file(own), cpuset_file(other)
@@ -97,7 +97,7 @@ class Watched:
         self._thread.join()
 
     def together(self) -> list[tuple[str, str]]:
-        """Return what was seen of both on the CPUs that are one's own."""
+        """Return the observations in which both containers were on the exclusive CPUs."""
         return [pair for pair in self.seen if pair[0] == MINE and parse_cpuset(pair[1]) & parse_cpuset(MINE)]
 
 
@@ -134,7 +134,7 @@ def test_unsigned_allocation_moves_no_container(runtime: Containerd, pinner: Pin
     assert len(pinner.problems) == 1
 
 
-def test_killed_at_any_step_it_puts_everything_back(runtime: Containerd, tmp_path: Path) -> None:
+def test_agent_killed_at_any_step_restores_all_cpusets(runtime: Containerd, tmp_path: Path) -> None:
     main = runtime.container(runtime.pod("own", signed("uid-own", MINE)))
     other = runtime.container(runtime.pod("other"))
     folder = tmp_path / "state"
@@ -153,15 +153,15 @@ def test_killed_at_any_step_it_puts_everything_back(runtime: Containerd, tmp_pat
                 died += 1
                 assert agent(0) == "done"
                 assert (on(main), on(other)) == ({ONLINE[0]}, set(REST))
-                # As if the machine had just begun: nothing pinned, nothing known.
+                # As after a reboot: nothing is pinned and no state is stored.
                 free(runtime, main, other)
                 shutil.rmtree(folder)
-            # Two lists, two looks, a file and two writes that are looked at: each has a before and an after.
+            # Two lists, two reads, one file and two verified writes, each with an event before and after.
             assert died >= 18
         assert (on(main), on(other), watched.together()) == ({ONLINE[0]}, set(REST), [])
 
 
-def test_a_killed_runtime_is_found_again_and_nothing_is_lost(runtime: Containerd, pinner: Pinner) -> None:
+def test_agent_reconnects_to_a_restarted_runtime(runtime: Containerd, pinner: Pinner) -> None:
     main = runtime.container(runtime.pod("own", signed("uid-own", MINE)))
     other = runtime.container(runtime.pod("other"))
     pinner.step(0)
@@ -169,7 +169,7 @@ def test_a_killed_runtime_is_found_again_and_nothing_is_lost(runtime: Containerd
         runtime.stop(signal.SIGKILL)
         (report,) = pinner.step(1)
         assert (report.actual, [problem.code for problem in pinner.problems]) == (None, ["RuntimeAway"])
-        assert (on(main), on(other)) == ({ONLINE[0]}, set(REST))  # they live on
+        assert (on(main), on(other)) == ({ONLINE[0]}, set(REST))  # they keep running
         runtime.start()
         eventually(lambda: not [one.drift for one in pinner.step(time.monotonic()) if one.drift])
     assert watched.together() == []
@@ -184,7 +184,7 @@ def test_the_agent_itself_is_killed_and_started_again_without_its_control_plane(
     main = runtime.container(runtime.pod("own", signed("uid-own", MINE)))
     other = runtime.container(runtime.pod("other"))
     pinner.step(0)
-    pinner.close()  # what it was told once is all that the next ones know
+    pinner.close()  # the next agents know only its stored state
     command = [sys.executable, "-m", "hetsched.agent", "--node", "n1", "--pin", "--runtime", str(runtime.socket)]
     with Watched(main, other) as watched, (tmp_path / "log").open("wb") as log:
         for _ in range(3):
@@ -200,7 +200,7 @@ def test_the_agent_itself_is_killed_and_started_again_without_its_control_plane(
         assert (on(main), on(other)) == ({ONLINE[0]}, set(REST))
 
 
-def test_a_container_that_is_gone_is_no_failure(runtime: Containerd) -> None:
+def test_deleted_container_is_no_failure(runtime: Containerd) -> None:
     connection = Runtime(runtime.socket)
     with pytest.raises(RuntimeFailure) as failure:
         connection.set_cpus("f" * 64, MINE)

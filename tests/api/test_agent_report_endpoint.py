@@ -1,4 +1,4 @@
-"""The door of node agents: each speaks for its own node, in order, and is told what it needs."""
+"""The report endpoint of node agents: authentication by node, order of messages, and the response."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_report_becomes_facts_of_the_node(agent: Api, cluster: Cluster, operator
 def test_agent_cannot_report_for_another_node(agent: Api, cluster: Cluster) -> None:
     report = msgspec.structs.replace(REPORT, node="n2")
     assert refused(agent, message(report, node="n2")) == (403, "NodeNotYours")
-    assert refused(agent, message(report)) == (400, "ReportMalformed")  # in its own message, about another
+    assert refused(agent, message(report)) == (400, "ReportMalformed")  # in the agent's own message, about another node
     assert not NodeFacts.objects.exists()
 
 
@@ -95,7 +95,7 @@ def test_unchanged_report_is_confirmed_without_a_write(agent: Api, cluster: Clus
     assert (row.sequence, row.usage.amounts) == (3, {"cpu": 500})
 
 
-def test_a_digest_that_is_not_known_is_asked_for(agent: Api, cluster: Cluster) -> None:
+def test_unknown_digest_requests_a_full_report(agent: Api, cluster: Cluster) -> None:
     first = agent("POST", "agent/reports/", message(None), status=200).json()
     assert [one["code"] for one in first["problems"]] == ["ReportWanted"]
     agent("POST", "agent/reports/", message(sequence=2), status=200)
@@ -107,11 +107,11 @@ def test_messages_count_in_order_and_once(agent: Api, cluster: Cluster) -> None:
     agent("POST", "agent/reports/", message(sequence=5), status=200)
     less = msgspec.structs.replace(REPORT, zones=(MachineZone(0, "0-1", 16384),))
     assert refused(agent, message(less, sequence=4)) == (409, "ReportOutOfOrder")
-    agent("POST", "agent/reports/", message(less, sequence=5), status=200)  # answered again, not taken in again
+    agent("POST", "agent/reports/", message(less, sequence=5), status=200)  # the same response, not processed again
     assert Node.objects.get(name="n1").report.numa.zones[0].cpus == "0-3"
 
 
-def test_of_two_agents_the_one_that_started_later_counts(agent: Api, cluster: Cluster) -> None:
+def test_agent_that_started_later_wins(agent: Api, cluster: Cluster) -> None:
     later = {"instance": "b", "started_at": "2026-11-21T10:00:05Z"}
     agent("POST", "agent/reports/", message(sequence=70), status=200)
     agent("POST", "agent/reports/", message(sequence=1, **later), status=200)
@@ -133,7 +133,7 @@ def test_a_start_in_the_future_does_not_shut_all_others_out(agent: Api, cluster:
 
 
 @pytest.mark.parametrize("more", [{"sequence": 2**63}, {"sequence": 0}, {"started_at": "0001-01-01T00:00:00+10:00"}])
-def test_numbers_and_moments_that_nothing_has_are_refused(agent: Api, cluster: Cluster, more: dict[str, Any]) -> None:
+def test_impossible_numbers_and_times_are_rejected(agent: Api, cluster: Cluster, more: dict[str, Any]) -> None:
     assert refused(agent, message(**more)) == (400, "ReportMalformed")
 
 
@@ -142,7 +142,8 @@ def test_numbers_and_moments_that_nothing_has_are_refused(agent: Api, cluster: C
 def test_no_sample_is_younger_than_its_message(
     agent: Api, cluster: Cluster, observed_at: str, report: AgentReport | None
 ) -> None:
-    # The newest sample of a cluster tells which are too old: one from the future would make all others stale.
+    # The newest sample of a cluster determines which samples are too old: one from the future would make all others
+    # stale.
     with time_machine.travel("2026-11-21T12:00:00Z", tick=False):
         agent("POST", "agent/reports/", message(), status=200)
         usage = MachineUsage({"cpu": 500}, observed_at=observed_at)
@@ -176,7 +177,7 @@ def test_report_that_is_not_json_states_the_reason_and_what_to_send(agent: Api, 
 
 
 @pytest.mark.parametrize("spelt", ["16384.0", "1.6384e4"])
-def test_a_whole_number_is_one_however_it_is_spelt(agent: Api, cluster: Cluster, spelt: str) -> None:
+def test_whole_number_may_be_a_float(agent: Api, cluster: Cluster, spelt: str) -> None:
     body = msgspec.json.encode(message()).replace(b'"memoryMiB":16384', b'"memoryMiB":' + spelt.encode())
     assert spelt.encode() in body
     agent("POST", "agent/reports/", body, status=200)
@@ -184,7 +185,7 @@ def test_a_whole_number_is_one_however_it_is_spelt(agent: Api, cluster: Cluster,
     assert [zone.memory_mib for zone in report.zones] == [16384, 16384]
 
 
-def test_without_a_secret_nothing_is_signed_and_it_says_so(
+def test_missing_secret_is_reported_and_nothing_is_signed(
     api: Callable[..., Api], cluster: Cluster, settings: Any
 ) -> None:
     settings.SECRET_KEY_GIVEN = False

@@ -1,4 +1,4 @@
-"""The audit trail is read over REST, as far as the asker may see what it is about."""
+"""The audit trail over REST, limited to objects in the reader's scope."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def names(api: Api, **query: Any) -> list[str]:
     return [f"{row['action']} {row['objectName']}" for row in api.get("audit/", **query)["items"]]
 
 
-def test_entries_come_latest_first_with_reason_and_request(acted: Any, operator: Api) -> None:
+def test_entries_are_newest_first_with_reason_and_request(acted: Any, operator: Api) -> None:
     row = operator.get("audit/", action="node.cordon")["items"][1]
     assert (row["objectKind"], row["objectName"], row["reason"], row["requestId"]) == (
         "node", "lab/n1", "fan", "request-of-n1",
@@ -66,7 +66,7 @@ def test_entries_about_tokens_require_the_right_to_manage_them(operator: Api, pe
     assert "token.create" in root.get("/api/v1/audit/").content.decode()
 
 
-def test_the_chain_says_how_far_it_is_sealed(db: Any, operator: Api) -> None:
+def test_response_has_the_last_sealed_entry(db: Any, operator: Api) -> None:
     record(actor="ada", action="x", obj=("node", "n1"))
     unsealed = operator.get("audit/chain/")["unsealed"]
     seal_new(settled=timedelta(0))
@@ -75,7 +75,7 @@ def test_the_chain_says_how_far_it_is_sealed(db: Any, operator: Api) -> None:
     assert len(chain["head"]) == 64
 
 
-def test_a_token_of_the_same_name_elsewhere_sees_nothing_of_the_other(cluster: Any, db: Any) -> None:
+def test_entries_of_an_equally_named_cluster_are_hidden(cluster: Any, db: Any) -> None:
     tokens = [create_token(role="submitter", name="ci", namespaces=[space])[1] for space in ("team", "rest")]
     ours, theirs = map(Api, tokens)
     manifest = POD.replace("{name: web}", "{name: ours, namespace: team}")

@@ -1,4 +1,4 @@
-"""`submissions/`: many manifests in one request, each with an answer and a key of its own, or all of them or none."""
+"""`submissions/`: many manifests in one request, each with its own response and key, or all or none of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_invalid_item_does_not_stop_the_others(operator: Api, cluster: Cluster) 
     assert sorted(Workload.objects.values_list("name", flat=True)) == ["a", "c"]
 
 
-def test_all_or_nothing_writes_nothing_and_names_every_wrong_item(operator: Api, cluster: Cluster) -> None:
+def test_atomic_batch_with_invalid_items_writes_nothing(operator: Api, cluster: Cluster) -> None:
     refused = sent(
         operator, named("a", key="a"), {"manifest": WRONG}, named("a"), named("c"), status=422, allOrNothing=True
     )
@@ -59,7 +59,7 @@ def test_all_or_nothing_writes_nothing_and_names_every_wrong_item(operator: Api,
     assert not AuditEntry.objects.filter(action="workload.submit").exists()
 
 
-def test_all_or_nothing_writes_all(operator: Api, cluster: Cluster) -> None:
+def test_atomic_batch_writes_all_items(operator: Api, cluster: Cluster) -> None:
     assert sent(operator, named("a"), named("b"), allOrNothing=True)["accepted"] == 2
     assert Workload.objects.count() == 2
 
@@ -128,7 +128,7 @@ def test_a_batch_is_neither_empty_nor_endless(operator: Api, cluster: Cluster, i
     assert sent(operator, *items, status=400)["code"] == "BatchSize"
 
 
-def test_one_transaction_takes_fewer(operator: Api, cluster: Cluster) -> None:
+def test_atomic_batch_has_a_lower_limit(operator: Api, cluster: Cluster) -> None:
     assert sent(operator, *[named(f"p{n}") for n in range(101)], status=400, allOrNothing=True)["code"] == "BatchSize"
 
 

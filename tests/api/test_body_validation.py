@@ -1,4 +1,4 @@
-"""A body that is not what its address takes is told which field is wrong, and which there are."""
+"""A response to an invalid body names the wrong field and the valid fields."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_bare_object_is_the_manifest(operator: Api) -> None:
     assert problem["place"].startswith("manifest")
 
 
-def test_one_body_serves_a_what_if_and_a_submission(operator: Api) -> None:
+def test_what_if_and_submission_accept_the_same_body(operator: Api) -> None:
     spec = {"containers": [{"name": "main", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
     body = {"manifest": pod, "policy": "spread", "priority": 5, "callbackUrl": ""}
@@ -51,7 +51,7 @@ def test_one_body_serves_a_what_if_and_a_submission(operator: Api) -> None:
     operator("POST", "workloads/", body, status=202)
 
 
-def test_a_policy_that_a_scheduler_name_asks_for_is_looked_for_there(operator: Api) -> None:
+def test_scheduler_name_selects_a_policy_of_the_cluster(operator: Api) -> None:
     pod = {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
         "spec": {"schedulerName": "hetsched-nope", "containers": [{"name": "main", "image": "i"}]},
@@ -66,6 +66,6 @@ def test_a_verdict_that_there_is_not_is_refused(operator: Api) -> None:
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
-def test_the_extender_is_said_to_listen_elsewhere(operator: Api, verb: str) -> None:
+def test_extender_address_returns_a_hint(operator: Api, verb: str) -> None:
     problem = operator("POST", f"/extender/{verb}", {}, status=404).json()
     assert "scheduler --extender" in problem["hint"]

@@ -1,4 +1,4 @@
-"""What a cluster keeps is read over REST, not written, and handed over with a reason."""
+"""Policies owned by a cluster are read-only over REST, and can be taken over with a reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRAFT = {"plugins": [{"name": "resource-fit"}]}
 
 @pytest.fixture
 def admin(api: Callable[..., Api]) -> Api:
-    """Return a policy admin where cluster west keeps the policy mine, and brings a wrong one."""
+    """Return a policy admin, with cluster west as owner of the policy mine and an invalid policy from it."""
     west = create_cluster(name="west", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=west, follower_epoch=1)
     for name, plugin in (("mine", "resource-fit"), ("odd", "no-such-plugin")):
@@ -49,7 +49,7 @@ def test_a_refused_object_is_shown_with_its_cluster(admin: Api) -> None:
     assert (odd["accepted"], odd["code"], odd["place"]) == (False, "PolicyPluginUnknown", "spec.plugins[0]")
 
 
-def test_writing_it_is_refused_with_where_it_is_kept(admin: Api) -> None:
+def test_write_is_rejected_with_the_owner(admin: Api) -> None:
     refused = admin("POST", "policies/mine/versions/", DRAFT, status=409).json()
     assert refused["code"] == "PolicyKeptInCluster"
     assert refused["detail"] == "policy mine is managed by the SchedulingPolicy of this name in cluster west"
@@ -58,7 +58,7 @@ def test_writing_it_is_refused_with_where_it_is_kept(admin: Api) -> None:
     assert answer.json()["code"] == "PolicyKeptInCluster"
 
 
-def test_it_is_taken_over_with_a_reason(admin: Api) -> None:
+def test_takeover_requires_a_reason(admin: Api) -> None:
     taken = owner(admin, {"cluster": None, "reason": "west is gone"}, status=200).json()
     assert (taken["keptIn"], taken["activeVersion"], taken["objects"]["west"]["code"]) == (None, 1, "PolicyNameTaken")
     entry = AuditEntry.objects.get(action="policy.keep")

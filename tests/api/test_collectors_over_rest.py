@@ -1,4 +1,4 @@
-"""Collectors over REST: set, changed and taken away with a reason; their token comes in and never goes out."""
+"""Collectors over REST: created, changed and deleted with a reason; tokens are never returned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def surroundings(settings: Any, cluster: Cluster) -> None:
     settings.SECRET_KEY_GIVEN = True
 
 
-def test_a_collector_is_set_shown_changed_and_taken_away(operator: Api) -> None:
+def test_collector_is_created_read_changed_and_deleted(operator: Api) -> None:
     operator("PUT", AT, BODY, status=201)
     shown = operator("GET", AT, status=200)
     assert "canary" not in shown.content.decode()
@@ -50,7 +50,7 @@ def test_a_collector_is_set_shown_changed_and_taken_away(operator: Api) -> None:
         ({"reason": ""}, "ReasonMissing"),
     ],
 )
-def test_wrong_ones_are_refused_with_a_code(operator: Api, change: dict[str, Any], code: str) -> None:
+def test_invalid_collectors_are_rejected_with_a_code(operator: Api, change: dict[str, Any], code: str) -> None:
     assert operator("PUT", AT, {**BODY, **change}, status=400).json()["code"] == code
 
 
@@ -60,7 +60,7 @@ def test_the_kinds_describe_their_parameters(operator: Api) -> None:
     assert kinds["prometheus-load"]["params"]["properties"]["window_seconds"]["minimum"] == 2
 
 
-def test_viewers_look_and_do_not_touch(api: Any, operator: Api) -> None:
+def test_viewers_have_read_access_only(api: Any, operator: Api) -> None:
     operator("PUT", AT, BODY, status=201)
     viewer = api("viewer")
     viewer("GET", AT, status=200)

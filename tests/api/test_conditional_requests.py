@@ -1,4 +1,4 @@
-"""ETag, If-None-Match, If-Match: 304 for what one has, 412 for stale writes, 428 where a write needs the tag."""
+"""ETag, If-None-Match, If-Match: 304 for unchanged documents, 412 for stale writes, 428 for a missing ETag."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READABLE = [
 
 
 @pytest.mark.parametrize("address", READABLE)
-def test_every_resource_has_a_tag_and_answers_304_to_it(operator: Api, decided: str, address: str) -> None:
+def test_every_resource_has_an_etag_and_returns_304(operator: Api, decided: str, address: str) -> None:
     address = address.format(decision=Decision.objects.latest("id").pk)
     first = operator("GET", address, status=200)
     tag = first["ETag"]
@@ -31,7 +31,7 @@ def test_every_resource_has_a_tag_and_answers_304_to_it(operator: Api, decided: 
     assert "private" in first["Cache-Control"]
 
 
-def test_a_weak_tag_is_good_enough_to_read_and_too_weak_to_write(operator: Api, decided: str) -> None:
+def test_weak_etag_is_valid_for_reads_only(operator: Api, decided: str) -> None:
     weak = "W/" + operator.tag("nodes/n1/")
     operator("GET", "nodes/n1/", if_none_match=weak, status=304)
     operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "x"}, if_match=weak, status=412)
@@ -81,7 +81,7 @@ def test_placements_do_not_make_an_operators_write_stale(operator: Api, cluster:
     operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "x"}, if_match=before, status=200)
 
 
-def test_a_star_writes_whatever_is_there(operator: Api, cluster: Any) -> None:
+def test_if_match_star_writes_any_version(operator: Api, cluster: Any) -> None:
     operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "x"}, if_match="*", status=200)
 
 
@@ -90,7 +90,7 @@ def test_a_delete_may_bring_a_tag(operator: Api, decided: str) -> None:
     operator("DELETE", f"workloads/{decided}/", if_match=operator.tag(f"workloads/{decided}/"), status=200)
 
 
-def test_the_first_import_overwrites_nothing_and_needs_no_tag(operator: Api, cluster: Any) -> None:
+def test_first_import_needs_no_etag(operator: Api, cluster: Any) -> None:
     operator("POST", "clusters/", {"name": "more", "reason": "second"}, status=201)
     operator("POST", "clusters/more/import/", {"manifest": NODE, "reason": "first"}, status=200)
     operator("POST", "clusters/more/import/", {"manifest": NODE, "reason": "again"}, status=428)

@@ -1,4 +1,4 @@
-"""The ledger tells what was decided and why, for ever; workloads are acted on with a reason."""
+"""The ledger keeps decisions with their reasons; actions on workloads require a reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_placement_has_node_policy_and_snapshot(operator: Api, decided: str) -> 
     assert [node["name"] for node in shown["nodes"]] == ["n1", "n2"]
 
 
-def test_a_refusal_says_which_rule_took_how_many_nodes(operator: Api, decided: str) -> None:
+def test_rejection_has_node_counts_by_filter(operator: Api, decided: str) -> None:
     (row,) = operator.get("decisions/", verdict="never-fits")["items"]
     shown = operator.get(f"decisions/{row['id']}/")
     assert [(reason["plugin"], reason["nodes"]) for reason in shown["reasons"]] == [("resource-fit", 2)]
@@ -47,7 +47,7 @@ def test_rejection_has_the_nearest_fit(operator: Api, decided: str) -> None:
     assert (fit["field"], fit["from"], fit["to"], fit["nodes"]) == ("resources.requests.cpu", "900", "8", ["n2"])
 
 
-def test_a_placement_says_by_how_much_its_node_won(operator: Api, decided: str) -> None:
+def test_placement_has_the_margin_of_its_node(operator: Api, decided: str) -> None:
     (row,) = operator.get("decisions/", verdict="placed")["items"]
     shown = operator.get(f"decisions/{row['id']}/", nearestFit="true", explain="true")
     first, second = shown["nodes"]
@@ -61,7 +61,7 @@ def test_unavailable_recomputation_is_left_out(operator: Api, decided: str) -> N
     assert operator.get(f"decisions/{row['id']}/", nearestFit="true")["nearestFit"] is None
 
 
-def test_a_matrix_that_cannot_be_had_any_more_is_gone_with_its_summary(operator: Api, decided: str) -> None:
+def test_unavailable_matrix_returns_410_with_the_summary(operator: Api, decided: str) -> None:
     (row,) = operator.get("decisions/", verdict="placed")["items"]
     operator("POST", "nodes/n2/actions/", {"action": "cordon", "reason": "x"}, if_match="*", status=200)
     problem = operator("GET", f"decisions/{row['id']}/?explain=true", status=410).json()
@@ -84,7 +84,7 @@ def test_a_workload_shows_its_pods_and_how_long_each_state_lasted(operator: Api,
     assert (shown["states"][0]["seconds"] >= 0, shown["states"][1]["seconds"]) == (True, None)
 
 
-def test_a_failed_run_says_why(operator: Api, cluster: Any, decided: str) -> None:
+def test_failed_run_has_a_reason(operator: Api, cluster: Any, decided: str) -> None:
     pod = Pod.objects.get(name="web")
     release(cluster.pk, [pod.pk], to=State.FAILED, reason="exit", message="container main: exit code 3, OOMKilled")
     shown = operator.get(f"workloads/{decided}/")["pods"][0]

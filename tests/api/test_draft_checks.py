@@ -1,4 +1,4 @@
-"""A draft is checked, compared and shown as text before anything is saved."""
+"""A draft is validated, compared and shown as text before it is saved."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def checked(asker: Api, draft: Any, query: str = "", **more: Any) -> Any:
     return asker("POST", f"policies/spread/check/{query}", draft, status=200, **more).json()
 
 
-def test_a_good_draft_comes_back_as_policy_and_as_text(viewer: Api) -> None:
+def test_valid_draft_is_returned_as_policy_and_text(viewer: Api) -> None:
     result = checked(viewer, DRAFT)
     assert (result["valid"], result["problem"], result["against"]) == (True, None, 1)
     assert result["spec"]["plugins"][1] == {"name": "least-allocated", "weight": 2.0, "params": {"cpu": 3}}
     assert "    - {name: least-allocated, weight: 2, params: {cpu: 3}}\n" in result["manifest"]
 
 
-def test_the_text_says_the_same_as_the_form(viewer: Api) -> None:
+def test_text_equals_the_form(viewer: Api) -> None:
     result = checked(viewer, DRAFT)
     again = checked(viewer, result["manifest"], kind="application/yaml")
     assert again == result

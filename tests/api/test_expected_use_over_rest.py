@@ -1,4 +1,4 @@
-"""What a pod is expected to use, and on what basis, from the import of measured use to the decision's document."""
+"""Expected use of a pod and its source, from the import of measured use to the document of the decision."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def placements(operator: Api, **asked: Any) -> list[dict[str, Any]]:
     return placed
 
 
-def test_a_what_if_on_the_imported_cluster_shows_it(operator: Api, measured: Cluster) -> None:
+def test_what_if_on_an_imported_cluster_has_expected_use(operator: Api, measured: Cluster) -> None:
     (placement,) = placements(operator, manifest=DEPLOYMENT, cluster="site")
     assert placement["expectedUse"] == LEARNT
     (placement,) = placements(operator, manifest=POD, cluster="site")
     assert "expectedUse" not in placement
 
 
-def test_a_what_if_on_files_and_supposed_nodes_shows_it(operator: Api, policies: None) -> None:
+def test_what_if_on_files_and_supposed_nodes_has_expected_use(operator: Api, policies: None) -> None:
     (placement,) = placements(operator, manifest=DEPLOYMENT, cluster=FILE)
     assert placement["expectedUse"] == LEARNT
     node = "apiVersion: v1\nkind: Node\nmetadata: {name: n2}\nstatus: {allocatable: {cpu: '8', pods: '9'}}\n"

@@ -1,4 +1,4 @@
-"""A golden placement that is agreed from a decision is judged on the state of that decision."""
+"""A golden placement created from a decision is evaluated on the state of that decision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def admin(api: Callable[..., Api], policies: None) -> Api:
 
 @pytest.fixture
 def decided(policies: None) -> Decision:
-    """Return a placement on n2 that empty nodes would not give: n1 was taken, equal scores go to the lowest name."""
+    """Return a placement on n2 that differs on empty nodes: n1 was full, and the lowest name wins ties."""
     cluster = a_cluster(a_node("n1").cpu(8), a_node("n2").cpu(8))
     submitted(cluster, a_pod("first").cpu(6))
     run(cluster.pk)
@@ -54,7 +54,7 @@ def test_past_decision_holds_when_it_is_created(admin: Api, decided: Decision) -
     assert admin("POST", "golden-placements/", agreed(decided, name="empty"), status=201).json()["state"] == "broken"
 
 
-def test_later_changes_of_the_cluster_break_nothing(admin: Api, decided: Decision) -> None:
+def test_later_changes_of_the_cluster_do_not_matter(admin: Api, decided: Decision) -> None:
     admin("POST", "golden-placements/", agreed(decided, decision=decided.pk), status=201)
     cordon(decided.cluster, "n2", actor=SYSTEM, reason="repair")
     Cluster.objects.get().nodes.filter(name="n1").update(unschedulable=True)
@@ -62,7 +62,7 @@ def test_later_changes_of_the_cluster_break_nothing(admin: Api, decided: Decisio
     look_again()
     assert GoldenPlacement.objects.get().state == "kept"
     tag = admin.tag("golden-placements/second/")
-    # A change without a decision, or with the same one, keeps the state although it cannot be worked out any more.
+    # A change without a decision, or with the same one, keeps the state even if it cannot be recomputed any more.
     for more in ({}, {"decision": decided.pk}):
         body = {**agreed(decided, expect={"nodes": ["n1"]}), **more}
         placement = admin("PUT", "golden-placements/second/", body, if_match=tag, status=200).json()
@@ -75,7 +75,7 @@ def test_later_changes_of_the_cluster_break_nothing(admin: Api, decided: Decisio
     assert not AgreedState.objects.exists()
 
 
-def test_a_policy_that_places_it_otherwise_breaks_it(admin: Api, decided: Decision) -> None:
+def test_policy_with_another_placement_breaks_it(admin: Api, decided: Decision) -> None:
     admin("POST", "golden-placements/", agreed(decided, decision=decided.pk, policy=""), status=201)
     asked = {"policy": decided.policy_name, "plugins": [{"name": "node-ready"}]}
     (found,) = admin("POST", "golden-placements/check/", asked, status=200).json()["results"]

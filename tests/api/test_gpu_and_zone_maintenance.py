@@ -1,4 +1,4 @@
-"""A card or zone in maintenance takes nothing new until a moment; what holds it stays."""
+"""A GPU or zone in maintenance gets no new pods until the end time; its current pods stay."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_gpu_in_maintenance_accepts_no_pod_and_keeps_its_holder(zoned: Cluster, 
     assert [(one["part"], one["name"], one["reason"]) for one in shown["maintenance"]] == [("card", "0", "new fan")]
     submitted(zoned, a_pod("one").gpu(1), a_pod("two").gpu(1))
     run(zoned.pk)
-    # Card 0 is held by old and takes nothing; card 1 takes one of the two.
+    # Card 0 is held by `old` and gets no new pods; card 1 gets one of the two.
     states = sorted(Pod.objects.values_list("name", "state"))
     assert states == [("old", "placed"), ("one", "placed"), ("two", "not-now")]
 
 
-def test_a_zone_in_maintenance_gives_no_cpu_to_pods_that_ask_for_zones(zoned: Cluster, operator: Api) -> None:
+def test_zone_in_maintenance_grants_no_cpus(zoned: Cluster, operator: Api) -> None:
     act(operator, action="maintenance", zone="node-1", until=in_hours(4))
     submitted(zoned, *(a_pod(name).guaranteed().cpu(3).numa(cpu_policy="exclusive") for name in ("one", "two")))
     run(zoned.pk)
@@ -60,8 +60,8 @@ def test_a_zone_in_maintenance_gives_no_cpu_to_pods_that_ask_for_zones(zoned: Cl
     assert (zones, Pod.objects.get(name="two").state) == (["node-0"], "not-now")
 
 
-def test_a_pod_that_only_a_part_in_maintenance_could_take_waits_for_it(zoned: Cluster, operator: Api) -> None:
-    """It is not now, with a reason that names the maintenance, and placed once that ends; unhealthy cards are gone."""
+def test_pod_waits_for_the_end_of_maintenance(zoned: Cluster, operator: Api) -> None:
+    """The verdict is "not now" with the maintenance as the reason, until it ends; unhealthy GPUs are gone."""
     for card in (0, 1):
         act(operator, action="maintenance", card=card, until=in_hours(4))
     for zone in ("node-0", "node-1"):
@@ -81,8 +81,8 @@ def test_a_pod_that_only_a_part_in_maintenance_could_take_waits_for_it(zoned: Cl
     assert Pod.objects.get(name="both").state == "never-fits"
 
 
-def test_a_card_that_is_unhealthy_stays_so_in_maintenance() -> None:
-    """Maintenance of a broken card promises nothing: it is not there in an empty cluster either."""
+def test_unhealthy_gpu_stays_unhealthy_in_maintenance() -> None:
+    """Maintenance of an unhealthy GPU promises nothing: it is missing in an empty cluster too."""
     card = GpuCard(0, healthy=False)
     report = NodeReport("n", gpus=(card, GpuCard(1)))
     stated = [read_override(report, f"card.{index}", "maintenance").gpus or () for index in (0, 1)]

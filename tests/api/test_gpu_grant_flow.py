@@ -1,4 +1,4 @@
-"""From a decision to a container and back: the server signs, the agent's plugin hands out, the server reads back."""
+"""From a decision to a container and back: signed grants, allocation by the device plugin, and the report."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ CARDS = tuple(MachineCard(index, f"GPU-{index}", "NVIDIA L4", 23034, (), healthy
 
 
 class Node:
-    """Node n1: its kubelet, its agent's plugin, and the door that the agent reports at."""
+    """Node n1: its kubelet, its agent's plugin, and the server that the agent reports to."""
 
     def __init__(self, door: Api, folder: Path) -> None:
         self.door = door
         self.sequence = 0
         self.kubelet = Kubelet(folder)
         self.kubelet.start()
-        # The kubelet's question comes on a thread that does not share the test's transaction: nobody is hurried.
+        # The kubelet calls on a thread that does not share the test's transaction, so the agent does not request an
+        # early report.
         self.source = AnsweredGrants("n1", lambda: None)
         settings = CardSettings(way="env", state=folder / "state", kubelet=folder)
         cards = tuple(Card(index, f"GPU-{index}", "nvidia", index, 0, True, 23034) for index in range(3))
@@ -51,7 +52,7 @@ class Node:
         return {one for pod in pods for given in pod.values() for one in given.get(resource, ())}
 
     def report(self, *, gives_cards: bool = True) -> None:
-        """Report what there is, and hear what is granted."""
+        """Report the machine, and process the grants in the response."""
         self.sequence += 1
         isa = MachineIsa("x86", "x86-64-v3", level="x86-64-v3")
         report = AgentReport("n1", isa, (), (), CARDS, KubeletState(devices=self.kubelet.given))
@@ -109,7 +110,7 @@ def test_container_gets_the_decided_gpus(node: Node) -> None:
     assert booked() == {"p": [2]}
 
 
-def test_a_pod_that_was_bound_past_us_gets_nothing(node: Node) -> None:
+def test_pod_bound_by_another_scheduler_gets_no_grant(node: Node) -> None:
     placed("p", 2)
     node.report()
     admitted(node, "p")

@@ -1,4 +1,4 @@
-"""How many more copies of common shapes fit, by pool: counted by the engine, and said of which revision."""
+"""Headroom by pool: how many more copies of common shapes fit, and the revision of the count."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def test_placement_reduces_headroom(api: Callable[..., Api], cluster: Cluster) -
     assert after["revision"] > before["revision"]
 
 
-def test_nothing_new_costs_no_second_table(api: Callable[..., Api], cluster: Cluster) -> None:
+def test_unchanged_state_reuses_the_table(api: Callable[..., Api], cluster: Cluster) -> None:
     viewer = api("viewer")
     viewer("GET", ADDRESS, if_none_match=viewer.tag(ADDRESS), status=304)
 
 
-def test_its_manifest_is_a_what_if(api: Callable[..., Api], cluster: Cluster) -> None:
+def test_manifest_of_a_shape_is_a_valid_what_if(api: Callable[..., Api], cluster: Cluster) -> None:
     viewer = api("viewer")
     submit(cluster, [a_pod("web").cpu("3").tolerating("gpu").build()], actor=SYSTEM)
     shape = shape_of(viewer.get(ADDRESS), "3")

@@ -1,4 +1,4 @@
-"""`holds/`: room is booked for all pods of a manifest or for none, shown, extended, let go, and given to a submission.
+"""`holds/`: create for all pods of a manifest or none, read, extend, end, and use in a submission.
 
 Not tested here: races and crashes of holds (`tests/apps/test_hold_expiry.py`, `tests/system`).
 """
@@ -40,7 +40,7 @@ def test_hold_is_reserved_and_shown(operator: Api, cluster: Cluster) -> None:
     hold = held(operator, seconds=60, note="release%2017")
     (pod,) = hold["pods"]
     assert (hold["state"], pod["pod"]) == ("held", "default/web")
-    # 5 CPUs of 8 are booked on that node, in the ledger as in its load.
+    # 5 CPUs of 8 are reserved on that node, in the ledger and in its load.
     assert Node.objects.get(name=pod["node"]).requested["cpu"] == 5000
     assert Reservation.objects.get(active=True).requests["cpu"] == 5000
     detail = operator.get(f"holds/{hold['id']}/")
@@ -61,7 +61,7 @@ def test_held_capacity_is_unavailable_to_others(operator: Api, cluster: Cluster)
     assert check_invariants() == []
 
 
-def test_all_of_a_manifest_is_held_or_nothing(operator: Api, cluster: Cluster) -> None:
+def test_hold_covers_the_whole_manifest_or_fails(operator: Api, cluster: Cluster) -> None:
     three = "---\n".join(BIG.replace("web", name) for name in ("a", "b", "c"))
     refused = held(operator, three, 409)
     assert (refused["code"], refused["whatIf"]["verdict"]) == ("NoRoom", "not-now")
@@ -70,9 +70,9 @@ def test_all_of_a_manifest_is_held_or_nothing(operator: Api, cluster: Cluster) -
     assert not Reservation.objects.exists()
 
 
-def test_a_submission_that_names_it_gets_its_room(operator: Api, cluster: Cluster) -> None:
+def test_submission_with_a_hold_gets_its_capacity(operator: Api, cluster: Cluster) -> None:
     hold = held(operator)
-    held(operator, BIG.replace("web", "api"))  # elsewhere there is no room left
+    held(operator, BIG.replace("web", "api"))  # no other node has capacity
     accepted = submitted(operator, hold=hold["id"])
     assert operator.get(f"holds/{hold['id']}/")["state"] == "claimed"
     run(cluster.pk)
@@ -84,13 +84,13 @@ def test_a_submission_that_names_it_gets_its_room(operator: Api, cluster: Cluste
     assert check_invariants() == []
 
 
-def test_it_gets_the_very_cards_that_were_held(operator: Api, cluster: Cluster) -> None:
+def test_submission_gets_the_held_gpus(operator: Api, cluster: Cluster) -> None:
     one = GPU.replace("gpu: 2", "gpu: 1")
     first, second = held(operator, one), held(operator, one)
     cards = [operator.get(f"holds/{hold['id']}/")["pods"][0]["gpus"][0]["index"] for hold in (first, second)]
     assert sorted(cards) == [0, 1]
     operator("DELETE", f"holds/{first['id']}/", status=200)
-    # Now both cards would do; the one that was held for it is what it gets.
+    # Now both GPUs fit; the pod gets the held one.
     accepted = submitted(operator, one, hold=second["id"])
     run(cluster.pk)
     (pod,) = operator.get(f"workloads/{accepted['id']}/")["pods"]
@@ -123,9 +123,7 @@ def test_unused_part_of_a_hold_is_released(operator: Api, cluster: Cluster) -> N
     assert check_invariants() == []
 
 
-def test_a_submission_that_asks_for_more_than_was_held_is_decided_like_any_other(
-    operator: Api, cluster: Cluster
-) -> None:
+def test_larger_submission_is_decided_without_the_hold(operator: Api, cluster: Cluster) -> None:
     hold = held(operator, BIG.replace("cpu: 5", "cpu: 1"))
     held(operator, BIG.replace("web", "a"))
     held(operator, BIG.replace("web", "b"))
@@ -136,7 +134,7 @@ def test_a_submission_that_asks_for_more_than_was_held_is_decided_like_any_other
     assert check_invariants() == []
 
 
-def test_two_submissions_do_not_both_have_it(operator: Api, cluster: Cluster) -> None:
+def test_hold_is_claimed_by_one_submission(operator: Api, cluster: Cluster) -> None:
     hold = held(operator)
     submitted(operator, hold=hold["id"])
     refused = submitted(operator, BIG.replace("web", "late"), 409, hold=hold["id"])
@@ -153,7 +151,7 @@ def test_a_retry_with_the_same_key_is_answered_though_the_hold_is_used(operator:
     assert (again.json(), again["Idempotency-Replayed"]) == (first.json(), "true")
 
 
-def test_the_same_key_holds_room_once(operator: Api, cluster: Cluster) -> None:
+def test_repeated_key_creates_one_hold(operator: Api, cluster: Cluster) -> None:
     first = operator("POST", "holds/", POD, kind="application/yaml", idempotency_key="k", status=201)
     again = operator("POST", "holds/", POD, kind="application/yaml", idempotency_key="k", status=201)
     assert (again.json(), again["Idempotency-Replayed"]) == (first.json(), "true")
@@ -165,7 +163,7 @@ def test_the_same_key_holds_room_once(operator: Api, cluster: Cluster) -> None:
     assert check_invariants() == []
 
 
-def test_it_ends_by_the_sweep_alone(operator: Api, cluster: Cluster, quiet_surroundings: Any) -> None:
+def test_sweep_ends_an_expired_hold(operator: Api, cluster: Cluster, quiet_surroundings: Any) -> None:
     hold = held(operator, seconds=60)
     Hold.objects.update(expires_at=Now() - timedelta(seconds=1))
     refused = submitted(operator, status=409, hold=hold["id"])
@@ -181,18 +179,18 @@ def test_it_ends_by_the_sweep_alone(operator: Api, cluster: Cluster, quiet_surro
     assert check_invariants() == []
 
 
-def test_pods_that_waited_are_placed_when_it_ends(operator: Api, cluster: Cluster) -> None:
+def test_pending_pods_are_placed_after_the_hold_ends(operator: Api, cluster: Cluster) -> None:
     first = held(operator)
     held(operator, BIG.replace("web", "api"))
     waiting = submitted(operator, BIG.replace("web", "waits"))
     run(cluster.pk)
     operator("DELETE", f"holds/{first['id']}/", status=200)
-    Pod.objects.filter(name="waits").update(not_before=None)  # the second it waits after its first try
+    Pod.objects.filter(name="waits").update(not_before=None)  # the second of back-off after its first attempt
     run(cluster.pk)
     assert operator.get(f"workloads/{waiting['id']}/")["state"] == "placed"
 
 
-def test_it_can_be_extended_and_cancelled_with_a_reason(operator: Api, cluster: Cluster) -> None:
+def test_hold_is_extended_and_cancelled_with_a_reason(operator: Api, cluster: Cluster) -> None:
     hold = held(operator, seconds=60)
     address = f"holds/{hold['id']}/"
     tag = operator.tag(address)
@@ -220,25 +218,23 @@ def test_a_claimed_one_is_its_submissions(operator: Api, cluster: Cluster) -> No
 
 
 @pytest.mark.parametrize("seconds", [0, -5, 3601, 10**9])
-def test_it_lasts_no_longer_than_allowed(operator: Api, cluster: Cluster, seconds: int) -> None:
+def test_hold_duration_is_limited(operator: Api, cluster: Cluster, seconds: int) -> None:
     wish = {"manifest": POD, "seconds": seconds}
     assert operator("POST", "holds/", wish, status=400).json()["code"] == "HoldTooLong"
     assert not Hold.objects.exists()
 
 
-def test_one_owner_holds_so_many_at_a_time(
-    operator: Api, api: Callable[..., Api], cluster: Cluster, settings: Any
-) -> None:
+def test_holds_of_an_owner_are_limited(operator: Api, api: Callable[..., Api], cluster: Cluster, settings: Any) -> None:
     settings.HETSCHED_MOST_HOLDS = 1
     first = held(operator, POD)
     refused = operator("POST", "holds/", POD, kind="application/yaml", status=429)
     assert (refused.json()["code"], 1 <= int(refused["Retry-After"]) <= 600) == ("TooManyHolds", True)
-    held(api("submitter"), POD)  # others are others
+    held(api("submitter"), POD)  # of other users
     operator("DELETE", f"holds/{first['id']}/", status=200)
     held(operator, POD)
 
 
-def test_it_is_its_owners_and_operators(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
+def test_hold_is_managed_by_owner_and_operators(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
     mine, other = api("submitter"), api("submitter")
     hold = held(mine)
     for refused in (
@@ -260,7 +256,7 @@ def test_those_of_other_namespaces_do_not_exist(operator: Api, api: Callable[...
     assert [row["id"] for row in limited.get("holds/")["items"]] == [own["id"]]
 
 
-def test_the_list_comes_in_pages_the_latest_first(operator: Api, cluster: Cluster) -> None:
+def test_list_is_paginated_newest_first(operator: Api, cluster: Cluster) -> None:
     ids = [held(operator, POD)["id"] for _ in range(3)]
     first = operator.get("holds/", limit=2)
     assert [row["id"] for row in first["items"]] == [ids[2], ids[1]]
@@ -270,22 +266,22 @@ def test_the_list_comes_in_pages_the_latest_first(operator: Api, cluster: Cluste
     assert [row["id"] for row in operator.get("holds/", state="cancelled")["items"]] == [ids[0]]
 
 
-def test_a_quota_counts_room_that_is_held(operator: Api, cluster: Cluster) -> None:
+def test_quota_includes_holds(operator: Api, cluster: Cluster) -> None:
     token = create_token(role="submitter", name="ci", quota={"cpu": "6"})[1]
     limited = Api(token)
     hold = held(limited)
     # 5 of 6 CPUs are held, and 5 more are asked for.
     assert held(limited, status=429)["code"] == "QuotaExceeded"
     assert submitted(limited, BIG.replace("web", "other"), 429)["code"] == "QuotaExceeded"
-    # The submission that has the room is charged in its place, not besides.
+    # The submission is charged instead of its hold, not in addition to it.
     submitted(limited, hold=hold["id"])
     assert held(limited, POD.replace("500m", "2"), 429)["code"] == "QuotaExceeded"
     held(limited, POD.replace("500m", "1"))
     assert held(limited, POD.replace("500m", "7"), 403)["code"] == "QuotaTooSmall"
 
 
-def test_room_is_decided_by_no_policy_that_a_manifest_brings_along(operator: Api, cluster: Cluster) -> None:
-    # Without `resource-fit` a pod of 50 CPUs would be put on a node of 8.
+def test_hold_ignores_policies_of_the_manifest(operator: Api, cluster: Cluster) -> None:
+    # Without `resource-fit` a pod of 50 CPUs would be placed on a node of 8.
     own = (
         "apiVersion: hetsched.io/v1alpha1\nkind: SchedulingPolicy\nmetadata: {name: mine}\n"
         "spec: {plugins: [{name: least-allocated}]}\n---\n"
@@ -298,7 +294,7 @@ def test_room_is_decided_by_no_policy_that_a_manifest_brings_along(operator: Api
     assert not Hold.objects.exists()
 
 
-def test_a_claimed_hold_counts_as_far_as_it_is_more_than_its_submission(operator: Api, cluster: Cluster) -> None:
+def test_claimed_hold_is_charged_beyond_its_submission(operator: Api, cluster: Cluster) -> None:
     limited = Api(create_token(role="submitter", name="ci", quota={"cpu": "6"})[1])
     hold = held(limited)
     # 5 CPUs are held. A pod of 1 CPU that never fits claims them: 5 of 6 stay taken, not 1.

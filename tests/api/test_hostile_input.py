@@ -1,4 +1,4 @@
-"""Whatever a client sends, it is told so: 4xx, one problem document, nothing written, never a 5xx."""
+"""Every hostile request gets a 4xx problem document and writes nothing; none gets a 5xx."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_body_over_the_limit_of_django(operator: Api, cluster: Any, settings: An
     "cursor", ["x", "é", "bnVsbA", "MQ", "IngAIg", "WzFd", "A" * 5000, "OTk5OTk5OTk5OTk5OTk5OTk5OTk5OTk5"]
 )
 @pytest.mark.parametrize("address", ["nodes/", "workloads/", "decisions/", "plugins/"])
-def test_a_cursor_that_was_made_up(operator: Api, cluster: Any, address: str, cursor: str) -> None:
+def test_forged_cursor(operator: Api, cluster: Any, address: str, cursor: str) -> None:
     answer = operator.client.get(f"/api/v1/{address}", {"cursor": cursor})
     assert answer.status_code in (200, 400), answer.content
 
@@ -181,6 +181,6 @@ def test_a_strange_header(operator: Api, cluster: Any, header: str, value: str) 
 
 @pytest.mark.parametrize("address", ["what-if/?priority=2147483648", "workloads/?priority=x", "what-if/?explain=maybe"])
 def test_wrong_query_with_a_document(operator: Api, cluster: Any, address: str) -> None:
-    # The document's own fields count, and yet nobody is left to think that the address said something.
+    # The fields of the document count, so the parameter of the address must not look as if it had an effect.
     problem = operator("POST", address, {"manifest": POD}, status=400).json()
     assert (problem["code"], problem["place"]) == ("QueryInvalid", address.partition("?")[2].partition("=")[0])

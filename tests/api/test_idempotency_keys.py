@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: the same body gets the first answer again, another body 422; keys of others are not seen."""
+"""`Idempotency-Key`: the same body gets the first response again, another body 422; keys are private to their owner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_another_body_is_refused(operator: Api, cluster: Any) -> None:
     assert Workload.objects.count() == 1
 
 
-def test_the_same_manifest_with_other_wishes_is_another_body(operator: Api, cluster: Any) -> None:
+def test_other_parameters_are_another_body(operator: Api, cluster: Any) -> None:
     submit(operator, status=202)
     again = operator("POST", "workloads/?priority=3", POD, kind="application/yaml", idempotency_key="build-17")
     assert again.status_code == 422
@@ -51,7 +51,7 @@ def test_keys_of_other_owners_are_other_keys(operator: Api, api: Callable[..., A
 
 def test_another_owner_never_reads_the_first_answer(operator: Api, api: Callable[..., Api], cluster: Any) -> None:
     submit(operator, status=202)
-    # The very same request of another token is a submission of its own, whose pod's name is taken.
+    # The same request of another token is a separate submission, whose pod name is in use.
     assert submit(api("submitter"), status=409).json()["code"] == "PodExists"
 
 
@@ -62,7 +62,7 @@ def test_a_key_is_short_printable_ascii(operator: Api, cluster: Any, key: str) -
 
 @pytest.mark.parametrize("key", ["a,b", "a, a", "a,"], ids=["two", "the same twice", "an empty one"])
 def test_two_keys_are_none(operator: Api, cluster: Any, key: str) -> None:
-    """Servers join headers of one name by commas."""
+    """Servers join headers of the same name with commas."""
     problem = submit(operator, key=key, status=400).json()
     assert (problem["code"], problem["place"]) == ("IdempotencyKeyInvalid", "Idempotency-Key")
     assert "once" in problem["hint"]

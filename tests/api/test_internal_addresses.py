@@ -1,4 +1,4 @@
-"""Whatever address or kubeconfig comes in by REST, nobody is looked up or called, nothing is started or opened."""
+"""Internal addresses and hostile kubeconfigs over REST cause no lookup, call, process or file access."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _record_event(event: str, arguments: Any) -> None:
         _listening[-1].append(f"{event} {arguments!r}"[:200])
 
 
-sys.addaudithook(_record_event)  # for the life of the process; it hears only inside the fixture
+sys.addaudithook(_record_event)  # for the life of the process; it records only inside the fixture
 
 
 @pytest.fixture
 def acts() -> Iterator[list[str]]:
-    """Return what this process did to the machine and to others meanwhile."""
+    """Return the actions of this process on the machine and on the network."""
     recorded: list[str] = []
     _listening.append(recorded)
     yield recorded
@@ -42,7 +42,7 @@ def acts() -> Iterator[list[str]]:
 
 @pytest.fixture
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return which names were looked up; none is known."""
+    """Return the looked-up names; none is known."""
     asked: list[str] = []
 
     def resolve(host: str, *_: Any, **__: Any) -> list[Any]:
@@ -60,7 +60,7 @@ def submitter(api: Callable[..., Api], settings: Any) -> Api:
     return api("submitter")
 
 
-def test_the_corpora_are_as_large_as_they_were_asked_to_be() -> None:
+def test_corpora_have_the_required_size() -> None:
     assert len(set(SPELLINGS)) >= 40
     assert len(REFUSED) >= 25
 
@@ -75,7 +75,7 @@ def test_no_hostile_address_becomes_a_webhook(submitter: Api, looked_up: list[st
     assert (looked_up, acts) == ([], [])
 
 
-def test_no_hostile_address_comes_with_a_submission(
+def test_submission_with_a_hostile_address_is_rejected(
     submitter: Api, cluster: Any, looked_up: list[str], acts: list[str]
 ) -> None:
     for url in filter(None, SPELLINGS):

@@ -1,4 +1,4 @@
-"""Clusters come and go as files; nodes show each fact with who said it and when; operators act with a reason."""
+"""Inventory over REST: clusters as files, nodes with the source and time of each fact, actions with a reason."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_new_cluster_is_empty_and_found_under_its_address(operator: Api, polic
     assert (entry.object_name, entry.reason, entry.role) == ("site", "to try", "operator")
 
 
-def test_a_name_is_given_once(operator: Api, cluster: Any) -> None:
+def test_names_are_unique(operator: Api, cluster: Any) -> None:
     problem = operator("POST", "clusters/", {"name": "lab", "reason": "x"}, status=409).json()
     assert problem["code"] == "ClusterExists"
 
@@ -102,20 +102,20 @@ def test_a_node_list_of_the_openb_trace(operator: Api, cluster: Any, body: Any, 
     assert [node["name"] for node in operator.get("nodes/")["items"]] == ["openb-node-0"]
 
 
-def test_a_wrong_file_changes_nothing(imported: Api) -> None:
+def test_invalid_file_changes_nothing(imported: Api) -> None:
     before = imported.tag("clusters/site/")
     wrong = FILE.replace("81920", "-1")
     imported("POST", "clusters/site/import/?reason=x", wrong, kind="application/yaml", if_match="*", status=400)
     assert imported.tag("clusters/site/") == before
 
 
-def test_a_node_that_holds_our_pods_cannot_be_imported_away(operator: Api, decided: str) -> None:
+def test_import_cannot_remove_nodes_with_our_pods(operator: Api, decided: str) -> None:
     answer = operator("POST", "clusters/lab/import/?reason=x", OPENB, kind="text/csv", if_match="*", status=409)
     assert answer.json()["code"] == "NodeHoldsPods"
     assert Pod.objects.get(name="web").state == "placed"
 
 
-def test_an_export_comes_back_the_same(imported: Api) -> None:
+def test_export_round_trip(imported: Api) -> None:
     answer = imported("GET", "clusters/site/export/?reason=backup", status=200)
     assert answer["Content-Disposition"] == 'attachment; filename="site.json"'
     imported("POST", "clusters/", {"name": "copy", "reason": "x"}, status=201)
@@ -135,7 +135,7 @@ def test_anonymised_export_has_no_names_and_can_be_imported(imported: Api) -> No
     assert (pod.name, pod.node.name, pod.allocation.gpus[0].milli) == ("pod-0001", "node-0001", 400)
 
 
-def test_the_audit_says_that_an_export_was_anonymised(imported: Api) -> None:
+def test_anonymised_export_is_audited_as_such(imported: Api) -> None:
     imported("GET", "clusters/site/export/?anonymise=true&reason=support", status=200)
     imported("GET", "clusters/site/export/?anonymise=false&reason=backup", status=200)
     entries = AuditEntry.objects.filter(action="cluster.export").values_list("reason", "details")
@@ -158,7 +158,7 @@ def test_the_instruction_set_is_shown_closed_with_its_source(imported: Api) -> N
 def test_the_cards_are_shown_with_their_holders(imported: Api) -> None:
     (shown,) = imported.get("nodes/gpu-node-0/gpu/")["cards"]
     assert (shown["card"]["uuid"], shown["freeMilli"]) == ("GPU-1", 600)
-    # A shared card without a stated amount is charged its part: 81,920 MiB x 0.4 = 32,768.
+    # A shared GPU without a stated amount is charged its share: 81,920 MiB x 0.4 = 32,768.
     holder = {"pod": "default/runs", "milli": 400, "memoryMiB": 32768, "handedOut": None}
     assert shown["holders"] == [holder]
     assert shown["freeMemoryMiB"] == 81920 - 32768
@@ -188,7 +188,7 @@ def test_unreported_fact_is_null(operator: Api, cluster: Any) -> None:
     assert operator.get("nodes/n1/gpu/")["cards"] == []
 
 
-def test_an_operator_cordons_with_a_reason_and_takes_it_back(operator: Api, cluster: Any) -> None:
+def test_operator_cordons_and_uncordons_with_a_reason(operator: Api, cluster: Any) -> None:
     for action, unschedulable in (("cordon", True), ("uncordon", False)):
         answer = operator("POST", "nodes/n1/actions/", {"action": action, "reason": "disk"}, if_match="*", status=200)
         assert answer.json()["unschedulable"] is unschedulable
@@ -212,13 +212,13 @@ def test_operator_trusts_a_node_with_contradicted_facts(operator: Api, cluster: 
     assert operator("POST", "nodes/n1/actions/", trust, if_match="*", status=400).json()["code"] == "NothingInDoubt"
 
 
-def test_a_cordoned_node_gets_nothing_new(operator: Api, cluster: Any) -> None:
+def test_cordoned_node_gets_no_pods(operator: Api, cluster: Any) -> None:
     operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "disk"}, if_match="*", status=200)
     answer = operator("POST", "what-if/", POD, kind="application/yaml", status=200).json()
     assert answer["placements"][0]["node"] == "n2"
 
 
-def test_plugins_come_with_the_schema_of_their_parameters(operator: Api) -> None:
+def test_plugins_have_a_parameter_schema(operator: Api) -> None:
     binpack = operator.get("plugins/binpack/")
     assert binpack["params"]["type"] == "object"
     assert set(binpack["defaults"]) == set(binpack["params"]["properties"])

@@ -1,4 +1,4 @@
-"""`isa/`: what people choose from, what a string means, and what an uploaded program needs, kept nowhere."""
+"""`isa/`: choices, parsing of strings, and the requirements of an uploaded program, which is not stored."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_implied_only_name_is_also_implied_by_parsing() -> None:
                 parse(f"rv64gc_{feature['name']}" if len(feature["name"]) > 1 else f"rv64gc{feature['name']}")
             )
         except ValueError:
-            continue  # it does not go with that base
+            continue  # not valid with that base
         assert set(feature["implies"]) <= {*meant["extensions"], "i"}
 
 
@@ -84,7 +84,7 @@ def test_a_program_is_read_as_by_the_command_and_a_text_is_refused(viewer: Api, 
     assert viewer("POST", "isa/inspect/", b"{}", status=415)
 
 
-def test_it_is_capped_and_nothing_is_left(viewer: Api, settings: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_upload_is_limited_and_deleted(viewer: Api, settings: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     settings.HETSCHED_BINARY_BYTES = 2_000
     assert (
@@ -98,7 +98,7 @@ def test_it_is_capped_and_nothing_is_left(viewer: Api, settings: Any, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_inspection_does_not_take_a_seat_of_what_ifs(operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspections_and_what_ifs_have_separate_limits(operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "PATIENCE_SECONDS", 0.1)
     with what_if.turn(isa._INSPECTING):
         busy = operator("POST", "isa/inspect/", b"x", kind="application/octet-stream", status=503)

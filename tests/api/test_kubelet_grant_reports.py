@@ -1,4 +1,4 @@
-"""From an agent's report of what the kubelet has given to decisions, the REST facts and the node's page."""
+"""From an agent's report of kubelet allocations to decisions, REST facts and the node page."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Agent:
         assert answer["problems"] == []
 
     def confirm(self, **kubelet: Any) -> list[Any]:
-        """Say that the report of before holds, and return the problems that the server has with it."""
+        """Confirm the previous report, and return the problems that the server reports for it."""
         self.sequence += 1
         report = AgentReport(
             "n1", MachineIsa("x86", "x86-64-v3", level="x86-64-v3"), ZONES, CPUS, None,
@@ -91,7 +91,7 @@ HELD = {"elsewhere-1": {"main": "0-1"}, "elsewhere-2": {"main": "4-5"}}
 
 
 def test_pod_avoids_a_node_with_zones_half_used_by_unknown_pods(agent: Agent, fleet: Cluster) -> None:
-    # 2 free exclusive CPUs in each zone, as the issue has it: 4 CPUs fit an empty zone, so `restricted` rejects two.
+    # 2 free exclusive CPUs in each zone, as in the issue: 4 CPUs fit an empty zone, so `restricted` rejects two.
     agent.report(exclusive=HELD)
     assert numa().grants == (
         KubeletGrant("elsewhere-1", "0-1", foreign=True),
@@ -119,7 +119,8 @@ def test_a_pod_that_was_placed_here_counts_once(agent: Agent, fleet: Cluster) ->
     with cache_of(fleet.pk).held() as loaded:
         assert loaded.state.columns.field("zone_cpu_free")[:, 0].tolist() == [0, 4000]
         state = loaded.state
-    # Predicted in zone 0; the kubelet chose zone 1. The warm state follows without a new fold, and equals one.
+    # Predicted in zone 0; the kubelet chose zone 1. The cached state follows without a rebuild, and equals a rebuilt
+    # one.
     agent.report(exclusive={"uid-four": {"main": "4-7"}})
     assert numa().grants == (KubeletGrant("uid-four", "4-7"),)
     with cache_of(fleet.pk).held() as loaded:
@@ -136,7 +137,7 @@ def test_a_report_with_unknown_pods_is_confirmed_by_its_digest(agent: Agent) -> 
     assert agent.confirm(exclusive=HELD) == []
 
 
-def test_a_card_of_an_unknown_pod_is_not_given_out(agent: Agent, fleet: Cluster) -> None:
+def test_gpu_of_an_unknown_pod_is_not_assigned(agent: Agent, fleet: Cluster) -> None:
     cards = tuple(MachineCard(index, f"GPU-{index}", "NVIDIA L4", 23034, (), healthy=True) for index in range(2))
     agent.report(gpus=cards, devices={"elsewhere": {"main": {"nvidia.com/gpu": ("GPU-0",)}}})
     submitted(fleet, a_pod("p").gpu(), a_pod("q").gpu())
@@ -170,7 +171,7 @@ def test_options_and_device_zones_reach_the_facts(agent: Agent, operator: Api) -
     assert any("DeviceZonesUnknown: example.com/wide" in text for text in Node.objects.get().report.problems)
 
 
-def test_use_that_nothing_tracks_is_unknown(operator: Api, db: None) -> None:
+def test_untracked_use_is_unknown(operator: Api, db: None) -> None:
     a_cluster(a_node("n1").cpu(8).zone("node-0", "0-3").zone("node-1", "4-7"), name="lab")
     assert [zone["used"] for zone in operator.get("nodes/n1/numa/")["zones"]] == ["0", "0"]
     cluster = Cluster.objects.get()
@@ -192,7 +193,7 @@ def test_available_amounts_of_zones_determine_their_use(operator: Api, db: None)
     assert [zone["used"] for zone in operator.get("nodes/n1/numa/")["zones"]] == ["3", "3"]
 
 
-def test_the_pods_of_one_node_are_looked_up_by_its_index(fleet: Cluster) -> None:
+def test_pods_of_a_node_are_queried_by_index(fleet: Cluster) -> None:
     kubelet = KubeletState(exclusive={"u1": {"main": "0-3"}}, devices={"default/b": {}})
     with CaptureQueriesContext(connection) as asked:
         assert pods_with_grants(fleet, "n1", kubelet) == set()

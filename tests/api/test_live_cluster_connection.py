@@ -1,4 +1,4 @@
-"""`POST clusters/` takes a kubeconfig, and no answer ever gives it out again."""
+"""`POST clusters/` takes a kubeconfig, and no response ever returns it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def live(operator: Api) -> Cluster:
 
 
 @pytest.mark.parametrize("given", [kubeconfig(), json.dumps(kubeconfig())])
-def test_a_kubeconfig_comes_in_and_never_goes_out(operator: Api, given: Any) -> None:
+def test_kubeconfig_is_never_returned(operator: Api, given: Any) -> None:
     made = operator("POST", "clusters/", {**NEW, "kubeconfig": given}, status=201)
     shown = operator("GET", "clusters/live/", status=200)
     assert (made["ETag"], made.json()) == (shown["ETag"], shown.json())
@@ -71,7 +71,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("changed", "status", "code", "place"), WRONG)
-def test_a_wrong_connection_makes_no_cluster(
+def test_invalid_connection_creates_no_cluster(
     operator: Api, changed: dict[str, Any], status: int, code: str, place: str
 ) -> None:
     problem = operator("POST", "clusters/", NEW | changed, status=status).json()
@@ -136,14 +136,14 @@ def test_nothing_is_imported_into_a_live_cluster(live: Cluster, operator: Api) -
     assert problem["code"] == "ClusterIsLive"
 
 
-def test_an_offline_cluster_has_no_connection_and_nothing_to_test(cluster: Cluster, operator: Api) -> None:
+def test_offline_cluster_has_no_connection_test(cluster: Cluster, operator: Api) -> None:
     assert operator.get("clusters/lab/")["connection"] is None
     tested = operator("POST", "clusters/lab/test/", {}, status=200).json()
     assert tested == {"cluster": "lab", "ok": True, "checks": []}
 
 
 def test_a_server_that_is_not_there_is_named(operator: Api) -> None:
-    # Port 1 of this machine: nobody listens there.
+    # Port 1 of this machine: no process listens there.
     here = kubeconfig(cluster={"server": "https://127.0.0.1:1"})
     operator("POST", "clusters/", NEW | {"kubeconfig": here}, status=201)
     tested = operator("POST", "clusters/live/test/", {}, status=200).json()

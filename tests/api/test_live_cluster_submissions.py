@@ -1,4 +1,7 @@
-"""`POST workloads/` on a live cluster asks for objects there; `DELETE` asks for them to go. Nothing is called here."""
+"""`POST workloads/` on a live cluster requests objects there; `DELETE` requests their deletion.
+
+No API server is called here.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ def submit(operator: Api, manifest: str = POD, address: str = "workloads/", **mo
     return operator("POST", address, manifest, kind="application/yaml", **more)
 
 
-def test_objects_are_asked_for_under_names_made_of_the_key(
+def test_object_names_derive_from_the_key(
     operator: Api, quiet_surroundings: Any, django_capture_on_commit_callbacks: Any
 ) -> None:
     with django_capture_on_commit_callbacks(execute=True):
         accepted = submit(operator, status=202, idempotency_key="build-7").json()
     assert (dispatch.CREATE, [Workload.objects.get().cluster_id]) in quiet_surroundings
-    assert not Pod.objects.exists()  # they come by the watch
+    assert not Pod.objects.exists()  # the watch adds them
     (one,) = SubmittedObject.objects.all()
     meta = one.wanted.document["metadata"]
     assert (accepted["state"], accepted["pods"]) == (
@@ -106,15 +109,15 @@ spec:
         ),
     ],
 )
-def test_a_limited_token_creates_nothing_that_is_not_counted(extra: str, code: str) -> None:
-    """Objects without pods to place were created unchecked: finished pods, and controllers of no pods yet."""
+def test_limited_token_creates_only_counted_objects(extra: str, code: str) -> None:
+    """Regression: objects without pods to place were created unchecked, such as finished pods and empty controllers."""
     Connection.objects.update(enrolled_namespaces=["default", "rest"])
     limited = Api(create_token(role="submitter", name="ci", namespaces=["default"])[1])
     assert submit(limited, POD + extra, status=403).json()["code"] == code
     assert not SubmittedObject.objects.exists()
 
 
-def test_pods_that_say_that_they_finished_count_in_the_quota() -> None:
+def test_finished_pods_of_a_manifest_count_in_the_quota() -> None:
     limited = Api(create_token(role="submitter", name="ci", namespaces=["default"], quota={"pods": "1"})[1])
     finished = "---\n" + POD.replace("web", "b") + "status: {phase: Succeeded}\n"
     assert submit(limited, POD + finished, status=403).json()["code"] == "QuotaTooSmall"
@@ -126,7 +129,7 @@ def test_a_finished_pod_on_a_node_is_not_created_there(operator: Api) -> None:
     assert submit(operator, POD + finished, status=400).json()["code"] == "PodBound"
 
 
-def test_a_withdrawn_workload_is_pending_until_its_objects_are_gone(operator: Api) -> None:
+def test_withdrawn_workload_is_pending_until_its_objects_are_deleted(operator: Api) -> None:
     made = submit(operator, status=202).json()["id"]
     (shown,) = operator.get(f"workloads/{made}/")["objects"]
     assert (shown["kind"], shown["state"]) == ("Pod", "wanted")

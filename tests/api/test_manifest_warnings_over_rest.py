@@ -1,4 +1,4 @@
-"""Misspelt fields of a manifest over REST: warnings in the answer, a problem document with `strict`."""
+"""Misspelt fields of a manifest over REST: warnings in the response, a problem document with `strict`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def submitter(api: Callable[..., Api], db: Any) -> Api:
 
 
 @pytest.mark.parametrize(("address", "status"), [("what-if/", 200), ("workloads/", 202)])
-def test_misspelt_field_is_in_the_answer_and_refused_where_strict(submitter: Api, address: str, status: int) -> None:
+def test_misspelt_field_is_a_warning_and_an_error_if_strict(submitter: Api, address: str, status: int) -> None:
     answer = submitter("POST", address, {"manifest": TYPO}, status=status).json()
     (warning,) = answer["warnings"]
     assert (warning["code"], warning["hint"]) == ("FieldUnknown", "Did you mean requests?")
@@ -46,7 +46,7 @@ def test_right_manifest_has_no_warnings(submitter: Api) -> None:
     assert "warnings" not in submitter("POST", "workloads/", {"manifest": POD, "strict": True}, status=202).json()
 
 
-def test_misspelt_kind_is_named_where_no_pod_is_left(submitter: Api) -> None:
+def test_misspelt_kind_is_named_if_no_pod_remains(submitter: Api) -> None:
     for address in ("what-if/", "workloads/"):
         problem = submitter("POST", address, {"manifest": KIND}, status=400).json()
         assert problem["code"] == "WorkloadEmpty"
@@ -81,7 +81,7 @@ QUOTA = "\n---\napiVersion: v1\nkind: ResourceQuota\nmetadata: {name: team}\nspe
 NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nstatus: {allocatable: {cpu: 8, memory: 8Gi, pods: 9}}\n"
 
 
-def test_quota_of_a_cluster_that_comes_along_or_is_imported_is_named(api: Callable[..., Api], db: Any) -> None:
+def test_quota_of_an_inline_or_imported_cluster_is_named(api: Callable[..., Api], db: Any) -> None:
     operator = api("operator")
     a_cluster(a_node("n1").cpu(8), name="site")
     answer = operator("POST", "what-if/", {"manifest": POD, "cluster": NODE + QUOTA}, status=200).json()
@@ -94,7 +94,7 @@ def test_quota_of_a_cluster_that_comes_along_or_is_imported_is_named(api: Callab
     assert "warnings" not in operator("POST", "what-if/", {"manifest": POD, "cluster": "site"}, status=200).json()
 
 
-def test_misspelling_of_a_cluster_that_comes_along_is_refused_where_strict(submitter: Api) -> None:
+def test_misspelling_in_an_inline_cluster_is_an_error_if_strict(submitter: Api) -> None:
     group = "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: g}\nspec: {minMembers: 2}\n"
     body = {"manifest": POD, "cluster": f"{NODE}{QUOTA}---\n{group}"}
     codes = [one["code"] for one in submitter("POST", "what-if/", body, status=200).json()["warnings"]]

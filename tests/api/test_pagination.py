@@ -1,4 +1,4 @@
-"""A walk over all pages sees every row once, in order, whatever is added meanwhile."""
+"""Pagination returns every row once, in order, while rows are added."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_small_pages_make_the_whole_list(operator: Api, decided: str, address: s
     assert walk(operator, address, 1) == whole["items"]
 
 
-def test_rows_that_come_in_front_shift_nothing(operator: Api, cluster: Any) -> None:
+def test_new_rows_do_not_shift_pages(operator: Api, cluster: Any) -> None:
     made = []
 
     def submit() -> None:

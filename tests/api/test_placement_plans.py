@@ -1,4 +1,4 @@
-"""Plans: a what-if's answer that is submitted comes true as it was told, or nothing is submitted, with a fresh one."""
+"""Plans: submitting a what-if result places the pods as predicted, or submits nothing and returns a new result."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def submitted(caller: Api, plan: str, manifest: str = BIG, status: int = 202, **
 
 
 def taken(cluster: Cluster, caller: Api, name: str = "taken") -> None:
-    """Have somebody else take the node that would win."""
+    """Submit another pod that takes the predicted node."""
     caller("POST", "workloads/", {"manifest": BIG.replace("web", name)}, status=202)
     run(cluster.pk)
 
 
-def test_the_answer_is_that_of_any_what_if_and_nothing_is_written(operator: Api, cluster: Cluster) -> None:
+def test_plan_equals_a_what_if_and_writes_no_workload(operator: Api, cluster: Cluster) -> None:
     plain = operator("POST", "what-if/", {"manifest": BIG}, status=200).json()
     with_plan = what_if(operator)
     plan = with_plan.pop("plan")
@@ -52,7 +52,7 @@ def test_the_answer_is_that_of_any_what_if_and_nothing_is_written(operator: Api,
 def test_submitted_plan_is_carried_out(operator: Api, cluster: Cluster) -> None:
     answer = what_if(operator)
     accepted = submitted(operator, answer["plan"]["token"])
-    # The room is there from the very answer on, before anybody decided.
+    # The capacity is reserved in the response, before any decision.
     assert Reservation.objects.get(active=True).node.name == answer["placements"][0]["node"]
     run(cluster.pk)
     (pod,) = operator.get(f"workloads/{accepted['id']}/")["pods"]
@@ -82,18 +82,18 @@ def test_a_world_that_moved_without_changing_the_answer_is_no_matter(operator: A
     assert submitted(operator, answer["plan"]["token"])["state"] == "pending"
 
 
-def test_a_world_that_changes_the_answer_refuses_it_with_a_fresh_plan(operator: Api, cluster: Cluster) -> None:
+def test_changed_result_is_rejected_with_a_new_plan(operator: Api, cluster: Cluster) -> None:
     before = what_if(operator)
     taken(cluster, operator)
     refused = submitted(operator, before["plan"]["token"], status=412)
     assert (refused["code"], refused["place"]) == ("PlanStale", "plan")
     fresh = refused["whatIf"]
     assert fresh["placements"][0]["node"] != before["placements"][0]["node"]
-    assert Workload.objects.count() == 1  # the other one's
+    assert Workload.objects.count() == 1  # of the other pod
     assert submitted(operator, fresh["plan"]["token"])["state"] == "pending"
 
 
-def test_where_nothing_fits_any_more_there_is_no_fresh_plan(operator: Api, cluster: Cluster) -> None:
+def test_rejection_has_no_new_plan_if_no_pod_fits(operator: Api, cluster: Cluster) -> None:
     plan = planned(operator)
     taken(cluster, operator, "first")
     taken(cluster, operator, "second")
@@ -102,7 +102,7 @@ def test_where_nothing_fits_any_more_there_is_no_fresh_plan(operator: Api, clust
     assert "plan" not in refused["whatIf"]
 
 
-def test_one_that_is_late_is_refused_with_a_fresh_one(operator: Api, cluster: Cluster, settings: Any) -> None:
+def test_expired_plan_is_rejected_with_a_new_one(operator: Api, cluster: Cluster, settings: Any) -> None:
     settings.HETSCHED_PLAN_SECONDS = -1
     late = planned(operator)
     settings.HETSCHED_PLAN_SECONDS = 600
@@ -150,7 +150,7 @@ def test_plan_token_reveals_nothing(operator: Api, cluster: Cluster) -> None:
     assert not {"web", "default", "n1", "n2"} & {said.request, said.answer}
 
 
-def test_it_gives_no_right(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
+def test_plan_grants_no_permission(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
     plan = planned(operator)
     submitted(api("viewer"), plan, status=403)
     submitted(api("submitter", "lab"), plan, status=403)

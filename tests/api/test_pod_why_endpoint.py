@@ -1,4 +1,4 @@
-"""`pods/{id}/why/`: how long each reason held a pod, what changed between attempts, and what would help it now."""
+"""`pods/{id}/why/`: the duration of each reason, changes between attempts, and what would make the pod fit now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .test_what_if_endpoint import ask, no_writes
 @pytest.fixture
 def viewer(api: Callable[..., Api], db: Any) -> Api:
     made = api("viewer")
-    made.get("nodes/")  # notes the first use of the token
+    made.get("nodes/")  # records the first use of the token
     return made
 
 
@@ -41,7 +41,7 @@ def decide(pod: Pod, seconds: int, *reasons: Reason, version: int = 1, node: str
     )  # fmt: skip
 
 
-def test_the_time_in_each_reason_adds_up_to_the_time_it_waited(viewer: Api) -> None:
+def test_reason_durations_sum_up_to_the_waiting_time(viewer: Api) -> None:
     cluster = a_cluster()
     pod = submitted(cluster, a_pod("p")).pods.get()
     isa = Reason("IsaMissing", "isa-match", 3, "lacks v", before=4, after=1)
@@ -50,7 +50,7 @@ def test_the_time_in_each_reason_adds_up_to_the_time_it_waited(viewer: Api) -> N
     decide(pod, 25, full)
     decide(pod, 60, node="n1")
     found = why(viewer, pod)
-    # 5 s in the queue, 20 s and 35 s short of CPU: the last filter is what left no node. Placed since.
+    # 5 s in the queue, 20 s and 35 s short of CPU: the last filter left no node. Placed since then.
     codes = [(span["code"], span["pending"]) for span in found["spans"]]
     assert codes == [
         ("Queued", True), ("InsufficientResource", True), ("InsufficientResource", True), ("Placed", False),
@@ -61,7 +61,7 @@ def test_the_time_in_each_reason_adds_up_to_the_time_it_waited(viewer: Api) -> N
 
 
 def test_time_is_charged_to_the_condition_that_was_lifted(viewer: Api, policies: None) -> None:
-    # Four nodes have no GPU at all; the only one is held, and its release ends the wait.
+    # Four nodes have no GPU; the only GPU is held, and its release ends the wait.
     cluster = a_cluster(*(a_node(f"plain-{number}") for number in range(4)), a_node("cards").gpus(1))
     submitted(cluster, a_pod("first").gpu(1))
     run(cluster.pk)
@@ -79,7 +79,7 @@ def test_time_is_charged_to_the_condition_that_was_lifted(viewer: Api, policies:
 
 
 def test_time_of_a_gang_member_is_charged_to_the_condition_that_was_lifted(viewer: Api, policies: None) -> None:
-    # Three reasons keep more nodes than the held GPUs do, whose release ends the wait.
+    # Three reasons exclude more nodes than the held GPUs, whose release ends the wait.
     nodes = [a_node(f"plain-{number}").cpu(8) for number in range(4)]
     nodes += [a_node(f"slow-{number}").cpu(1).gpus(1) for number in range(3)]
     nodes += [a_node(f"other-{number}").cpu(8).gpus(2, model="T4") for number in range(2)]
@@ -130,7 +130,7 @@ def test_pending_pod_shows_nearest_fit_and_blockers(viewer: Api) -> None:
     # 4 of n2 are free, 3 of n1.
     assert (step["fit"]["change"], step["fit"]["nodes"]) == ("cpu 6 -> 4", ["n2"])
     assert ask(viewer, step["manifest"])["verdict"] == "placed"
-    # 3 are free on n1: with `large` gone there are 6.
+    # 3 are free on n1: without `large` there are 6.
     assert [[one["pod"] for one in node] for node in outlook["blockers"]] == [["default/large"]]
 
 

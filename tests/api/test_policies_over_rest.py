@@ -1,4 +1,4 @@
-"""Drafts decide nothing; activating needs a reason, takes effect at the next decision, and can be taken back."""
+"""Drafts are inactive; an activation needs a reason, applies to the next decision, and can be rolled back."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_rollback_activates_the_previous_version(admin: Api) -> None:
     assert answer.json()["activeVersion"] == 1
 
 
-def test_a_rollback_needs_something_to_go_back_to(admin: Api) -> None:
+def test_rollback_requires_an_earlier_version(admin: Api) -> None:
     answer = admin("POST", "policies/hetsched/rollback/", {"reason": "x"}, if_match="*", status=409)
     assert answer.json()["code"] == "PolicyNothingToRollBack"
 

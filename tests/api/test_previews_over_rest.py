@@ -1,4 +1,4 @@
-"""A version is run over what was decided: asked for, followed, read in pages, cancelled."""
+"""Previews of a version on recorded decisions: requested, followed, read in pages, cancelled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ask(admin: Api, status: int = 202, **more: Any) -> Any:
     return admin("POST", "policies/hetsched/preview/", {"version": 2, "cluster": "lab", **more}, status=status)
 
 
-def test_it_is_asked_for_run_by_a_worker_and_read(
+def test_preview_is_requested_run_and_read(
     admin: Api, quiet_surroundings: list[tuple[str, list[int]]], django_capture_on_commit_callbacks: Any
 ) -> None:
     with django_capture_on_commit_callbacks(execute=True):
@@ -42,7 +42,7 @@ def test_it_is_asked_for_run_by_a_worker_and_read(
     preview = admin.get(f"policies/hetsched/preview/{number}/", wait=30)
     assert (preview["state"], preview["progress"]) == ("done", 1.0)
     result = preview["result"]
-    # Of the two pods that were decided one never fits, under any policy.
+    # Of the two decided pods one never fits, under any policy.
     assert (result["decisions"], result["pendingBoth"], result["fidelity"]["equal"]) == (2, 1, 2)
     assert set(result["draft"]["metrics"]) == {
         "balance", "cpuUtilization", "gpuAllocation", "gpuFragmentation", "memoryUtilization", "unallocatedGpus",
@@ -50,9 +50,7 @@ def test_it_is_asked_for_run_by_a_worker_and_read(
     assert [row["id"] for row in admin.get("policies/hetsched/preview/")["items"]] == [number]
 
 
-def test_only_so_many_requests_wait_and_the_others_are_answered_at_once(
-    admin: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_requests_are_limited(admin: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     number = ask(admin).json()["id"]
     waited: list[int] = []
     monkeypatch.setattr(previews, "_wait", lambda row, until: waited.append(row.pk))
@@ -63,7 +61,7 @@ def test_only_so_many_requests_wait_and_the_others_are_answered_at_once(
     assert waited == [number]
 
 
-def test_changes_come_in_pages_and_by_kind(admin: Api) -> None:
+def test_changes_are_paginated_and_filtered_by_kind(admin: Api) -> None:
     number = ask(admin).json()["id"]
     replay.run(number)
     address = f"policies/hetsched/preview/{number}/changes/"
@@ -73,7 +71,7 @@ def test_changes_come_in_pages_and_by_kind(admin: Api) -> None:
     assert admin("GET", f"{address}?change=other", status=400).json()["place"] == "change"
 
 
-def test_there_is_one_open_for_each_person_and_it_can_be_cancelled(admin: Api) -> None:
+def test_one_open_preview_per_user_can_be_cancelled(admin: Api) -> None:
     number = ask(admin).json()["id"]
     refused = ask(admin, status=409).json()
     assert refused["code"] == "PreviewRunning"

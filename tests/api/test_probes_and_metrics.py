@@ -1,4 +1,4 @@
-"""Probes tell what works part by part; the figures for Prometheus are those of the database."""
+"""Probes report the state of each component; Prometheus metrics match the database."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def ready(caller: Api) -> Any:
 
 @pytest.fixture(autouse=True)
 def nothing_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what earlier tests of this process counted."""
+    """Reset the counters of earlier tests of this process."""
     monkeypatch.setattr(counters, "_counted", {})
 
 
 @pytest.fixture
 def probe(api: Callable[..., Api], cluster: Any) -> Api:
-    """Return a prober of a server whose workers do their work."""
+    """Return a function that calls probes of a server with running workers."""
     for queue in ("schedule", "io"):
         canary.run(queue)
     counters.flush()
@@ -52,7 +52,7 @@ def test_a_process_is_alive_without_a_database(monkeypatch: pytest.MonkeyPatch) 
         assert Api()("GET", address, status=200).json() == {"status": "ok"}
 
 
-def test_everything_works(probe: Api) -> None:
+def test_all_components_are_healthy(probe: Api) -> None:
     answer = ready(probe)
     assert answer.status_code == 200
     document = answer.json()
@@ -63,14 +63,14 @@ def test_everything_works(probe: Api) -> None:
     assert document["clusters"]["lab"]["syncAgeSeconds"] >= 0
 
 
-def test_without_a_database_it_is_not_ready(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_database_is_unready(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(health._CHECKS, "database", away)
     answer = ready(probe)
     assert (answer.status_code, answer.json()["status"]) == (503, "unready")
     assert answer.json()["components"]["database"] == {"ok": False, "detail": "OSError", "ageSeconds": None}
 
 
-def test_without_templates_it_is_not_ready(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_templates_are_unready(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_rendered", False)
     with monkeypatch.context() as broken:
         broken.setattr(health, "render_to_string", away)
@@ -80,7 +80,7 @@ def test_without_templates_it_is_not_ready(probe: Api, monkeypatch: pytest.Monke
     assert ready(probe).json()["components"]["pages"]["ok"] is True
 
 
-def test_without_a_broker_it_still_takes_work(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_broker_is_still_ready(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(health._CHECKS, "broker", away)
     answer = ready(probe)
     assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
@@ -123,7 +123,7 @@ def test_queue_without_a_worker_is_reported(probe: Api) -> None:
     assert "io, schedule" in ready(probe).json()["components"]["workers"]["detail"]
 
 
-def test_a_queue_of_decisions_that_is_not_served_for_10_seconds_makes_it_unready(probe: Api) -> None:
+def test_unserved_decision_queue_is_unready_after_10_seconds(probe: Api) -> None:
     served = Figure.objects.filter(labels='["schedule"]')
     served.update(at=timezone.now() - timedelta(seconds=8))
     assert ready(probe).status_code == 200
@@ -133,7 +133,7 @@ def test_a_queue_of_decisions_that_is_not_served_for_10_seconds_makes_it_unready
     assert answer.json()["components"]["schedule-queue"]["ageSeconds"] >= 12
     served.delete()
     assert ready(probe).status_code == 503
-    # A web process still answers people and agents: its own probe does not take it out of service.
+    # A web process still serves users and agents: its own probe does not take it out of service.
     assert probe("GET", "/readyz?component=web", status=200).json()["ok"] is True
 
 
@@ -142,7 +142,7 @@ def test_a_web_process_without_a_database_is_taken_out_of_service(probe: Api, mo
     assert probe("GET", "/readyz?component=web", status=503).json()["detail"] == "database"
 
 
-def test_one_part_is_asked_for_alone(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_component_is_queried_alone(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(health._CHECKS, "broker", away)
     assert probe("GET", "/readyz?component=broker", status=503).json()["detail"] == "OSError"
     assert probe("GET", "/readyz?component=workers", status=200).json()["ok"] is True
@@ -157,7 +157,7 @@ def test_live_cluster_without_an_informer_is_reported(probe: Api) -> None:
     assert probe("GET", "/readyz?component=watch", status=503).json()["ageSeconds"] >= 300
     behind = probe("GET", "/readyz?component=watch&cluster=live", status=503)
     assert probe("GET", "/readyz?component=watch&cluster=other", status=200)
-    for name in ("lab", "nothing"):  # nobody learns here which clusters there are
+    for name in ("lab", "nothing"):  # the response does not reveal which clusters exist
         assert probe("GET", f"/readyz?component=watch&cluster={name}", status=503).content == behind.content
     document = ready(probe).json()
     assert document["status"] == "degraded"
@@ -189,7 +189,7 @@ def test_methods_that_askers_invent_are_counted_as_one(probe: Api) -> None:
 
 
 def figures_of(caller: Api) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    counters.flush()  # as the end of a task does
+    counters.flush()  # as at the end of a task
     text = caller("GET", "/metrics", status=200).content.decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -238,7 +238,7 @@ def test_invariants_are_checked_and_violations_are_counted(probe: Api, decided: 
     found = figures_of(probe)
     assert found["hetsched_invariant_violations", (("id", "I8"),)] == 0
     assert found["hetsched_invariants_age_seconds", ()] < 60
-    Reservation.objects.all().delete()  # a pod that holds nothing, and load columns that say it does
+    Reservation.objects.all().delete()  # a pod without a reservation, and load columns with one
     assert canary.check() >= 2
     found = figures_of(probe)
     assert found["hetsched_invariant_violations", (("id", "I8"),)] >= 1
@@ -253,7 +253,7 @@ def test_reservations_and_leaked_ones_are_counted(probe: Api, decided: str) -> N
     assert counts == [1, 0, 0]
     Node.objects.filter(pk=Reservation.objects.get(active=True).node_id).update(gone=True)
     assert figures_of(probe)["hetsched_reservations", (lab, ("state", "quarantined"))] == 1
-    for state in ("binding", "cancelled"):  # a pod that ended and freed nothing
+    for state in ("binding", "cancelled"):  # a pod that ended and released nothing
         Pod.objects.filter(state__in=["placed", "binding"]).update(state=state)
     assert figures_of(probe)["hetsched_reservations", (lab, ("state", "leaked"))] == 1
 
@@ -309,12 +309,12 @@ def test_figures_are_for_this_machine_and_for_known_scrapers(
     assert anonymous.get("/metrics", REMOTE_ADDR="::1").status_code == 200
     refused = anonymous.get("/metrics", **far)
     assert (refused.status_code, refused.json()["code"]) == (401, "NotAuthenticated")
-    # A proxy on this machine asks for somebody else.
+    # A proxy on this machine forwards the request of another client.
     assert anonymous.get("/metrics", headers={"x-forwarded-for": "10.0.0.7"}).status_code == 401
     assert api("viewer").client.get("/metrics", **far).status_code == 200
     assert api("agent").client.get("/metrics", **far).status_code == 403
     assert Api("hs_" + "0" * 64).client.get("/metrics").status_code == 401
-    # No token is set, so an empty one is none.
+    # No token is set, so an empty one is no token.
     assert anonymous.get("/metrics", headers={"authorization": "Bearer "}, **far).status_code == 401
     settings.HETSCHED_METRICS_TOKEN = "a long enough metrics token"
     assert Api("a long enough metrics token").client.get("/metrics", **far).status_code == 200

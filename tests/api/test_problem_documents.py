@@ -1,4 +1,4 @@
-"""RFC 9457 for whatever goes wrong: our own refusals, the framework's, and failures nobody foresaw."""
+"""RFC 9457 problem documents for all errors: our own, the framework's, and unexpected exceptions."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_wrong_query(operator: Api, cluster: Any, query: str) -> None:
 @pytest.mark.parametrize(
     "address", ["workloads/?state=runing", "deliveries/?state=lost", "holds/?state=", "queue/?standing=x"]
 )
-def test_a_state_that_nothing_is_ever_in(operator: Api, cluster: Any, address: str) -> None:
+def test_unknown_state_is_rejected(operator: Api, cluster: Any, address: str) -> None:
     problem = assert_problem(operator("GET", address), 400, "QueryInvalid")
     assert problem["detail"].startswith("the value must be one of ")
 
@@ -184,6 +184,6 @@ def test_internal_error_hides_its_text(
     assert ("Retry-After" in answer) == (status == 503)
 
 
-def test_a_callers_own_request_id_comes_back(operator: Api) -> None:
+def test_request_id_of_the_caller_is_returned(operator: Api) -> None:
     answer = operator("GET", "none/", x_request_id="build-17-step-3")
     assert assert_problem(answer, 404, "NotFound")["requestId"] == "build-17-step-3"

@@ -1,4 +1,4 @@
-"""`GET queue/`: places in the order of the cluster's default policy."""
+"""`GET queue/`: positions in the order of the cluster's default policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .conftest import Api
 
 @pytest.fixture
 def waiting(cluster: Any) -> Any:
-    """Have three pods of one namespace wait, then a gang of two and one urgent pod of another."""
+    """Submit three pending pods of one namespace, then a gang of two and one urgent pod of another."""
     submitted(cluster, *(a_pod(f"flood-{number}", "flood") for number in range(3)))
     submitted(cluster, a_pod("g-0", "team").gang("g", 2), a_pod("g-1", "team").gang("g", 2))
     submitted(cluster, a_pod("urgent", "team").priority(5))
@@ -47,7 +47,7 @@ def test_places_follow_priority_then_submission(waiting: Any, operator: Api) -> 
 def test_places_follow_the_policy(waiting: Any, operator: Api) -> None:
     ordered_by("fair-share")
     pods = [place["pod"] for place in operator.get("queue/?limit=4")["items"]]
-    # Nobody uses anything. The urgent pod first; then flood, whose share of 0 is below that of team.
+    # No pod is placed. The urgent pod comes first; then flood, whose share of 0 is below that of team.
     assert pods == ["team/urgent", "flood/flood-0", "flood/flood-1", "team/g-0"]
 
 
@@ -57,7 +57,7 @@ def test_pod_that_is_not_due_has_no_position_but_a_time(waiting: Any, operator: 
     rows = Pod.objects.filter(namespace="flood")
     rows.filter(name="flood-0").update(not_before=soon, attempts=4)
     rows.filter(name="flood-1").update(images_until=later)
-    # Refused 100 s ago; waits for no time, so it is flushed after 300 s.
+    # Rejected 100 s ago, without a time to wait for, so it is flushed after 300 s.
     rows.filter(name="flood-2").update(
         queued=False, state="not-now", tried_at=now - timedelta(seconds=100), helped_by=1
     )
@@ -78,7 +78,7 @@ def test_queue_state_filter_lists_its_pods(waiting: Any, operator: Api) -> None:
     assert operator("GET", "queue/?standing=lost", status=400).json()["code"] == "QueryInvalid"
 
 
-def test_each_request_is_read_once_however_often_the_queue_is_cut(
+def test_requests_are_read_once_for_any_number_of_pages(
     waiting: Any, operator: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ordered_by("qos-sort")
@@ -91,12 +91,12 @@ def test_each_request_is_read_once_however_often_the_queue_is_cut(
     first = [pod.spec.key for pod in first_active_pods(waiting.pk, policy, 2)]
     assert (first, len(asked)) == (["flood/flood-0", "team/urgent"], 6)
     Pod.objects.filter(name="urgent").update(queued=False)
-    Pod.objects.filter(name="g-1").update(priority=9)  # its place has to be found anew, and its gang comes with it
+    Pod.objects.filter(name="g-1").update(priority=9)  # its position is computed again, together with its gang
     again = [pod.spec.key for pod in first_active_pods(waiting.pk, policy, 1)]
     assert (again[0], len(asked)) == ("flood/flood-0", 7)
 
 
-def test_a_limited_token_sees_its_own_pods_at_their_true_places(waiting: Any, api: Callable[..., Api]) -> None:
+def test_limited_token_sees_global_positions_of_its_pods(waiting: Any, api: Callable[..., Api]) -> None:
     places = api("viewer", "team").get("queue/")["items"]
     assert [(place["position"], place["pod"]) for place in places] == [
         (1, "team/urgent"), (5, "team/g-0"), (6, "team/g-1"),

@@ -1,4 +1,4 @@
-"""How often one asker may ask: 429 with Retry-After beyond it, and nothing done; others are not held back."""
+"""Rate limits per client: 429 with Retry-After above the limit and no effect; other clients are not affected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def submit(caller: Api, name: str = "web", **headers: str) -> Any:
 
 
 def test_submissions_beyond_the_limit_get_retry_after(operator: Api, cluster: Any, settings: Any) -> None:
-    # One comes back every 60 s: two are there at once, the third has to wait for most of a minute.
+    # One token is refilled every 60 s: two are available immediately, the third after most of a minute.
     settings.HETSCHED_SUBMITS_PER_MINUTE, settings.HETSCHED_SUBMITS_AT_ONCE = 1, 2
     answers = [submit(operator, f"p{number}") for number in range(3)]
     assert [answer.status_code for answer in answers] == [202, 202, 429]
@@ -59,13 +59,13 @@ def test_expired_write_is_rejected_with_retry_after(
     assert refused.json()["code"] == "ServerBusy"
     cordon = operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "x"}, if_match="*")
     assert cordon.json()["code"] == "ServerBusy"
-    assert (Workload.objects.count(), Bucket.objects.count()) == (0, 0)  # nothing is done, and nothing counted
+    assert (Workload.objects.count(), Bucket.objects.count()) == (0, 0)  # no effect and no count
     assert operator("GET", "workloads/").status_code == 200
     settings.HETSCHED_LONGEST_QUEUE_MILLIS = 0
     assert submit(operator, "late", idempotency_key="late").status_code == 202
 
 
-def test_a_request_that_was_come_to_in_time_is_taken(
+def test_request_started_in_time_is_served(
     operator: Api, cluster: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.HETSCHED_LONGEST_QUEUE_MILLIS = 500
@@ -73,7 +73,7 @@ def test_a_request_that_was_come_to_in_time_is_taken(
     assert submit(operator).status_code == 202
 
 
-def test_only_a_request_that_finds_all_threads_taken_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_is_late_only_if_all_threads_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     handler, seen = ThreadedHandler(), []
     monkeypatch.setattr(handler, "_answer", lambda scope, body, waits: seen.append(scope["waited_seconds"]))
     asyncio.run(handler._in_turn({}, None))
@@ -100,7 +100,7 @@ def test_other_writes_have_a_bucket_of_their_own(operator: Api, cluster: Any, se
 
 
 def test_reads_are_counted_without_a_write(operator: Api, cluster: Any, settings: Any) -> None:
-    operator.get("nodes/")  # notes the first use of the token
+    operator.get("nodes/")  # records the first use of the token
     settings.HETSCHED_READS_PER_MINUTE, settings.HETSCHED_READS_AT_ONCE = 1, 2
     rates.reads.clear()
     with no_writes():
@@ -123,13 +123,13 @@ def test_spent_tokens_are_refilled(db: Any) -> None:
 
 
 def test_clock_set_back_blocks_no_client(db: Any) -> None:
-    limit = Limit(60, 2)  # one a second: what was taken is back 2 s from now at the latest
+    limit = Limit(60, 2)  # one a second: the taken tokens are refilled in 2 s at the latest
     assert take("k", limit).admitted
     Bucket.objects.update(full_at=Bucket.objects.get().full_at + 3_600_000_000)
     assert [take("k", limit).admitted for _ in range(3)] == [True, True, False]
 
 
-def test_more_than_a_whole_bucket_takes_the_whole_bucket(db: Any) -> None:
+def test_cost_above_the_bucket_size_takes_the_whole_bucket(db: Any) -> None:
     limit = Limit(1, 5)
     assert take("k", limit, 100).admitted
     assert not take("k", limit).admitted
@@ -153,6 +153,6 @@ def test_public_reads_are_counted_by_address(client: Any, settings: Any) -> None
     refused = answers[2]
     assert (refused["Content-Type"], refused.json()["code"]) == ("application/problem+json", "RateLimited")
     assert 0 < int(refused["Retry-After"]) <= 60
-    # Nobody believes a header, and nobody else waits for it.
+    # The header is ignored, and no other client waits because of it.
     assert client.get(script, **near, HTTP_X_FORWARDED_FOR="192.0.2.3").status_code == 429
     assert client.get(script, **far).status_code == 200

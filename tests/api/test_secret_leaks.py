@@ -1,7 +1,7 @@
-"""Twelve secrets are handed in or made, in every way that there is; afterwards none is found outside its store.
+"""Twelve secrets are entered or created in every possible way; none appears outside its store.
 
-Looked at: every text of the database, every log record down to debug (with tracebacks, of tasks too), what the broker
-was given, what sockets are sent, answers and pages of failures, and the figures.
+Searched: every text of the database, every log record down to debug (with tracebacks, also of tasks), messages to the
+broker and to sockets, responses and error pages, and metrics.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CANARY = {
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """Return what the product logs, as it would be written, down to debug."""
+    """Return the formatted log output of the product, down to debug."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     config = logs.logging_config("json", "DEBUG")
@@ -59,7 +59,7 @@ def written() -> Iterator[io.StringIO]:
 
 
 def texts_of_the_database() -> dict[str, str]:
-    """Return all that stands in the columns of all tables."""
+    """Return the texts in all columns of all tables."""
     found: dict[str, str] = {}
     for model in apps.get_models(include_auto_created=True):
         for row in model.objects.all().values():
@@ -69,21 +69,21 @@ def texts_of_the_database() -> dict[str, str]:
     return found
 
 
-def test_none_of_them(
+def test_no_secret_is_found_outside_its_store(
     api: Callable[..., Api], person: Callable[..., User], cluster: Any, settings: Any, written: io.StringIO,
     monkeypatch: pytest.MonkeyPatch, quiet_surroundings: list[tuple[str, list[int]]],
 ) -> None:  # fmt: skip
     settings.SECRET_KEY_GIVEN, settings.SECRET_KEY = True, CANARY["secret key"]
     settings.HETSCHED_METRICS_TOKEN = CANARY["metrics token"]
     monkeypatch.setattr(logs, "_own", set())
-    logs.hide(CANARY["secret key"], CANARY["metrics token"])  # as the settings do
+    logs.hide(CANARY["secret key"], CANARY["metrics token"])  # as in the settings
     answers: list[bytes] = []
 
     def recorded(answer: Any) -> Any:
         answers.append(answer.content + str(dict(answer.items())).encode())
         return answer
 
-    # People: a password that is right, one that is wrong, cookies that are made up.
+    # Users: a valid password, an invalid one, forged cookies.
     ada = person("ada", "operator")
     ada.set_password(CANARY["password"])
     ada.save()
@@ -93,7 +93,7 @@ def test_none_of_them(
         recorded(browser.post("/login/", {"username": "ada", "password": password}))
     cookie = browser.cookies["hetsched"].value
     recorded(browser.get("/api/v1/sessions/"))
-    # Programs: a token that works, and two that do not.
+    # Programs: a valid token, and two invalid ones.
     operator = api("operator")
     plaintext = operator.client.defaults["HTTP_AUTHORIZATION"].removeprefix("Bearer ")
     for name in ("unknown token", "signed token", "metrics token"):
@@ -110,7 +110,7 @@ def test_none_of_them(
     for address in ("clusters/live/", "clusters/lab/export/", "audit/", "workloads/"):
         recorded(operator("GET", address))
 
-    # What fails here, in a view and in a task, with a secret in its message.
+    # Errors in a view and in a task, with a secret in their messages.
     def broken(*_: Any, **__: Any) -> Any:
         address = f"postgres://hetsched:{CANARY['database']}@db/hetsched"
         raise OperationalError(f"cannot reach {address} with Bearer {CANARY['metrics token']} and {plaintext}")
@@ -134,7 +134,7 @@ def test_none_of_them(
         **texts_of_the_database(),
     }
     assert "cannot reach" in places["logs"]  # the traceback was written
-    own = {"answers": {"session", "old session", "csrf"}}  # a browser is told its own cookies; nobody else hears that
+    own = {"answers": {"session", "old session", "csrf"}}  # a browser gets its own cookies; no other client does
     for place, text in places.items():
         for name, secret in secrets.items():
             if name in own.get(place, ()):

@@ -27,13 +27,13 @@ BIG = POD.replace("500m", "5")  # of the 8 CPUs of a node
 
 @pytest.fixture
 def a_key(settings: Any) -> None:
-    """Have SECRET_KEY set, as what seals secrets needs it; tokens are kept under it, so it comes before them."""
+    """Set SECRET_KEY, which encrypts secrets; token digests use it, so it comes before them."""
     settings.SECRET_KEY_GIVEN = True
 
 
 @pytest.fixture
 def shell(operator: Api, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Return a way to run commands whose requests the views of this process answer."""
+    """Return a function that runs commands against the views of this process."""
 
     def handle(request: httpx.Request) -> httpx.Response:
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
@@ -106,7 +106,7 @@ def test_a_plan_that_cannot_be_has_the_verdicts_exit_code(shell: Shell, cluster:
     assert not (tmp_path / "none").exists()
 
 
-def test_room_is_held_listed_extended_used(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
+def test_hold_commands_create_list_extend_and_use(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
     pod = written(tmp_path, BIG)
     made = shell("hold", "create", "-f", pod, "--for", "5m", "--note", "release 17", "-o", "json")
     assert made.exit_code == 0, made.stderr
@@ -121,9 +121,7 @@ def test_room_is_held_listed_extended_used(shell: Shell, cluster: Cluster, tmp_p
     assert Workload.objects.get(pk=json.loads(used.stdout)["id"]).state == "placed"
 
 
-def test_room_that_is_not_there_is_not_held_and_let_go_room_is_free(
-    shell: Shell, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_missing_capacity_is_not_held_and_ended_holds_are_free(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
     three = written(tmp_path, "---\n".join(BIG.replace("web", name) for name in ("a", "b", "c")))
     refused = shell("hold", "create", "-f", three)
     assert refused.exit_code == 2
@@ -135,12 +133,12 @@ def test_room_that_is_not_there_is_not_held_and_let_go_room_is_free(
     assert shell("hold", "create", "-f", three, "--for", "soon").exit_code == 2
 
 
-def test_a_folder_is_submitted_once_however_often_it_is_sent(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
+def test_repeated_folder_is_submitted_once(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
     for name in ("a", "b"):
         written(tmp_path, POD.replace("web", name), f"{name}.yaml")
     first = shell("batch", "-f", tmp_path, "--idempotency-key", "night-7", "-o", "json")
     assert first.exit_code == 0, first.stderr
-    written(tmp_path, POD.replace("web", "aa"), "aa.yaml")  # between the two, which changes their places
+    written(tmp_path, POD.replace("web", "aa"), "aa.yaml")  # between the two, which changes their positions
     again = shell("batch", "-f", tmp_path, "--idempotency-key", "night-7", "-o", "json")
     items = {Path(one["file"]).stem: one for one in json.loads(again.stdout)["items"]}
     assert {name: one["replayed"] for name, one in items.items()} == {"a": True, "aa": False, "b": True}
@@ -148,7 +146,7 @@ def test_a_folder_is_submitted_once_however_often_it_is_sent(shell: Shell, clust
     assert Workload.objects.count() == 3
 
 
-def test_a_batch_says_which_file_is_wrong(
+def test_batch_error_names_the_file(
     shell: Shell, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a long path of a temporary folder would take several lines of the table
@@ -157,7 +155,7 @@ def test_a_batch_says_which_file_is_wrong(
     written(Path("jobs"), POD.replace("500m", "-1").replace("web", "bad"), "wrong.yaml")
     together = shell("batch", "-f", "jobs", "--all-or-nothing")
     assert together.exit_code == 2
-    assert "jobs/wrong.yaml: manifest" in together.stderr  # and the place in it
+    assert "jobs/wrong.yaml: manifest" in together.stderr  # and its position
     assert not Workload.objects.exists()
     each = shell("batch", "-f", "jobs")
     assert each.exit_code == 2
@@ -167,7 +165,7 @@ def test_a_batch_says_which_file_is_wrong(
 
 
 @pytest.mark.parametrize("command", ["batch", "plan", "submit"])
-def test_misspelt_field_is_shown_and_refused_where_strict(
+def test_misspelt_field_is_printed_and_an_error_if_strict(
     shell: Shell, cluster: Cluster, tmp_path: Path, command: str
 ) -> None:
     pod = written(tmp_path, POD.replace("spec:", "spec:\n  nodeselector: {a: b}"))

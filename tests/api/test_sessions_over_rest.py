@@ -1,4 +1,4 @@
-"""One sees where one is signed in and ends it from anywhere; others' sessions are for administrators."""
+"""Sessions over REST: users list and end their own; administrators end those of others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = "/api/v1/sessions/end/"
 
 def browser(user: User, name: str) -> Client:
     client = Client(headers={"user-agent": name}, raise_request_exception=False)
-    # By the page, so that the session knows where it came from.
+    # Through the page, so that the session has its origin.
     assert client.post("/login/", {"username": user.username, "password": "a long enough password"}).status_code == 302
     return client
 
@@ -26,7 +26,7 @@ def end(client: Client, **asked: Any) -> Any:
     return client.post(END, asked, content_type="application/json")
 
 
-def test_one_is_listed_with_where_it_is_and_the_rest_can_be_ended(person: Callable[..., User]) -> None:
+def test_sessions_are_listed_with_origin_and_can_be_ended(person: Callable[..., User]) -> None:
     ada = person("ada", "viewer")
     desk, phone = browser(ada, "Desk 1.0"), browser(ada, "Phone 2.0")
     items = {row["browser"]: row for row in desk.get("/api/v1/sessions/").json()["items"]}

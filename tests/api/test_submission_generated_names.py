@@ -1,4 +1,4 @@
-"""`generateName`: each submission gets names of its own, a key always the same, a plan those that it told."""
+"""`generateName`: new names for each submission, the same ones for a repeated key, the predicted ones for a plan."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_pods_of_a_controller_are_named_after_it(operator: Api, cluster: Clu
     assert submitted(operator, JOB)[0] != first
 
 
-def test_a_key_gives_the_same_names_also_when_it_is_not_remembered(operator: Api, cluster: Cluster) -> None:
+def test_names_follow_from_the_key_without_stored_state(operator: Api, cluster: Cluster) -> None:
     first = submitted(operator, key="build-17")
     assert submitted(operator, key="build-17") == first
     for rows in (IdempotencyKey, Pod, Workload):
@@ -63,6 +63,6 @@ def test_planned_names_are_the_submitted_ones(operator: Api, cluster: Cluster) -
     assert submitted(operator, plan=plans[0]["plan"]["token"], key="k") == planned[:1]
 
 
-def test_a_what_if_says_the_same_every_time(operator: Api, cluster: Cluster) -> None:
+def test_what_if_names_are_deterministic(operator: Api, cluster: Cluster) -> None:
     answers = [operator("POST", "what-if/", {"manifest": MADE}, status=200).json() for _ in range(2)]
     assert [one["placements"][0]["pod"] for one in answers] == ["default/ci-0", "default/ci-0"]

@@ -17,7 +17,7 @@ BLOCK = re.compile(r"```http\n(\w+) (\S+)\n((?:[A-Z][\w-]+: [^\n]*\n)*)(.*?)\n\n
 
 
 def missing(documented: Any, sent: Any, place: str = "") -> list[str]:
-    """Return what the page shows and the answer has not; values may be others, states and numbers may not."""
+    """Return the documented parts that the response lacks; values may differ, but states and numbers may not."""
     if isinstance(documented, dict):
         lost = [f"{place}.{name}" for name in documented if name not in sent]
         return lost + [
@@ -52,7 +52,7 @@ def test_documented_responses_are_the_actual_ones(operator: Api, cluster: Cluste
     assert check_invariants() == []
 
 
-def test_the_codes_it_names_are_those_that_are_sent() -> None:
+def test_documented_codes_are_the_actual_ones() -> None:
     root = PAGE.parents[2]
     code = "\n".join(
         path.read_text() for folder in ("web", "hetsched/placement") for path in (root / folder).rglob("*.py")

@@ -1,4 +1,4 @@
-"""What a token brings along to bound its submissions: a quota, a highest priority; and room for every namespace."""
+"""Limits that a token puts on its submissions: a quota and a maximum priority; and the namespace limits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_request_above_the_quota_never_fits(cluster: Any) -> None:
     assert not Charge.objects.exists()
 
 
-# Each pod of POD asks for 500m and 1Gi: two are 1 CPU and 2Gi.
+# Each pod of POD requests 500m and 1Gi: two are 1 CPU and 2Gi.
 @pytest.mark.parametrize(("quota", "fits"), [({"cpu": "1"}, 2), ({"memory": "2.5Gi"}, 2), ({"cpu": "400m"}, 0)])
 def test_a_quota_of_resources(cluster: Any, quota: dict[str, str], fits: int) -> None:
     ci = bounded(quota=quota)
@@ -79,13 +79,13 @@ def test_a_priority_above_the_ceiling_is_refused(cluster: Any) -> None:
     ci("POST", "workloads/", wrapped | {"priority": 10}, status=202)
 
 
-def test_a_priority_of_the_pods_themselves_is_looked_at_too(cluster: Any) -> None:
+def test_priority_in_the_pod_spec_is_checked_too(cluster: Any) -> None:
     urgent = POD.replace("spec:", "spec:\n  priority: 1000")
     assert bounded(most_priority=10)("POST", "workloads/", urgent, kind=YAML, status=403)
     bounded()("POST", "workloads/", urgent, kind=YAML, status=202)
 
 
-def test_one_namespace_leaves_room_for_others(operator: Api, cluster: Any, settings: Any) -> None:
+def test_namespace_limit_keeps_capacity_for_others(operator: Api, cluster: Any, settings: Any) -> None:
     settings.HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE = 2
     operator("POST", "workloads/", pods("a", 2), kind=YAML, status=202)
     full = operator("POST", "workloads/", pods("b", 1), kind=YAML, status=429)
@@ -101,7 +101,7 @@ def root(person: Callable[..., Any]) -> Client:
     return client
 
 
-def test_bounds_are_given_and_shown_over_rest(person: Callable[..., Any]) -> None:
+def test_limits_are_set_and_returned_over_rest(person: Callable[..., Any]) -> None:
     client = root(person)
     bounds = {"mostPriority": 5, "submitsPerMinute": 30, "quota": {"cpu": "1500m", "pods": 20}}
     body = {"name": "ci", "role": "submitter", "reason": "x", **bounds}
@@ -111,7 +111,7 @@ def test_bounds_are_given_and_shown_over_rest(person: Callable[..., Any]) -> Non
     assert {name: shown[name] for name in bounds} == bounds | {"quota": {"cpu": "1500m", "pods": "20"}}
 
 
-def test_bounds_come_as_people_write_them_into_a_form(person: Callable[..., Any]) -> None:
+def test_limits_accept_the_notation_of_the_form(person: Callable[..., Any]) -> None:
     body = {"name": "ci", "role": "submitter", "reason": "x", "mostPriority": "", "submitsPerMinute": "30"}
     body["quota"] = "pods=20, memory=4Gi"
     made = root(person).post("/api/v1/tokens/", body, content_type="application/json").json()

@@ -1,4 +1,4 @@
-"""Anybody can make up tokens; an API server is asked about so many of them in a second, and no more."""
+"""The rate of token reviews at an API server is limited, because anonymous clients can send invented tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from web.api.clusters import agent_authentication
 
 @pytest.fixture
 def asked(db: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the tokens that a live cluster's API server is asked about; it knows none of them."""
+    """Return the tokens that a live cluster's API server is asked to review; it knows none of them."""
     create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     shown: list[str] = []
     monkeypatch.setattr(connections, "api_of", lambda cluster: None)
@@ -47,6 +47,6 @@ def test_flood_gets_retry_after(asked: list[str], monkeypatch: pytest.MonkeyPatc
     assert len(asked) == 4
 
 
-def test_a_token_that_was_refused_is_not_shown_again_at_once(asked: list[str]) -> None:
+def test_rejected_token_is_not_reviewed_again_immediately(asked: list[str]) -> None:
     assert [report_with("aaaa.bbbb.cccc").status_code for _ in range(5)] == [401] * 5
     assert len(asked) == 1

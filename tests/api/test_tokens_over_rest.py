@@ -1,4 +1,4 @@
-"""Tokens are made and ended by those who manage the product; what makes one a token is told once."""
+"""Administrators create and revoke tokens; the plaintext is returned once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_plaintext_is_returned_once(root: Client) -> None:
     assert made["token"] not in root.get("/api/v1/tokens/").content.decode()
 
 
-def test_a_revoked_token_is_refused_at_once(root: Client) -> None:
+def test_revoked_token_is_rejected_immediately(root: Client) -> None:
     made = make(root).json()
     address = f"/api/v1/tokens/{made['key']}/revoke/"
     assert root.post(address, {"reason": " "}, content_type="application/json").json()["code"] == "ReasonMissing"

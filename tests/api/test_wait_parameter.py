@@ -1,4 +1,4 @@
-"""`?wait=` answers as soon as the workload is where it is waited for, and never later than asked."""
+"""`?wait=` responds as soon as the workload reaches the requested state, and at its timeout at the latest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conftest import POD, Api
 
 
 class Notes:
-    """Stands in for the watch: notes what is waited for and lets the test act meanwhile."""
+    """A fake of the watch that records waits and lets the test act during them."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[frozenset[str], float]] = []
@@ -73,11 +73,11 @@ def test_a_wrong_wait_is_refused(operator: Api, pending: str, query: str) -> Non
 
 
 def watched(states: list[dict[str, str]]) -> Watch:
-    """Return a watch that reads one of these after the other, the last one for ever."""
+    """Return a watch that returns these states one after the other, and the last one repeatedly."""
     return Watch(lambda ids: states.pop(0) if len(states) > 1 else states[0])
 
 
-# Whoever waits an hour and comes back at all was woken: the runner's own limit is shorter.
+# A wait of an hour ends only by a wake-up: the runner's own limit is shorter.
 HOUR = 3600
 
 
@@ -93,14 +93,14 @@ def test_watch_wakes_requests_for_a_deleted_workload() -> None:
     watched([{}]).wait("w", {"placed"}, HOUR)
 
 
-def test_the_watch_wakes_everybody_when_it_cannot_read() -> None:
+def test_failing_watch_wakes_all_requests() -> None:
     def away(ids: set[str]) -> dict[str, str]:
         raise OSError("database unavailable")
 
     Watch(away).wait("w", {"placed"}, HOUR)
 
 
-def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_requests_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "MOST_WAITING", 0)
     watched([{"w": "pending"}]).wait("w", {"placed"}, HOUR)
 

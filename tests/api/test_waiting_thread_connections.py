@@ -1,6 +1,6 @@
-"""Hundreds of threads may wait; none of them keeps a database's files open for the next time it is needed.
+"""Hundreds of threads may wait; none of them keeps a database connection open.
 
-Only what reads may wait: nobody makes hundreds of passwords be looked at together by a word in the address.
+Only reads may wait: a parameter of the address must not start hundreds of concurrent password checks.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from hetsched.project.handler import ThreadedHandler
         ("GET", "/livez", b"", False),
     ],
 )
-def test_only_threads_that_work_keep_theirs(
+def test_only_working_threads_keep_connections(
     method: str, path: str, query: bytes, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("WORKING_THREADS", "WAITING_THREADS"):
         monkeypatch.setattr(f"hetsched.project.handler.{name}", 1)
-    # A server begins its threads at its first request; they would go on beside every later test of this process.
+    # A server starts its threads at its first request; they would keep running during all later tests of this process.
     monkeypatch.setattr("hetsched.project.handler._begin", lambda: None)
     handler = ThreadedHandler()
     closed: list[str] = []
@@ -45,7 +45,7 @@ def test_only_threads_that_work_keep_theirs(
     def get_response(_request: Any) -> HttpResponse:
         own = connections["default"]
         own.ensure_connection()
-        # A database in memory is never really closed.
+        # An in-memory database is never really closed.
         monkeypatch.setattr(own, "close", lambda: closed.append(threading.current_thread().name))
         return HttpResponse("here")
 

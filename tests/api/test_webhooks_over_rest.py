@@ -1,4 +1,4 @@
-"""Webhooks are made, changed, tried out and ended over REST; secrets are shown once, and everybody sees their own."""
+"""Webhooks over REST: created, changed, tested and deleted by their owner; secrets are shown once."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def made(submitter: Api) -> Any:
 
 
 def delivery_of(submitter: Api, made: Any) -> Any:
-    """Have the webhook tried, and return what is to be told then."""
+    """Test the webhook, and return its delivery."""
     return submitter("POST", f"webhooks/{made.json()['id']}/test/", status=202).json()
 
 
-def test_a_secret_is_in_the_answer_that_made_it_and_nowhere_else(submitter: Api, made: Any) -> None:
+def test_secret_is_returned_once_at_creation(submitter: Api, made: Any) -> None:
     secret = made.json()["secret"]
     assert secret.startswith("whsec_")
     assert made["Cache-Control"] == "no-store"
@@ -82,7 +82,7 @@ def test_a_new_secret_overlaps_with_the_one_before(submitter: Api, made: Any) ->
     assert (refused["code"], refused["place"]) == ("OverlapInvalid", "overlapSeconds")
 
 
-def test_the_secret_of_ones_submissions_is_made_shown_once_and_ended(submitter: Api) -> None:
+def test_submission_secret_is_created_returned_once_and_revoked(submitter: Api) -> None:
     assert submitter.get("callback-secret/") == {"signed": False, "madeAt": None, "beforeUntil": None}
     made = submitter("POST", "callback-secret/", {"reason": "verify"}, status=200).json()
     assert made["secret"].startswith("whsec_")
@@ -120,12 +120,12 @@ def test_error_names_its_place(
     assert not Webhook.objects.exists()
 
 
-def test_names_are_ones_own_and_once(submitter: Api, made: Any, api: Callable[..., Api]) -> None:
+def test_names_are_unique_per_owner(submitter: Api, made: Any, api: Callable[..., Api]) -> None:
     assert submitter("POST", "webhooks/", WANTED, status=409).json()["code"] == "WebhookExists"
     api("submitter")("POST", "webhooks/", WANTED, status=201)
 
 
-def test_there_are_only_so_many(submitter: Api, monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
+def test_webhooks_per_owner_are_limited(submitter: Api, monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
     monkeypatch.setattr("hetsched.placement.actions.webhooks.MOST_WEBHOOKS", 1)
     answer = submitter("POST", "webhooks/", {**WANTED, "name": "more"}, status=409)
     assert answer.json()["code"] == "WebhooksTooMany"
@@ -190,7 +190,7 @@ def test_failed_delivery_is_sent_again_once(
     address = f"deliveries/{delivery}/redeliver/"
     assert submitter("POST", address, {"reason": "x"}, status=409).json()["code"] == "DeliveryUnderWay"
     Delivery.objects.update(state=Delivery.DEAD, attempts=10)
-    connection.run_on_commit.clear()  # equal wake-ups of a transaction go out once
+    connection.run_on_commit.clear()  # a transaction sends equal wake-ups once
     assert submitter("POST", address, {}, status=400).json()["code"] == "BodyInvalid"
     submitter("POST", address, {"reason": "x"}, if_match='"stale"', status=412)
     with django_capture_on_commit_callbacks(execute=True):

@@ -1,4 +1,4 @@
-"""`what-if/`: the document of the contract, from the real engine, on a copy; nothing is written."""
+"""`what-if/`: the document of the contract from the real engine on a copy; nothing is written."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ask(caller: Api, manifest: Any = POD, **more: Any) -> Any:
 @pytest.fixture
 def viewer(api: Callable[..., Api], cluster: Any) -> Api:
     made = api("viewer")
-    made.get("nodes/")  # notes the first use of the token, the one thing that a read may write
+    made.get("nodes/")  # records the first use of the token, the only write of a read
     return made
 
 
@@ -114,7 +114,7 @@ def test_a_draft_can_be_tried(viewer: Api) -> None:
     assert ask(viewer, policyDraft=whole)["policy"]["name"] == "mine"
 
 
-def test_the_policy_that_decides_is_the_one_that_would(viewer: Api) -> None:
+def test_what_if_uses_the_active_policy(viewer: Api) -> None:
     assert ask(viewer, policy="spread")["policy"]["name"] == "spread"
     named = POD.replace("{name: web}", "{name: web, annotations: {hetsched.io/policy: first-fit}}")
     assert ask(viewer, named)["policy"]["name"] == "first-fit"
@@ -122,7 +122,7 @@ def test_the_policy_that_decides_is_the_one_that_would(viewer: Api) -> None:
     assert ask(viewer, unknown)["verdict"] == "misconfigured"
 
 
-def test_a_whole_cluster_can_come_along(viewer: Api) -> None:
+def test_body_may_contain_a_cluster(viewer: Api) -> None:
     for inline in (NODES, {"apiVersion": "v1", "kind": "List", "items": [msgspec.yaml.decode(NODES)]}):
         assert ask(viewer, cluster=inline)["placements"][0]["node"] == "big"
 
@@ -140,7 +140,7 @@ def test_the_answer_on_an_inline_cluster_is_that_of_the_command_line(viewer: Api
     assert answer == msgspec.json.decode(encode(expected))
 
 
-def test_a_bare_manifest_with_its_wishes_in_the_query(viewer: Api) -> None:
+def test_bare_manifest_has_parameters_in_the_query(viewer: Api) -> None:
     answer = viewer(
         "POST", "what-if/?policy=spread&explain=true&cluster=lab", POD, kind="application/yaml", status=200
     ).json()
@@ -175,7 +175,7 @@ def test_a_pod_that_is_there_already(viewer: Api, operator: Api, cluster: Any) -
     operator("POST", "workloads/", POD, kind="application/yaml", status=202)
     run(cluster.pk)
     assert viewer("POST", "what-if/", {"manifest": POD}, status=409).json()["code"] == "PodExists"
-    # As if it had ended: it has its room again, and whoever looks is told of whom that was supposed.
+    # As if it had ended: its capacity is free, and the response names the pod that was left out.
     answer = viewer("POST", "what-if/", {"manifest": POD, "replace": True}, status=200).json()
     assert (answer["verdict"], answer["replaced"]) == ("placed", ["default/web"])
     other = viewer("POST", "what-if/", {"manifest": POD.replace("web", "other"), "replace": True}, status=200)
@@ -190,7 +190,7 @@ def test_row_limit_is_enforced(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> 
     assert problem["code"] == "ExplainTooLarge"
 
 
-def test_so_many_are_answered_at_once_and_no_more(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_what_ifs_are_limited(viewer: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     monkeypatch.setattr("web.api.whatif.what_if._running", threading.BoundedSemaphore(1))
@@ -222,7 +222,7 @@ def test_a_read_writes_nothing(operator: Api, decided: str, address: str) -> Non
         operator("GET", address.format(decision=decision), status=200)
 
 
-def test_a_policy_of_the_inline_cluster_goes_first(viewer: Api) -> None:
+def test_policy_of_the_inline_cluster_has_precedence(viewer: Api) -> None:
     spec = msgspec.to_builtins(PolicySpec("own", (PluginUse("resource-fit"),)))
     policy = {
         "apiVersion": "hetsched.io/v1alpha1",

@@ -1,4 +1,4 @@
-"""A manifest in any of its forms becomes a workload; nothing of a wrong one does."""
+"""A valid manifest in any of its forms becomes a workload; an invalid one writes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN = {
 OPENB = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nopenb-pod-0,1000,2048,1,500,\n"
 
 
-def test_a_manifest_as_it_is(operator: Api, cluster: Any, quiet_surroundings: Any) -> None:
+def test_bare_manifest_is_accepted(operator: Api, cluster: Any, quiet_surroundings: Any) -> None:
     answer = operator("POST", "workloads/", POD, kind="application/yaml", status=202)
     document = answer.json()
     assert document == {
@@ -76,7 +76,7 @@ def test_a_deployment_is_its_pods(operator: Api, cluster: Any) -> None:
     assert operator.get(f"workloads/{document['id']}/")["name"] == "shop"
 
 
-def test_policy_priority_name_and_callback_come_along(operator: Api, cluster: Any, settings: Any) -> None:
+def test_body_has_policy_priority_name_and_callback(operator: Api, cluster: Any, settings: Any) -> None:
     settings.HETSCHED_CALLBACK_HOSTS = ["ci.example"]
     extras = {"policy": "spread", "priority": -7, "name": "nightly", "callbackUrl": "https://ci.example/done"}
     wrapped = operator("POST", "workloads/", {"manifest": POD, **extras}, status=202).json()["id"]
@@ -127,7 +127,7 @@ def test_invalid_submission_names_error_and_place(
     assert not Workload.objects.exists()
 
 
-def test_a_name_that_is_taken_is_a_conflict(operator: Api, cluster: Any) -> None:
+def test_existing_name_is_a_conflict(operator: Api, cluster: Any) -> None:
     operator("POST", "workloads/", POD, kind="application/yaml", status=202)
     problem = operator("POST", "workloads/", POD, kind="application/yaml", status=409).json()
     assert problem["code"] == "PodExists"
@@ -151,7 +151,7 @@ def test_error_without_any_cluster_has_a_remedy(operator: Api) -> None:
     assert problem["hint"]
 
 
-def test_cluster_is_required_where_none_of_several_is_the_default(operator: Api, cluster: Any, settings: Any) -> None:
+def test_cluster_is_required_without_a_default(operator: Api, cluster: Any, settings: Any) -> None:
     operator("POST", "clusters/", {"name": "more", "reason": "second"}, status=201)
     problem = operator("POST", "workloads/", POD, kind="application/yaml", status=400).json()
     assert (problem["code"], problem["hint"]) == ("ClusterAmbiguous", "Name one of them: lab, more")
@@ -160,7 +160,7 @@ def test_cluster_is_required_where_none_of_several_is_the_default(operator: Api,
     assert operator.get(f"workloads/{accepted['id']}/")["cluster"] == "more"
 
 
-def test_a_queue_that_is_full_says_when_to_come_back(operator: Api, cluster: Any, settings: Any) -> None:
+def test_full_queue_returns_retry_after(operator: Api, cluster: Any, settings: Any) -> None:
     settings.HETSCHED_MOST_WAITING_PODS = 2
     for name in ("a", "b"):
         operator("POST", "workloads/", POD.replace("web", name), kind="application/yaml", status=202)

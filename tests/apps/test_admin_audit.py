@@ -235,7 +235,7 @@ def test_previous_and_new_values_are_in_the_trail(browser: Client) -> None:
     }  # fmt: skip
 
 
-def test_where_the_trail_takes_nothing_nothing_is_changed(browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_audit_trail_prevents_the_change(browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_entry: Any) -> None:
         raise RuntimeError("the trail takes nothing")
 

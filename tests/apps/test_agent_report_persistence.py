@@ -60,7 +60,7 @@ def cluster(settings: Any) -> Cluster:
     return made
 
 
-def test_a_heartbeat_of_the_api_server_takes_nothing_of_it_away(cluster: Cluster) -> None:
+def test_heartbeat_of_the_api_server_keeps_agent_facts(cluster: Cluster) -> None:
     send_report(cluster, 1)
     seen(cluster, nodes=[stated(labels={"a": "b"})])
     report = node().report
@@ -71,7 +71,7 @@ def test_a_heartbeat_of_the_api_server_takes_nothing_of_it_away(cluster: Cluster
     assert state.reports[state.row_of["n1"]].numa == report.numa
 
 
-def test_use_comes_in_batches_and_changes_no_facts(cluster: Cluster) -> None:
+def test_use_is_stored_in_batches_without_new_facts(cluster: Cluster) -> None:
     send_report(cluster, 1)
     layout = Cluster.objects.get().layout_revision
     usage = MachineUsage({"cpu": 1500, "memory": 2**30}, observed_at="2026-11-21T10:00:30Z")
@@ -93,7 +93,7 @@ def holding(cluster: Cluster, cpus: str) -> Reservation:
     return Reservation.objects.get(pod__in=workload.pods.all())
 
 
-def test_another_machine_of_the_name_frees_nothing_of_the_old_one(cluster: Cluster) -> None:
+def test_another_machine_of_the_name_keeps_reservations(cluster: Cluster) -> None:
     send_report(cluster, 1)
     held = holding(cluster, "6-7")
     seen(cluster, nodes_gone=["n1"])
@@ -109,7 +109,7 @@ def test_another_machine_of_the_name_frees_nothing_of_the_old_one(cluster: Clust
     assert send_report(cluster, 2, None) is True
 
 
-def test_an_api_server_that_takes_held_cpus_away_does_not_free_them(cluster: Cluster) -> None:
+def test_cpus_removed_by_the_api_server_stay_reserved(cluster: Cluster) -> None:
     seen(cluster, nodes=[stated(cpus="0-7")])
     held = holding(cluster, "6-7")
     seen(cluster, nodes=[stated(cpus="0-5")])

@@ -49,7 +49,7 @@ def test_unchanged_sealed_entries_verify(monkeypatch: pytest.MonkeyPatch) -> Non
     assert state.head == AuditSeal.objects.order_by("id").last().digest  # type: ignore[union-attr]
 
 
-def test_entries_that_may_have_neighbours_still_being_written_wait() -> None:
+def test_entries_next_to_uncommitted_ones_are_not_sealed() -> None:
     noted(1)
     assert (seal_new(), chain_state().unsealed) == (0, 1)
 
@@ -91,7 +91,7 @@ def test_content_of_a_seal_is_stable() -> None:
         AuditSeal.objects.update(digest="0" * 64)
 
 
-def test_each_look_takes_the_seals_that_waited_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_check_verifies_the_oldest_seals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "MOST_SEALED", 1)
     entries = noted(3)
     sealed()
@@ -107,7 +107,7 @@ def test_other_key_is_distinguished_from_a_forgery(settings: Any) -> None:
     assert problems() == ["sealed under another SECRET_KEY: it cannot be verified with this one"]
 
 
-def test_an_entry_names_the_request_that_it_came_by() -> None:
+def test_entry_has_its_request_id() -> None:
     with bound_contextvars(request_id="r-1"):
         record(actor="ada", action="x", obj=("node", "n1"))
         record_many(SYSTEM, "y", [(("node", "n1"), {}), (("node", "n2"), {})])

@@ -31,23 +31,23 @@ def broken() -> list[tuple[int, int]]:
     return [(seal.first_entry, seal.last_entry) for seal in verify() if seal.problem]
 
 
-def test_a_changed_letter(entries: list[AuditEntry]) -> None:
+def test_changed_letter_is_detected(entries: list[AuditEntry]) -> None:
     forged(f"UPDATE {TABLE} SET reason = 'whz' WHERE id = {entries[3].pk}")
     assert broken() == [(entries[2].pk, entries[3].pk)]
 
 
-def test_an_entry_that_is_gone(entries: list[AuditEntry]) -> None:
+def test_deleted_entry_is_detected(entries: list[AuditEntry]) -> None:
     forged(f"DELETE FROM {TABLE} WHERE id = {entries[0].pk}")
     assert broken() == [(entries[0].pk, entries[1].pk)]
 
 
-def test_two_entries_in_each_others_place(entries: list[AuditEntry]) -> None:
+def test_swapped_entries_are_detected(entries: list[AuditEntry]) -> None:
     one, other = entries[2].pk, entries[3].pk
     forged(f"UPDATE {TABLE} SET object_name = CASE id WHEN {one} THEN 'n3' ELSE 'n2' END WHERE id IN ({one}, {other})")
     assert broken() == [(one, other)]
 
 
-def test_an_end_that_was_cut_off_with_its_seals(entries: list[AuditEntry]) -> None:
+def test_truncated_trail_is_detected(entries: list[AuditEntry]) -> None:
     # The head that a log outside the database recorded after the last seal.
     head = chain_state().head
     forged(f"DELETE FROM {TABLE} WHERE id IN ({entries[4].pk}, {entries[5].pk})")

@@ -44,7 +44,7 @@ def _meant(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
 
 
-def test_every_row_comes_back_as_it_was(file: Path) -> None:
+def test_every_row_is_restored_unchanged(file: Path) -> None:
     before = everything()
     Cluster.objects.update(name="changed", revision=99)
     rows, opens = backup.read(file)

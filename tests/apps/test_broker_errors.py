@@ -39,7 +39,7 @@ REFUSALS = [OperationalError("down"), ResponseError("OOM command not allowed"), 
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)
-def test_the_next_wake_up_goes_out(monkeypatch: pytest.MonkeyPatch, refusal: Exception) -> None:
+def test_next_wake_up_is_sent(monkeypatch: pytest.MonkeyPatch, refusal: Exception) -> None:
     broker = Broker(refusal)
     monkeypatch.setattr(dispatch, "current_app", broker)
     waiting: queue.SimpleQueue[dispatch._Wake] = queue.SimpleQueue()

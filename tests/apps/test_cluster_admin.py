@@ -58,7 +58,7 @@ def test_a_cluster_is_added_out_of_files(browser: Client) -> None:
     assert (entry.actor, entry.reason) == ("root", "trial")
 
 
-def test_a_cluster_may_begin_empty(browser: Client) -> None:
+def test_cluster_may_be_created_empty(browser: Client) -> None:
     assert _add(browser).status_code == 302
     assert Cluster.objects.get().node_count == 0
 
@@ -79,7 +79,7 @@ def test_invalid_file_is_reported_and_nothing_is_added(browser: Client, values: 
     assert not Cluster.objects.exists()
 
 
-def test_a_taken_name_is_refused_and_the_cluster_of_that_name_left_alone(browser: Client) -> None:
+def test_existing_cluster_name_is_rejected(browser: Client) -> None:
     _add(browser, documents=_file(NODE))
     answer = _add(browser, documents=_file({**NODE, "metadata": {"name": "n9"}}))
     assert "ClusterExists" in answer.content.decode()
@@ -93,14 +93,14 @@ def test_files_are_imported_into_a_cluster(browser: Client) -> None:
     assert Node.objects.get().name == "n1"
 
 
-def test_an_import_that_cannot_be_true_says_why(browser: Client) -> None:
+def test_contradictory_import_is_rejected_with_the_reason(browser: Client) -> None:
     cluster = a_cluster(a_node("n0"))
     placed(cluster, "n0", a_pod("p"))
     answer = browser.post(reverse("admin:inventory_cluster_import", args=[cluster.pk]), {"documents": _file(NODE)})
     assert "NodeHoldsPods" in answer.content.decode()
 
 
-def test_an_export_comes_as_a_file_that_can_be_imported(browser: Client) -> None:
+def test_export_is_an_importable_file(browser: Client) -> None:
     cluster = a_cluster(a_node("n1").gpus(1))
     answer = browser.get(reverse("admin:inventory_cluster_export", args=[cluster.pk]))
     assert answer["Content-Disposition"] == 'attachment; filename="fleet.json"'

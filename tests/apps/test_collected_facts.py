@@ -128,12 +128,12 @@ def test_repeated_fact_changes_no_node(cluster: Cluster) -> None:
     assert said.last_at > said.first_at
 
 
-def test_a_zone_that_is_not_there_is_a_problem(cluster: Cluster) -> None:
+def test_missing_zone_is_a_problem(cluster: Cluster) -> None:
     receive_findings(collector(cluster), CollectedNode("n1", now(), zones={"7": 1}))
     assert report().problems == ("CollectedZoneUnknown: collector racks reports 7, which is not a zone of this node",)
 
 
-def test_an_operator_knows_better(cluster: Cluster) -> None:
+def test_override_by_an_operator_has_precedence(cluster: Cluster) -> None:
     row = collector(cluster)
     receive_findings(row, CollectedNode("n1", now(), zones={"node-0": 3000}))
     until = rfc3339(timezone.now() + timedelta(hours=1))
@@ -143,7 +143,7 @@ def test_an_operator_knows_better(cluster: Cluster) -> None:
     assert offline() == 2000
 
 
-def test_use_counts_until_the_first_failure_and_leaves_its_mark(cluster: Cluster) -> None:
+def test_use_expires_with_the_first_failure(cluster: Cluster) -> None:
     row = collector(cluster, "prometheus-load")
     receive_findings(row, CollectedNode("n1", now(), usage={"cpu": 1500}))
     state = load_state(cluster.pk).state
@@ -158,12 +158,12 @@ def test_use_counts_until_the_first_failure_and_leaves_its_mark(cluster: Cluster
         assert loaded.state.digest() == state.digest()
 
 
-def test_a_source_that_never_answered_leaves_its_mark_too(cluster: Cluster) -> None:
+def test_failing_source_without_samples_is_reported_too(cluster: Cluster) -> None:
     failed(collector(cluster, "prometheus-load"))
     assert load_state(cluster.pk).state.stale() == ["n1", "n2"]
 
 
-def test_later_measurements_of_others_count_where_the_first_is_stale() -> None:
+def test_later_samples_of_other_collectors_replace_a_stale_one() -> None:
     made = a_cluster(a_node("n1").using(now(), cpu="700m"))
     row = collector(made, "prometheus-load")
     receive_findings(row, CollectedNode("n1", now(30), usage={"cpu": 1500}))
@@ -173,7 +173,7 @@ def test_later_measurements_of_others_count_where_the_first_is_stale() -> None:
     assert load_state(made.pk).state.stale() == []
 
 
-def test_earlier_measurements_of_others_do_not_come_back() -> None:
+def test_earlier_samples_of_other_collectors_are_not_restored() -> None:
     made = a_cluster(a_node("n1").using(now(3600), cpu="700m"))
     row = collector(made, "prometheus-load")
     receive_findings(row, CollectedNode("n1", now(30), usage={"cpu": 1500}))
@@ -220,7 +220,7 @@ def test_node_page_gets_each_sample_and_its_end(cluster: Cluster) -> None:
     assert document["report"] == snapshot("node:fleet/n1").data["report"]
 
 
-def test_deleted_collector_takes_its_facts_along(cluster: Cluster) -> None:
+def test_facts_are_deleted_with_their_collector(cluster: Cluster) -> None:
     row = collector(cluster, "prometheus-load")
     receive_findings(row, CollectedNode("n1", now(), usage={"cpu": 1500}))
     remove(cluster, "racks", actor=ALICE, reason="moved")
@@ -247,7 +247,7 @@ def test_one_of_two_claims_wins(cluster: Cluster) -> None:
     assert due(at + timedelta(seconds=31)) == [row.pk]
 
 
-def test_a_collector_is_asked_once_by_two_beats(cluster: Cluster) -> None:
+def test_two_beat_processes_run_a_collector_once(cluster: Cluster) -> None:
     row = collector(cluster)
     at = timezone.now()
     taken = []
@@ -292,7 +292,7 @@ def test_nothing_is_collected_without_a_target(cluster: Cluster, settings: Any) 
     assert refused.value.code == "SourceNotAllowed"
 
 
-def test_a_token_is_sealed_and_goes_to_no_other_address(cluster: Cluster, settings: Any) -> None:
+def test_token_is_encrypted_and_sent_to_its_address_only(cluster: Cluster, settings: Any) -> None:
     settings.SECRET_KEY_GIVEN = True
     settings.HETSCHED_SOURCE_HOSTS = ["racks.example:8080", "other.example:80"]
     row = collector(cluster, token="canary-of-a-token")

@@ -32,7 +32,7 @@ def cluster(settings: Any) -> Cluster:
     return made
 
 
-def test_a_message_that_comes_while_an_override_is_settled(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_during_an_override_review_is_kept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     real, now = facts._weighed, timezone.now()
     usage = MachineUsage({"cpu": 500}, observed_at=rfc3339(now))
 

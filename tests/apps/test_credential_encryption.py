@@ -51,7 +51,7 @@ def test_sealed_text_opens_with_its_key_and_purpose_only(settings: Any) -> None:
         unseal(sealed, purpose="one")
 
 
-def test_nothing_is_sealed_by_a_key_that_ends_with_the_process(settings: Any, live: Cluster) -> None:
+def test_temporary_key_encrypts_no_credentials(settings: Any, live: Cluster) -> None:
     settings.SECRET_KEY_GIVEN = False
     with pytest.raises(InputError, match="SecretKeyMissing"):
         connected(live)
@@ -81,7 +81,7 @@ def test_a_sealed_kubeconfig_does_not_open_for_another_cluster(live: Cluster) ->
         api_of(other)
 
 
-def test_new_connection_takes_the_lease_from_the_old_informer(live: Cluster) -> None:
+def test_new_connection_ends_the_old_informers_lease(live: Cluster) -> None:
     connected(live)
     lease = following.take(live.pk, "follower")
     assert lease is not None
@@ -140,9 +140,7 @@ def test_only_live_clusters_are_connected(db: None) -> None:
 @pytest.mark.parametrize(
     ("allowed", "taken"), [("api.example.org", True), ("api.example.org:6443", True), ("x", False)]
 )
-def test_the_deployment_says_which_api_servers_are_called(
-    live: Cluster, settings: Any, allowed: str, taken: bool
-) -> None:
+def test_deployment_allows_api_servers(live: Cluster, settings: Any, allowed: str, taken: bool) -> None:
     settings.HETSCHED_CLUSTER_HOSTS = [allowed]
     if taken:
         assert isinstance(_api(live), Api)
@@ -167,7 +165,7 @@ class Answering:
         return json.dumps({"metadata": {"uid": self.uid}}).encode()
 
 
-def test_another_cluster_never_takes_the_place_of_the_first(live: Cluster) -> None:
+def test_connection_to_another_cluster_is_rejected(live: Cluster) -> None:
     connected(live)
     first: Any = Answering("u-1")
     second: Any = Answering("u-2")
@@ -187,7 +185,7 @@ def test_one_cluster_is_not_scheduled_under_two_names(live: Cluster) -> None:
         check_identity(twin, server)
 
 
-def test_a_shadow_may_look_at_a_cluster_that_has_a_name(live: Cluster) -> None:
+def test_shadow_connection_to_a_scheduled_cluster_is_allowed(live: Cluster) -> None:
     connected(live)
     server: Any = Answering("u-1")
     check_identity(live, server)
@@ -197,7 +195,7 @@ def test_a_shadow_may_look_at_a_cluster_that_has_a_name(live: Cluster) -> None:
     assert check_identity(shadow, server) == "u-1"
 
 
-def test_discoverys_kubeconfig_is_sealed_apart_and_goes_when_it_is_empty(live: Cluster) -> None:
+def test_discovery_kubeconfig_is_encrypted_separately_and_removable(live: Cluster) -> None:
     connected(live, kubeconfig=kubeconfig())
     api, reason = discovery_api(live)
     assert reason == "the connection has no kubeconfig for discovery"

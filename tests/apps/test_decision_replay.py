@@ -78,7 +78,7 @@ def test_a_refusal_is_repeated_with_its_reasons() -> None:
     assert diagnose(scheduler_before(decision), decision.pod.spec).reasons == decision.reasons
 
 
-def test_once_the_inventory_changed_it_says_so() -> None:
+def test_replay_after_an_inventory_change_is_refused() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2"))
     submitted(cluster)
     schedule.run(cluster.pk)

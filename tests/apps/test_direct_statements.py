@@ -53,7 +53,7 @@ def test_errors_are_djangos(way: None) -> None:
     assert set(Cluster.objects.values_list("name", flat=True)) == {"a", "b"}
 
 
-def test_a_broken_transaction_takes_nothing_more(way: None) -> None:
+def test_failed_transaction_rejects_statements(way: None) -> None:
     _named("a")
     with transaction.atomic():
         transaction.set_rollback(True)

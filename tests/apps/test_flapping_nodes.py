@@ -46,7 +46,7 @@ def _held() -> list[tuple[str, str]]:
     return sorted(Reservation.objects.filter(active=True).values_list("pod__name", "node__name"))
 
 
-def test_pods_stay_and_are_decided_once(cluster: Cluster) -> None:
+def test_pods_of_flapping_nodes_stay_and_are_decided_once(cluster: Cluster) -> None:
     before, revision = _held(), Cluster.objects.get().revision
     assert len(before) == PODS
     for turn in range(TURNS):

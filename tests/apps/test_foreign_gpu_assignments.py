@@ -49,7 +49,7 @@ def is_sound(cluster: Cluster) -> None:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 
 
-def test_a_pod_is_booked_where_it_is() -> None:
+def test_pod_is_recorded_on_its_actual_gpu() -> None:
     cluster = cluster_of("A100-SXM4-40GB", "A100-SXM4-40GB")
     running(cluster, "p", 0)
     with cache_of(cluster.pk).held():
@@ -75,7 +75,7 @@ def test_known_assignment_writes_nothing() -> None:
     assert [card.index for card in HandedOut.objects.get().granted] == [0]
 
 
-def test_two_pods_that_were_given_each_others_cards_change_places() -> None:
+def test_swapped_gpus_are_recorded() -> None:
     cluster = cluster_of("T4", "T4", "T4")
     running(cluster, "p", 0)
     running(cluster, "q", 1)
@@ -131,7 +131,7 @@ def test_gpu_of_two_pods_is_reported_and_never_recorded() -> None:
     assert set(HandedOut.objects.values_list("problem", flat=True)) == {""}
 
 
-def test_shares_follow_until_the_card_is_full() -> None:
+def test_shares_move_until_the_gpu_is_full() -> None:
     cluster = cluster_of("T4", "T4")
     for name, card in (("p", 0), ("q", 0), ("r", 1)):
         running(cluster, name, card, milli=SHARE)
@@ -143,7 +143,7 @@ def test_shares_follow_until_the_card_is_full() -> None:
     is_sound(cluster)
 
 
-def test_several_cards_keep_those_that_are_right() -> None:
+def test_correct_gpus_of_a_pod_are_kept() -> None:
     cluster = cluster_of("T4", "T4", "T4", "T4")
     running(cluster, "p", 0, 1)
     report_devices(cluster, p=["GPU-3", "GPU-1"])
@@ -196,7 +196,7 @@ def test_pod_that_is_placed_again_is_granted_again() -> None:
     assert [card.index for card in HandedOut.objects.get().granted] == [1]
 
 
-def test_the_nodes_totals_stay_as_they_are() -> None:
+def test_node_totals_are_unchanged() -> None:
     cluster = cluster_of("T4", "T4")
     running(cluster, "p", 0)
     before = Node.objects.get().gpu_milli_used, dict(Node.objects.get().requested)

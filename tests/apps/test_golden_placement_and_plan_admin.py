@@ -50,7 +50,7 @@ def agree(browser: Client, cluster: Cluster, **changes: Any) -> Any:
     return browser.post(reverse("admin:policies_goldenplacement_add"), sent)
 
 
-def test_a_placement_is_agreed_and_judged_at_once(browser: Client, cluster: Cluster) -> None:
+def test_golden_placement_is_created_and_evaluated(browser: Client, cluster: Cluster) -> None:
     assert agree(browser, cluster).status_code == 302
     row = GoldenPlacement.objects.get()
     assert (row.name, row.expectation.nodes, row.state) == ("web", ("n1", "n2"), "kept")
@@ -78,7 +78,7 @@ def test_action_error_is_shown_at_the_form(
     assert not AuditEntry.objects.filter(action="golden.add").exists()
 
 
-def test_it_is_changed_and_removed_with_a_reason(browser: Client, cluster: Cluster) -> None:
+def test_golden_placement_is_changed_and_removed_with_a_reason(browser: Client, cluster: Cluster) -> None:
     agree(browser, cluster)
     row = GoldenPlacement.objects.get()
     change = reverse("admin:policies_goldenplacement_change", args=[row.pk])
@@ -147,7 +147,7 @@ def test_expired_plan_is_rejected_at_the_form(browser: Client) -> None:
     "address",
     ["goldenplacement/web/delete/", "policyplan/night/delete/", "policy/mine/change/", "policy/99999999999999999999/"],
 )
-def test_an_address_of_nothing_is_not_found(browser: Client, address: str) -> None:
+def test_missing_object_returns_404(browser: Client, address: str) -> None:
     assert browser.get(f"/admin/policies/{address}", follow=True).status_code == 404
 
 

@@ -56,7 +56,7 @@ def test_placement_is_judged_on_empty_nodes() -> None:
     assert judged(cluster, manifest("4"), nodes=("n1",)) == ("kept", "n1")
 
 
-def test_maintenance_breaks_nothing_that_was_agreed_on() -> None:
+def test_maintenance_does_not_break_golden_placements() -> None:
     """A GPU in maintenance will return, as a cordoned node will; an unhealthy one will not."""
     text = manifest(**{"oks/gpu-number": "1"})
     resting = a_cluster(a_node("n1").gpus(1, healthy=False, maintenance=True), name="resting")
@@ -135,7 +135,7 @@ def test_placement_broken_by_the_inventory_is_published_and_audited_with_its_end
     assert AuditEntry.objects.filter(action="golden.kept").count() == 1
 
 
-def test_a_cluster_that_goes_takes_its_placements_along() -> None:
+def test_golden_placements_are_deleted_with_their_cluster() -> None:
     cluster = a_cluster(a_node("n1"))
     agreed(cluster, nodes=("n1",))
     cluster.delete()
@@ -143,7 +143,7 @@ def test_a_cluster_that_goes_takes_its_placements_along() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nodes_are_read_before_anything_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_are_read_before_locks_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster(a_node("n1"))
     locked: list[bool] = []
     read = golden_checks._empty_state
@@ -159,7 +159,7 @@ def test_nodes_are_read_before_anything_is_locked(monkeypatch: pytest.MonkeyPatc
     assert locked == [False, True, False, True]  # code with locks uses the values that were read before
 
 
-def test_one_that_cannot_be_looked_at_keeps_no_other_from_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_evaluation_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster(a_node("n1"))
     for name in ("a", "b"):
         agreed(cluster, name=name, nodes=("n1",))

@@ -48,7 +48,7 @@ def test_running_pods_of_the_file_use_capacity() -> None:
     assert check_invariants() == []
 
 
-def test_running_pods_that_name_no_card_hold_the_lowest_with_room() -> None:
+def test_running_pods_without_a_gpu_index_use_the_lowest_free_one() -> None:
     running = (a_pod("named").gpu(1).running_on("n1", CardGrant(0, 1000, 40960)), a_pod("any").gpu(1).running_on("n1"))
     a_cluster(a_node("n1").gpus(3), running=running)
     held = {r.pod.name: [card.index for card in r.allocation.gpus] for r in Reservation.objects.select_related("pod")}
@@ -64,7 +64,7 @@ def test_two_running_pods_on_one_card_refuse_the_file() -> None:
     assert not Cluster.objects.exists()
 
 
-def test_a_running_pod_on_a_node_that_is_not_in_the_file_holds_nothing() -> None:
+def test_running_pod_on_a_missing_node_reserves_nothing() -> None:
     a_cluster(a_node("n1"), running=(a_pod("lost").running_on("elsewhere"),))
     assert Pod.objects.get().node is None
     assert not Reservation.objects.exists()
@@ -127,7 +127,7 @@ def test_an_operators_cordon_outlives_an_import() -> None:
     ],
     ids=["no node", "node is gone", "node shrank", "our pod runs elsewhere", "waiting pod's name"],
 )
-def test_an_import_that_cannot_be_true_changes_nothing(nodes: Any, running: Any, code: str) -> None:
+def test_contradictory_import_changes_nothing(nodes: Any, running: Any, code: str) -> None:
     cluster = a_cluster(a_node("n1"))
     placed(cluster, "n1", a_pod("ours").cpu("3"))
     submitted(cluster, a_pod("waits"))
@@ -145,7 +145,7 @@ def test_pods_of_the_file_that_do_not_run_are_submitted() -> None:
     assert Pod.objects.get().state == "pending"
 
 
-def test_a_new_policy_of_the_file_decides_and_a_changed_one_stays_a_draft() -> None:
+def test_new_policy_is_activated_and_a_changed_one_stays_a_draft() -> None:
     mine = PolicySpec("mine", (PluginUse("resource-fit"),))
     a_cluster(a_node("n1"))
     _import(_content(a_node("n1"), policies=(mine,)))
@@ -178,7 +178,7 @@ status: {allocatable: {cpu: "4", memory: 8Gi, pods: "10"}, conditions: [{type: R
     assert submitted(cluster, a_pod("p", "team")).pods.get().policy == "spread"
 
 
-def test_an_exported_cluster_comes_back_with_the_same_state() -> None:
+def test_exported_cluster_is_imported_with_the_same_state() -> None:
     cluster = a_cluster(
         a_node("n1").gpus(2).using(cpu="1", memory="1Gi"),
         a_node("n2").arch("riscv64", "rv64gc"),

@@ -19,11 +19,11 @@ def test_truncation_is_between_features() -> None:
     assert shortened("rv64gc_zba_zbb", 13) == "rv64gc_zba"
 
 
-def test_a_text_without_features_is_cut_where_room_ends() -> None:
+def test_text_without_features_is_truncated_at_the_limit() -> None:
     assert shortened("a" * 20, 8) == "a" * 8
 
 
 @pytest.mark.django_db
-def test_a_node_keeps_all_of_it() -> None:
+def test_node_page_shows_the_whole_text() -> None:
     node = a_cluster(a_node("n1").isa(LONG)).nodes.get()
     assert (node.isa, node.report.isa.native) == (LONG, LONG)

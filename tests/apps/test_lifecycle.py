@@ -21,7 +21,7 @@ def test_every_state_can_be_reached_and_every_unfinished_one_left() -> None:
     assert all(TRANSITIONS[state] for state in set(State) - FINISHED)
 
 
-def test_states_that_hold_something_keep_their_name_and_are_not_finished() -> None:
+def test_states_with_reservations_are_unfinished() -> None:
     assert HOLDING <= LIVE
     assert not HOLDING & FINISHED
 
@@ -62,13 +62,13 @@ def test_a_workload_is_pending_while_any_pod_is() -> None:
     assert workload_state(["placed", "never-fits", "pending"]) is State.PENDING
 
 
-def test_a_decided_workload_takes_the_worst_verdict() -> None:
+def test_decided_workload_has_the_worst_verdict() -> None:
     assert workload_state(["placed", "not-now"]) is State.NOT_NOW
     assert workload_state(["not-now", "never-fits"]) is State.NEVER_FITS
     assert workload_state(["never-fits", "misconfigured", "running"]) is State.MISCONFIGURED
 
 
-def test_a_placed_workload_is_as_far_as_its_slowest_pod() -> None:
+def test_placed_workload_has_the_state_of_its_slowest_pod() -> None:
     assert workload_state(["running", "bound"]) is State.BOUND
     assert workload_state(["running", "failed"]) is State.RUNNING
 

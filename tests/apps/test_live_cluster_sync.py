@@ -57,7 +57,7 @@ def state_of(name: str = "p") -> str:
     return Pod.objects.filter(name=name).latest("id").state
 
 
-def test_a_pod_with_our_scheduler_name_waits_for_us_under_its_controllers_name(cluster: Cluster) -> None:
+def test_pod_with_our_scheduler_name_is_queued_by_controller(cluster: Cluster) -> None:
     ours = a_seen_pod(a_pod("web-1").having(controller="ReplicaSet/web"))
     seen(cluster, pods=[ours, a_seen_pod(a_pod("theirs"), scheduler="default-scheduler", uid="u2")])
     assert [(pod.name, pod.uid, pod.state, pod.origin) for pod in Pod.objects.all()] == [
@@ -80,7 +80,7 @@ def test_pod_on_a_node_is_charged_for_any_scheduler(cluster: Cluster) -> None:
     assert check_invariants() == []
 
 
-def test_a_pod_on_a_node_is_charged_though_it_is_being_deleted(cluster: Cluster) -> None:
+def test_terminating_pod_on_a_node_is_charged(cluster: Cluster) -> None:
     leaving = a_seen_pod(a_pod("theirs").cpu(3), scheduler="default-scheduler", node_name="n1", deleting=True)
     seen(cluster, pods=[leaving])
     assert Node.objects.get(name="n1").requested["cpu"] == 3000
@@ -100,7 +100,7 @@ def test_our_pod_is_bound_runs_and_ends_by_watch_events(cluster: Cluster) -> Non
     assert check_invariants() == []
 
 
-def test_events_that_were_squeezed_into_one_come_to_the_same(cluster: Cluster) -> None:
+def test_merged_events_have_the_same_effect(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
     seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Succeeded", ended="succeeded")])
     assert state_of() == "succeeded"
@@ -163,7 +163,7 @@ def test_an_annotation_is_no_allocation(cluster: Cluster) -> None:
     assert Reservation.objects.get().allocation.gpus == ()
 
 
-def test_a_node_that_is_gone_stays_while_something_is_booked_on_it(cluster: Cluster) -> None:
+def test_deleted_node_stays_while_it_has_reservations(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
     seen(cluster, nodes_gone=["n1", "n2"])
     (left,) = Node.objects.all()

@@ -44,7 +44,7 @@ def test_expected_use_follows_earlier_pods() -> None:
     assert used_cpu(cluster) == 4500
 
 
-def test_a_warm_state_expects_the_same_and_gives_it_back() -> None:
+def test_cached_state_has_the_same_expected_use() -> None:
     cluster = a_measured_cluster()
     with cache_of(cluster.pk).held() as kept:
         first = kept.state
@@ -58,7 +58,7 @@ def test_a_warm_state_expects_the_same_and_gives_it_back() -> None:
         assert kept.state.columns.field("used")[0, 0] == 1000
 
 
-def test_an_export_takes_it_along_with_the_use_by_now() -> None:
+def test_export_contains_current_use() -> None:
     cluster = a_measured_cluster()
     placed(cluster, "n1", a_web_pod("a"))
     text = write_cluster(export_cluster(Cluster.objects.get(pk=cluster.pk)))
@@ -69,7 +69,7 @@ def test_an_export_takes_it_along_with_the_use_by_now() -> None:
     assert used_cpu(copy) == 6000
 
 
-def test_a_sample_never_goes_below_nothing() -> None:
+def test_sample_is_never_negative() -> None:
     # The running pod is expected to use 4 of the 1 CPU that was measured; after its deletion nothing is used.
     builtin_policies()
     running = a_pod("old").expecting(cpu="4").running_on("n1").build()

@@ -61,13 +61,13 @@ def used(cluster: Cluster) -> int:
     return folded.amounts["cpu"]
 
 
-def test_a_pod_that_was_there_when_its_node_was_sampled_is_in_the_sample(cluster: Cluster) -> None:
+def test_pod_running_at_the_sample_is_included(cluster: Cluster) -> None:
     seen(cluster, pods=[running("early", 2)])
     seen(cluster, nodes=[sampled("1500m", "2026-11-21T10:00:00Z")])
     assert used(cluster) == 1500
 
 
-def test_a_pod_that_came_since_is_added(cluster: Cluster) -> None:
+def test_pod_placed_since_the_sample_is_added(cluster: Cluster) -> None:
     seen(cluster, pods=[running("early", 2)])
     seen(cluster, nodes=[sampled("1500m", "2026-11-21T10:00:00Z")])
     seen(cluster, pods=[running("late", 1)])
@@ -75,7 +75,7 @@ def test_a_pod_that_came_since_is_added(cluster: Cluster) -> None:
     assert used(cluster) == 2500
 
 
-def test_a_pod_that_left_since_is_taken_away(cluster: Cluster) -> None:
+def test_pod_ended_since_the_sample_is_subtracted(cluster: Cluster) -> None:
     seen(cluster, pods=[running("early", 1)])
     seen(cluster, nodes=[sampled("1500m", "2026-11-21T10:00:00Z")])
     seen(cluster, pods_gone=["default/early"], stopped={"early"})
@@ -91,14 +91,14 @@ def test_each_new_sample_starts_from_zero(cluster: Cluster) -> None:
     assert used(cluster) == 1400
 
 
-def test_the_sample_of_one_node_says_nothing_of_others(cluster: Cluster) -> None:
+def test_sample_of_one_node_does_not_affect_others(cluster: Cluster) -> None:
     seen(cluster, nodes=[sampled("500m", "2026-11-21T10:00:00Z")])
     seen(cluster, pods=[running("one", 1)])
     seen(cluster, nodes=[a_node("n2").using("2026-11-21T10:00:15Z", cpu="100m").build()])
     assert used(cluster) == 1500
 
 
-def test_facts_without_a_new_sample_leave_it_as_it_was(cluster: Cluster) -> None:
+def test_facts_without_a_new_sample_keep_it(cluster: Cluster) -> None:
     seen(cluster, nodes=[sampled("500m", "2026-11-21T10:00:00Z")])
     before = Node.objects.get(name="n1").sampled_revision
     seen(cluster, pods=[running("one", 1)])

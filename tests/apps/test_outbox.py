@@ -51,7 +51,7 @@ def _received(layer: Any, channel: str) -> list[dict[str, Any]]:
     return [msgspec.json.decode(text) for text in texts]
 
 
-def test_events_of_a_transaction_go_out_together_after_its_commit() -> None:
+def test_events_of_a_transaction_are_sent_after_its_commit() -> None:
     layer, channel = _listening()
     with transaction.atomic():
         publish_many({"b": {"x": 1}, "a": {"y": 2}})
@@ -86,7 +86,7 @@ def test_a_patch_may_be_computed_once_its_topic_is_locked() -> None:
     assert OutboxEvent.objects.get(topic="a").data == {"revision": 1}
 
 
-def test_publishing_outside_a_transaction_is_a_mistake() -> None:
+def test_publishing_outside_a_transaction_is_an_error() -> None:
     with pytest.raises(transaction.TransactionManagementError):
         publish("a", {})
 
@@ -106,7 +106,7 @@ def test_unsent_event_is_kept_and_sent_by_the_sweep(monkeypatch: pytest.MonkeyPa
     assert publishing.relay(older_than_seconds=0) == 0
 
 
-def test_the_sweep_leaves_events_alone_that_their_own_process_is_about_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_skips_recent_events(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(publishing, "_send_and_mark", lambda events: False)
         with transaction.atomic():
@@ -145,7 +145,7 @@ def _unsent(topic: str, age: timedelta) -> OutboxEvent:
     return event
 
 
-def test_an_event_that_cannot_be_sent_keeps_no_other_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsendable_event_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = _unsent("odd", timedelta(seconds=10))
     others = [_unsent(name, timedelta(seconds=10)) for name in ("a", "b")]
     taken = _refuses(monkeypatch, "odd")
@@ -154,7 +154,7 @@ def test_an_event_that_cannot_be_sent_keeps_no_other_back(monkeypatch: pytest.Mo
     assert list(OutboxEvent.objects.filter(published_at=None)) == [odd]
 
 
-def test_it_is_given_up_once_it_was_refused_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_rejected_for_long_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     _unsent("odd", publishing.GIVEN_UP_AFTER + timedelta(seconds=1))
     _refuses(monkeypatch, "odd")
     counters.flush()
@@ -165,7 +165,7 @@ def test_it_is_given_up_once_it_was_refused_for_long(monkeypatch: pytest.MonkeyP
     assert sum(one.value for one in counters.samples(figures.EVENTS_GIVEN_UP)) == before + 1
 
 
-def test_nothing_is_given_up_while_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_event_is_dropped_during_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = _unsent("a", publishing.GIVEN_UP_AFTER + timedelta(hours=1))
 
     def down(events: list[OutboxEvent], run: Any) -> None:

@@ -30,14 +30,14 @@ def _states(name: str = "mine") -> dict[int, str]:
     return dict(PolicyRevision.objects.filter(policy__name=name).order_by("version").values_list("version", "state"))
 
 
-def test_a_draft_decides_nothing() -> None:
+def test_draft_is_not_used_for_decisions() -> None:
     save_draft(_spec(), actor=ALICE)
     assert _states() == {1: "draft"}
     assert Policy.objects.get(name="mine").active_version == 0
     assert active_specs({"mine"}) == {}
 
 
-def test_activating_moves_the_pointer_and_is_kept_in_the_audit_trail() -> None:
+def test_activation_is_recorded_in_the_audit_trail() -> None:
     for weight in (1.0, 2.0):
         save_draft(_spec(weight), actor=ALICE)
     activate("mine", 1, actor=ALICE, reason="first")
@@ -86,7 +86,7 @@ def test_failed_activation_has_a_reason(act: Any, code: str) -> None:
 
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -math.inf, -1.0, 1000.5, 1e308])
-def test_weights_that_are_no_weights_are_refused(weight: float) -> None:
+def test_invalid_weights_are_rejected(weight: float) -> None:
     with pytest.raises(InputError) as refused:
         save_draft(_spec(weight), actor=ALICE)
     assert refused.value.code == "PolicyWeightInvalid"
@@ -106,14 +106,14 @@ def test_weights_that_are_no_weights_are_refused(weight: float) -> None:
         (_spec(name="Not A Name"), "PolicyNameInvalid"),
     ],
 )
-def test_a_policy_that_cannot_run_is_not_kept(spec: PolicySpec, code: str) -> None:
+def test_policy_that_cannot_run_is_not_saved(spec: PolicySpec, code: str) -> None:
     with pytest.raises(InputError) as refused:
         save_draft(spec, actor=ALICE)
     assert refused.value.code == code
     assert not PolicyRevision.objects.filter(policy__name=spec.name).exists()
 
 
-def test_built_ins_are_brought_in_once() -> None:
+def test_built_in_policies_are_created_once() -> None:
     ensure_builtins()
     assert set(Policy.objects.values_list("name", flat=True)) >= set(BUILTIN)
     assert ensure_builtins() == []
@@ -127,7 +127,7 @@ def test_release_updates_an_unchanged_built_in_policy(monkeypatch: pytest.Monkey
     assert _states("spread") == {1: "retired", 2: "active"}
 
 
-def test_a_release_leaves_a_built_in_alone_that_people_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_keeps_a_changed_built_in_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     ensure_builtins()
     own = msgspec.structs.replace(BUILTIN["spread"], description="ours")
     activate("spread", save_draft(own, actor=ALICE).version, actor=ALICE, reason="ours")
@@ -156,7 +156,7 @@ def test_the_first_rule_found_chooses() -> None:
     assert (ruled.name, ruled.rule) == ("first-fit", "namespace")
 
 
-def test_a_pod_that_names_a_policy_it_may_not_have_is_misconfigured_and_a_request_is_refused() -> None:
+def test_forbidden_policy_is_rejected() -> None:
     cluster = a_cluster()
     actions.set_namespace_rule(cluster, "default", "", ["hetsched", "spread"], actor=ALICE)
     _, problem = Chooser(cluster).choose(a_pod().policy("random").build())
@@ -167,7 +167,7 @@ def test_a_pod_that_names_a_policy_it_may_not_have_is_misconfigured_and_a_reques
     assert refused.value.code == "PolicyNotAllowed"
 
 
-def test_an_unknown_name_on_a_pod_is_the_pods_own_mistake() -> None:
+def test_unknown_policy_name_makes_the_pod_misconfigured() -> None:
     _, problem = Chooser(a_cluster()).choose(a_pod().policy("no-such").build())
     assert problem is not None
     assert problem.code == "PolicyUnknown"

@@ -83,7 +83,7 @@ def _spec(name: str) -> PolicySpec:
 
 
 @pytest.mark.parametrize("name", ["hetsched", "default-kube", "first-fit", "best-fit", "spread", "random"])
-def test_an_untouched_form_is_the_policy_itself(name: str) -> None:
+def test_unchanged_form_equals_the_policy(name: str) -> None:
     a_cluster()
     spec = _spec(name)
     form = PolicyForm(load_registry(), _filled(spec), spec=spec)
@@ -131,7 +131,7 @@ def test_error_outside_the_fields_rejects_the_whole_form() -> None:
     assert "PolicyEmpty" in str(form.non_field_errors())
 
 
-def test_saving_makes_a_draft_and_changes_nothing_that_decides(browser: Client) -> None:
+def test_saving_creates_an_inactive_draft(browser: Client) -> None:
     policy = Policy.objects.get(name="spread")
     url = reverse("admin:policies_policy_change", args=[policy.pk])
     sent = _filled(_spec("spread"), **{"least-allocated.weight": "7", "note": "try"})
@@ -144,7 +144,7 @@ def test_saving_makes_a_draft_and_changes_nothing_that_decides(browser: Client) 
     assert "try" in browser.get(url).content.decode()
 
 
-def test_a_wrong_weight_comes_back_with_its_message_and_saves_nothing(browser: Client) -> None:
+def test_invalid_weight_is_shown_with_its_message(browser: Client) -> None:
     policy = Policy.objects.get(name="spread")
     sent = _filled(_spec("spread"), **{"least-allocated.weight": "-3"})
     answer = browser.post(reverse("admin:policies_policy_change", args=[policy.pk]), sent)

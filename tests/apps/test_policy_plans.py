@@ -74,7 +74,7 @@ def live(cluster: Cluster, values: list[float], start: datetime = NOON) -> list[
     return found
 
 
-def test_a_version_decides_from_its_time_on_and_the_audit_says_by_which_plan(cluster: Cluster) -> None:
+def test_planned_version_is_activated_and_audited(cluster: Cluster) -> None:
     planned(once=Once(DENSE, minutes(10)))
     look_at_plans(minutes(9))
     assert active() == LOOSE
@@ -89,7 +89,7 @@ def test_a_version_decides_from_its_time_on_and_the_audit_says_by_which_plan(clu
     assert look_at_plans(minutes(20)) == 0  # a plan runs once
 
 
-def test_a_missed_time_is_made_up_for_within_bounds_and_skipped_beyond(cluster: Cluster) -> None:
+def test_missed_time_is_made_up_for_within_bounds(cluster: Cluster) -> None:
     planned("late", once=Once(DENSE, minutes(1), late_minutes=30))
     planned("too-late", once=Once(LOOSE, minutes(1), late_minutes=5))
     look_at_plans(minutes(20))
@@ -118,9 +118,7 @@ def test_plan_changed_during_its_execution_starts_again(cluster: Cluster, monkey
     assert active() == LOOSE
 
 
-def test_a_plan_that_cannot_be_looked_at_keeps_no_other_from_its_turn(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_plan_does_not_block_others(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     planned("broken", once=Once(DENSE, minutes(10)))
     planned("fine", once=Once(DENSE, minutes(10)))
 
@@ -141,7 +139,7 @@ def test_a_time_beyond_the_calendar_is_refused(cluster: Cluster, at: str) -> Non
         planned(once=Once(DENSE, datetime.fromisoformat(at)))
 
 
-def test_a_figure_beyond_a_bound_for_long_enough_changes_the_version_and_back(cluster: Cluster) -> None:
+def test_metric_beyond_a_bound_activates_the_version_and_back(cluster: Cluster) -> None:
     planned(condition=condition())
     # Above 0.8 from minute 1 on, for 3 minutes at minute 4; 0.6 is between the bounds; below 0.5 from 6 on, until 9.
     values = [0.7, 0.9, 0.9, 0.9, 0.9, 0.6, 0.4, 0.4, 0.4, 0.4]
@@ -165,14 +163,14 @@ def test_overridden_plan_does_not_activate_again_on_the_same_side(cluster: Clust
     assert set(live(cluster, [0.9] * 10, start=minutes(4))) == {LOOSE}
 
 
-def test_a_hole_in_the_figures_is_no_proof(cluster: Cluster) -> None:
+def test_gap_in_the_metrics_restarts_the_period(cluster: Cluster) -> None:
     planned(condition=condition())
     live(cluster, [0.9, 0.9])
     assert live(cluster, [0.9], start=minutes(30)) == [LOOSE]  # no check for 28 minutes
     assert live(cluster, [0.9, 0.9, 0.9], start=minutes(31))[-1] == DENSE
 
 
-def test_without_a_fresh_figure_nothing_changes_and_the_plan_says_so(cluster: Cluster) -> None:
+def test_plan_without_recent_metrics_does_nothing(cluster: Cluster) -> None:
     planned(condition=condition())
     live(cluster, [0.9] * 3)
     look_at_plans(minutes(10))
@@ -214,14 +212,14 @@ def _seed_for(node: str) -> int:
     raise AssertionError("no seed does")
 
 
-def test_a_look_is_claimed_once(cluster: Cluster) -> None:
+def test_check_is_claimed_once(cluster: Cluster) -> None:
     planned(once=Once(DENSE, minutes(1)))
     taken = PolicyPlan.objects.filter(due_at=minutes(1)).update(due_at=minutes(2))
     assert (taken, look_at_plans(minutes(1))) == (1, 0)
     assert look_at_plans(minutes(2)) == 1  # the claiming process died: the plan runs a minute later
 
 
-def test_one_that_is_switched_off_does_nothing_and_that_is_audited(cluster: Cluster) -> None:
+def test_disabled_plan_does_nothing(cluster: Cluster) -> None:
     planned(once=Once(DENSE, minutes(1)))
     planned(once=Once(DENSE, minutes(1)), enabled=False)
     look_at_plans(minutes(2))
@@ -253,7 +251,7 @@ def test_invalid_plan_is_rejected(cluster: Cluster, more: dict[str, Any], code: 
     assert not PolicyPlan.objects.exists()
 
 
-def test_a_condition_is_tried_on_the_recorded_figures(cluster: Cluster) -> None:
+def test_condition_is_tested_on_recorded_metrics(cluster: Cluster) -> None:
     assert forecast_switches(condition(), now=NOON).known is False
     values = [0.7, 0.9, 0.9, 0.9, 0.9, 0.6, 0.4, 0.4, 0.4, 0.4]
     for number, value in enumerate(values):
@@ -263,7 +261,7 @@ def test_a_condition_is_tried_on_the_recorded_figures(cluster: Cluster) -> None:
     assert [(one.at, one.version) for one in found.switches] == [(minutes(4), DENSE), (minutes(9), LOOSE)]
 
 
-def test_figures_are_taken_once_a_minute_as_pages_show_them(cluster: Cluster) -> None:
+def test_metrics_are_recorded_once_a_minute(cluster: Cluster) -> None:
     placed(cluster, "n1", a_pod("p").cpu("4"))
     now = NOON + timedelta(seconds=30)
     assert (take_measures(now), take_measures(now)) == (1, 0)
@@ -274,9 +272,7 @@ def test_figures_are_taken_once_a_minute_as_pages_show_them(cluster: Cluster) ->
     assert not Measure.objects.filter(at=NOON).exists()
 
 
-def test_a_cluster_that_cannot_be_measured_keeps_no_other_from_it(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_measurement_does_not_block_other_clusters(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     other = a_cluster(a_node("m1"), name="other")
 
     def measure(one: Cluster) -> Measured:

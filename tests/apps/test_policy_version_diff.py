@@ -11,7 +11,7 @@ def spec(*plugins: str | PluginUse, **more: object) -> PolicySpec:
     return PolicySpec("mine", uses, **more)  # type: ignore[arg-type]
 
 
-def test_versions_that_say_the_same_differ_in_nothing() -> None:
+def test_equal_versions_have_no_difference() -> None:
     found = diff(spec("taints", "resource-fit"), spec("taints", "resource-fit", version=2))
     assert (found.same, found.plugins, found.ties, found.description) == (True, (), None, None)
 

@@ -52,7 +52,7 @@ def test_a_placement_is_a_decision_a_reservation_and_load_on_the_node() -> None:
     assert check_invariants() == []
 
 
-def test_where_facts_changed_since_a_decision_nothing_is_written() -> None:
+def test_changed_facts_reject_the_decision() -> None:
     cluster = a_cluster()
     submitted(cluster)
     seen = Cluster.objects.get().revision
@@ -62,7 +62,7 @@ def test_where_facts_changed_since_a_decision_nothing_is_written() -> None:
     _nothing_written(cluster)
 
 
-def test_where_something_was_booked_since_a_decision_nothing_is_written() -> None:
+def test_new_reservations_reject_the_decision() -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("late"))
     late, seen = placing(cluster, "n1"), Cluster.objects.get().revision
@@ -106,7 +106,7 @@ def test_decision_of_an_inactive_version_is_not_written() -> None:
     _nothing_written(cluster)
 
 
-def test_a_pod_that_does_not_wait_any_more_undoes_its_batch() -> None:
+def test_pod_that_is_no_longer_pending_rolls_back_the_batch() -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("stays"))
     workload = submitted(cluster, a_pod("leaves"))
@@ -128,7 +128,7 @@ def test_a_pod_that_does_not_wait_any_more_undoes_its_batch() -> None:
     ],
     ids=["whole twice", "shares beyond the card", "whole over a share", "one uuid under two indexes"],
 )
-def test_the_database_never_gives_a_card_twice(first: CardGrant, second: CardGrant) -> None:
+def test_database_rejects_a_gpu_granted_twice(first: CardGrant, second: CardGrant) -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("first"))
     recorded(cluster, placing(cluster, "n1", first))
@@ -140,14 +140,14 @@ def test_the_database_never_gives_a_card_twice(first: CardGrant, second: CardGra
     assert check_invariants() == []
 
 
-def test_shares_of_a_card_that_fit_are_given() -> None:
+def test_fitting_shares_of_a_gpu_are_granted() -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("a"), a_pod("b"))
     recorded(cluster, placing(cluster, "n1", CardGrant(0, 500, 0)))
     assert Node.objects.get().gpu_milli_used == 1000
 
 
-def test_an_exclusive_cpu_is_never_given_twice() -> None:
+def test_database_rejects_an_exclusive_cpu_granted_twice() -> None:
     from hetsched.contracts.objects.allocation import ZoneGrant
 
     cluster = a_cluster(a_node("n1").zone("zone-0", "0-3"))
@@ -169,7 +169,7 @@ def _with(result: Any, allocation: Allocation) -> Any:
     return msgspec.structs.replace(result, allocation=allocation)
 
 
-def test_a_refused_pod_waits_longer_after_each_try_and_keeps_its_first_decision() -> None:
+def test_backoff_grows_and_the_first_decision_is_kept() -> None:
     cluster = a_cluster()
     submitted(cluster)
     recorded(cluster, refusing(cluster))
@@ -236,7 +236,7 @@ def at(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:
     monkeypatch.setattr(timezone, "now", lambda: moment)
 
 
-def test_other_reasons_too_soon_are_decided_again_until_they_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_reasons_within_the_pause_are_recorded_later(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     submitted(cluster)
     first = timezone.now()
@@ -254,7 +254,7 @@ def test_other_reasons_too_soon_are_decided_again_until_they_are_recorded(monkey
     assert len(refuse(cluster, "B")) == 2
 
 
-def test_reasons_that_keep_changing_are_recorded_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frequent_reason_changes_are_recorded_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     submitted(cluster)
     first = Pod.objects.get().created_at
@@ -263,9 +263,7 @@ def test_reasons_that_keep_changing_are_recorded_less_and_less_often(monkeypatch
         assert len(refuse(cluster, f"after {seconds}")) == count, seconds
 
 
-def test_other_sentences_count_where_the_ledger_keeps_no_reasons(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_summaries_are_compared_without_stored_reasons(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.HETSCHED_KEEP_WITH_DECISION = "verdict"
     monkeypatch.setattr(decisions, "NEWS_AFTER", timedelta(0))
     cluster = a_cluster()
@@ -276,7 +274,7 @@ def test_other_sentences_count_where_the_ledger_keeps_no_reasons(
         assert Decision.objects.count() == count
 
 
-def test_reasons_and_scores_come_back_as_they_were() -> None:
+def test_reasons_and_scores_are_read_back_unchanged() -> None:
     import msgspec
 
     cluster = a_cluster()

@@ -33,7 +33,7 @@ def _forget(cluster: Cluster) -> int:
     return forget_finished(cluster.pk, finished_before=timezone.now() - timedelta(hours=1))
 
 
-def test_old_workloads_go_with_pods_and_reservations_and_leave_their_audit_entries(
+def test_old_workloads_are_deleted_without_their_audit_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retention, "LATEST", 1)
@@ -49,7 +49,7 @@ def test_old_workloads_go_with_pods_and_reservations_and_leave_their_audit_entri
     assert check_invariants() == []
 
 
-def test_decisions_that_the_feed_shows_stay() -> None:
+def test_decisions_in_the_feed_are_kept() -> None:
     cluster = a_cluster()
     _finished(cluster, "old", 2)
     before = topics.snapshot("decisions").data
@@ -84,7 +84,7 @@ def test_cache_is_rebuilt_when_rows_are_deleted_while_it_catches_up(monkeypatch:
         assert not copy._catch_up(kept, revision)
 
 
-def test_forgetting_takes_the_live_topic_along_and_leaves_that_of_the_cluster_true(
+def test_deletion_removes_the_topic_and_updates_the_cluster_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retention, "LATEST", 0)
@@ -98,7 +98,7 @@ def test_forgetting_takes_the_live_topic_along_and_leaves_that_of_the_cluster_tr
     assert check_invariants() == []
 
 
-def test_nothing_to_forget_leaves_the_clusters_revision_alone() -> None:
+def test_empty_deletion_keeps_the_clusters_revision() -> None:
     cluster = a_cluster()
     _finished(cluster, "new", 0)
     revision = Cluster.objects.get().revision

@@ -13,7 +13,7 @@ PLAIN = [Pod, Decision, Reservation, OutboxEvent, AuditEntry]
 
 
 @pytest.mark.parametrize("model", PLAIN, ids=lambda model: model.__name__)
-def test_it_has_every_value_that_a_model_begins_with(model: type[models.Model]) -> None:
+def test_row_has_every_model_default(model: type[models.Model]) -> None:
     fields = [field.attname for field in model._meta.concrete_fields]
     ours, theirs = new(model), model()
     assert {name: getattr(ours, name) for name in fields} == {name: getattr(theirs, name) for name in fields}

@@ -110,7 +110,7 @@ def test_node_facts_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatc
         assert kept.state.digest() == rebuilt.state.digest()
 
 
-def test_a_pod_that_left_and_came_back_under_its_name_is_booked_once() -> None:
+def test_recreated_pod_is_charged_once() -> None:
     from hetsched.placement.actions import cancel
     from tests.scenes import ALICE, placing, recorded, submitted
 
@@ -127,7 +127,7 @@ def test_a_pod_that_left_and_came_back_under_its_name_is_booked_once() -> None:
         assert kept.state.reports[booking.row].name == "n2"
 
 
-def test_a_past_state_can_be_folded_again() -> None:
+def test_past_state_can_be_rebuilt() -> None:
     from hetsched.inventory.models import Cluster
     from hetsched.placement.actions import release
     from hetsched.placement.lifecycle import State

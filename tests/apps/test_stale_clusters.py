@@ -70,7 +70,7 @@ def test_broken_connection_is_reported(cluster: Cluster) -> None:
     assert now(cluster).reason == "the token was refused"
 
 
-def test_before_the_first_list_and_without_a_follower_it_says_so(cluster: Cluster) -> None:
+def test_missing_first_list_or_informer_is_reported(cluster: Cluster) -> None:
     assert now(cluster).reason == "the first list of its objects is in progress"
     Connection.objects.update(follower_until=None)
     assert now(cluster).reason == "no process watches the cluster"
@@ -95,6 +95,6 @@ def test_snapshot_and_deltas_agree_and_only_changes_are_published(cluster: Clust
     assert set(document) == {"factsAt"}
 
 
-def test_clusters_out_of_files_are_never_stale() -> None:
+def test_file_clusters_are_never_stale() -> None:
     offline = a_cluster()
     assert not report_staleness(offline.pk)

@@ -47,7 +47,7 @@ def test_a_submission_leaves_the_clusters_revision_alone() -> None:
     assert Cluster.objects.get(pk=cluster.pk).revision == cluster.revision
 
 
-def test_same_key_and_body_get_the_first_answer_again() -> None:
+def test_repeated_key_and_body_get_the_first_response() -> None:
     cluster = a_cluster()
     first = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
     again = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
@@ -70,7 +70,7 @@ def test_another_owner_may_use_the_same_key() -> None:
     assert not _submit(cluster, "q", owner="lab", idempotency_key="k", body_hash="h2").replayed
 
 
-def test_a_twin_that_wins_the_race_is_answered_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_request_with_one_key_gets_the_first_response(monkeypatch: pytest.MonkeyPatch) -> None:
     from hetsched.placement.actions import submissions
 
     cluster = a_cluster()
@@ -89,7 +89,7 @@ def test_a_twin_that_wins_the_race_is_answered_for_both(monkeypatch: pytest.Monk
     assert (Workload.objects.count(), IdempotencyKey.objects.count()) == (1, 1)
 
 
-def test_a_name_is_taken_while_its_pod_lives() -> None:
+def test_name_is_in_use_while_its_pod_exists() -> None:
     cluster = a_cluster()
     workload = submitted(cluster, a_pod("p"))
     with pytest.raises(InputError, match=f"default/p already exists in workload {workload.pk}"):
@@ -99,7 +99,7 @@ def test_a_name_is_taken_while_its_pod_lives() -> None:
     _submit(cluster, "p")
 
 
-def test_a_name_that_came_free_just_after_it_was_refused_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_released_after_the_rejection_is_still_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("p"))
     # The name becomes free between the unique violation and the query for its holder.
@@ -118,7 +118,7 @@ def test_a_name_that_came_free_just_after_it_was_refused_is_a_conflict(monkeypat
         ([a_pod("p").build()], {"policy": "no-such"}, "PolicyUnknown"),
     ],
 )
-def test_wrong_submissions_are_refused_with_a_code_and_leave_nothing(pods: Any, more: Any, code: str) -> None:
+def test_invalid_submissions_are_rejected_without_rows(pods: Any, more: Any, code: str) -> None:
     cluster = a_cluster()
     events = OutboxEvent.objects.count()
     with pytest.raises(InputError) as refused:
@@ -127,12 +127,12 @@ def test_wrong_submissions_are_refused_with_a_code_and_leave_nothing(pods: Any, 
     assert (Workload.objects.count(), Pod.objects.count(), OutboxEvent.objects.count()) == (0, 0, events)
 
 
-def test_the_requests_priority_goes_before_the_pods_own() -> None:
+def test_priority_of_the_request_overrides_the_pods() -> None:
     workload = submitted(a_cluster(), a_pod("p").priority(5), priority=9)
     pod = workload.pods.get()
     assert (pod.priority, pod.spec.priority, workload.priority) == (9, 9, 9)
 
 
-def test_a_pod_in_use_elsewhere_does_not_take_the_name_here() -> None:
+def test_same_pod_name_in_another_cluster_is_allowed() -> None:
     placed(a_cluster(), "n1", a_pod("p"))
     submitted(a_cluster(name="other"), a_pod("p"))

@@ -25,7 +25,7 @@ def test_a_node_of_one_cluster_needs_no_cluster_name() -> None:
     assert snapshot("node:m1").data["cluster"] == "second"
 
 
-def test_of_nodes_with_one_name_the_first_clusters_comes_first() -> None:
+def test_shared_node_name_resolves_to_the_first_cluster() -> None:
     a_cluster(a_node("n1"))
     a_cluster(a_node("n1"), name="second")
     assert resolve("node:n1") == "node:fleet/n1"
@@ -35,7 +35,7 @@ def test_of_nodes_with_one_name_the_first_clusters_comes_first() -> None:
     assert node.cluster.name == "second"
 
 
-def test_a_name_that_several_clusters_have_but_not_the_first_must_be_said_in_full() -> None:
+def test_ambiguous_node_name_requires_its_cluster() -> None:
     a_cluster(a_node("n1"))
     a_cluster(a_node("m1"), name="second")
     a_cluster(a_node("m1"), name="third")

@@ -1,4 +1,4 @@
-"""From a decision on to every node it looked at, and from a refused workload on to a what-if."""
+"""Links from a decision to every considered node, and from a rejected workload to a what-if."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def test_every_node_is_shown_with_scores_or_a_reason(visitor: Visitor) -> None:
     visitor.submit("for-riscv", nodeSelector={"kubernetes.io/arch": "riscv64"})
     visitor.open(visitor.decision_of("for-riscv"))
     page.click("#matrix")
-    # 14 RISC-V nodes, one of which is not ready; 35 are refused.
+    # 14 RISC-V nodes, one of which is not ready; 35 are rejected.
     expect(page.locator("#matrix-shown [data-group=feasible]")).to_have_text("13 feasible")
     expect(page.locator("#matrix-shown [data-group='']")).to_have_text("48 all nodes")
     assert page.locator("#matrix-shown tbody tr").count() == 48
 
 
-def test_a_refused_workload_leads_to_a_filled_in_what_if(visitor: Visitor) -> None:
+def test_rejected_workload_links_to_a_filled_what_if(visitor: Visitor) -> None:
     page = visitor.open("/")
     visitor.submit("nowhere", nodeSelector={"kubernetes.io/hostname": "no-such-node"})
     visitor.open(visitor.decision_of("nowhere"))
@@ -31,7 +31,7 @@ def test_a_refused_workload_leads_to_a_filled_in_what_if(visitor: Visitor) -> No
     expect(page.locator("#sentence")).to_contain_text("default/nowhere never fits")
 
 
-def test_a_decision_is_made_again_and_by_another_policy(visitor: Visitor) -> None:
+def test_decision_is_recomputed_also_with_another_policy(visitor: Visitor) -> None:
     page = visitor.open("/")
     visitor.submit("twice")
     visitor.open(visitor.decision_of("twice"))

@@ -1,4 +1,4 @@
-"""The first screen shows the whole fleet at once and follows what happens."""
+"""The first screen shows the whole fleet and follows its changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_tiles_keep_their_order_and_their_elements(visitor: Visitor) -> None:
     assert page.locator(".node").evaluate_all("(tiles) => tiles.map((tile) => tile.dataset.name)") == names
 
 
-def test_a_filter_narrows_the_grid_and_stays_in_the_address(visitor: Visitor) -> None:
+def test_filter_of_the_grid_is_in_the_address(visitor: Visitor) -> None:
     page = visitor.open("/?q=k1")
     expect(page.locator(".node:visible")).to_have_count(4)
     page.fill("#find", "no such node")

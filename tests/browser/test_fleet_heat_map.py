@@ -1,4 +1,4 @@
-"""A fleet of over a thousand nodes is a heat map, read by pointing and by keys, and can be made tiles."""
+"""A fleet of over a thousand nodes is a heat map, used by pointer and keys, and can be switched to tiles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_large_fleet_is_a_heat_map(visitor: Visitor, console: Console) -> None
     expect(canvas).to_have_attribute("aria-label", f"Heat map: {NODES:,} nodes, coloured by CPU")
     expect(page.locator("#sizes [value=heat]")).to_have_attribute("aria-pressed", "true")
     expect(page.locator("#live")).to_have_text("live")
-    # Pools stand in the order of their names and nodes likewise: the first pool is node-0000, node-0007, …
+    # Pools are in the order of their names and nodes likewise: the first pool is node-0000, node-0007, …
     canvas.focus()
     expect(readout).to_contain_text("node-0000 · amd64 · pool-0 · ready · CPU 0 %")
     page.keyboard.press("ArrowRight")
@@ -60,7 +60,7 @@ def test_a_large_fleet_is_a_heat_map(visitor: Visitor, console: Console) -> None
     page.wait_for_url("**/nodes/node-1518/?cluster=large")
 
 
-def test_it_can_be_tiles_and_stays_so(visitor: Visitor, console: Console) -> None:
+def test_switch_to_tiles_is_remembered(visitor: Visitor, console: Console) -> None:
     console.run(SETUP)
     page = visitor.open("/?cluster=large")
     page.click("#sizes [value=tiles]")

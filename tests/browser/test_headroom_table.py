@@ -1,4 +1,4 @@
-"""The table of headroom stands on the first screen, follows what is placed, and its figures open what-ifs."""
+"""The headroom table is on the first screen, follows placements, and its numbers open what-ifs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_pools_down_shapes_across(visitor: Visitor) -> None:
     expect(page.locator("#result")).to_contain_text("fits on" if count else "0 of")
 
 
-def test_a_figure_of_zero_says_why(visitor: Visitor) -> None:
+def test_headroom_of_zero_has_a_reason(visitor: Visitor) -> None:
     def full(route: Route) -> None:
         answer = route.fetch()
         document = answer.json()

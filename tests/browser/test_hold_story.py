@@ -1,4 +1,4 @@
-"""A person asks what fits, keeps the room, sees it on the node, keeps it longer and lets it go."""
+"""A user checks what fits, creates a hold, sees it on the node, extends it and ends it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.browser.conftest import Visitor
 pytestmark = pytest.mark.needs("chromium")
 
 
-def test_room_that_fits_is_kept_extended_and_let_go(visitor: Visitor) -> None:
+def test_hold_is_created_extended_and_ended(visitor: Visitor) -> None:
     page = visitor.open("/what-if/?cpu=1&memory=1Gi&milli=500&gpumem=1024")
     page.get_by_role("button", name="Hold this capacity…").click()
     dialog = page.locator("dialog#act")

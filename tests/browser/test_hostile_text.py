@@ -1,4 +1,4 @@
-"""Markup in names, pools, instruction sets and messages is shown as it is written, by scripts too."""
+"""Markup in names, pools, instruction sets and messages is shown as text, also by scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARKS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f
 pytestmark = pytest.mark.needs("chromium")
 
 HOSTILE = "</script><img src=x onerror=window.hacked=1>"
-# Set past the checks of the doors, as a cluster or a plugin of the future may bring it.
+# Written past validation, as a future cluster or plugin may do.
 SETUP = f"""
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.inventory.models import Cluster, Node
@@ -41,7 +41,7 @@ Decision.objects.create(
 """
 
 
-def test_pages_and_scripts_show_it(visitor: Visitor, console: Console) -> None:
+def test_pages_and_scripts_show_markup_as_text(visitor: Visitor, console: Console) -> None:
     console.run(SETUP)
     page = visitor.open("/?cluster=hostile")
     visitor.submit("bait", cluster="hostile")
@@ -86,11 +86,11 @@ for node, text in zip(Node.objects.filter(cluster=cluster).order_by("id"), texts
 
 
 def hostile_pages(console: Console, visitor: Visitor) -> list[str]:
-    """Bring in the sixty strings as nodes, decisions and audit entries; return pages that show them."""
+    """Add the sixty strings as nodes, decisions and audit entries; return pages that show them."""
     console.run(SIXTY)
     visitor.open("/?cluster=sixty")
     visitor.submit("sixty-bait", cluster="sixty")
-    visitor.decision_of("sixty-bait")  # the worker's decision, which a later `pod.save()` would undo
+    visitor.decision_of("sixty-bait")  # the worker's decision, which a later `pod.save()` would overwrite
     console.run(
         f"""
 from django.utils import timezone
@@ -125,7 +125,7 @@ pod.save()
     return [*here, f"/workloads/{pod}/", f"/workloads/{pod}/why/", f"/decisions/{decision}/"]
 
 
-def test_sixty_strings_run_nothing_and_break_no_layout(visitor: Visitor, console: Console) -> None:
+def test_hostile_strings_neither_run_nor_break_the_layout(visitor: Visitor, console: Console) -> None:
     page = visitor.page
     for address in hostile_pages(console, visitor):
         for width in (1440, 390):

@@ -1,4 +1,4 @@
-"""The console works without a mouse, and every control has a name."""
+"""The console works without a mouse, and every control has an accessible name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMELESS = """() => [...document.querySelectorAll("a, button, input, select, tex
     .map((e) => e.outerHTML)"""
 
 
-def test_g_and_a_letter_go_to_a_page(visitor: Visitor) -> None:
+def test_g_and_a_letter_open_a_page(visitor: Visitor) -> None:
     page = visitor.open("/")
     for key, place in {
         "n": "/nodes/",
@@ -32,7 +32,7 @@ def test_g_and_a_letter_go_to_a_page(visitor: Visitor) -> None:
         page.wait_for_url(f"**{place}")
 
 
-def test_slash_searches_everything_and_typing_is_left_alone(visitor: Visitor) -> None:
+def test_slash_opens_search_except_while_typing(visitor: Visitor) -> None:
     page = visitor.open("/")
     page.keyboard.press("/")
     box = page.locator("#search-for")
@@ -59,7 +59,7 @@ def test_f_filters_with_suggestions_and_j_and_k_walk_the_rows(visitor: Visitor) 
     expect(box).to_be_focused()
     page.keyboard.type("sta")
     page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")  # takes the field and goes on with its values
+    page.keyboard.press("Enter")  # selects the field and continues with its values
     expect(box).to_have_value("state=")
     expect(page.locator("#filter-list [role=option]")).to_have_count(4)
     page.keyboard.type("cor")
@@ -67,7 +67,7 @@ def test_f_filters_with_suggestions_and_j_and_k_walk_the_rows(visitor: Visitor) 
     page.keyboard.press("Tab")
     expect(box).to_have_value("state=cordoned")
     box.fill("pool=ris")
-    expect(page.locator("#filter-list [role=option]").first).to_contain_text("riscv")  # asked of the server
+    expect(page.locator("#filter-list [role=option]").first).to_contain_text("riscv")  # requested from the server
     box.fill("isa>=rv64gcv")
     page.keyboard.press("Enter")
     page.wait_for_url("**q=isa*")

@@ -1,4 +1,4 @@
-"""The page says when it is not current, comes back by itself, and asks again when it missed something."""
+"""The page reports that it is not current, reconnects, and requests missed data again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_lost_connection_is_stale_then_live_again(visitor: Visitor) -> None:
 
     def connect(socket: WebSocketRoute) -> None:
         if len(sockets) == 1:
-            socket.close(code=1013)  # the first new try fails too
+            socket.close(code=1013)  # the first retry fails too
         else:
             socket.connect_to_server()
         sockets.append(socket)
@@ -80,7 +80,7 @@ def test_a_gap_is_answered_by_asking_again(visitor: Visitor) -> None:
     assert [command["topics"] for command in asked if command["action"] == "refetch"] == [[topic]]
 
 
-def test_a_held_view_catches_up_when_it_is_let_go(visitor: Visitor) -> None:
+def test_paused_view_catches_up_when_resumed(visitor: Visitor) -> None:
     page = visitor.open("/")
     expect(page.locator("#live")).to_have_text("live")
     page.keyboard.press(".")
@@ -100,7 +100,7 @@ STATE = """() => ({
 })"""
 
 
-def test_a_page_that_lost_its_socket_ends_where_a_fresh_one_begins(visitor: Visitor) -> None:
+def test_reconnected_page_equals_a_new_one(visitor: Visitor) -> None:
     sockets: list[WebSocketRoute] = []
     messages: list[dict[str, Any]] = []
     refused = [False]
@@ -133,7 +133,7 @@ def test_a_page_that_lost_its_socket_ends_where_a_fresh_one_begins(visitor: Visi
     refused[0] = False
     expect(chip).to_have_text("live")
     expect(page.locator("#feed")).to_contain_text("meanwhile-2")
-    # It went on from what it had: nothing was sent whole but the policies, which no page brings.
+    # It resumed from its revisions: no snapshot was sent except the policies, which no page embeds.
     assert {one["topic"] for one in messages if one["type"] == "snapshot"} <= {"policies"}
     fresh = page.context.new_page()
     fresh.goto(page.url, wait_until="load")

@@ -1,4 +1,4 @@
-"""An operator finds what is wrong, acts with a reason, and finds both in the audit trail."""
+"""An operator finds problems, acts with a reason, and finds both in the audit trail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_problem_leads_to_an_action_and_the_audit_trail(visitor: Visitor) -> Non
     page = visitor.open("/clusters/")
     problem = page.locator("#problems li", has_text="nodes of demo are not ready or not schedulable")
     problem.get_by_role("link", name="show nodes").click()
-    # The filter shows those nodes alone; a neighbour of theirs is to be kept free for a repair.
+    # The filter shows only those nodes; a neighbour of theirs is to be kept free for a repair.
     expect(page.locator("#rows tbody tr").first).to_contain_text(re.compile("not ready|cordoned"))
     page = visitor.open("/nodes/epyc-1/")
     page.get_by_role("button", name="Cordon").click()
@@ -44,7 +44,7 @@ def test_problem_leads_to_an_action_and_the_audit_trail(visitor: Visitor) -> Non
     expect(page.locator("#head")).not_to_contain_text("cordoned")
 
 
-def test_a_card_goes_into_maintenance_and_comes_back(visitor: Visitor) -> None:
+def test_gpu_maintenance_is_started_and_ended(visitor: Visitor) -> None:
     page = visitor.open("/nodes/a100-1/gpu/")
     page.get_by_role("button", name="Start maintenance…").first.click()
     page.select_option("dialog[open] [name=until]", index=0)
@@ -90,7 +90,7 @@ def test_several_waiting_workloads_are_cancelled_at_once(visitor: Visitor) -> No
     for name in ("giant-a", "giant-b"):
         visitor.submit(name, nodeSelector={"kubernetes.io/hostname": "no-such-node"})
     for name in ("giant-a", "giant-b"):
-        visitor.decision_of(name)  # a decision that comes while the dialog is open would change what is cancelled
+        visitor.decision_of(name)  # a decision that arrives while the dialog is open would change what is cancelled
     page = visitor.open("/queue/?q=pod%7Egiant")
     expect(page.locator("#rows tbody tr")).to_have_count(2)
     page.check("input[data-pick-all]")

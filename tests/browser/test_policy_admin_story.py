@@ -1,5 +1,6 @@
-"""A policy admin edits a draft, sees what would have moved, is held back by a golden placement, puts it right,
-activates with a reason and rolls back; from the first key to the last without a mouse.
+"""A policy admin edits a draft, previews it, is blocked by a golden placement, and fixes the draft.
+
+The admin then activates it with a reason and rolls it back, all without a mouse.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.browser.conftest import Console, Visitor
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
 
 PASSWORD = "a long enough password"
-# A job that needs vectors, agreed to run where they are; and a colleague who may change policies.
+# A job that needs vectors, with a golden placement on its node; and a second user who may change policies.
 PREPARED = f"""
 from django.contrib.auth.models import Group, User
 from hetsched.contracts.api.golden import Expectation
@@ -59,7 +60,7 @@ def prepared(console: Console) -> None:
 
 @pytest.fixture
 def as_person(visit: Callable[..., Visitor], console: Console, prepared: None) -> Callable[[str], Visitor]:
-    """Return a maker of tabs of somebody who logged in by name."""
+    """Return a factory of tabs logged in as a named user."""
 
     def make(name: str) -> Visitor:
         visitor = visit(storage_state=None)
@@ -75,7 +76,7 @@ def as_person(visit: Callable[..., Visitor], console: Console, prepared: None) -
 
 
 def press(page: Page, selector: str, *keys: str) -> None:
-    """Go to a control and press keys there, as somebody does who has no mouse."""
+    """Focus a control and press keys there, as a user without a mouse does."""
     control = page.locator(selector)
     expect(control).to_be_enabled()
     control.focus()
@@ -89,7 +90,7 @@ def weigh(page: Page, plugin: str, weight: str) -> None:
     page.keyboard.type(weight)
 
 
-def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
+def test_policy_change_is_previewed_blocked_fixed_activated_and_rolled_back(
     visitor: Visitor, as_person: Callable[[str], Visitor]
 ) -> None:
     visitor.open("/")
@@ -98,9 +99,9 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     visitor.decision_of("web-3")
     kim = as_person("kim")
     page = kim.page
-    kim.expected = ["409 (Conflict)"]  # the browser itself writes down that the activation was refused
+    kim.expected = ["409 (Conflict)"]  # the browser itself logs that the activation was rejected
 
-    # To the desk: g p, then the policy's link.
+    # To the policy: g p, then its link.
     page.keyboard.press("g")
     page.keyboard.press("p")
     page.wait_for_url("**/policies/")
@@ -108,7 +109,7 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     page.wait_for_url("**/policies/spread/")
     expect(page.locator("#draft-state")).to_have_text("no draft")
 
-    # The draft: pack instead of spread. The slider goes by keys, the text follows, the switch is the space bar.
+    # The draft: pack instead of spread. The slider is moved by keys, the text follows, the switch is the space bar.
     weigh(page, "least-allocated", "0")
     page.locator("summary", has_text="unused").focus()
     page.keyboard.press("Enter")
@@ -119,22 +120,22 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     press(page, "[data-plugin=best-fit] [data-on]", "Alt+ArrowUp")
     expect(page.locator("#moved")).to_contain_text("best-fit is now at position")
     expect(page.locator("#manifest")).to_have_value(re.compile(r"\{name: best-fit, weight: 2\}"))
-    # By mistake the filter goes too.
+    # By mistake the filter is removed too.
     press(page, "[data-plugin=isa-match] [data-on]", "Space")
     expect(page.locator("#draft-text")).to_contain_text("3 differences from v1")
     expect(page.locator("#changes")).to_contain_text("isa-match · position")
 
-    # Nothing is lost by a reload, and leaving would be asked about.
+    # A reload loses nothing, and leaving would ask for confirmation.
     page.reload()
     expect(page.locator("#draft-state")).to_have_text("unsaved")
     expect(page.locator("#draft-text")).to_contain_text("3 differences from v1")
 
-    # A plugin that was enabled a moment ago counts when the weights are tried.
+    # A plugin that was just enabled is used when the weights are tried.
     page.locator("#try").select_option(index=1)
     expect(page.locator("#tried table")).to_be_visible()
     expect(page.locator("#tried .muted", has_text="do not score this pod")).not_to_contain_text("best-fit")
 
-    # What would have moved: nothing is saved before that is confirmed.
+    # The preview: nothing is saved before it is confirmed.
     expect(page.locator("#replay")).to_have_text("Replay…")
     press(page, "#replay", "Enter")
     expect(page.locator("#act-title")).to_have_text("Save the draft first?")
@@ -148,7 +149,7 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     expect(page.locator("[data-figure=moved] b")).to_have_text("4", timeout=60_000)
     expect(page.locator("#replay-rows")).to_contain_text("default/web-0")
     assert page.locator("#replay-rows a[href^='/decisions/']").count() == 4
-    # Every decision is in one figure.
+    # Every decision is in exactly one count.
     figures = [int(text) for text in page.locator("[data-figure] b").all_text_contents()]
     assert len(figures) == 5
     assert page.locator("#replay-said").text_content().startswith(f"{sum(figures)} decisions replayed")
@@ -157,7 +158,7 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     expect(page.locator("#draft-state")).to_have_text("draft v2")
     expect(page.locator("[data-golden=vector-jobs] [data-under-draft]")).to_contain_text("breaks")
 
-    # The golden placement holds it back, and says what it expected and what it got.
+    # The golden placement blocks it, with expected and actual result.
     expect(page.locator("#activate")).to_be_disabled()
     expect(page.locator("#activate-why")).to_contain_text("The draft breaks golden placements and cannot be activated.")
     expect(page.locator("#activate-why")).to_contain_text("expected a node that runs rv64gcv natively")
@@ -170,7 +171,7 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     page.keyboard.press("Escape")
     expect(page.locator("#act")).to_be_hidden()
 
-    # Put right: the filter comes back to its place, and with it the golden placement.
+    # Fixed: the filter returns to its place, and with it the golden placement.
     page.locator("summary", has_text="unused").focus()
     page.keyboard.press("Enter")
     press(page, "[data-plugin=isa-match] [data-on]", "Space")
@@ -183,7 +184,7 @@ def test_a_change_is_tried_held_back_put_right_activated_and_taken_back(
     expect(page.locator(".page-title")).to_contain_text("v3 active")
     expect(page.locator("#versions tbody tr").first).to_contain_text("fewer half-empty nodes")
 
-    # And back, with one button and another reason.
+    # Roll back, with one button and another reason.
     press(page, "[data-rollback]", "Enter")
     expect(page.locator("#act-title")).to_have_text("Roll back to v1 of spread?")
     page.keyboard.type("the night jobs wait longer")
@@ -213,7 +214,7 @@ def test_of_two_edits_neither_is_lost(as_person: Callable[[str], Visitor]) -> No
     press(mine, "#save", "Enter")
     conflict = mine.locator("#conflict")
     expect(conflict).to_contain_text("lee saved version 2 after you loaded this page")
-    # What only one of them changed is chosen already; of taints, which both did, mine is, until theirs is taken.
+    # Changes of only one side are already chosen; of taints, which both changed, mine is used until theirs is selected.
     expect(conflict.locator("[data-key='plugin taints']")).to_contain_text("weight 4")
     expect(conflict.locator("[data-key='plugin taints']")).to_contain_text("weight 9")
     expect(conflict.locator("[data-key='plugin node-affinity'] input[value=theirs]")).to_be_checked()

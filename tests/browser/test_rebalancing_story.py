@@ -1,4 +1,4 @@
-"""The story of an operator whose large job finds no node: which pods to move, at what cost, and then they are moved."""
+"""An operator whose large job fits no node finds the pods to move and their cost, and moves them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ spec: {containers: [{name: m, image: i, resources: {requests: {cpu: "4", memory:
 """
 
 
-def test_operator_finds_moves_and_has_them_carried_out(console: Console, visitor: Visitor) -> None:
+def test_operator_requests_and_confirms_moves(console: Console, visitor: Visitor) -> None:
     console.run(SETUP)
     page = visitor.open("/advice/?cluster=tight")
     page.get_by_role("link", name="Capacity").click()

@@ -1,4 +1,4 @@
-"""Times as pages write them: how long from now."""
+"""Relative times on pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.needs("chromium")
 DRAW = Path(__file__).resolve().parents[2] / "static" / "js" / "draw.js"
 
 
-def test_a_time_to_come_is_never_said_to_be_nearer_than_it_is(browser: Browser) -> None:
+def test_future_times_are_rounded_up(browser: Browser) -> None:
     page = browser.new_page()
     page.set_content('<html lang="en"><main id="content"></main></html>')
     page.add_script_tag(type="module", content=f"{DRAW.read_text()}\nwindow.ago = ago;")

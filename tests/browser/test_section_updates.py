@@ -1,4 +1,4 @@
-"""Sections come and go by themselves, a signed-out reader sees a notice, and Chinese pages answer in Chinese."""
+"""Sections appear and disappear by themselves, a logged-out reader sees a notice, Chinese pages update in Chinese."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from .conftest import Visitor
 
 
-def test_a_section_that_was_not_there_comes_to_its_place(visitor: Visitor) -> None:
+def test_new_section_appears_at_its_place(visitor: Visitor) -> None:
     page = visitor.open("/balance/")
     expect(page.locator("#live")).to_have_text("live")
     page.evaluate("document.getElementById('sources').remove()")

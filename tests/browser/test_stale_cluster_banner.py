@@ -1,4 +1,4 @@
-"""The banner over a live cluster that cannot be followed comes and goes while the page is open."""
+"""The banner of a live cluster with failing watches appears and disappears while the page is open."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 
 from .conftest import Visitor
 
-# The demo cluster plays a live one for a while, whose watch a test lets break and come back.
+# The demo cluster is marked as live for a while; the test breaks and restores its watch.
 _SET = """
 from datetime import timedelta
 from django.utils import timezone
@@ -32,7 +32,7 @@ Cluster.objects.filter(name="demo").update(kind="demo")
 """
 
 
-def test_it_comes_with_its_reason_and_goes(visitor: Visitor) -> None:
+def test_banner_appears_with_its_reason_and_disappears(visitor: Visitor) -> None:
     console = visitor.console
     try:
         console.run(_SET.format(age=0, failures=0, reason=""))
@@ -46,7 +46,7 @@ def test_it_comes_with_its_reason_and_goes(visitor: Visitor) -> None:
             "connection refused; hetsched schedules no pods for demo until the connection returns"
         )
         expect(banner.locator("time")).to_contain_text("5")
-        visitor.open("/what-if/")  # it stands over pages without a topic of their own, too
+        visitor.open("/what-if/")  # it is also over pages without their own topic
         expect(banner).to_be_visible()
         console.run(_SET.format(age=0, failures=0, reason=""))
         expect(banner).to_be_hidden()

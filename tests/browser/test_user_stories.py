@@ -1,4 +1,4 @@
-"""The people of the product, each with what they came for, from the first screen on, without a manual.
+"""Users of each role reach their goal from the first page on, without a manual.
 
 The policy admin's story is in `test_policy_admin_story`.
 """
@@ -26,16 +26,16 @@ def test_operator_sees_problems_reasons_and_the_effect_of_a_drain(visitor: Visit
     # Is anything wrong? A tile that is a link.
     page.get_by_role("link", name=re.compile("Never fits")).click()
     page.wait_for_url("**/workloads/?state=never-fits*")
-    # Why is this pod waiting? Its sentence, with the rule that left no node.
+    # Why is this pod pending? Its sentence, with the filter that left no node.
     page.locator("#rows").get_by_role("link", name=re.compile("wants-a-disk")).first.click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("wants-a-disk")
     expect(page.locator("main")).to_contain_text("node-affinity 0")
-    # What does this node look like?
+    # The state of this node.
     for tab, text in {"isa": "zve64d", "gpu": "", "numa": "", "balance": "CPU"}.items():
         visitor.open(f"/nodes/k1-0/{tab}/")
         expect(page.get_by_role("heading", level=1)).to_contain_text("k1-0")
         expect(page.locator("main")).to_contain_text(text)
-    # What would happen if the node of a pod were drained? Pods of DaemonSets stay, so the pod is one that can move.
+    # The effect of draining the node of a pod. Pods of DaemonSets stay, so the pod is one that can move.
     visitor.submit("can-move")
     decision = visitor.decision_of("can-move")
     node = page.evaluate("async (path) => (await (await fetch(`/api/v1${path}`)).json()).node", decision)
@@ -66,7 +66,7 @@ spec: {containers: [{name: main, image: example/image, resources: {requests: {cp
     expect(page.locator("main")).to_contain_text("zvkned")
 
 
-def test_a_platform_engineer_sees_whether_every_part_works_and_makes_a_token(visitor: Visitor) -> None:
+def test_platform_engineer_checks_components_and_creates_a_token(visitor: Visitor) -> None:
     page = visitor.open("/clusters/")
     parts = page.locator("#parts")
     expect(parts.get_by_role("row", name=re.compile("Database"))).to_contain_text("works")
@@ -112,7 +112,7 @@ spec:
 
 
 def test_a_newcomer_is_shown_around_once(visit: Callable[..., Visitor], console: Console) -> None:
-    visit()  # makes the session
+    visit()  # creates the session
     session = json.loads(json.dumps(console.session))
     for origin in session["origins"]:
         origin["localStorage"] = [one for one in origin["localStorage"] if one["name"] != "tour"]
@@ -125,14 +125,14 @@ def test_a_newcomer_is_shown_around_once(visit: Callable[..., Visitor], console:
     while not tour.get_by_text("Simulate before you submit").is_visible():
         tour.get_by_role("link", name="Next").click()
         step += 1
-        expect(place).to_have_text(f"{step} of {steps}")  # most steps are on a page of their own
+        expect(place).to_have_text(f"{step} of {steps}")  # most steps are on a separate page
     page.wait_for_url("**/what-if/?*")
     expect(page.locator("#result")).to_contain_text("fits")
     tour.get_by_role("button", name="Do not show again").click()
     expect(tour).to_be_hidden()
     newcomer.open("/")
     expect(page.locator("#tour")).to_be_hidden()
-    # Asked for again from the menu, it begins anew, and the menu is out of its way.
+    # Opened again from the menu, it starts from the beginning, and the menu does not cover it.
     page.locator("#own > summary").click()
     page.get_by_role("button", name="Guided tour").click()
     expect(tour).to_contain_text("A heterogeneous fleet")

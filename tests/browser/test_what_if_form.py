@@ -1,4 +1,4 @@
-"""What-if answers what the form or the YAML says, keeps it in the address, and writes nothing."""
+"""The what-if form evaluates its fields or YAML, keeps them in the address, and writes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_example_is_answered_in_full(visitor: Visitor) -> None:
     expect(page.locator("#examples")).to_be_hidden()
 
 
-def test_typing_asks_once_it_pauses(visitor: Visitor) -> None:
+def test_request_is_sent_after_a_pause_in_typing(visitor: Visitor) -> None:
     page = visitor.open("/what-if/")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "what-if" in request.url else None)
@@ -48,7 +48,7 @@ def test_typing_asks_once_it_pauses(visitor: Visitor) -> None:
     assert len(asked) == 1
 
 
-def test_a_link_asks_the_same_again(visitor: Visitor) -> None:
+def test_link_repeats_the_what_if(visitor: Visitor) -> None:
     page = visitor.open("/what-if/?cpu=1&isa=x86-64-v4&replicas=3&policy=best-fit")
     expect(page.locator("#sentence")).to_have_text(re.compile(r"all 3 pods fit, on \d of 48 nodes"))
     expect(page.locator(".banner")).to_contain_text("Policy best-fit v")
@@ -58,7 +58,7 @@ def test_a_link_asks_the_same_again(visitor: Visitor) -> None:
     assert page.url.endswith("/what-if/")
 
 
-def test_yaml_is_taken_over_from_the_form_and_kept_behind_the_hash(visitor: Visitor) -> None:
+def test_yaml_is_copied_from_the_form_into_the_fragment(visitor: Visitor) -> None:
     page = visitor.open("/what-if/?cpu=2")
     expect(page.locator("#sentence")).to_contain_text("fits on")
     page.click("#mode [value=yaml]")
@@ -83,8 +83,8 @@ def test_invalid_question_shows_code_and_request(visitor: Visitor) -> None:
     expect(page.locator("#sentence")).to_contain_text("fits on")
 
 
-def test_a_misconfigured_wish_is_a_verdict(visitor: Visitor) -> None:
-    visitor.expected.append("status of 400")  # what the string means is asked for too
+def test_misconfigured_request_has_its_verdict(visitor: Visitor) -> None:
+    visitor.expected.append("status of 400")  # the meaning of the string is requested too
     page = visitor.open("/what-if/?isa=rv64gc_nonsense")
     expect(page.locator("#result .chip").first).to_have_text("misconfigured")
     expect(page.locator("#ghosts")).to_be_hidden()
@@ -211,7 +211,7 @@ def test_a_displaced_pod_without_a_node_is_shown_as_a_failure(visitor: Visitor) 
     expect(row.locator(".chip")).to_have_class("chip wait")
 
 
-def test_every_node_is_grouped_by_reason_and_taken_away_as_a_table(visitor: Visitor) -> None:
+def test_nodes_are_grouped_by_reason_and_exported(visitor: Visitor) -> None:
     page = visitor.open("/what-if/?cpu=1&isa=rva22u64_v")
     page.click("#matrix-part summary")
     expect(page.locator("#matrix tbody tr")).to_have_count(48)

@@ -1,7 +1,7 @@
-"""Every reader of foreign text, given anything: it returns, or says what is wrong; nothing else comes out of it.
+"""Every parser of external text, with arbitrary input: it returns a result or raises its own error type.
 
-HETSCHED_TEST_PARSER_CASES sets how many texts each gets. They are strings of the reader's own words in any order, or
-any text at all; objects are manifests with one part exchanged.
+HETSCHED_TEST_PARSER_CASES sets the number of texts per parser. They are tokens of the parser's own vocabulary in any
+order, or any text; objects are manifests with one part replaced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ANYTHING = st.recursive(
 
 
 def words(*of: str) -> st.SearchStrategy[str]:
-    """Return texts of a reader's own words, now and then with any text between them."""
+    """Return a strategy of texts from a parser's vocabulary, some with arbitrary text in between."""
     return st.lists(st.sampled_from(of) | st.text(max_size=3), max_size=30).map("".join) | st.text(max_size=200)
 
 
@@ -179,13 +179,13 @@ NODE: dict[str, Any] = {
 
 
 def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return where every part of a document is."""
+    """Return the path of every part of a document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [before, *(path for key, part in inner for path in paths(part, (*before, key)))]
 
 
 def exchanged(value: Any, path: tuple[Any, ...], part: Any) -> Any:
-    """Return a document with one part exchanged."""
+    """Return a document with one part replaced."""
     if not path:
         return part
     copy = dict(value) if isinstance(value, dict) else list(value)
@@ -212,7 +212,7 @@ def test_signed_text_is_either_granted_or_rejected(document: dict[str, Any]) -> 
     try:
         signature = sign(document, KEY)
         text = json.dumps({**document, "sig": signature})
-    except (ValueError, TypeError):  # what is no JSON is never signed
+    except (ValueError, TypeError):  # text that is not JSON is never signed
         return
     try:
         granted = verify(text, KEY, uid="u", node="n")
@@ -223,7 +223,7 @@ def test_signed_text_is_either_granted_or_rejected(document: dict[str, Any]) -> 
 
 @many
 @given(ANYTHING)
-def test_a_quota_is_taken_or_refused(given_quota: Any) -> None:
+def test_quota_is_parsed_or_rejected(given_quota: Any) -> None:
     try:
         kept = read_quota(given_quota)
     except InputError:

@@ -55,13 +55,13 @@ def patch(api: Api, part: str = "", **annotations: Any) -> None:
 
 
 @pytest.mark.parametrize("key", [ALLOCATION, CRANE, EXPORT])
-def test_a_pod_is_not_created_with_it(api: Api, account: Api, key: str) -> None:
+def test_pod_with_the_annotation_is_not_created(api: Api, account: Api, key: str) -> None:
     with pytest.raises(ApiFailure, match=key.partition("-scoring")[0]) as refused:
         make(api, PODS, "p", "default", metadata={"annotations": {key: FORGED}}, spec=spec())
     assert refused.value.status == 403
 
 
-def test_not_even_we_create_a_pod_with_it(plane: ControlPlane, account: Api) -> None:
+def test_own_account_cannot_create_a_pod_with_the_annotation(plane: ControlPlane, account: Api) -> None:
     """A submission may contain any annotation, and our account creates its objects."""
     subject = {"kind": "ServiceAccount", "name": "hetsched", "namespace": access.NAMESPACE}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "hetsched-submit"}
@@ -79,7 +79,9 @@ def test_not_even_we_create_a_pod_with_it(plane: ControlPlane, account: Api) -> 
 
 @pytest.mark.parametrize("part", ["", "status"])
 @pytest.mark.parametrize("forged", [FORGED, None])
-def test_it_is_neither_changed_nor_taken_away(api: Api, bound: dict[str, Any], part: str, forged: str | None) -> None:
+def test_annotation_cannot_be_changed_or_removed(
+    api: Api, bound: dict[str, Any], part: str, forged: str | None
+) -> None:
     for key in (ALLOCATION, CRANE):
         with pytest.raises(ApiFailure, match="only hetsched writes"):
             patch(api, part, **{key: forged})
@@ -94,7 +96,7 @@ def test_binding_of_another_account_has_no_allocation(api: Api, account: Api) ->
     assert bind(api, ToBind(1, "default", "p", uid, "n1", {})).result is BindingResult.BOUND
 
 
-def test_all_else_goes_on_as_ever(api: Api, bound: dict[str, Any]) -> None:
+def test_other_changes_are_allowed(api: Api, bound: dict[str, Any]) -> None:
     patch(api, team="a")
     patch(api, team=None)
     status = json.dumps({"status": {"phase": "Running"}}).encode()

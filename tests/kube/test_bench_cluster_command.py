@@ -26,7 +26,7 @@ def bench(plane: ControlPlane, folder: Path) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, env=plain_environment(), cwd=ROOT, capture_output=True, text=True)
 
 
-def test_every_pod_is_bound_by_either(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+def test_every_pod_is_bound_by_both_schedulers(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     done = bench(plane, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
@@ -38,7 +38,7 @@ def test_every_pod_is_bound_by_either(plane: ControlPlane, api: Api, tmp_path: P
     assert (api.list_all(NODES)[0], api.list_all(PODS)[0]) == ([], [])
 
 
-def test_a_cluster_in_use_is_left_alone(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+def test_cluster_in_use_is_not_benchmarked(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     make_node(api, "n1")
     done = bench(plane, tmp_path)
     assert done.returncode == 2

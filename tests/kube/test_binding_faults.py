@@ -57,7 +57,7 @@ def is_bound_as_placed(api: Api) -> bool:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_busy_server_is_asked_again_and_the_pod_is_bound_once(
+def test_busy_server_is_retried_and_the_pod_is_bound_once(
     api: Api, cluster: Cluster, placed: Informer, status: int
 ) -> None:
     def say(call: int, real: Any) -> Any:
@@ -85,7 +85,7 @@ def test_busy_server_leaves_the_pod_with_its_reservation(api: Api, cluster: Clus
     assert check_invariants() == []
 
 
-def test_a_refusal_frees_nothing_while_the_try_before_may_still_come_through(
+def test_rejection_keeps_the_reservation_while_an_earlier_attempt_is_in_flight(
     api: Api, cluster: Cluster, placed: Informer
 ) -> None:
     late: list[Any] = []
@@ -107,9 +107,7 @@ def test_a_refusal_frees_nothing_while_the_try_before_may_still_come_through(
     assert check_invariants() == []
 
 
-def test_a_refusal_frees_once_no_try_can_be_out_and_the_pod_was_read(
-    api: Api, cluster: Cluster, placed: Informer
-) -> None:
+def test_rejection_releases_after_all_attempts_ended(api: Api, cluster: Cluster, placed: Informer) -> None:
     def say(call: int, _: Any) -> Any:
         raise refusal(504 if call == 1 else 422)
 
@@ -130,7 +128,7 @@ def test_unstarted_binding_is_left_to_other_processes(
     assert (calls, states(), held()) == ([], {"p": "binding"}, 1)
 
 
-def test_nothing_is_bound_while_the_cluster_is_out_of_step(api: Api, cluster: Cluster, placed: Informer) -> None:
+def test_no_pod_is_bound_while_the_cluster_is_out_of_sync(api: Api, cluster: Cluster, placed: Informer) -> None:
     Sync.objects.update(synced_at=None)  # another installation may hold the Lease
     with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
         assert binding_cycle.run(cluster.pk) == 0
@@ -155,7 +153,7 @@ def test_missing_uid_check_is_reported_and_nothing_is_bound(
     assert schedule.run(cluster.pk) == 0
 
 
-def test_a_reply_that_was_lost_is_read_back(api: Api, cluster: Cluster, placed: Informer) -> None:
+def test_lost_response_is_read_back(api: Api, cluster: Cluster, placed: Informer) -> None:
     def say(_: int, real: Any) -> Any:
         real()
         raise refusal(0)
@@ -165,9 +163,7 @@ def test_a_reply_that_was_lost_is_read_back(api: Api, cluster: Cluster, placed: 
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
 
 
-def test_a_binding_that_comes_through_late_frees_nothing_meanwhile(
-    api: Api, cluster: Cluster, placed: Informer
-) -> None:
+def test_late_binding_keeps_its_reservation(api: Api, cluster: Cluster, placed: Informer) -> None:
     late: list[Any] = []
 
     def say(_: int, real: Any) -> Any:
@@ -205,7 +201,7 @@ def test_pod_recreated_during_its_binding_is_never_bound_for_the_old_one(
     assert check_invariants() == []
 
 
-def test_two_that_bind_at_once_bind_each_pod_once(api: Api, cluster: Cluster, placed: Informer) -> None:
+def test_concurrent_workers_bind_each_pod_once(api: Api, cluster: Cluster, placed: Informer) -> None:
     for number in range(20):
         make_pod(api, f"more-{number}", cpu="100m")
     eventually(placed, lambda: len(states()) == 21)

@@ -62,7 +62,7 @@ def test_bound_pod_carries_its_allocation(api: Api, pod: dict[str, Any]) -> None
     assert crane == [{"name": "node0", "type": "Node", "resources": {"capacity": {"cpu": "4"}}}]
 
 
-def test_the_same_binding_again_is_the_same_success(api: Api, pod: dict[str, Any]) -> None:
+def test_repeated_binding_succeeds(api: Api, pod: dict[str, Any]) -> None:
     assert bind(api, to_bind(pod)).result is BindingResult.BOUND
     assert bind(api, to_bind(pod)).result is BindingResult.BOUND
 
@@ -79,7 +79,7 @@ def test_another_pod_of_the_same_name_is_never_bound(api: Api, pod: dict[str, An
     assert "nodeName" not in now(api)["spec"]
 
 
-def test_a_pod_that_is_not_there_is_gone(api: Api, pod: dict[str, Any]) -> None:
+def test_missing_pod_is_reported_as_deleted(api: Api, pod: dict[str, Any]) -> None:
     api.send("DELETE", PODS.path(namespace="default", name="p"), query={"gracePeriodSeconds": "0"})
     assert bind(api, to_bind(pod)).result is BindingResult.GONE
 
@@ -102,9 +102,7 @@ def test_binding_without_a_response_is_unknown_until_it_is_read(
     assert read_back(api, to_bind(pod), waiting=BindingResult.UNKNOWN).result is BindingResult.BOUND
 
 
-def test_nothing_is_bound_where_a_wrong_uid_would_be(
-    api: Api, pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_pod_is_bound_without_uid_checks(api: Api, pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(method: str, path: str, *arguments: Any, **more: Any) -> bytes:
         asked.append((path, more.get("query")))
         return b"{}" if more.get("query") else sent(method, path, *arguments, **more)
@@ -119,7 +117,7 @@ def test_nothing_is_bound_where_a_wrong_uid_would_be(
     assert bind(api, to_bind(pod)).result is BindingResult.BOUND
 
 
-def test_a_server_proves_once_that_it_refuses_wrong_uids(
+def test_uid_check_of_the_server_is_verified_once(
     api: Api, pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def noted(*arguments: Any, **more: Any) -> bytes:
@@ -135,7 +133,7 @@ def test_a_server_proves_once_that_it_refuses_wrong_uids(
     assert asked == [{"dryRun": "All"}]
 
 
-def test_a_bound_pod_proves_nothing(api: Api, pod: dict[str, Any]) -> None:
+def test_bound_pod_does_not_prove_the_uid_check(api: Api, pod: dict[str, Any]) -> None:
     assert bind(api, to_bind(pod)).result is BindingResult.BOUND
     other = Api(api._configuration)
     for node, result in (("n1", BindingResult.BOUND), ("n2", BindingResult.LOST)):

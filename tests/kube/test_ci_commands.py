@@ -87,7 +87,7 @@ def pipeline(plane: ControlPlane) -> Iterator[Pipeline]:
         yield Pipeline(ours, api)
 
 
-def test_waiting_for_running_and_for_the_end_of_a_good_run_is_0(pipeline: Pipeline) -> None:
+def test_wait_for_running_and_success_exits_0(pipeline: Pipeline) -> None:
     workload = pipeline.submitted("good", "ends")["id"]
     running = pipeline("wait", workload, "--for", "running", *PATIENCE)
     assert running.returncode == 0, running.stderr
@@ -104,7 +104,7 @@ def test_failed_run_exits_14_with_its_reason(pipeline: Pipeline) -> None:
     assert "-> failed" in done.stderr
 
 
-def test_a_run_that_does_not_end_in_time_is_13_and_goes_on(pipeline: Pipeline) -> None:
+def test_timeout_exits_13_and_the_run_continues(pipeline: Pipeline) -> None:
     workload = pipeline.submitted("long", "runs")["id"]
     assert pipeline("wait", workload, "--for", "running", *PATIENCE).returncode == 0
     late = pipeline("wait", workload, "--for", "finished", "--timeout", "1")
@@ -122,7 +122,7 @@ def test_cancelled_workload_is_deleted_and_wait_exits_14(pipeline: Pipeline) -> 
     assert pipeline("wait", workload, "--for", "finished").returncode == 14
 
 
-def test_the_same_key_twice_makes_one_set_of_objects(pipeline: Pipeline) -> None:
+def test_repeated_key_creates_one_set_of_objects(pipeline: Pipeline) -> None:
     first = pipeline.submitted("once", "runs", "--idempotency-key", "build-42")
     again = pipeline.submitted("once", "runs", "--idempotency-key", "build-42")
     assert again == first

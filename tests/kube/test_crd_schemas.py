@@ -75,7 +75,7 @@ def create(api: Api, resource: Resource, body: dict[str, Any], name: str = "n1",
     return json.loads(api.send("POST", resource.path(), json.dumps(plain(resource, name, body)).encode(), query=query))
 
 
-def test_they_are_structural_and_established(definitions: list[dict[str, Any]]) -> None:
+def test_crds_are_structural_and_established(definitions: list[dict[str, Any]]) -> None:
     assert [found["spec"]["names"]["kind"] for found in definitions] == ["NodeGpu", "NodeUsage", "SchedulingPolicy"]
     for found in definitions:
         conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
@@ -151,12 +151,12 @@ def test_object_rejected_by_the_adapters_is_rejected_at_its_field(
             read_as_file(plain(resource, "n1", body))
 
 
-def test_a_policy_has_the_name_of_a_label(api: Api) -> None:
+def test_policy_names_are_label_values(api: Api) -> None:
     with pytest.raises(ApiFailure, match=r"metadata\.name"):
         create(api, POLICIES, policy(), name="a.b")
 
 
-def test_a_field_that_does_not_exist_is_named(api: Api) -> None:
+def test_unknown_field_is_named(api: Api) -> None:
     with pytest.raises(ApiFailure, match=r"unknown field \"spec\.cards\[0\]\.memory\""):
         create(api, NODE_GPUS, node_gpu([{"index": 0, "memory": 1}]))
 
@@ -170,7 +170,7 @@ def test_a_field_that_does_not_exist_is_named(api: Api) -> None:
          "NAME ACCEPTED VERSION FIRST TIES DESCRIPTION AGE", "n1 resource-fit Cards"),
     ],
 )  # fmt: skip
-def test_kubectl_shows_them(
+def test_kubectl_prints_the_columns(
     api: Api, plane: ControlPlane, tmp_path: Path, kind: str, short: str, resource: Resource, body: dict[str, Any],
     columns: str, row: str,
 ) -> None:  # fmt: skip

@@ -174,7 +174,7 @@ def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same
     assert read.allocatable["hetsched.io/network-mbps"] == 10000
 
 
-def test_nodes_without_an_agent_are_labelled_as_no_more_than_their_architecture(api: Api, live: Cluster) -> None:
+def test_nodes_without_an_agent_get_only_an_architecture_label(api: Api, live: Cluster) -> None:
     nfd = {"feature.node.kubernetes.io/cpu-cpuid.X86_64_V3": "true", "kubernetes.io/arch": "amd64"}
     make(api, NODES, "n2", metadata={"labels": nfd})
     discover.run()
@@ -186,7 +186,7 @@ def test_nodes_without_an_agent_are_labelled_as_no_more_than_their_architecture(
     assert (isa.native, isa.complete) == ("x86-64-v3", False)
 
 
-def test_a_label_that_was_deleted_comes_back_and_others_are_never_touched(api: Api, live: Cluster) -> None:
+def test_deleted_label_is_restored_and_foreign_labels_stay(api: Api, live: Cluster) -> None:
     report(live)
     change(api, {"metadata": {"labels": {"team": "a", "node.kubernetes.io/pool": "b"}}})
     discover.run()
@@ -196,7 +196,7 @@ def test_a_label_that_was_deleted_comes_back_and_others_are_never_touched(api: A
     assert (labels["ARCH"], labels["team"], labels["node.kubernetes.io/pool"]) == ("RV64IMAFDCBV", "a", "b")
 
 
-def test_a_persons_own_label_wins_and_ours_steps_back(api: Api, live: Cluster) -> None:
+def test_label_of_a_user_has_precedence(api: Api, live: Cluster) -> None:
     report(live)
     discover.run()
     change(api, {"metadata": {"labels": {"ARCH": "RV64IM"}}})
@@ -211,7 +211,7 @@ def test_a_persons_own_label_wins_and_ours_steps_back(api: Api, live: Cluster) -
     assert discover.run() == 0
 
 
-def test_objects_of_others_are_left_alone(api: Api, live: Cluster) -> None:
+def test_foreign_objects_are_unchanged(api: Api, live: Cluster) -> None:
     report(live)
     make(api, TOPOLOGIES, "n1", zones=[{"name": "node-0", "type": "Node"}])
     make(api, NODE_GPUS, "n1", spec={"cards": []})
@@ -221,7 +221,7 @@ def test_objects_of_others_are_left_alone(api: Api, live: Cluster) -> None:
     assert [kept.what for kept in found(live).kept] == ["NodeResourceTopology", "NodeGpu"]
 
 
-def test_a_silent_agent_is_marked_and_nothing_of_its_node_goes(api: Api, live: Cluster) -> None:
+def test_silent_agent_is_marked_and_its_objects_stay(api: Api, live: Cluster) -> None:
     report(live)
     discover.run()
     late = NodeFacts.objects.get().reported_at - timedelta(hours=1)
@@ -254,7 +254,7 @@ def test_quarantined_fact_is_left_unchanged(api: Api, live: Cluster) -> None:
     assert [card["uuid"] for card in get(api, NODE_GPUS)["spec"]["cards"]] == ["GPU-a"]
 
 
-def test_without_its_account_or_its_lease_it_only_looks(api: Api, plane: ControlPlane, live: Cluster) -> None:
+def test_discovery_without_account_or_lease_does_not_write(api: Api, plane: ControlPlane, live: Cluster) -> None:
     report(live)
     connect(live, discovery_kubeconfig="", actor=SYSTEM, reason="test")
     assert discover.run() == 0
@@ -270,9 +270,7 @@ def test_without_its_account_or_its_lease_it_only_looks(api: Api, plane: Control
     assert found(live).reason.startswith("another installation schedules the cluster")
 
 
-def test_each_missing_right_is_named_and_nothing_is_written_without_it(
-    api: Api, plane: ControlPlane, live: Cluster
-) -> None:
+def test_each_missing_permission_is_named(api: Api, plane: ControlPlane, live: Cluster) -> None:
     report(live)
     plane.call("POST", "/api/v1/namespaces/hetsched/serviceaccounts", {"metadata": {"name": "other"}})
     try:
@@ -304,7 +302,7 @@ def make_binding(plane: ControlPlane) -> None:
     plane.call("POST", f"{rbac}/clusterrolebindings", binding)
 
 
-def test_a_cluster_that_refuses_nothing_is_not_written_to(api: Api, plane: ControlPlane, live: Cluster) -> None:
+def test_cluster_without_an_admission_policy_is_not_written_to(api: Api, plane: ControlPlane, live: Cluster) -> None:
     report(live)
     # An administrator has all permissions, and the admission policy applies only to discovery's account.
     connect(live, discovery_kubeconfig=plane.kubeconfig(), actor=SYSTEM, reason="test")

@@ -86,7 +86,7 @@ def patch(api: Api, body: Any, part: str = "", kind: Resource = NODES, name: str
         ("status", {"status": {"allocatable": {"memory": None}}}),
     ],
 )
-def test_nothing_of_a_node_is_changed_that_is_not_ours(theirs: Api, part: str, body: dict[str, Any]) -> None:
+def test_foreign_fields_of_a_node_cannot_be_changed(theirs: Api, part: str, body: dict[str, Any]) -> None:
     with pytest.raises(ApiFailure) as refused:
         patch(theirs, body, part)
     assert refused.value.status == 403
@@ -107,11 +107,11 @@ def test_own_changes_are_allowed(theirs: Api, part: str, body: dict[str, Any]) -
     patch(theirs, body, part)
 
 
-def test_others_are_not_kept_from_changing_nodes(api: Api) -> None:
+def test_policy_does_not_restrict_other_accounts(api: Api) -> None:
     patch(api, {"spec": {"unschedulable": True}, "metadata": {"labels": {"team": "b"}}})
 
 
-def test_only_objects_with_our_label_are_made_or_changed(api: Api, theirs: Api) -> None:
+def test_only_labelled_objects_can_be_written(api: Api, theirs: Api) -> None:
     contents: dict[Resource, dict[str, Any]] = {TOPOLOGIES: {"zones": []}, NODE_GPUS: {"spec": {"cards": []}}}
     for kind, content in contents.items():
         make(theirs, kind, "ours", metadata=MINE, **content)
@@ -144,7 +144,7 @@ def test_account_has_no_other_rights(theirs: Api) -> None:
         assert refused.value.status == 403, path
 
 
-def test_the_manifests_grant_the_table_and_nothing_twice(theirs: Api) -> None:
+def test_manifests_grant_exactly_the_table(theirs: Api) -> None:
     for kind, namespace in (("ClusterRole", ""), ("Role", "kube-system")):
         rights = [right for right in DISCOVERY_RIGHTS if right.namespace == namespace]
         assert sorted(listed(discovery_account.rules_of(kind))) == sorted(map(grant, rights))

@@ -112,7 +112,7 @@ def test_pod_is_placed_by_the_policy_of_the_cluster(
         kubectl("delete", "--filename=policy.yaml", "--grace-period=0", "--force")
 
 
-def test_wrong_cards_are_refused_with_their_fields(kubectl: Kubectl) -> None:
+def test_invalid_gpu_requests_are_rejected_with_their_fields(kubectl: Kubectl) -> None:
     done = kubectl("apply", "--filename=wrong-cards.yaml")
     assert done.returncode != 0
     assert "spec.cards[0].memoryMiB" in done.stderr

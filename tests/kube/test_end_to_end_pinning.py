@@ -65,7 +65,7 @@ def runtime() -> Iterator[Containerd]:
         yield containerd
 
 
-def test_a_container_runs_where_the_console_says(
+def test_container_runs_on_the_predicted_cpus(
     api: Api, plane: ControlPlane, runtime: Containerd, tmp_path: Path
 ) -> None:
     _make_node(api)

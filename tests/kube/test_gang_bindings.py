@@ -61,9 +61,7 @@ def refuse(_: int, __: Any) -> Any:
     raise refusal(422)
 
 
-def test_the_member_that_was_refused_is_decided_again_and_the_gang_is_whole(
-    api: Api, cluster: Cluster, placed: Informer
-) -> None:
+def test_rejected_member_is_decided_again_and_the_gang_completes(api: Api, cluster: Cluster, placed: Informer) -> None:
     with replies(api, to="/g-1/binding", say=refuse):
         assert binding_cycle.run(cluster.pk) == 2
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "bound"}
@@ -77,7 +75,7 @@ def test_the_member_that_was_refused_is_decided_again_and_the_gang_is_whole(
     assert check_invariants() == []
 
 
-def test_permanent_rejection_takes_the_other_members_back(api: Api, cluster: Cluster, placed: Informer) -> None:
+def test_permanent_rejection_evicts_the_other_members(api: Api, cluster: Cluster, placed: Informer) -> None:
     with replies(api, to="/g-1/binding", say=refuse):
         for _ in range(3):
             binding_cycle.run(cluster.pk)

@@ -90,7 +90,7 @@ def test_lint_finds_nothing() -> None:
         ("access.enrolledNamespaces={Team}", "enrolledNamespaces"),
     ],
 )
-def test_a_wrong_value_is_refused_by_its_name(value: str, message: str) -> None:
+def test_invalid_value_is_rejected_by_name(value: str, message: str) -> None:
     done = helm("template", "live", str(CHART), "--set", value)
     assert done.returncode != 0
     assert re.search(message, done.stderr)
@@ -110,7 +110,7 @@ def test_every_process_has_the_command_of_compose() -> None:
 
 
 @pytest.mark.parametrize("values", [(), ALL])
-def test_every_container_may_do_little(values: tuple[str, ...]) -> None:
+def test_containers_have_minimal_privileges(values: tuple[str, ...]) -> None:
     found = dict(pods(*values))
     for role, pod in found.items():
         spec = pod["spec"]
@@ -140,7 +140,7 @@ def test_every_container_may_do_little(values: tuple[str, ...]) -> None:
     }  # fmt: skip
 
 
-def test_the_extender_is_there_where_it_is_asked_for() -> None:
+def test_extender_is_deployed_on_request() -> None:
     assert "extender" not in dict(pods())
     assert list(of("Service")) == ["live-hetsched"]
     (container,) = dict(pods(*ALL))["extender"]["spec"]["containers"]
@@ -157,7 +157,7 @@ def test_the_extender_is_there_where_it_is_asked_for() -> None:
     assert probed == {"probes"}
 
 
-def test_registries_are_named_to_the_workers_and_reachable_for_those_that_ask() -> None:
+def test_workers_get_registries_and_network_access_to_them() -> None:
     (container,) = dict(pods(*ALL))["io"]["spec"]["containers"]
     variables = {one["name"]: one.get("value") for one in container["env"]}
     assert variables["HETSCHED_REGISTRIES"] == "docker.io,quay.io"
@@ -168,13 +168,13 @@ def test_registries_are_named_to_the_workers_and_reachable_for_those_that_ask() 
     assert "live-hetsched-registries" not in of("NetworkPolicy")
 
 
-def test_a_digest_wins_over_a_tag() -> None:
+def test_digest_has_precedence_over_a_tag() -> None:
     digest = "sha256:" + "a" * 64
     images = {pod["spec"]["containers"][0]["image"] for _, pod in pods(f"image.digest={digest}", "image.tag=v1")}
     assert images == {f"hetsched@{digest}"}
 
 
-def test_only_settings_that_exist_are_set_and_no_secret_is_among_them() -> None:
+def test_only_existing_settings_without_secrets_are_set() -> None:
     for _, pod in pods(*ALL):
         names = [one["name"] for one in pod["spec"]["containers"][0]["env"]]
         assert set(names) <= ENV.asked
@@ -183,7 +183,7 @@ def test_only_settings_that_exist_are_set_and_no_secret_is_among_them() -> None:
         assert len(names) == len(set(names))
 
 
-def test_the_account_gets_the_shipped_rights_and_guard() -> None:
+def test_account_has_the_shipped_role_and_admission_policy() -> None:
     roles = of("ClusterRole", *ALL)
     assert roles["hetsched-live-hetsched"]["rules"] == access.rules_of("hetsched")
     assert roles["hetsched-live-hetsched-submit"]["rules"] == access.rules_of("hetsched-submit")
@@ -206,7 +206,7 @@ def test_the_account_gets_the_shipped_rights_and_guard() -> None:
     assert not {"ClusterRole", "ServiceAccount"} & {one["kind"] for one in rendered("access.create=false")}
 
 
-def test_discovery_is_an_account_of_its_own_that_is_guarded() -> None:
+def test_discovery_has_its_own_account_and_admission_policy() -> None:
     discover = dict(pods(*ALL))["discover"]["spec"]
     assert discover["serviceAccountName"] == "live-hetsched-discovery"
     assert {pod["spec"].get("serviceAccountName") for role, pod in pods(*ALL) if role != "discover"} == {
@@ -230,7 +230,7 @@ def test_discovery_is_an_account_of_its_own_that_is_guarded() -> None:
     assert not [one for one in rendered("discovery.enabled=false") if "discover" in one["metadata"]["name"]]
 
 
-def test_the_agent_is_off_and_only_reads_its_node() -> None:
+def test_agent_is_disabled_by_default_and_read_only() -> None:
     assert "DaemonSet" not in {one["kind"] for one in rendered(*ALL)}
     (agent,) = of("DaemonSet", *AGENT).values()
     spec = agent["spec"]["template"]["spec"]
@@ -267,7 +267,7 @@ def test_the_agent_is_off_and_only_reads_its_node() -> None:
     )
 
 
-def test_an_agent_that_pins_gets_the_sockets_for_it_and_no_more() -> None:
+def test_pinning_agent_gets_only_its_sockets() -> None:
     (agent,) = of("DaemonSet", *AGENT, "agent.pin=true").values()
     spec = agent["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -285,7 +285,7 @@ def test_an_agent_that_pins_gets_the_sockets_for_it_and_no_more() -> None:
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_an_agent_that_hands_out_cards_sees_no_other_file_of_the_kubelet() -> None:
+def test_gpu_agent_mounts_no_other_kubelet_files() -> None:
     """/var/lib/kubelet contains the Secrets and tokens of every pod of the node."""
     (agent,) = of("DaemonSet", *AGENT, "agent.devices=true").values()
     spec = agent["spec"]["template"]["spec"]
@@ -332,7 +332,7 @@ def test_agents_speak_https_unless_plain_http_is_allowed(
     assert [port["port"] for rule in egress for port in rule["ports"]] == ports
 
 
-def test_forwarded_headers_count_from_the_ingress_alone() -> None:
+def test_forwarded_headers_are_trusted_from_the_ingress_only() -> None:
     web = dict(pods(*ALL))["web"]["spec"]
     assert {"name": "FORWARDED_ALLOW_IPS", "value": "10.1.0.0/16"} in web["containers"][0]["env"]
     assert "FORWARDED_ALLOW_IPS" not in {one["name"] for one in dict(pods())["web"]["spec"]["containers"][0]["env"]}
@@ -356,13 +356,13 @@ def test_every_variable_is_rendered_once(tmp_path: Path) -> None:
     assert seen["extender"]["HETSCHED_EXTENDER_PORT"] == "8443"
 
 
-def test_files_of_web_pods_have_room_for_the_bodies_of_requests() -> None:
+def test_web_pods_have_space_for_request_bodies() -> None:
     found = {role: {one["name"]: one.get("emptyDir") for one in pod["spec"]["volumes"]} for role, pod in pods()}
     assert found["web"]["tmp"] == {"sizeLimit": "1Gi"}
     assert found["io"]["tmp"] == {"sizeLimit": "256Mi"}
 
 
-def test_the_policy_of_other_processes_leaves_agents_out() -> None:
+def test_network_policy_excludes_agents() -> None:
     """The policy opens the ports of the database and the message store, which an agent never calls."""
     policy = of("NetworkPolicy", *AGENT)["live-hetsched"]["spec"]["podSelector"]
     assert policy["matchExpressions"] == [
@@ -402,7 +402,7 @@ def test_network_policies_and_budgets_select_their_pods() -> None:
 
 @pytest.mark.needs("etcd", "kube-apiserver")
 @pytest.mark.parametrize("values", [(), ALL])
-def test_an_api_server_takes_every_object(plane: ControlPlane, tmp_path: Path, values: tuple[str, ...]) -> None:
+def test_api_server_accepts_every_object(plane: ControlPlane, tmp_path: Path, values: tuple[str, ...]) -> None:
     strict = {"pod-security.kubernetes.io/enforce": "restricted"}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hetsched", "labels": strict}}
     path = "/api/v1/namespaces/hetsched?fieldManager=test&force=true"
@@ -429,7 +429,7 @@ def test_an_api_server_takes_every_object(plane: ControlPlane, tmp_path: Path, v
     assert len(done.stdout.splitlines()) == len(objects)
 
 
-def test_the_chart_carries_our_kinds() -> None:
+def test_chart_contains_the_crds() -> None:
     text = helm("template", "live", str(CHART), "--include-crds").stdout
     carried = [one for one in yaml.safe_load_all(text) if one and one["kind"] == "CustomResourceDefinition"]
     assert sorted(carried, key=lambda one: str(one["metadata"]["name"])) == kinds.ours()
@@ -445,7 +445,7 @@ def test_no_process_runs_an_unknown_command() -> None:
 
 
 @pytest.mark.needs("etcd", "kube-apiserver")
-def test_a_release_comes_is_upgraded_and_goes_without_a_trace(plane: ControlPlane, tmp_path: Path) -> None:
+def test_release_is_installed_upgraded_and_uninstalled(plane: ControlPlane, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(plane.kubeconfig()))
     kubeconfig.chmod(0o600)

@@ -65,7 +65,7 @@ def arch_of(api: Api, name: str) -> str:
     return str(pod_of(api, name)["spec"].get("nodeName", "")).partition("-")[2]
 
 
-def test_an_unlabelled_pod_never_lands_where_its_image_does_not_run(
+def test_unlabelled_pod_runs_only_on_platforms_of_its_image(
     api: Api, cluster: Cluster, followed: Informer, registry: Registry
 ) -> None:
     amd = registry.image("amd:1", "linux/amd64", "unknown/unknown")
@@ -101,7 +101,7 @@ def test_an_unlabelled_pod_never_lands_where_its_image_does_not_run(
     assert check_invariants() == []
 
 
-def test_an_index_that_comes_late_is_heeded_while_the_pod_waits(
+def test_late_image_index_applies_to_pending_pods(
     api: Api, cluster: Cluster, followed: Informer, registry: Registry
 ) -> None:
     name = f"{registry.host}/late:1"
@@ -119,7 +119,7 @@ def test_an_index_that_comes_late_is_heeded_while_the_pod_waits(
     assert arch_of(api, "late") == "riscv64"
 
 
-def test_pull_secrets_are_read_where_a_role_says_so_and_nowhere_else(
+def test_pull_secrets_are_read_only_with_a_role(
     api: Api, plane: ControlPlane, cluster: Cluster, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = registry.image("private:1", "linux/riscv64")

@@ -92,7 +92,7 @@ def test_late_binding_response_is_replaced_by_the_watch_confirmation(api: Api, f
     assert states() == {"late": "bound"}
 
 
-def test_a_refused_binding_sends_the_pod_back(api: Api, followed: Informer) -> None:
+def test_rejected_binding_requeues_the_pod(api: Api, followed: Informer) -> None:
     def say(count: int, call: Any) -> bytes:
         if count == 1:
             raise refusal(422)
@@ -107,9 +107,7 @@ def test_a_refused_binding_sends_the_pod_back(api: Api, followed: Informer) -> N
     assert check_invariants() == []
 
 
-def test_nothing_is_decided_while_another_leads(
-    api: Api, cluster: Cluster, followed: Informer, live: InformerHost
-) -> None:
+def test_standby_informer_decides_nothing(api: Api, cluster: Cluster, followed: Informer, live: InformerHost) -> None:
     if live._lease is not None:
         leading.give_up(live._lease)
     theirs = leading.take(cluster.pk, "another")
@@ -154,7 +152,7 @@ def test_unsent_binding_is_sent_by_a_worker(
     assert check_invariants() == []
 
 
-def test_the_echo_of_a_binding_is_looked_up_where_its_row_waits_again(
+def test_watch_confirmation_of_a_requeued_pod_is_looked_up(
     api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def say(_: int, call: Any) -> bytes:
@@ -207,7 +205,7 @@ def test_lost_lease_keeps_pending_writes_from_being_written(api: Api, followed: 
     assert states() == {"held": "binding"}
 
 
-def test_where_wrong_uids_are_not_refused_nothing_more_is_decided(
+def test_missing_uid_check_stops_decisions(
     api: Api, followed: Informer, live: InformerHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(binding, "refuses_wrong_uids", lambda *_: False)

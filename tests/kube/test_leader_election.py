@@ -64,7 +64,7 @@ def test_expired_leader_stops_before_another_may_acquire_the_lease(api: Api) -> 
     assert first.acquire(api, EPOCH) == f"other/{EPOCH}"
 
 
-def test_a_renewal_is_seen_as_one(api: Api) -> None:
+def test_renewal_is_recognised(api: Api) -> None:
     theirs = Clock()
     first, other = Election("first"), Election("other", clock=theirs)
     first.acquire(api, EPOCH)
@@ -82,14 +82,14 @@ def test_released_lease_is_acquired_without_delay(api: Api) -> None:
     assert other.acquire(api, EPOCH) == ""
 
 
-def test_a_later_process_of_the_same_installation_takes_over_at_once_and_an_older_copy_does_not(api: Api) -> None:
+def test_later_process_takes_over_and_a_restored_copy_does_not(api: Api) -> None:
     assert Election("first").acquire(api, EPOCH) == ""
     assert Election("first").acquire(api, EPOCH + 1) == ""
     # A database that was restored from a backup knows only an earlier epoch.
     assert Election("first").acquire(api, EPOCH) == f"first/{EPOCH + 1}"
 
 
-def test_the_rights_of_our_account_are_enough(plane: ControlPlane) -> None:
+def test_shipped_role_suffices_for_leader_election(plane: ControlPlane) -> None:
     with access.granted(plane) as kubeconfig:
         ours = Api(from_kubeconfig(kubeconfig))
         election = Election("ours")

@@ -58,13 +58,13 @@ def failed(checks: list[Check]) -> dict[str, str]:
     return {check.check: check.detail for check in checks if not check.ok}
 
 
-def test_an_administrator_lacks_nothing_but_a_follower(plane: ControlPlane) -> None:
+def test_administrator_only_lacks_an_informer(plane: ControlPlane) -> None:
     checks = check_cluster(connected(plane.kubeconfig()))
     assert list(failed(checks)) == ["follower"]
     assert [check.check for check in checks][:2] == ["API server", "identity"]
 
 
-def test_each_missing_right_is_named(account: dict[str, Any]) -> None:
+def test_each_missing_permission_of_the_account_is_named(account: dict[str, Any]) -> None:
     missing = failed(check_cluster(connected(account)))
     assert {"right to list runtimeclasses.node.k8s.io", "right to create pods/eviction"} <= set(missing)
     assert missing["right to create jobs.batch"].startswith("needed to submit in namespace team")

@@ -91,7 +91,7 @@ def test_members_are_held_until_enough_are_there(api: Api, cluster: Cluster, fol
     assert check_invariants() == []
 
 
-def test_a_group_that_does_not_fit_whole_holds_nothing(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_group_that_does_not_fit_reserves_nothing(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_group(api, "wide", 3)
     eventually(followed, lambda: grouped("wide", 3))
     for number in range(3):
@@ -106,7 +106,7 @@ def test_a_group_that_does_not_fit_whole_holds_nothing(api: Api, cluster: Cluste
     assert check_invariants() == []
 
 
-def test_members_may_come_before_their_group(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_members_may_precede_their_group(api: Api, cluster: Cluster, followed: Informer) -> None:
     for number in range(2):
         make_member(api, "late", number)
     eventually(followed, lambda: len(states()) == 2)
@@ -119,7 +119,7 @@ def test_members_may_come_before_their_group(api: Api, cluster: Cluster, followe
     assert set(states().values()) == {"placed"}
 
 
-def test_a_group_that_asks_for_more_is_refused_with_its_field(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_unsupported_group_is_rejected_with_its_field(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_group(api, "near", 1, schedulingConstraints={"topology": [{"key": "rack"}]})
     eventually(followed, lambda: grouped("near", 1))
     make_member(api, "near", 0)

@@ -36,7 +36,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     follower.ended.set()
 
 
-def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_pod_is_decided_bound_and_followed_to_its_end(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "vector", labels={"hetsched.io/isa": "rv64gcv"})
     eventually(followed, lambda: states() == {"vector": "pending"})
     followed._write_sync()
@@ -55,7 +55,7 @@ def test_a_pod_is_seen_decided_bound_and_followed_to_its_end(api: Api, cluster: 
     assert check_invariants() == []
 
 
-def test_a_pod_that_fits_nowhere_waits_with_its_reasons(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_unschedulable_pod_has_its_reasons(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "big", cpu="64")
     eventually(followed, lambda: states() == {"big": "pending"})
     followed._write_sync()

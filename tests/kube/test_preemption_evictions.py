@@ -128,7 +128,7 @@ def consistent(cluster: Cluster) -> None:
         assert kept.nominees == rebuilt.nominees
 
 
-def test_a_victim_is_asked_to_leave_and_its_room_is_kept_until_it_is_gone(
+def test_victim_is_evicted_and_its_capacity_reserved_until_deletion(
     api: Api, cluster: Cluster, followed: Informer
 ) -> None:
     running(api, followed, "low", "other", terminationGracePeriodSeconds=120)
@@ -194,9 +194,7 @@ def test_pods_without_a_budget_violation_leave_first(api: Api, cluster: Cluster,
     assert (is_leaving(api, "low"), is_leaving(api, "guarded")) == (True, False)
 
 
-def test_a_budget_that_refuses_keeps_its_pod_and_another_one_leaves(
-    api: Api, cluster: Cluster, followed: Informer
-) -> None:
+def test_rejected_eviction_selects_another_victim(api: Api, cluster: Cluster, followed: Informer) -> None:
     # By the ledger the budget would allow it: only the API server knows that no pod may be evicted now.
     running(api, followed, "first")
     running(api, followed, "second", labels={"app": "guarded"})
@@ -216,9 +214,7 @@ def test_a_budget_that_refuses_keeps_its_pod_and_another_one_leaves(
     assert (is_leaving(api, "first"), is_leaving(api, "second")) == (True, False)
 
 
-def test_protected_victim_is_not_evicted_again_at_once_and_the_pod_says_so(
-    api: Api, cluster: Cluster, followed: Informer
-) -> None:
+def test_protected_victim_is_not_evicted_again_immediately(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "low", cpu="8", labels={"app": "guarded"})
     budget(api, "guard", "guarded", allowed=0)
     eventually(followed, lambda: bool(Cluster.objects.get().definitions.budgets))
@@ -241,7 +237,7 @@ def test_protected_victim_is_not_evicted_again_at_once_and_the_pod_says_so(
     assert is_leaving(api, "low")
 
 
-def test_of_several_victims_none_leaves_where_one_may_not(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_no_victim_is_evicted_if_one_is_protected(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "free")
     running(api, followed, "guarded", labels={"app": "guarded"})
     budget(api, "guard", "guarded", allowed=0)
@@ -272,7 +268,7 @@ def test_ready_victims_of_one_budget_are_charged_together(
         assert not Nomination.objects.filter(active=True).exists()
 
 
-def test_a_nominated_pod_that_goes_leaves_nothing_behind(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_deleted_nominated_pod_releases_its_nomination(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
     api.send("DELETE", PODS.path(namespace="default", name="urgent"), query={"gracePeriodSeconds": "0"})
@@ -300,7 +296,7 @@ def test_free_capacity_elsewhere_replaces_the_eviction(api: Api, cluster: Cluste
     consistent(cluster)
 
 
-def test_a_more_important_pod_takes_the_room_that_was_kept(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_higher_priority_pod_replaces_the_nomination(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed, "second", cpu="8", class_name="system-cluster-critical")
     evict.run(cluster.pk)
@@ -316,9 +312,7 @@ def test_a_more_important_pod_takes_the_room_that_was_kept(api: Api, cluster: Cl
     assert nominated(api, "second") == ""
 
 
-def test_victims_that_do_not_go_are_given_up_after_a_while(
-    api: Api, cluster: Cluster, followed: Informer, woken: list[Any]
-) -> None:
+def test_nomination_ends_if_victims_stay(api: Api, cluster: Cluster, followed: Informer, woken: list[Any]) -> None:
     running(api, followed, "one", "two")
     urgent(api, followed)
     evict.run(cluster.pk)
@@ -335,9 +329,7 @@ def test_victims_that_do_not_go_are_given_up_after_a_while(
     consistent(cluster)
 
 
-def test_pods_of_other_schedulers_leave_only_where_the_policy_says_so(
-    api: Api, cluster: Cluster, followed: Informer
-) -> None:
+def test_pods_of_other_schedulers_are_evicted_only_by_policy(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "theirs", cpu="8", schedulerName="default-scheduler", nodeName="n1")
     eventually(followed, lambda: states() == {"theirs": "running"})
     urgent(api, followed)
@@ -377,7 +369,7 @@ def test_eviction_with_an_unknown_result_is_repeated(
     assert is_leaving(api, "low")
 
 
-def test_another_pod_of_the_victims_name_is_left_alone(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_recreated_victim_is_not_evicted(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
     api.send("DELETE", PODS.path(namespace="default", name="low"), query={"gracePeriodSeconds": "0"})

@@ -63,7 +63,7 @@ def grant(right: Right) -> Grant:
     return (right.resource.group, f"{plural}/{right.part}" if right.part else plural, right.verb, right.name)
 
 
-def test_the_manifests_grant_the_table_and_nothing_twice() -> None:
+def test_manifests_grant_exactly_the_table() -> None:
     kinds_of_role = {"hetsched": ("", False), "hetsched-elect": ("kube-system", False), "hetsched-submit": ("", True)}
     for role, (namespace, per_namespace) in kinds_of_role.items():
         rights = [one for one in RIGHTS if (one.namespace, one.per_namespace) == (namespace, per_namespace)]
@@ -112,7 +112,7 @@ def failing(follower: Informer) -> set[str]:
     return set(Sync.objects.exclude(reason="").values_list("resource", flat=True))
 
 
-def test_the_way_of_a_pod_needs_every_right_and_no_other(api: Api, plane: ControlPlane, live: Cluster) -> None:
+def test_pod_lifecycle_uses_exactly_the_granted_permissions(api: Api, plane: ControlPlane, live: Cluster) -> None:
     since = len(plane.audited())
     make_node(api, "n1")
     assert [check.detail for check in check_cluster(live) if check.check.startswith("right ")] == []
@@ -172,7 +172,7 @@ def submitted(namespace: str) -> list[ObjectToCreate]:
     return wanted(text, workload="w", identity=namespace, scheduler_name="hetsched")
 
 
-def test_submissions_need_every_right_of_theirs_and_only_where_they_are_taken(
+def test_submissions_use_their_permissions_in_enrolled_namespaces_only(
     api: Api, plane: ControlPlane, live: Cluster
 ) -> None:
     ours = api_of(live)
@@ -207,7 +207,7 @@ def test_evictions_are_granted(api: Api, live: Cluster) -> None:
     assert condition["message"] == "hetsched: Preempted by a test"
 
 
-def test_devices_need_every_right_of_theirs(api: Api, plane: ControlPlane, live: Cluster) -> None:
+def test_resource_claims_use_exactly_their_permissions(api: Api, plane: ControlPlane, live: Cluster) -> None:
     try:
         make_class(api)
         make_claim(api, "train", exactly("gpu"))

@@ -102,7 +102,7 @@ def test_unsupported_claim_is_rejected_with_its_field(api: Api, cluster: Cluster
     assert (states(), reasons()) == ({"part": "misconfigured"}, ["FeatureNotSupported"])
 
 
-def test_devices_that_others_allocated_are_theirs(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_devices_allocated_by_others_are_not_free(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_claim(api, "theirs", exactly("gpu"))
     result = {"request": "gpu", "driver": "gpu.example.com", "pool": "b", "device": "gpu-0"}
     status = {"status": {"allocation": {"devices": {"results": [result]}}}}
@@ -118,9 +118,7 @@ def test_devices_that_others_allocated_are_theirs(api: Api, cluster: Cluster, fo
     assert given(api, "one") == ["b/gpu-1"]
 
 
-def test_a_pod_goes_where_its_claim_was_allocated_and_joins_its_users(
-    api: Api, cluster: Cluster, followed: Informer
-) -> None:
+def test_pod_with_an_allocated_claim_goes_to_its_node(api: Api, cluster: Cluster, followed: Informer) -> None:
     asking(api, followed, "shared", exactly("gpu"))
     make_pod(api, "second", resourceClaims=using("shared"))
     eventually(followed, lambda: "second" in states())
@@ -167,7 +165,7 @@ def test_allocation_without_a_response_is_read_back(api: Api, cluster: Cluster, 
     assert binding_cycle.write(api, "live", one).result is BindingResult.BOUND
 
 
-def test_a_pod_that_is_refused_leaves_its_devices(
+def test_rejected_pod_releases_its_devices(
     api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking(api, followed, "train", exactly("gpu"))
@@ -198,9 +196,7 @@ def test_claim_allocated_by_another_scheduler_requeues_the_pod(api: Api, cluster
     assert given(api, "train") == ["b/gpu-1"]
 
 
-def test_every_device_is_given_once_however_fast_they_are_consumed(
-    api: Api, cluster: Cluster, followed: Informer
-) -> None:
+def test_every_device_is_allocated_once_under_load(api: Api, cluster: Cluster, followed: Informer) -> None:
     """Allocate all devices fast: a stress test that found upstream allocating one device to two claims."""
     for number in range(4):
         make_slice(api, f"n{number}", *(device(f"gpu-{i}") for i in range(8)))

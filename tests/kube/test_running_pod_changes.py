@@ -81,7 +81,7 @@ def stays_unbound(api: Api, follower: Informer, name: str, seconds: float = 2.0)
     return "nodeName" not in pod_of(api, name)["spec"]
 
 
-def test_an_in_place_resize_is_charged_until_it_is_undone(api: Api, followed: Informer) -> None:
+def test_in_place_resize_is_charged_until_reverted(api: Api, followed: Informer) -> None:
     running(api, followed, "a", cpu="1")
     resize(api, "a", "6")
     actuated(api, "a", "6")
@@ -109,7 +109,7 @@ def test_infeasible_resize_counts_the_allocated_resources(api: Api, followed: In
     eventually(followed, lambda: "nodeName" in pod_of(api, "b")["spec"])
 
 
-def test_a_label_set_on_a_running_pod_lets_pods_with_affinity_to_it_in(api: Api, followed: Informer) -> None:
+def test_new_label_on_a_running_pod_admits_pods_with_affinity(api: Api, followed: Informer) -> None:
     term = {"labelSelector": {"matchLabels": {"x": "1"}}, "topologyKey": "kubernetes.io/hostname"}
     near = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     running(api, followed, "a")

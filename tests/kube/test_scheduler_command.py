@@ -46,7 +46,7 @@ def kubeconfig(plane: ControlPlane, tmp_path: Path) -> Path:
     return path
 
 
-def test_pods_get_nodes_and_nothing_stays_behind(api: Api, plane: ControlPlane, kubeconfig: Path) -> None:
+def test_pods_get_nodes_and_all_processes_stop(api: Api, plane: ControlPlane, kubeconfig: Path) -> None:
     data = kubeconfig.parent / "data"
     make_node(api, "n1")
     make_pod(api, "first")

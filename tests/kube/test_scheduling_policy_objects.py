@@ -114,7 +114,7 @@ def test_object_deleted_without_a_running_informer_leaves_its_version(
     follower.ended.set()
 
 
-def test_a_pod_may_come_before_the_policy_that_it_names(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_pod_may_precede_its_policy(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_node(api, "n1")
     make_pod(api, "early", schedulerName="hetsched-dense")
     eventually(followed, lambda: states() == {"early": "pending"} and Node.objects.count() == 1)

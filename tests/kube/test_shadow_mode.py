@@ -98,9 +98,7 @@ def is_bound(api: Api, name: str) -> bool:
     return bool(pod_of(api, name)["spec"].get("nodeName"))
 
 
-def test_every_binding_is_compared_and_nothing_is_written(
-    api: Api, plane: ControlPlane, foreign: None, live: Cluster
-) -> None:
+def test_bindings_are_compared_without_writes(api: Api, plane: ControlPlane, foreign: None, live: Cluster) -> None:
     for number in range(3):
         make_node(api, f"n{number}")
     make_pod(api, "before", schedulerName="default-scheduler")
@@ -152,7 +150,7 @@ def test_every_binding_is_compared_and_nothing_is_written(
     follower.ended.set()
 
 
-def test_neither_we_nor_the_account_can_write(api: Api, account: dict[str, Any], live: Cluster) -> None:
+def test_shadow_mode_cannot_write(api: Api, account: dict[str, Any], live: Cluster) -> None:
     make_pod(api, "p")
     path = PODS.path(namespace="default", name="p", part="binding")
     body = json.dumps({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}}).encode()
@@ -163,7 +161,7 @@ def test_neither_we_nor_the_account_can_write(api: Api, account: dict[str, Any],
     assert [check.detail for check in check_cluster(live) if check.check.startswith("right ")] == []
 
 
-def test_another_shadow_or_none_is_another_connection(live: Cluster, account: dict[str, Any]) -> None:
+def test_changed_shadow_mode_is_a_new_connection(live: Cluster, account: dict[str, Any]) -> None:
     first = api_of(live)
     connect(live, shadow_of="", actor=SYSTEM, reason="test")
     assert api_of(live) is not first

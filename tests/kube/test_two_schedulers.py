@@ -38,7 +38,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     follower.ended.set()
 
 
-def test_both_place_all_their_pods_and_the_ledger_has_each_once(
+def test_both_schedulers_place_all_pods_without_double_charges(
     api: Api, cluster: Cluster, foreign: None, followed: Informer
 ) -> None:
     for number in range(EACH):

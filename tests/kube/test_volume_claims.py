@@ -95,9 +95,7 @@ def decide(follower: Informer, cluster: Cluster) -> None:
     assert schedule.run(cluster.pk) == 1
 
 
-def test_a_pod_is_bound_in_the_zone_of_the_volume_that_was_chosen_for_it(
-    api: Api, cluster: Cluster, followed: Informer
-) -> None:
+def test_pod_is_bound_in_the_zone_of_its_selected_volume(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_volume(api, "disk-b", "b")
     make_claim(api, "data")
     make_pod(api, "db", volumes=claiming("data"))
@@ -121,9 +119,7 @@ def test_a_pod_is_bound_in_the_zone_of_the_volume_that_was_chosen_for_it(
     assert check_invariants() == []
 
 
-def test_a_volume_is_made_for_the_node_and_a_maker_that_fails_sends_the_pod_back(
-    api: Api, cluster: Cluster, followed: Informer
-) -> None:
+def test_volume_is_provisioned_and_a_failure_requeues_the_pod(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_claim(api, "data", "made")
     eventually(followed, lambda: "default/data" in Cluster.objects.get().definitions.storage.claims)
     make_pod(api, "db", volumes=claiming("data"))
@@ -182,7 +178,7 @@ def test_a_pod_is_decided_once_its_gates_are_gone(api: Api, cluster: Cluster, fo
     assert Pod.objects.get().message == ""
 
 
-def test_drivers_attach_limits_are_known_of_nodes(api: Api, followed: Informer) -> None:
+def test_attach_limits_are_read_from_csi_nodes(api: Api, followed: Informer) -> None:
     drivers = [{"name": "csi.example.org", "nodeID": "a", "topologyKeys": [], "allocatable": {"count": 2}}]
     make(api, CSI_NODES, "a", spec={"drivers": drivers})
     eventually(followed, lambda: Node.objects.get(name="a").report.attach_limits == {"csi.example.org": 2})

@@ -1,4 +1,4 @@
-"""The hub alone, with a database and a broker that do as the test says."""
+"""The hub with a simulated database and broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conftest import PATIENCE_SECONDS
 
 
 class Database:
-    """Topics whose document is their revision; reads are counted and may be held up."""
+    """Topics whose document is their revision; counts reads and can delay them."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -54,7 +54,7 @@ def event(revision: int) -> str:
 
 
 async def sent(running: Hub, listener: Listener) -> list[str]:
-    """Do as a socket's writer does, until nothing is left to send."""
+    """Send like a socket's writer until the queue is empty."""
     out: list[str] = []
     while listener.queue or listener.stale:
         if listener.queue:
@@ -71,7 +71,7 @@ def joined(running: Hub) -> Listener:
     return listener
 
 
-async def test_a_hundred_that_come_at_once_cost_one_read(running: Hub, database: Database) -> None:
+async def test_hundred_concurrent_subscriptions_cost_one_read(running: Hub, database: Database) -> None:
     database.go_on.clear()
     listeners = [joined(running) for _ in range(100)]
     writers = [asyncio.create_task(sent(running, listener)) for listener in listeners]
@@ -81,7 +81,7 @@ async def test_a_hundred_that_come_at_once_cost_one_read(running: Hub, database:
     assert database.reads == 1
 
 
-async def test_events_that_come_while_the_snapshot_is_read_follow_it(running: Hub, database: Database) -> None:
+async def test_events_during_the_snapshot_read_follow_it(running: Hub, database: Database) -> None:
     database.go_on.clear()
     listener = joined(running)
     writer = asyncio.create_task(sent(running, listener))
@@ -112,7 +112,7 @@ async def test_duplicate_event_is_sent_once(running: Hub) -> None:
     assert await sent(running, listener) == [event(2)]
 
 
-async def test_client_that_left_gets_nothing_and_keeps_nothing(running: Hub) -> None:
+async def test_disconnected_client_gets_no_messages(running: Hub) -> None:
     listener = joined(running)
     await sent(running, listener)
     running.leave(listener, ["t"])
@@ -121,7 +121,7 @@ async def test_client_that_left_gets_nothing_and_keeps_nothing(running: Hub) -> 
     assert not running._topics
 
 
-async def test_the_subscription_outlives_its_failures(
+async def test_subscription_is_restored_after_failures(
     running: Hub, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "LOOK_SECONDS", 0.01)

@@ -1,4 +1,4 @@
-"""A socket lives as long as the right behind it: a revoked token, a logout or a changed role end it soon."""
+"""Sockets are closed soon after a token is revoked, a session ends or a role changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["revoked", "expired", "account closed", "other role"],
 )
-async def test_a_token_that_lost_its_right(
+async def test_revoked_token_is_disconnected(
     viewers: Any, token: Any, cluster: Any, change: Callable[[], Any], code: int
 ) -> None:
     viewer = viewers(token=await in_thread(token)("viewer"))
@@ -89,7 +89,7 @@ async def test_token_that_was_limited_keeps_its_remaining_topics(viewers: Any, t
     ],
     ids=["revoked", "left the group", "account closed"],
 )
-async def test_rights_that_were_taken_away_end_a_socket_long_before_its_own_look(
+async def test_permission_change_closes_sockets_before_the_periodic_check(
     viewers: Any, token: Any, cluster: Any, change: Callable[[], Any], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "RECHECK_SECONDS", 3600)

@@ -1,4 +1,4 @@
-"""Sockets that come at once wait for few turns of the one thread; each is answered for itself, and by nothing old."""
+"""Concurrent snapshot requests share reads of the database thread; no request gets an outdated snapshot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Source:
-    """Something that is read, in a thread that can be held up."""
+    """A data source whose read blocks its thread until released."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -36,7 +36,7 @@ class Source:
         return answer
 
 
-async def test_equal_questions_of_one_turn_are_asked_once() -> None:
+async def test_equal_concurrent_requests_share_one_read() -> None:
     source = Source()
     ask = QueryBatcher(source.read)
     answers = await asyncio.gather(*(ask(key) for key in "abab"))
@@ -75,7 +75,7 @@ async def test_client_that_leaves_disconnects_no_other() -> None:
     assert await stays == ("a", 0)
 
 
-async def test_a_turn_is_short_enough_for_others_to_come_between(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reads_are_split_into_short_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
     take = QueryBatcher._in_turn
 
@@ -90,7 +90,7 @@ async def test_a_turn_is_short_enough_for_others_to_come_between(monkeypatch: py
     assert turns == [4, 4, 2]
 
 
-async def test_a_socket_looks_its_rights_up_once_when_it_comes_and_once_when_any_changed(
+async def test_permissions_are_read_on_connect_and_after_changes(
     viewers: Any, token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "RECHECK_SECONDS", 3600)
@@ -109,11 +109,11 @@ async def test_a_socket_looks_its_rights_up_once_when_it_comes_and_once_when_any
     assert await viewer.connect()
     await viewer.listen("policies")
     watch = recall._watches[asyncio.get_running_loop()]
-    while watch.number < number:  # it has looked
+    while watch.number < number:  # it has checked
         await asyncio.sleep(0.01)
     assert looks == []
     await in_thread(rights_changed)()
     while not looks:
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)  # several looks of the watch
+    await asyncio.sleep(0.1)  # several checks of the watch
     assert len(looks) == 1

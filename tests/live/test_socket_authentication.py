@@ -1,4 +1,4 @@
-"""Only our own pages with a session, or a program with a token, get in; whoever may not look is told by the code."""
+"""Authentication of sockets: sessions from our own pages, tokens from programs, and the close codes of rejections."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 OURS = "http://testserver"
 
 
-async def test_a_person_on_our_own_page_gets_in(viewers: Any, cookie: Any, cluster: Any) -> None:
+async def test_session_on_our_own_page_is_accepted(viewers: Any, cookie: Any, cluster: Any) -> None:
     viewer = viewers(cookie=await in_thread(cookie)("ada", "viewer"), origin=OURS)
     assert await viewer.connect()
     await viewer.listen("cluster:lab")
     assert viewer.documents["cluster:lab"]["name"] == "lab"
 
 
-async def test_a_program_with_a_token_gets_in_and_the_offered_protocol_is_chosen(viewers: Any, token: Any) -> None:
+async def test_token_is_accepted_and_the_offered_protocol_selected(viewers: Any, token: Any) -> None:
     plaintext = await in_thread(token)("viewer")
     viewer = viewers(token=plaintext)
     assert await viewer.connect()
@@ -39,14 +39,12 @@ async def test_the_products_own_protocol_is_chosen_before_the_token(viewers: Any
     "origin",
     ["http://evil.example", "http://sub.testserver", "http://testserver:8000", "https://testserver", "null", "", None],
 )
-async def test_a_handshake_from_elsewhere_is_refused_even_with_a_good_cookie(
-    viewers: Any, cookie: Any, origin: str | None
-) -> None:
+async def test_foreign_origin_is_rejected_despite_a_valid_cookie(viewers: Any, cookie: Any, origin: str | None) -> None:
     viewer = viewers(cookie=await in_thread(cookie)("ada", "viewer"), origin=origin)
     assert not await viewer.connect()
 
 
-async def test_a_foreign_page_is_refused_even_with_a_good_token(viewers: Any, token: Any) -> None:
+async def test_foreign_origin_is_rejected_despite_a_valid_token(viewers: Any, token: Any) -> None:
     viewer = viewers(token=await in_thread(token)("viewer"), origin="http://evil.example")
     assert not await viewer.connect()
 

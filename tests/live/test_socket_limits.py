@@ -1,4 +1,4 @@
-"""No client, however wrong or slow, costs more than its share."""
+"""Limits per socket, user and address: sizes, rates, topics, connections and queues."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_flood_of_messages_ends_the_socket(viewer: Viewer) -> None:
         '{"action":"subscribe","topics":["\\ud800"]}',
     ],
 )  # fmt: skip
-async def test_a_wrong_message_is_answered_and_the_socket_lives_on(viewer: Viewer, text: str) -> None:
+async def test_invalid_message_gets_an_error_and_the_socket_stays_open(viewer: Viewer, text: str) -> None:
     await viewer.say(text)
     answer = await viewer.receive()
     assert (answer["type"], answer["revision"]) == ("error", 0)
@@ -69,12 +69,12 @@ async def test_an_unknown_topic_is_answered_by_name(viewer: Viewer, topic: str) 
     assert (answer["topic"], answer["type"], answer["data"]["code"]) == (topic, "error", "TopicUnknown")
 
 
-async def test_a_socket_has_so_many_topics_and_no_more(viewer: Viewer) -> None:
+async def test_topics_per_socket_are_limited(viewer: Viewer) -> None:
     await viewer.send("subscribe", *(f"cluster:c{i}" for i in range(sockets.MAX_TOPICS + 1)))
     assert (await viewer.receive())["data"]["code"] == "TooManyTopics"
 
 
-async def test_one_person_has_so_many_sockets_and_no_more(viewers: Any, token: Any, settings: Any) -> None:
+async def test_sockets_per_user_are_limited(viewers: Any, token: Any, settings: Any) -> None:
     settings.HETSCHED_SOCKETS_PER_USER = 2
     plaintext = await in_thread(token)("viewer")
     first, second, third, fourth = (viewers(token=plaintext) for _ in range(4))
@@ -86,7 +86,7 @@ async def test_one_person_has_so_many_sockets_and_no_more(viewers: Any, token: A
     await fourth.listen("policies")
 
 
-async def test_one_address_has_so_many_sockets_and_no_more(viewers: Any, token: Any, settings: Any) -> None:
+async def test_sockets_per_address_are_limited(viewers: Any, token: Any, settings: Any) -> None:
     settings.HETSCHED_SOCKETS_PER_ADDRESS = 2
     one, other = [await in_thread(token)("viewer") for _ in range(2)]
     near = "2001:db8::1", "2001:db8::2"  # one customer's /64
@@ -107,7 +107,7 @@ async def test_one_address_has_so_many_sockets_and_no_more(viewers: Any, token: 
     await again.listen("policies")
 
 
-async def test_strangers_leave_no_count_behind(viewers: Any, settings: Any) -> None:
+async def test_anonymous_sockets_leave_no_counter(viewers: Any, settings: Any) -> None:
     settings.HETSCHED_SOCKETS_PER_ADDRESS = 1
     for _ in range(3):
         stranger = viewers()
@@ -134,7 +134,7 @@ async def test_all_sockets_of_a_process_share_one_subscription(
     assert len(asked) == 1
 
 
-def test_a_reader_that_never_reads_holds_a_bounded_queue_and_is_owed_a_snapshot() -> None:
+def test_slow_reader_has_a_bounded_queue_and_gets_a_snapshot() -> None:
     listener = Listener()
     for topic in ("busy", "calm"):
         listener.revisions[topic] = 0
@@ -142,6 +142,6 @@ def test_a_reader_that_never_reads_holds_a_bounded_queue_and_is_owed_a_snapshot(
     for revision in range(1, 1000):
         listener.offer("busy", revision, f"b{revision}")
         assert len(listener.queue) <= QUEUE_EVENTS
-    # The oldest was dropped first: what stood first in the queue was the calm topic's event.
+    # The oldest event was dropped first; the first event in the queue was that of the calm topic.
     assert set(listener.stale) == {"busy", "calm"}
     assert msgspec.json.encode(list(listener.queue)) == b"[]"

@@ -1,4 +1,4 @@
-"""Whoever may act finds a button that says beforehand what follows; whoever may not finds none."""
+"""Action buttons with their confirmation texts, shown only to users with the permission."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def operator(browsing: Callable[..., Client]) -> Client:
 
 
 def buttons(client: Client, address: str) -> dict[str, dict[str, Any]]:
-    """Return the attributes of the page's own buttons that act, by their label."""
+    """Return the attributes of the page's own action buttons by label."""
     page = main_of(client.get(address).content.decode())
     found = {}
     for attributes, label in re.findall(r"<button [^>]*?(data-act=[^>]*)>([^<]*)</button>", page):
@@ -46,7 +46,7 @@ def buttons(client: Client, address: str) -> dict[str, dict[str, Any]]:
 
 
 def pressed(client: Client, button: dict[str, Any], **fields: Any) -> Any:
-    """Do what the dialog does."""
+    """Send the request of the dialog."""
     return client.post(
         button["act"], {**button["body"], "reason": "new fan", **fields}, content_type="application/json",
         headers={"If-Match": button["etag"]},
@@ -69,10 +69,10 @@ def test_cordon_lists_remaining_pods_and_lost_capacity(fleet: Cluster, operator:
     )
     assert pressed(operator, cordon).status_code == 200
     assert "Uncordon" in buttons(operator, "/nodes/n1/gpu/")
-    assert pressed(operator, cordon).status_code == 412  # somebody was faster
+    assert pressed(operator, cordon).status_code == 412  # another user was faster
 
 
-def test_a_card_and_a_zone_go_into_maintenance_from_their_tabs(fleet: Cluster, operator: Client) -> None:
+def test_maintenance_is_started_from_the_tabs_of_gpus_and_zones(fleet: Cluster, operator: Client) -> None:
     a_workload_on_card_0(fleet)
     card = buttons(operator, "/nodes/n1/gpu/")["Start maintenance…"]
     assert card["text"].startswith(
@@ -89,7 +89,7 @@ def test_a_card_and_a_zone_go_into_maintenance_from_their_tabs(fleet: Cluster, o
     assert zones["End maintenance"]["body"] == {"action": "end-maintenance", "zone": "node-1"}
 
 
-def test_an_override_is_taken_back_where_it_is_shown(fleet: Cluster, operator: Client) -> None:
+def test_override_is_removed_from_its_page(fleet: Cluster, operator: Client) -> None:
     override = buttons(operator, "/nodes/n1/")["Override fact…"]
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     assert pressed(operator, override, fact="isa", value="rv64gc", until=until).status_code == 200

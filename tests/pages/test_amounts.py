@@ -1,4 +1,4 @@
-"""Amounts are rounded for reading and keep their unit."""
+"""Formatting of amounts: rounding and units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_amounts(resource: str, amount: int, words: str) -> None:
     assert amount_words(resource, amount) == words
 
 
-def test_unknown_stays_unknown() -> None:
+def test_unknown_amount_is_shown_as_unknown() -> None:
     assert mib_words(None) is None
     assert percent(None) == "–"
     assert use("cpu", 0, 0)["ratio"] is None
@@ -37,5 +37,5 @@ def test_unknown_stays_unknown() -> None:
         (7199, "2 h"), (3661, "1 h 2 min"), (86_399, "1 d"), (90_061, "1 d 2 h"), (0.1 + 0.2 + 59.7, "1 min"),
     ],
 )  # fmt: skip
-def test_time_span_is_never_less_than_it_is(seconds: float, words: str) -> None:
+def test_time_spans_are_rounded_up(seconds: float, words: str) -> None:
     assert duration(seconds) == words

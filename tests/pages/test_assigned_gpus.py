@@ -1,4 +1,4 @@
-"""Where another device plugin chooses, the console says what was granted, what was given and what does not add up."""
+"""GPUs chosen by another device plugin: the console shows grants, assignments and conflicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .reading import main_of
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """Return a cluster of one node with three cards, of which `p` was granted the first and `q` the second."""
+    """Return a cluster of one node with three GPUs, of which `p` was granted the first and `q` the second."""
     made = a_cluster(a_node("n1").having(gpus=tuple(a_card(index, uuid=f"GPU-{index}") for index in range(3))))
     for index, name in enumerate(("p", "q")):
         submitted(made, a_pod(name).gpu())
@@ -72,7 +72,7 @@ def test_node_without_an_agent_shows_no_assignment(viewer: Client, cluster: Clus
     assert "not allocated yet" not in text
 
 
-def test_rest_says_the_same(viewer: Client, cluster: Cluster) -> None:
+def test_rest_has_the_same_assignments(viewer: Client, cluster: Cluster) -> None:
     report_devices(cluster, p="GPU-2")
     cards: list[dict[str, Any]] = viewer.get("/api/v1/nodes/n1/gpu/").json()["cards"]
     assert [card["holders"] for card in cards] == [

@@ -1,4 +1,4 @@
-"""The pictures of the balance page: dots where CPU and memory put them, and the line of the figures that were taken."""
+"""The charts of the balance page: dots by CPU and memory, and the line of recorded values."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def took(cluster: Cluster, minutes: int, balance: float) -> None:
     Measure.objects.create(cluster=cluster, at=at, figures=figures)
 
 
-def test_a_dot_lies_where_cpu_and_memory_put_it() -> None:
+def test_dot_is_positioned_by_cpu_and_memory() -> None:
     # 25 % of CPU from the left, 60 % of memory from below: 100 - 60 = 40 from above
     (dot,) = dots([a_row("n1", 0.25, 0.6), a_row("unknown", None, 0.5)])
     assert (dot.name, dot.x, dot.y) == ("n1", 25.0, 40.0)
 
 
 def test_only_the_least_even_carry_their_names() -> None:
-    # Five at one place: the first name stands beside its dot, the next a line above, the third a line below.
+    # Five at one place: the first name is next to its dot, the next a line above, the third a line below.
     heights = [dot.name_y for dot in dots([a_row(f"n{one}", 0.5, 0.5) for one in range(5)])]
     assert heights == [50, 46, 54, None, None]
     # Far from each other, each has its own height.
@@ -44,19 +44,19 @@ def test_only_the_least_even_carry_their_names() -> None:
 
 
 @pytest.mark.django_db
-def test_the_line_goes_from_the_oldest_figure_to_the_latest(cluster: Cluster) -> None:
+def test_line_starts_at_the_oldest_value(cluster: Cluster) -> None:
     assert trend(cluster, timezone.now()) is None
     for minutes, balance in ((20, 1.0), (10, 0.875), (0, 0.75), (60 * 25, 0.1)):
         took(cluster, minutes, balance)
     found = trend(cluster, timezone.now())
     assert found is not None
-    # what is older than a day is left out; from 0.75 to 1, 0.875 lies half-way
+    # values older than a day are left out; from 0.75 to 1, 0.875 is half-way
     assert found.low == 0.75
     assert found.line == f"0.0,0.0 {WIDTH / 2:.1f},{HEIGHT / 2:.1f} {WIDTH:.1f},{HEIGHT:.1f}"
 
 
 @pytest.mark.django_db
-def test_the_page_has_a_dot_a_node_and_says_so_in_words(viewer: Client) -> None:
+def test_page_has_one_dot_per_node_and_a_text_alternative(viewer: Client) -> None:
     a_cluster(a_node("n1"), a_node("n2"), running=(a_pod("r").cpu(2).running_on("n1"),))
     page = viewer.get("/balance/").content.decode()
     assert len(re.findall(r'<circle cx="[0-9.]+" cy="[0-9.]+" r="1.3"', page)) == 2

@@ -1,4 +1,4 @@
-"""The balance page: what is requested beside what is measured, whose measurement it is, and when it counts no more."""
+"""The balance page: requested and measured use, the source of measurements, and their expiry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .reading import main_of
 
 
 def words(client: Client, address: str, language: str = "en") -> str:
-    """Return what a page says, without its tags."""
+    """Return the text of a page without its tags."""
     page = client.get(address, headers={"accept-language": language}).content.decode()
     body = main_of(page)
     return " ".join(re.sub(r"<[^>]+>", " ", body).split())
@@ -46,7 +46,7 @@ def test_both_are_shown_with_the_source(viewer: Client, measured: Collector) -> 
     assert re.search(r"prom prometheus-load 1 node stale", text)
 
 
-def test_each_figure_is_explained_where_they_differ(viewer: Client, measured: Collector) -> None:
+def test_different_values_are_explained(viewer: Client, measured: Collector) -> None:
     placed(measured.cluster, "n1", a_pod("late").cpu(1))
     text = words(viewer, "/nodes/n1/balance/")
     # 6 of 8 CPUs in the sample, 1 placed since: 7 of 8 are counted, where 3 are requested.
@@ -59,7 +59,7 @@ def test_each_figure_is_explained_where_they_differ(viewer: Client, measured: Co
     assert "CPU use in the latest sample: 75 %." in words(viewer, "/nodes/n1/")
 
 
-def test_a_silent_source_is_said_to_be(viewer: Client, measured: Collector) -> None:
+def test_silent_source_is_reported(viewer: Client, measured: Collector) -> None:
     note_failure(measured, "HostUnreachable", "prom:9090 does not answer", now=timezone.now())
     text = words(viewer, "/balance/")
     assert "by requests: 2 nodes have no current sample" in text
@@ -75,8 +75,8 @@ def minutes_ago(minutes: int) -> str:
     return rfc3339(timezone.now() - timedelta(minutes=minutes))
 
 
-def test_measured_is_the_sample_on_both_pages_whatever_was_placed_since(viewer: Client, db: None) -> None:
-    # 1 of 8 CPUs in use when it was sampled; a pod of 4 CPUs came afterwards and counts beside the sample.
+def test_measured_use_is_the_sample_on_both_pages(viewer: Client, db: None) -> None:
+    # 1 of 8 CPUs in use at the time of the sample; a pod of 4 CPUs came afterwards and is added to the sample.
     cluster = a_cluster(a_node("n1").using(minutes_ago(1), cpu="1"))
     assert re.search(r"CPU 8 0 % 0 12 % 1 · 1 node 12 %", words(viewer, "/balance/"))
     placed(cluster, "n1", a_pod("late").cpu(4))
@@ -84,7 +84,7 @@ def test_measured_is_the_sample_on_both_pages_whatever_was_placed_since(viewer: 
     assert re.search(r"cpu 8 50 % 4 12 % 1 6[23] %", words(viewer, "/nodes/n1/balance/"))
 
 
-def test_samples_that_stay_away_together_are_said_to_be_stale(viewer: Client, db: None) -> None:
+def test_missing_samples_are_reported_as_stale(viewer: Client, db: None) -> None:
     a_cluster(a_node("n1").using(minutes_ago(1), cpu="1"))
     assert "newest sample" in words(viewer, "/balance/")
     assert "older than" not in words(viewer, "/balance/")
@@ -104,10 +104,10 @@ def test_without_a_source_requests_count(viewer: Client, cluster: Cluster) -> No
     assert "No metric source is configured for this cluster" in words(viewer, "/balance/")
 
 
-def test_without_a_cluster_there_is_a_way_to_one(viewer: Client) -> None:
+def test_page_without_a_cluster_links_to_the_form(viewer: Client) -> None:
     assert "No clusters" in words(viewer, "/balance/")
 
 
-def test_a_cluster_without_nodes_says_so(viewer: Client, db: None) -> None:
+def test_cluster_without_nodes_is_reported(viewer: Client, db: None) -> None:
     Cluster.objects.create(name="bare")
     assert "This cluster has no nodes." in words(viewer, "/balance/")

@@ -1,6 +1,6 @@
-"""The audit trail is said in Chinese but for its codes: kinds, names of details, reasons and changes of the product.
+"""The Chinese audit trail: kinds, names of details, reasons and changes are translated, codes are not.
 
-Rule: the names of details and the kinds are found in the source, where entries are recorded; each has its word.
+The kinds and the names of details are collected from the source, where entries are recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMED_DETAILS = {"details", "about"}
 
 
 def names_of_details() -> Iterator[str]:
-    """Yield the keys of what is recorded beside a reason."""
+    """Yield the keys of the details that are recorded with a reason."""
     for path in SOURCES:
         text = path.read_text()
         if "audit" not in text:
@@ -55,7 +55,7 @@ def _keys(found: ast.Dict) -> Iterator[object]:
 
 
 def kinds() -> set[str]:
-    """Return the kinds that entries are about: those that are named, and rows that are passed themselves."""
+    """Return the kinds of objects in entries: named ones, and those of rows that are passed themselves."""
     named = r"""(?:obj=|about = |audited_as = )\(?"([a-z-]+)\""""
     found = {kind for path in SOURCES for kind in re.findall(named, path.read_text())}
     rows = {"cluster", "node", "policy", "policyrevision", "token", "workload", "hold"}
@@ -63,7 +63,7 @@ def kinds() -> set[str]:
     return found | rows
 
 
-def test_every_kind_and_every_name_of_a_detail_has_a_chinese_word() -> None:
+def test_every_kind_and_detail_name_is_translated() -> None:
     names = set(names_of_details()) | {"mostPriority", "submitsPerMinute", "quota", "true", "false"}
     assert len(names) > 40
     assert len(kinds()) > 15
@@ -91,7 +91,7 @@ def test_changes_are_in_the_language_of_the_reader(details: dict[str, object], e
         assert changed(details) == said
 
 
-def test_entries_keep_their_codes_and_say_the_rest(browsing: Callable[..., Client], cluster: Cluster) -> None:
+def test_codes_of_entries_are_not_translated(browsing: Callable[..., Client], cluster: Cluster) -> None:
     cordon(cluster, "n1", actor=ALICE, reason="fan & noise")
     set_default_policy(cluster, "binpack", actor=ALICE, reason="-")
     cancel(submitted(cluster, a_pod("p")), actor=ALICE, reason="-")

@@ -1,4 +1,4 @@
-"""Over every page of a live cluster: since when it is stale and why, and in whose shadow it is followed."""
+"""The banner over all pages of a live cluster: since when and why it is stale, and its shadow mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGES = ("/", "/nodes/", "/nodes/n1/", "/workloads/", "/decisions/", "/what-if/"
 
 @pytest.fixture
 def live(db: None) -> Cluster:
-    """Return a live cluster that was heard of three minutes ago."""
+    """Return a live cluster whose last update is three minutes old."""
     cluster = a_cluster(a_node("n1"), name="live")
     Cluster.objects.update(kind=ClusterKind.KUBERNETES)
     Connection.objects.create(cluster=cluster)
@@ -31,7 +31,7 @@ def live(db: None) -> Cluster:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_stale_cluster_says_so_on_every_page(page: str, live: Cluster, viewer: Client) -> None:
+def test_every_page_reports_a_stale_cluster(page: str, live: Cluster, viewer: Client) -> None:
     text = viewer.get(page).content.decode()
     assert 'id="stale" class="stale" role="alert" data-topic="watch:live">' in text
     assert "connection &lt;refused&gt;" in text

@@ -1,4 +1,4 @@
-"""The page of clusters begins with what is wrong, and says what to do about it."""
+"""The clusters page lists problems first, each with a remedy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def live(cluster: Cluster) -> Connection:
     )
 
 
-def test_where_all_is_well_it_says_so(viewer: Client, cluster: Cluster) -> None:
+def test_healthy_clusters_are_reported(viewer: Client, cluster: Cluster) -> None:
     shown = words(viewer, "/clusters/")
     assert "No problems" in shown
     assert f"Invariants works all {len(CHECKED)} rules hold" in shown
@@ -47,7 +47,7 @@ def test_where_all_is_well_it_says_so(viewer: Client, cluster: Cluster) -> None:
 
 def test_workers_of_this_server_lead_offline_clusters(viewer: Client, live: Connection) -> None:
     shown = words(viewer, "/clusters/")
-    # `fleet` came from a file, `prod` is a live cluster that no scheduler has taken the lead of.
+    # `fleet` came from a file; `prod` is a live cluster whose lease no scheduler has acquired.
     assert shown.count("Scheduling leader the workers of this server") == 1
     assert shown.count("Scheduling leader none yet") == 1
 
@@ -57,7 +57,7 @@ def test_page_polls_because_no_topic_reports_a_stopped_component(viewer: Client,
     assert "data-every" not in viewer.get("/nodes/").content.decode()
 
 
-def test_problems_come_first_with_a_remedy(viewer: Client, cluster: Cluster) -> None:
+def test_problems_are_first_with_a_remedy(viewer: Client, cluster: Cluster) -> None:
     cordon(cluster, "n1", actor=SYSTEM, reason="fan")
     counters.put(figures.VIOLATIONS, {("I3",): 2})
     shown = words(viewer, "/clusters/")

@@ -1,4 +1,4 @@
-"""What a kubelet contradicted is shown where somebody decides by it: the node, the decision, REST and a what-if."""
+"""Facts contradicted by a kubelet are shown with the node, the decision, REST and a what-if."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOUBT = FactConflict("numa", "2026-11-21T10:00:00Z", "default/p", "TopologyAffin
 
 @pytest.fixture
 def doubted(cluster: Cluster) -> Node:
-    """Have the zones of n1 in doubt, and an owner that keeps off it."""
+    """Mark the zones of n1 as contradicted, and put an owner into back-off there."""
     node = Node.objects.get(cluster=cluster, name="n1")
     node.doubts = (DOUBT,)
     node.save(update_fields=["doubts"])
@@ -45,7 +45,7 @@ def test_node_shows_contradicted_facts_and_avoiding_owners(viewer: Client, doubt
     assert (
         "Facts contradicted by the kubelet numa since 2026-11-21T10:00:00Z : default/p, TopologyAffinityError" in shown
     )
-    assert "no <b>locality</b>" in shown  # as it was told, not as markup
+    assert "no <b>locality</b>" in shown  # as text, not as markup
     assert "Pods kept off after kubelet rejections Job/red: TopologyAffinityError (1), retried at" in shown
 
 
@@ -65,7 +65,7 @@ def test_rest_returns_the_same_contradictions(viewer: Client, doubted: Node) -> 
     ]
 
 
-def test_a_placement_there_says_that_it_rests_on_it(viewer: Client, cluster: Cluster, doubted: Node) -> None:
+def test_placement_names_the_contradicted_fact(viewer: Client, cluster: Cluster, doubted: Node) -> None:
     placed(cluster, "n1", a_pod("a"))
     decision = Decision.objects.get()
     assert "Node facts that kubelets contradicted" in words(viewer, f"/decisions/{decision.pk}/")

@@ -1,4 +1,4 @@
-"""An empty page says which it is: nothing exists yet, a filter hides all, or this server is not set up for it."""
+"""An empty list names its cause: no objects yet, a filter without matches, or a feature that is not configured."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .reading import main_of
 
 
 @pytest.mark.parametrize("address", ["/", "/nodes/", "/workloads/", "/decisions/", "/what-if/"])
-def test_without_a_cluster_each_page_says_how_to_get_one(viewer: Client, db: None, address: str) -> None:
+def test_every_page_without_a_cluster_explains_how_to_add_one(viewer: Client, db: None, address: str) -> None:
     answer = viewer.get(address)
     assert answer.status_code == 200
     assert "hetsched cluster import NAME -f FILE" in answer.content.decode()
 
 
-def test_nothing_yet_and_nothing_found_differ(viewer: Client, cluster: Cluster) -> None:
+def test_empty_list_and_filter_without_matches_differ(viewer: Client, cluster: Cluster) -> None:
     said = {
         "/nodes/?q=zzz": "No nodes match the filter.",
         "/workloads/": "No workloads yet.",

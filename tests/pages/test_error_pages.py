@@ -1,4 +1,4 @@
-"""What goes wrong is told in words, with the request id, in the form the caller reads."""
+"""Error pages and documents have a message, the request ID and the format of the client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_not_found_page_of_a_viewer_has_links(viewer: Client, browsing: Callable
         assert '<nav class="places"' not in other.get("/nowhere/").content.decode()
 
 
-def test_the_icon_is_where_browsers_look_for_it(db: None) -> None:
+def test_favicon_is_served_at_its_default_path(db: None) -> None:
     answer = Client().get("/favicon.ico")
     assert (answer.status_code, answer["Location"]) == (302, "/static/img/mark.svg")
 
@@ -54,7 +54,7 @@ def test_an_unknown_address_below_api_stays_a_document(viewer: Client, db: None)
     assert (answer.status_code, answer["Content-Type"]) == (404, "application/problem+json")
 
 
-def test_a_failure_of_our_own_needs_no_database(
+def test_internal_error_page_needs_no_database(
     viewer: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
     def fail(*_: object) -> None:

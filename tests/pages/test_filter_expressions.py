@@ -1,4 +1,4 @@
-"""A filter says what rows it keeps, by the lattice where instruction sets are compared, and where it cannot be read."""
+"""Filter expressions select rows, compare instruction sets by the lattice, and report the position of syntax errors."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def holds(text: str, **values: Any) -> bool:
 @pytest.mark.parametrize(
     ("text", "values", "expected"),
     [
-        ("isa>=rv64gc", {"isa": "rv64imafdcv_zicsr_zifencei"}, True),  # v on top of what is asked
+        ("isa>=rv64gc", {"isa": "rv64imafdcv_zicsr_zifencei"}, True),  # v in addition to the requested set
         ("isa>=rv64gcv", {"isa": "rv64gc"}, False),
-        ("isa>=rva22u64", {"isa": "x86-64-v4"}, False),  # another architecture never covers
+        ("isa>=rva22u64", {"isa": "x86-64-v4"}, False),  # another architecture is never a superset
         ("isa>=x86-64-v2", {"isa": "x86-64-v3+avx512f"}, True),
         ("isa<=x86-64-v2", {"isa": "x86-64-v3"}, False),
         ("isa<=x86-64-v3", {"isa": "x86-64-v2"}, True),
@@ -53,7 +53,7 @@ def holds(text: str, **values: Any) -> bool:
         ("state=cordoned", {"state": "cordoned"}, True),
         ("state!=cordoned", {"state": "cordoned"}, False),
         ("-state=cordoned", {"state": "ready"}, True),
-        ("state = ready , pods > 2", {"state": "ready", "pods": 3}, False),  # `,` is a word of its own, in no name
+        ("state = ready , pods > 2", {"state": "ready", "pods": 3}, False),  # `,` is a token, and part of no name
         ("state = ready pods > 2", {"state": "ready", "pods": 3}, True),
         ("cpu>80%", {"cpu": 0.81}, True),
         ("cpu>80", {"cpu": 0.8}, False),
@@ -75,7 +75,7 @@ def holds(text: str, **values: Any) -> bool:
         ("age<5m", {"age": timezone.now() - timedelta(minutes=6)}, False),
     ],
 )
-def test_rows_are_kept_by_the_expression(text: str, values: dict[str, Any], expected: bool) -> None:
+def test_expression_filters_rows(text: str, values: dict[str, Any], expected: bool) -> None:
     assert holds(text, **{"name": "n", **values}) is expected
 
 
@@ -107,7 +107,7 @@ def test_a_suggested_expression_can_be_read() -> None:
     assert len(read(refused.value.problem.instead, FIELDS)) == 2
 
 
-def test_the_database_is_asked_the_same() -> None:
+def test_database_filter_equals_the_expression() -> None:
     found = condition(read("state=ready,cordoned -pods>=3 name=a* word", FIELDS), lambda word: Q(name__icontains=word))
     wanted = (
         (Q(state="ready") | Q(state="cordoned"))
@@ -121,13 +121,13 @@ def test_the_database_is_asked_the_same() -> None:
 @pytest.mark.parametrize(
     "text", ["", "   ", '"', "-", "=", ">=", "a=b=c", "((", 'name="', "x" * 1000, "-" * 50, "\\", "%s"]
 )
-def test_no_text_breaks_it(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_rejected(text: str) -> None:
     with suppress(InvalidExpression):
         assert holds(text, name="n") in (True, False)
 
 
 @pytest.mark.parametrize("text", ["age>999999w", "age<999999w", "age>999999d"])
 def test_an_age_before_the_first_date_is_the_longest_one(text: str) -> None:
-    """It was an overflow, answered with status 500."""
+    """Regression: it was an overflow, which returned status 500."""
     assert holds(text, age=timezone.now()) is text.startswith("age<")
     assert condition(read(text, FIELDS), lambda word: Q())

@@ -1,4 +1,4 @@
-"""Holds are shown with what they keep of which nodes, and end by a button of those whose they are."""
+"""Holds are shown with their reserved capacity and nodes; their owners end them by a button."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def owner_of_the_latest() -> str:
     return f"user:{User.objects.latest('id').pk}"
 
 
-def test_a_list_without_holds_leads_to_a_what_if(viewer: Client, cluster: Cluster) -> None:
+def test_empty_list_links_to_a_what_if(viewer: Client, cluster: Cluster) -> None:
     assert "No holds." in words(viewer, "/holds/")
 
 
@@ -63,7 +63,7 @@ def test_hold_shows_its_capacity_and_use(viewer: Client, cluster: Cluster) -> No
     assert f"hetsched submit --hold {row.pk}" in shown
 
 
-def test_its_owner_and_operators_may_end_it(browsing: Callable[..., Client], cluster: Cluster) -> None:
+def test_owner_and_operators_may_end_a_hold(browsing: Callable[..., Client], cluster: Cluster) -> None:
     owner = browsing("submitter")
     address = f"/holds/{held(cluster, owner_of_the_latest()).pk}/"
     assert "Cancel hold…" in words(owner, address)
@@ -72,7 +72,7 @@ def test_its_owner_and_operators_may_end_it(browsing: Callable[..., Client], clu
     assert "Cancel hold…" not in words(browsing("viewer"), address)
 
 
-def test_one_that_is_over_says_why_and_has_no_buttons(browsing: Callable[..., Client], cluster: Cluster) -> None:
+def test_ended_hold_has_a_reason_and_no_buttons(browsing: Callable[..., Client], cluster: Cluster) -> None:
     row = held(cluster)
     cancel_hold(row, actor=ALICE, reason="not today")
     shown = words(browsing("operator"), f"/holds/{row.pk}/")
@@ -81,7 +81,7 @@ def test_one_that_is_over_says_why_and_has_no_buttons(browsing: Callable[..., Cl
     assert "Cancel hold…" not in shown
 
 
-def test_a_node_shows_room_that_is_kept_as_such(viewer: Client, cluster: Cluster) -> None:
+def test_node_shows_held_capacity(viewer: Client, cluster: Cluster) -> None:
     row = held(cluster)
     for tab in ("gpu", "numa", "pods"):
         page = viewer.get(f"/nodes/n1/{tab}/").content.decode()
@@ -90,7 +90,7 @@ def test_a_node_shows_room_that_is_kept_as_such(viewer: Client, cluster: Cluster
     assert "cpu-cell owner-1 room" in viewer.get("/nodes/n1/numa/").content.decode()
 
 
-def test_a_workload_says_that_its_room_was_kept(viewer: Client, cluster: Cluster) -> None:
+def test_workload_shows_its_hold(viewer: Client, cluster: Cluster) -> None:
     row = held(cluster, "somebody")
     workload = submitted(cluster, a_pod("release"), owner="somebody", hold=row.pk)
     assert f"Hold reserved by hold {row.pk}" in words(viewer, f"/workloads/{workload.pk}/")
@@ -100,7 +100,7 @@ def test_a_workload_says_that_its_room_was_kept(viewer: Client, cluster: Cluster
 @pytest.mark.parametrize(
     ("reason", "shown"), [("its pod came", "used by its pod"), ("hold used", "no longer reserved")]
 )
-def test_room_that_was_not_needed_is_not_said_to_be_given(
+def test_unused_capacity_of_a_hold_is_not_shown_as_used(
     viewer: Client, cluster: Cluster, reason: str, shown: str
 ) -> None:
     row = held(cluster)
@@ -109,7 +109,7 @@ def test_room_that_was_not_needed_is_not_said_to_be_given(
     assert shown in words(viewer, f"/holds/{row.pk}/")
 
 
-def test_search_and_audit_lead_to_it(browsing: Callable[..., Client], cluster: Cluster) -> None:
+def test_search_and_audit_link_to_the_hold(browsing: Callable[..., Client], cluster: Cluster) -> None:
     row = held(cluster)
     operator = browsing("operator")
     assert f"/holds/{row.pk}/" in operator.get("/search/?q=release").content.decode()

@@ -1,6 +1,6 @@
-"""Sixty hostile strings in every name, label, annotation and message, on every page: shown as they are written.
+"""Sixty hostile strings in every name, label, annotation and message, on every page, are shown unchanged.
 
-Checked here: what the server sends. What a browser makes of it: `tests/browser/test_hostile_text.py`.
+Checked here: the markup of the server. Its rendering in a browser: `tests/browser/test_hostile_text.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIVE_MARKUP = re.compile(
 
 
 def scene() -> list[str]:
-    """Return the addresses of pages about a cluster in which every text is hostile; names are set past the checks."""
+    """Return the addresses of pages about a cluster in which every text is hostile; names bypass validation."""
     cluster = a_cluster(*(a_node(f"n{at:02}") for at in range(len(HOSTILE))))
     for node, text in zip(Node.objects.order_by("name"), HOSTILE, strict=True):
         whole = a_node("x").labelled({"hetsched.io/pool": text, "team": text}).tainted("key", text)
@@ -91,7 +91,7 @@ def addresses(workload: Workload) -> Iterator[str]:
     yield from (f"/search/?q={quote(text)}" for text in HOSTILE[::6])
 
 
-def test_no_page_runs_or_hides_any_of_it(db: Any, browsing: Callable[..., Client]) -> None:
+def test_no_page_runs_or_hides_hostile_text(db: Any, browsing: Callable[..., Client]) -> None:
     client = browsing("operator", is_superuser=True, is_staff=True)
     for address in scene():
         answer = client.get(address)
@@ -115,6 +115,6 @@ def test_invisible_characters_are_shown_by_name(hidden: str, shown: str) -> None
     assert visible(hidden) == shown
 
 
-def test_letters_of_all_directions_and_emoji_stay(db: Any) -> None:
+def test_letters_of_all_directions_and_emoji_are_unchanged(db: Any) -> None:
     for text in ("שלום", "مرحبا", "漢字", "👩‍👩‍👧‍👦"):
         assert visible(text) == text

@@ -1,4 +1,4 @@
-"""Filter, order and columns stand in the address; a choice of columns also stays with the browser."""
+"""Filter, order and columns are in the address; a choice of columns also stays in the browser."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def heads(page: str) -> list[str]:
     return re.findall(r"<th scope=\"col\"[^>]*>(?:<a[^>]*>)?([^<]+)", page)
 
 
-def test_columns_are_chosen_in_the_address_and_kept_by_the_browser(viewer: Client, cluster: Cluster) -> None:
+def test_columns_are_chosen_in_the_address_and_stored_in_the_browser(viewer: Client, cluster: Cluster) -> None:
     assert heads(viewer.get("/nodes/?columns=name~free.cpu").content.decode()) == ["Node", "Free CPUs"]
     assert heads(viewer.get("/nodes/").content.decode()) == ["Node", "Free CPUs"]
     assert len(heads(viewer.get("/workloads/").content.decode())) != 2
-    # A form without a script sends each column by itself; the usual ones end the remembering.
+    # A form without a script sends each column by itself; the default ones clear the stored choice.
     usual = "&".join(f"column={name}" for name in ("name", "state", "pool", "isa", "cpu", "memory", "gpu", "pods"))
     viewer.get(f"/nodes/?{usual}")
     assert len(heads(viewer.get("/nodes/").content.decode())) == 8
@@ -33,7 +33,7 @@ def test_the_address_keeps_filter_and_columns_when_the_order_changes(viewer: Cli
     page = viewer.get("/nodes/?q=isa%3E%3Dx86-64-v2&columns=name~pods").content.decode()
     assert 'href="?q=isa%3E%3Dx86-64-v2&amp;sort=-pods&amp;columns=name~pods"' in page
     assert ">n1</a>" in page
-    assert ">n2</a>" not in page  # nobody stated its ISA
+    assert ">n2</a>" not in page  # its ISA is not reported
 
 
 def test_invalid_filter_shows_its_position_and_a_suggestion(viewer: Client, cluster: Cluster) -> None:
@@ -57,7 +57,7 @@ def test_values_that_only_the_data_knows_are_suggested(viewer: Client, cluster: 
             assert viewer.get(f"{address}?values={name}").status_code == 200
 
 
-def test_each_field_of_each_list_can_be_asked(viewer: Client, cluster: Cluster) -> None:
+def test_every_field_of_every_list_can_be_filtered(viewer: Client, cluster: Cluster) -> None:
     asked = {
         "/nodes/": "name=n* state=ready pool~a arch=x86 isa>=x86-64-v1 cpu<1 gpu<1 free.cpu>0 free.memory>1Mi "
         "free.gpu>0 total.cpu>0 total.memory>1 total.gpu>0 gpu.model!=zzz gpu.memory!=1 zones>=0 pods>=0 label:a!=b "

@@ -82,7 +82,7 @@ def test_node_says_which_gpu_is_in_maintenance_and_why(viewer: Client, serviced:
     assert "1 of 4 GPUs accept no new pods." in text
 
 
-def test_things_to_look_at_name_the_gpu_count_and_the_reason(viewer: Client, serviced: Cluster) -> None:
+def test_problem_list_names_the_gpu_count_and_the_reason(viewer: Client, serviced: Cluster) -> None:
     text = words(viewer, "/clusters/")
     assert "cards: 1 of 4 GPUs in maintenance" in text
     assert "new fan" in text
@@ -101,7 +101,7 @@ def test_end_of_a_maintenance_is_separated_from_its_label(browsing: Callable[...
     assert "<span>in maintenance, ends <time" in page
 
 
-def test_everything_is_back_when_the_maintenance_ends(viewer: Client, serviced: Cluster) -> None:
+def test_end_of_maintenance_restores_the_counts(viewer: Client, serviced: Cluster) -> None:
     maintain(serviced, "cards", "card", "1", None, actor=ALICE, reason="done")
     assert end_overrides(serviced.pk) == 0
     node = Node.objects.get(name="cards")

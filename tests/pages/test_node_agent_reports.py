@@ -1,4 +1,4 @@
-"""The node page tells what its agent says, since when, what of it does not count, and where containers really are."""
+"""The node page shows agent reports: their age, rejected facts, and the actual CPUs of containers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (MachineZone(0, "0-7"
 
 @pytest.fixture
 def reported_cluster(cluster: Cluster, settings: Any) -> Cluster:
-    """Have the agent of n1 report, and then lose a card."""
+    """Create a cluster whose agent of n1 reported, and then lost a GPU."""
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
     receive(cluster, message(REPORT))
     receive(cluster, message(msgspec.structs.replace(REPORT, gpus=CARDS[:1]), sequence=2))
@@ -79,7 +79,7 @@ def test_a_silent_agent_is_shown_on_every_tab(viewer: Client, reported_cluster: 
     assert "agent silent" in words(viewer, "/nodes/n1/gpu/")
 
 
-def test_pins_are_shown_as_granted_and_as_they_are(viewer: Client, reported_cluster: Cluster) -> None:
+def test_granted_and_actual_cpus_are_shown(viewer: Client, reported_cluster: Cluster) -> None:
     placed(reported_cluster, "n1", a_pod("a"))
     Pod.objects.filter(name="a").update(uid="uid-a")
     pins = (

@@ -1,4 +1,4 @@
-"""Each tab of a node shows what is known, by whom, and says unknown where nobody knows."""
+"""Each tab of a node shows its facts with their sources, and "unknown" for missing ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .reading import main_of
 
 
 def words(client: Client, address: str) -> str:
-    """Return the page's main part as plain words."""
+    """Return the text of the page's main part."""
     answer = client.get(address)
     assert answer.status_code == 200
     main = main_of(answer.content.decode())
@@ -43,7 +43,7 @@ def test_overview_names_the_fullest_resource(viewer: Client, cluster: Cluster) -
         ({"unschedulable": True}, "Marked unschedulable"),
     ],
 )
-def test_overview_says_why_nothing_comes(
+def test_overview_has_the_reason_for_no_new_pods(
     viewer: Client, cluster: Cluster, change: dict[str, bool], sentence: str
 ) -> None:
     Node.objects.filter(name="n2").update(**change)
@@ -72,7 +72,7 @@ def test_gpus_show_their_holders_and_shares(viewer: Client, cluster: Cluster) ->
     grant = Allocation(gpus=(CardGrant(index=1, milli=250, memory_mib=10240),))
     Reservation.objects.filter(pod=pod).update(allocation=grant)
     text = words(viewer, "/nodes/n1/gpu/")
-    # 1000 - 250 thousandths and 40 - 10 GiB are left of card 1.
+    # 1000 - 250 thousandths and 40 - 10 GiB are left of GPU 1.
     assert "default/notebook 250 ‰, 10 GiB 750 30 GiB 40 GiB" in text
     assert "0 A100-SXM4-40GB none 1000 40 GiB 40 GiB" in text
 
@@ -86,7 +86,7 @@ def test_zones_show_each_cpu_with_its_owner(viewer: Client, db: None) -> None:
     page = viewer.get("/nodes/n1/numa/").content.decode()
     cells = re.findall(r'<span class="cpu-cell([^"]*)" title="([^"]*)"', page)
     owner = "CPU {}: default/pinned"
-    # Hyper-threads of one core stand together: 0 and 2, then 1 and 3.
+    # Hyper-threads of one core are shown together: 0 and 2, then 1 and 3.
     assert [title for _, title in cells] == [owner.format(0), owner.format(2), "CPU 1: shared pool", "CPU 3: reserved"]
     assert [kind.strip() for kind, _ in cells] == ["owner-1", "owner-1", "", "reserved"]
     assert "2 of 4" in words(viewer, "/nodes/n1/numa/")
@@ -137,7 +137,7 @@ def test_memory_of_zones_is_unknown_where_pods_hold_memory_of_any_zone(viewer: C
     assert "0 B of 16 GiB" not in text
 
 
-def test_memory_of_a_zone_that_its_policy_does_not_count_is_not_said_to_be_free(viewer: Client, db: None) -> None:
+def test_uncounted_memory_of_a_zone_is_not_shown_as_free(viewer: Client, db: None) -> None:
     cluster = a_cluster(a_node("n1").zone("node-0", "0-3", memory="16Gi").zone("node-1", "4-7", memory="16Gi"))
     pods = placed(cluster, "n1", a_pod("first"), a_pod("second"))
     not_counted = Allocation(zones=(ZoneGrant("node-0", cpus="0,2", cpu_millis=2000),))
@@ -193,8 +193,8 @@ def words_of_error(client: Client, address: str) -> str:
     return answer.content.decode()
 
 
-def test_a_stale_sample_is_said_to_be_stale(viewer: Client, db: None) -> None:
-    # n1 was measured long ago and n2 just now, so the 2 requested CPUs of 8 count on n1, not the 6 measured.
+def test_stale_sample_is_marked(viewer: Client, db: None) -> None:
+    # n1 was measured long ago and n2 just now, so n1 uses its 2 requested of 8 CPUs instead of the 6 measured.
     now = rfc3339(timezone.now())
     nodes = (a_node("n1").using("2026-11-20T10:00:00Z", cpu="6"), a_node("n2").using(now, cpu="6"))
     a_cluster(*nodes, running=(a_pod("r").cpu(2).running_on("n1"),))

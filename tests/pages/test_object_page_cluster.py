@@ -1,4 +1,4 @@
-"""A pod, a decision and a workload have addresses without a cluster; what their pages lead to is of their own one."""
+"""Pages of pods, decisions and workloads have no cluster in their address; they link to their own cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.scenes import a_cluster, placed
 
 @pytest.fixture
 def addresses(db: None) -> list[str]:
-    """Return the pages of a pod of `second`; a page that names no cluster shows `first`."""
+    """Return the pages of a pod of `second`; a page without a cluster in its address shows `first`."""
     a_cluster(a_node("m1"), name="first")
     pod = placed(a_cluster(a_node("n1"), name="second"), "n1", a_pod("p"))[0]
     decision = Decision.objects.get(pod=pod).pk
@@ -36,6 +36,6 @@ def test_scripts_get_the_parameters_that_links_keep(viewer: Client, addresses: l
     assert "data-keep" not in viewer.get("/nodes/").content.decode()
 
 
-def test_search_stays_in_it(viewer: Client, addresses: list[str]) -> None:
+def test_search_stays_in_the_cluster(viewer: Client, addresses: list[str]) -> None:
     for address in addresses:
         assert '<input type="hidden" name="cluster" value="second">' in viewer.get(address).content.decode(), address

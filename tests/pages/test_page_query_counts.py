@@ -1,4 +1,4 @@
-"""The number of queries of a page does not grow with what it shows."""
+"""The number of queries of a page does not grow with the number of shown rows."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def queries(viewer: Client) -> Callable[[str], int]:
 def filled(viewer: Client, nodes: int, pods: int) -> Cluster:
     cluster = a_cluster(*(a_node(f"n{number}").gpus(2) for number in range(nodes)))
     placed(cluster, "n0", *(a_pod(f"p{number}").cpu("10m").memory("1Mi") for number in range(pods)))
-    viewer.get("/nodes/n0/")  # what the engine keeps of a cluster is folded once, by whoever comes first
+    viewer.get("/nodes/n0/")  # the scheduler cache of a cluster is built once, by the first request
     return cluster
 
 
-def test_few_queries_whatever_the_size(viewer: Client, queries: Callable[[str], int]) -> None:
+def test_query_count_is_independent_of_the_size(viewer: Client, queries: Callable[[str], int]) -> None:
     cluster = filled(viewer, nodes=2, pods=1)
     small = {address: queries(address) for address in ADDRESSES}
     cluster.delete()

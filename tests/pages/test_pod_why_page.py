@@ -1,4 +1,4 @@
-"""The why page of any pod, and a decision's page: what they say, for whom, and what is left of an expired one."""
+"""The why page of a pod and the page of a decision: texts, permissions, and the rest of an expired decision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decide(pod: Pod, seconds: int, *reasons: Reason, version: int = 1, top: tupl
 @pytest.fixture
 def waiting(db: Any) -> Pod:
     pod = submitted(a_cluster(a_node("n1").cpu(2)), a_pod("p").cpu("4")).pods.get()
-    # Two hours ago, so that what elapses while the test runs does not show.
+    # Two hours ago, so that the time of the test itself does not show.
     Pod.objects.filter(pk=pod.pk).update(created_at=timezone.now() - timedelta(hours=2))
     return Pod.objects.get()
 
@@ -69,7 +69,7 @@ def test_sections_of_the_decision_are_replaced_with_it(viewer: Client, waiting: 
     assert 'id="reasons" data-part' in text
 
 
-def test_a_score_says_which_plugins_did_not_take_part_in_it(viewer: Client, waiting: Pod) -> None:
+def test_score_lists_plugins_that_did_not_score(viewer: Client, waiting: Pod) -> None:
     rated = NodeOutcome("n1", waiting.key, True, None, (PluginScore("least-allocated", 0.5, 50.0, 1.0, 50.0),), 50.0, 1)
     made = decide(waiting, 720, top=(rated,))
     for address in (f"/why/{waiting.pk}/", f"/decisions/{made.pk}/"):
@@ -78,12 +78,12 @@ def test_a_score_says_which_plugins_did_not_take_part_in_it(viewer: Client, wait
         )
         assert found is not None, address
         left_out = found[1].split(", ")
-        # It asks for no instruction set and no card; what filters alone is not named.
+        # It requests no instruction set and no GPU; plugins that only filter are not named.
         assert "isa-match ×100" in left_out
         assert not any(name.startswith(("least-allocated", "resource-fit")) for name in left_out)
 
 
-def test_a_placed_pod_and_one_that_came_with_the_cluster_have_a_page(viewer: Client, cluster: Cluster) -> None:
+def test_placed_and_imported_pods_have_a_page(viewer: Client, cluster: Cluster) -> None:
     (pod,) = placed(cluster, "n1", a_pod("p"))
     assert "default/p placed" in viewer.get(f"/why/{pod.pk}/").content.decode()
     a_cluster(a_node("m1"), name="old", running=(a_pod("there").having(node_name="m1"),))
@@ -92,7 +92,7 @@ def test_a_placed_pod_and_one_that_came_with_the_cluster_have_a_page(viewer: Cli
     assert viewer.get("/why/999999/").status_code == 404
 
 
-def test_a_workload_leads_to_the_pod_that_keeps_it_from_running(viewer: Client, db: Any) -> None:
+def test_workload_links_to_its_blocking_pod(viewer: Client, db: Any) -> None:
     workload = submitted(a_cluster(), a_pod("a"), a_pod("b"))
     stuck = workload.pods.get(name="b")
     decide(stuck, 1, FULL)
@@ -109,7 +109,7 @@ def test_two_decisions_are_compared(viewer: Client, waiting: Pod) -> None:
     assert "Decision 99 does not exist." in viewer.get(f"/decisions/{second.pk}/?with=99").content.decode()
 
 
-def test_an_expired_decision_answers_gone_with_its_summary(viewer: Client, cluster: Cluster) -> None:
+def test_expired_decision_returns_410_with_its_summary(viewer: Client, cluster: Cluster) -> None:
     ForgottenDecision.objects.create(
         id=7, cluster=cluster, namespace="default", verdict="placed", summary="p went to n1", created_at=timezone.now()
     )

@@ -1,4 +1,4 @@
-"""The desk of one policy: its plugins as rows, its versions, and what each role may do there."""
+"""The policy page: its plugins as rows, its versions, and the permissions of each role."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def shown(client: Client, address: str) -> str:
 
 
 def data(page: str, name: str) -> Any:
-    """Return what the page hands to its scripts under this id."""
+    """Return the data that the page passes to its scripts under this ID."""
     found = re.search(rf'<script id="{name}" type="application/json">(.*?)</script>', page)
     assert found is not None
     return json.loads(found[1])
 
 
 def rows(page: str, part: str) -> list[str]:
-    """Return the names of the plugins in one list of the desk, in order."""
+    """Return the names of the plugins in one list of the page, in order."""
     inside = page.split(f'id="{part}"', 1)[1].split("</section>", 1)[0]
     return re.findall(r'data-plugin="([^"]+)"', inside)
 
@@ -72,7 +72,7 @@ def test_parameters_come_from_the_plugins_own_declarations(viewer: Client) -> No
     assert 'value="0.1"' in label[0]
     assert 'min="0.001" max="1"' in label[0]
     assert "Gain that scores 100" in label[0]
-    # gang declares a time in seconds: the unit stands beside the title.
+    # gang declares a time in seconds: the unit is next to the title.
     assert re.search(r'Time-out <span class="unit">s</span>', page)
 
 
@@ -138,7 +138,7 @@ def test_a_new_policy_begins_with_anothers_content(policy_admin: Client, viewer:
     assert policy_admin.get("/policies/nights/").status_code == 404
 
 
-def test_a_name_that_no_policy_can_have_is_refused_in_words(policy_admin: Client) -> None:
+def test_invalid_policy_name_is_rejected_with_a_message(policy_admin: Client) -> None:
     answer = policy_admin.get("/policies/?new=Batch+nights&from=binpack")
     assert answer.status_code == 404
     assert "Lower-case letters, digits and" in answer.content.decode()

@@ -1,6 +1,6 @@
-"""Scripts and templates keep to the page's policy: no markup from strings, no inline code, no code from strings.
+"""Scripts and templates follow the content security policy: no markup from strings, no inline code, no eval.
 
-Figures and times are written in the page's language, by one place (`draw.js`), not in the browser's.
+Numbers and times are formatted in the page's language by one module (`draw.js`), not in the browser's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_nothing_inline_and_nothing_unescaped(template: Path) -> None:
     assert not re.search(r"\|\s*safe\b|autoescape off|mark_safe", text)
 
 
-def test_pages_load_nothing_from_elsewhere() -> None:
+def test_pages_load_no_external_resources() -> None:
     for path in [*SCRIPTS, *TEMPLATES, *(ROOT / "static").rglob("*.css")]:
         foreign = re.findall(r"https?://[^\s\"'`)]+", path.read_text())
         assert [address for address in foreign if "www.w3.org" not in address] == [], path

@@ -1,4 +1,4 @@
-"""One search answers with places, nodes, pods, decisions, extensions, policies and clusters, as a page and as JSON."""
+"""Search returns pages, nodes, pods, decisions, extensions, policies and clusters, as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_nodes_and_places_are_found_by_name(viewer: Client, cluster: Cluster) ->
     assert "fleet" in {hit["title"] for hit in groups(viewer, "fleet")["Clusters"]}
 
 
-def test_an_extension_leads_to_the_nodes_that_have_it(viewer: Client, cluster: Cluster) -> None:
+def test_extension_links_to_its_nodes(viewer: Client, cluster: Cluster) -> None:
     label = "Extensions: nodes with the extension"
     hit = next(hit for hit in groups(viewer, "avx2")[label] if hit["title"] == "avx2")
     page = viewer.get(hit["url"]).content.decode()
     assert ">n1</a>" in page  # x86-64-v3 implies AVX2
     assert ">n2</a>" not in page
-    assert [one.name for one in find("vector aes", 3)] == ["zvkned"]  # by what it does
+    assert [one.name for one in find("vector aes", 3)] == ["zvkned"]  # by its purpose
 
 
 def test_empty_query_lists_the_places(viewer: Client, cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Everybody sees where they are signed in themselves, and ends any of it there."""
+"""Users see their own sessions and end them there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHROME = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, l
 
 @pytest.fixture
 def enter(db: None) -> Callable[[str, str], Client]:
-    """Return what signs somebody in with a browser of their own."""
+    """Return a function that logs a user in with a new browser."""
     viewers = Group.objects.get_or_create(name="viewer")[0]
 
     def sign_in(name: str, browser: str) -> Client:
@@ -33,7 +33,7 @@ def enter(db: None) -> Callable[[str, str], Client]:
     return sign_in
 
 
-def test_ones_own_are_listed_and_no_others(enter: Callable[[str, str], Client]) -> None:
+def test_only_own_sessions_are_listed(enter: Callable[[str, str], Client]) -> None:
     enter("bob", "Bob's browser")
     desk, _other = enter("ada", FIREFOX), enter("ada", "<script>alert(1)</script>")
     shown = words(desk, "/sessions/")
@@ -45,7 +45,7 @@ def test_ones_own_are_listed_and_no_others(enter: Callable[[str, str], Client]) 
     rows = {row.browser: row for row in BrowserSession.objects.filter(account__username="ada")}
     ends = [f'{{"id":"{row.name}"}}' in unescape(page) for row in (rows[FIREFOX], rows["<script>alert(1)</script>"])]
     assert ends == [False, True]  # the menu logs out of this one
-    assert not any(row.pk in page for row in rows.values())  # the whole digest is nobody's business
+    assert not any(row.pk in page for row in rows.values())  # the digest is never shown whole
 
 
 def test_missing_session_cannot_be_ended(enter: Callable[[str, str], Client]) -> None:

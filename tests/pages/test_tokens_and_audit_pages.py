@@ -63,7 +63,7 @@ def test_entries_have_actor_change_reason_and_previous_value(viewer: Client, act
     shown = words(viewer, "/audit/")
     assert "ada operator node.cordon fleet/n1 node fan & noise" in shown
     assert "cluster.policy fleet cluster fewer nodes hetsched → binpack" in shown
-    assert "workload.submit" not in shown  # on a tab of its own
+    assert "workload.submit" not in shown  # on a separate tab
     assert "workload.submit" in words(viewer, "/audit/?show=submissions")
     assert 'href="/nodes/n1/?cluster=fleet"' in viewer.get("/audit/").content.decode()
 
@@ -80,7 +80,7 @@ def test_entries_are_found_by_their_text(viewer: Client, acted: Cluster) -> None
     assert "No entries match the filter." in words(viewer, "/audit/?q=who%3Dbob")
 
 
-def test_the_trail_says_how_far_it_is_verified_and_when_it_was_changed(viewer: Client, acted: Cluster) -> None:
+def test_trail_shows_its_verified_range_and_changes(viewer: Client, acted: Cluster) -> None:
     assert "No entries are sealed yet" in words(viewer, "/audit/")
     sealed = seal_new(settled=timedelta(0))
     assert f"verified {sealed} of {sealed} entries sealed and verified, last verified" in words(viewer, "/audit/")

@@ -1,7 +1,7 @@
-"""No page that is read in Chinese has a sentence of English left, but for what is quoted as code.
+"""Chinese pages contain no English sentences except quoted code.
 
-Rule: a demo fleet has decided about its stream and about pods that are refused for every kind of reason, and people
-have acted on it. Every screen is read; a run of two English words is a sentence that nobody says in Chinese.
+The pages show a demo fleet with decisions, pods with every kind of rejection, and actions of users. Every page is read;
+a run of two English words counts as an untranslated sentence.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ POD = {
     "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
     "spec": {"containers": [{"name": "main", "image": "demo:1", "resources": {"requests": {"cpu": "1"}}}]},
 }  # fmt: skip
-# A pod for every way of being refused: by name what it asks for.
+# A pod for every kind of rejection, named after its request.
 REFUSED = {
     "everything": a_pod("everything").cpu(9999).memory("9999Gi"),
     "vector": a_pod("vector").isa("rv64gcv_zvkng_zvl1024b"),
@@ -62,7 +62,7 @@ REFUSED = {
 
 @pytest.fixture
 def fleet(db: None, settings: Any) -> Cluster:
-    """Return a demo fleet on which the stream, refused pods and people have left something on every page."""
+    """Return a demo fleet with objects of every kind on every page."""
     settings.SECRET_KEY_GIVEN = True
     settings.HETSCHED_CALLBACK_HOSTS = ["ci.example"]
     builtin_policies()
@@ -97,7 +97,7 @@ def fleet(db: None, settings: Any) -> Cluster:
 
 @pytest.fixture
 def addresses(fleet: Cluster) -> list[str]:
-    """Return every screen, and what is said of each refusal."""
+    """Return the addresses of every page, and of the page of each rejection."""
     decisions = Decision.objects.exclude(pod=None).select_related("pod")
     placed, refused = decisions.filter(verdict="placed").latest("id"), decisions.exclude(verdict="placed").latest("id")
     ids = {
@@ -112,7 +112,7 @@ def addresses(fleet: Cluster) -> list[str]:
     ]
 
 
-def test_every_screen_is_said_in_chinese(addresses: list[str], browsing: Callable[..., Client]) -> None:
+def test_every_page_is_translated(addresses: list[str], browsing: Callable[..., Client]) -> None:
     root = browsing(is_superuser=True)
     left = set()
     for address in addresses:

@@ -1,4 +1,4 @@
-"""The current view as CSV and JSON: every row of it, the shown columns, and nothing that a spreadsheet would run."""
+"""The current view as CSV and JSON: all its rows, the shown columns, and no spreadsheet formulas."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_an_empty_view_is_a_file_too(viewer: Client, cluster: Cluster, address: 
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "\n=1"])
-def test_a_text_that_begins_like_a_formula_is_made_harmless(text: str) -> None:
+def test_formulas_are_escaped(text: str) -> None:
     assert _harmless(text) == f"'{text}"
 
 
 @pytest.mark.parametrize("value", ["n1", "rv64gc", -1, 0.5, None, "a=b"])
-def test_other_values_stay(value: Any) -> None:
+def test_other_values_are_unchanged(value: Any) -> None:
     assert _harmless(value) == value
 
 

@@ -1,4 +1,4 @@
-"""Webhooks and deliveries are shown to those who submit, each their own, with the buttons that act on them."""
+"""Submitters see their own webhooks and deliveries, with the buttons that act on them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_viewer_gets_a_contact_instead_of_a_form(viewer: Client) -> None:
     assert 'href="/webhooks/"' not in viewer.get("/nodes/").content.decode()
 
 
-def test_without_a_host_to_call_the_page_says_why(submitter: Client, settings: Any) -> None:
+def test_page_without_allowed_hosts_has_a_reason(submitter: Client, settings: Any) -> None:
     settings.HETSCHED_CALLBACK_HOSTS = []
     shown = words(submitter, "/webhooks/")
     assert "HETSCHED_CALLBACK_HOSTS" in shown
@@ -58,7 +58,7 @@ def test_webhook_is_shown_with_its_events(submitter: Client, hook: Webhook) -> N
     assert "whsec_" not in page
 
 
-def test_one_that_was_paused_says_why(submitter: Client, hook: Webhook) -> None:
+def test_paused_webhook_has_a_reason(submitter: Client, hook: Webhook) -> None:
     Webhook.objects.update(enabled=False, paused_because="the endpoint responds with 410 Gone")
     shown = words(submitter, "/webhooks/")
     assert "paused the endpoint responds with 410 Gone" in shown

@@ -1,4 +1,4 @@
-"""Without the administration a server opens what stands in the tables of rights, and nothing of a framework."""
+"""A server without the administration serves only the routes of the permission tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def routes(patterns, before=""):
         else: yield route
 print(json.dumps(sorted(set(routes(get_resolver().url_patterns)))))
 """
-NOWHERE = {"^api/(?P<rest>.*)$", "^extender/(?P<rest>.*)$"}  # answer what is not there
+NOWHERE = {"^api/(?P<rest>.*)$", "^extender/(?P<rest>.*)$"}  # responds to missing addresses
 
 
 def test_its_routes_are_those_of_the_tables(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_its_routes_are_those_of_the_tables(tmp_path: Path) -> None:
     assert set(json.loads(done.stdout)) == expected | NOWHERE
 
 
-def test_with_a_provider_nothing_is_left_to_warn_about(tmp_path: Path) -> None:
+def test_provider_configuration_has_no_warnings(tmp_path: Path) -> None:
     provider = {
         "HETSCHED_OIDC_ISSUER": "https://id.example", "HETSCHED_OIDC_CLIENT_ID": "hetsched",
         "HETSCHED_OIDC_ROLES": "everyone=viewer", "HETSCHED_PASSWORDS": "0", "HETSCHED_ADMIN": "0",
@@ -53,7 +53,7 @@ def test_with_a_provider_nothing_is_left_to_warn_about(tmp_path: Path) -> None:
     assert "is not an https address" in plain.stderr
 
 
-def test_wherever_sockets_are_served_frames_are_small_and_not_compressed() -> None:
+def test_socket_frames_are_small_and_uncompressed() -> None:
     starts = (
         "Dockerfile",
         "docker-compose.yml",

@@ -1,4 +1,4 @@
-"""Which queue a task goes through, which process serves it, and how long a task may take."""
+"""Task queues: the queue of each task, the process that serves it, and the time limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def queues_of(command: tuple[str, ...] | list[str]) -> set[str]:
-    """Return the queues that a worker serves by its command line."""
+    """Return the queues that a worker serves according to its command line."""
     for place, word in enumerate(command):
         if word == "-Q":
             return set(command[place + 1].split(","))
@@ -38,7 +38,7 @@ def of_compose() -> list[set[str]]:
 
 @pytest.mark.parametrize("served", [of_standalone(1), of_standalone(3), of_compose()])
 def test_previews_have_a_process_of_their_own(served: list[set[str]]) -> None:
-    """Two previews took both processes of a standalone server, and no pod was decided for 80 s."""
+    """Regression: two previews took both processes of a standalone server, and no pod was decided for 80 s."""
     assert [queues for queues in served if "preview" in queues] == [{"preview"}]
     assert set().union(*served) == set(settings.CELERY_TASK_QUEUES)
 
@@ -53,7 +53,7 @@ def test_a_process_for_previews_runs_one_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("task", "queue"), [(dispatch.REPLAY, "preview"), (dispatch.SCHEDULE, "schedule"), (dispatch.BIND, "io")]
 )
-def test_a_wake_up_goes_through_the_queue_of_its_task(task: str, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wake_up_uses_the_queue_of_its_task(task: str, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[dict[str, Any]] = []
     monkeypatch.setattr(Signature, "apply_async", lambda self, **how: sent.append(how))
     dispatch.send(1, task)
@@ -72,7 +72,7 @@ def test_every_task_has_a_time_limit_below_the_redelivery_of_its_message() -> No
     assert app.tasks[dispatch.REPLAY].time_limit > settings.HETSCHED_REPLAY_SECONDS
 
 
-def test_the_canary_of_decisions_comes_several_times_before_readiness_turns_red() -> None:
+def test_decision_canary_is_sent_several_times_within_the_readiness_timeout() -> None:
     from web.api.monitoring.health import LATE_DECISIONS_SECONDS
 
     entry = settings.CELERY_BEAT_SCHEDULE["canary-schedule"]

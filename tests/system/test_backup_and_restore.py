@@ -144,7 +144,7 @@ def check(went_on: Any, came_back: Any, filled: Any) -> None:
     assert came_back["installation"] != went_on["installation"]
 
 
-def test_a_new_database_goes_on_where_the_backup_was_taken(tmp_path: Path) -> None:
+def test_new_database_continues_from_the_backup(tmp_path: Path) -> None:
     one, other, file = Server(tmp_path / "one"), Server(tmp_path / "other"), tmp_path / "backup.gz"
     filled = one.filled()
     one.hetsched("backup", file)

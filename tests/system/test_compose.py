@@ -151,7 +151,7 @@ def test_memory_for_files_is_bounded_and_ports_are_published_on_the_loopback() -
     assert SERVICES["redis"]["tmpfs"]
 
 
-def test_redis_asks_for_a_password() -> None:
+def test_redis_requires_a_password() -> None:
     command = SERVICES["redis"]["command"]
     assert interpolated(command[command.index("--requirepass") + 1]) == GIVEN["REDIS_PASSWORD"]
     assert interpolated(SERVICES["redis"]["environment"]["REDISCLI_AUTH"]) == GIVEN["REDIS_PASSWORD"]

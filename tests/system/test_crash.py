@@ -32,7 +32,7 @@ LONGEST_RECOVERY_SECONDS = 60  # a few seconds on an idle machine
     "backend",
     ["sqlite-valkey", pytest.param("postgres-redis", marks=pytest.mark.needs("postgres", "redis-server"))],
 )
-def test_killed_worker_loses_and_doubles_nothing(backend: str, figures: dict[str, object]) -> None:
+def test_killed_worker_neither_loses_nor_doubles_pods(backend: str, figures: dict[str, object]) -> None:
     with BACKENDS[backend](**PACE) as plane:
         ask = plane.driver
         assert ask

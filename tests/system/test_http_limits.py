@@ -156,7 +156,7 @@ def push(connection: socket.socket, size: int, piece: bytes) -> int:
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 @pytest.mark.parametrize("credential", ["", "Authorization: Bearer hs_" + "0" * 64 + "\r\n"])
-def test_ten_uploads_without_a_credential_are_refused_at_once(web: Web, framing: str, credential: str) -> None:
+def test_anonymous_uploads_are_rejected_immediately(web: Web, framing: str, credential: str) -> None:
     size = 120 * MIB
     head = UPLOAD + credential.encode()
     if framing == "length":
@@ -175,7 +175,7 @@ def test_ten_uploads_without_a_credential_are_refused_at_once(web: Web, framing:
         connection.close()
 
 
-def test_a_client_that_waits_to_send_is_answered_without_its_body(web: Web, token: str) -> None:
+def test_expect_100_is_rejected_without_the_body(web: Web, token: str) -> None:
     expecting = UPLOAD + b"Expect: 100-continue\r\nContent-Length: 200000\r\n"
     with web.connect(expecting + b"\r\n") as stranger:
         assert status_of(stranger) == 401
@@ -239,7 +239,7 @@ def test_a_browser_session_sends_large_bodies_with_its_csrf_token(plane: Plane, 
         assert "CSRF" not in answer
 
 
-def test_a_body_that_does_not_come_is_given_up(hasty: Web, token: str) -> None:
+def test_missing_body_times_out(hasty: Web, token: str) -> None:
     head = UPLOAD + f"Authorization: Bearer {token}\r\nContent-Length: 1000000\r\n\r\n".encode()
     with hasty.connect(head + b"x" * 100_000) as connection:
         began = time.monotonic()
@@ -287,7 +287,7 @@ def test_heads_have_a_deadline_and_pending_requests_have_none(hasty: Web, token:
 
 
 @pytest.mark.parametrize(("settings", "whole"), [(SHORT_TIMEOUTS, False), (USUAL, True)], ids=["2 s", "60 s"])
-def test_a_client_that_reads_nothing_of_its_answer_is_cut_off(
+def test_client_that_does_not_read_is_disconnected(
     started: Callable[[Settings], Web], settings: Settings, whole: bool
 ) -> None:
     web = started(settings)
@@ -309,7 +309,7 @@ def test_a_client_that_reads_nothing_of_its_answer_is_cut_off(
         assert (len(body) == length and not reset) is whole
 
 
-def test_an_address_has_so_many_connections_and_no_more(started: Callable[[Settings], Web]) -> None:
+def test_connections_per_address_are_limited(started: Callable[[Settings], Web]) -> None:
     web = started(FEW_CONNECTIONS_PER_ADDRESS)
     many = [web.connect() for _ in range(40)]
     wait_until(lambda: sum(map(is_open, many)) == 20, what=lambda: f"{sum(map(is_open, many))} are open", seconds=5)
@@ -320,7 +320,7 @@ def test_an_address_has_so_many_connections_and_no_more(started: Callable[[Setti
     wait_until(lambda: web.ask("GET", "/livez")[0] == 200, what="room for others")
 
 
-def test_an_address_has_so_many_tls_handshakes_and_no_more(plane: Plane, tmp_path: Path) -> None:
+def test_tls_handshakes_per_address_are_limited(plane: Plane, tmp_path: Path) -> None:
     """Regression: 700 silent connections were open where 20 of an address and 100 of all clients were allowed."""
     make_pairs(tmp_path, hosts=["localhost"], client="x", days=1)
     pair = ("--ssl-certfile", str(tmp_path / "server/tls.crt"), "--ssl-keyfile", str(tmp_path / "server/tls.key"))
@@ -348,7 +348,7 @@ def test_an_address_has_so_many_tls_handshakes_and_no_more(plane: Plane, tmp_pat
         web.process.stop()
 
 
-def test_web_sockets_that_are_being_closed_count_for_their_address(web: Web) -> None:
+def test_closing_web_sockets_count_for_their_address(web: Web) -> None:
     asked = (
         f"GET /ws/live/ HTTP/1.1\r\nHost: localhost:{web.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -384,7 +384,7 @@ def test_beyond_the_limit_of_all_connections_requests_are_refused(started: Calla
 
 
 @pytest.mark.parametrize(("settings", "status"), [(FEW_CONNECTIONS, 200), (FEW_CONNECTIONS_PER_ADDRESS, 301)])
-def test_a_forwarded_scheme_counts_from_a_named_proxy_alone(
+def test_forwarded_scheme_is_trusted_from_a_named_proxy_only(
     started: Callable[[Settings], Web], settings: Settings, status: int
 ) -> None:
     web = started(settings)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.chaos
     "backend",
     ["sqlite-valkey", pytest.param("postgres-redis", marks=pytest.mark.needs("postgres", "redis-server"))],
 )
-def test_exactly_as_many_as_allowed_are_admitted(backend: str) -> None:
+def test_exactly_the_limit_is_admitted(backend: str) -> None:
     with BACKENDS[backend](HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE="20") as plane:
         assert plane.driver
         plane.driver("add_cluster", name="race", nodes=1)

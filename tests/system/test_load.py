@@ -27,7 +27,7 @@ def counted(part: Part) -> dict[str, str]:
     return {goal.what: goal.found for goal in part.goals if goal.goal == "0"}
 
 
-def test_retries_of_a_burst_over_two_web_processes_neither_double_nor_lose(plane: planes.Plane, tmp_path: Path) -> None:
+def test_retried_burst_over_two_web_processes_is_exact(plane: planes.Plane, tmp_path: Path) -> None:
     part = flood(plane, 60, 8)
 
     assert set(counted(part).values()) == {"0"}, counted(part)
@@ -46,7 +46,7 @@ def test_retries_of_a_burst_over_two_web_processes_neither_double_nor_lose(plane
     assert "src=" not in page
 
 
-def test_sockets_come_back_complete_after_every_web_process_was_killed(plane: planes.Plane) -> None:
+def test_sockets_recover_after_a_kill_of_every_web_process(plane: planes.Plane) -> None:
     part = listeners(plane, 12, 5, 2)
 
     assert set(counted(part).values()) == {"0"}, counted(part)

@@ -91,7 +91,7 @@ def simulated() -> dict[str, str | None]:
 
 
 @needs_trace
-def test_the_same_placements_by_every_way(server: Standalone, api: httpx.Client, token: str) -> None:
+def test_batch_equals_the_simulation(server: Standalone, api: httpx.Client, token: str) -> None:
     api.post("clusters/", json={"name": "openb", "reason": "trace"}).raise_for_status()
     csv = {"Content-Type": "text/csv"}
     imported = api.post("clusters/openb/import/?reason=trace", content=NODES.read_bytes(), headers=csv)
@@ -141,7 +141,7 @@ def _ensure_cluster(api: httpx.Client) -> str:
     return "small"
 
 
-def test_twins_that_race_with_one_key_make_one_workload(api: httpx.Client) -> None:
+def test_concurrent_requests_with_one_key_create_one_workload(api: httpx.Client) -> None:
     cluster = _ensure_cluster(api)
 
     def submit(_: int) -> httpx.Response:

@@ -101,7 +101,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_good_change_passes_and_runs_once(system: str, pipelines: Pipelines, project: Path) -> None:
+def test_valid_change_passes_and_runs_once(system: str, pipelines: Pipelines, project: Path) -> None:
     steps: Callable[[str], list[str]] = SYSTEMS[system]
     job = project / "job.yaml"
     job.write_text(job.read_text().replace("unit-tests", f"tests-of-{system}"))  # names are unique in a cluster
@@ -114,7 +114,7 @@ def test_a_good_change_passes_and_runs_once(system: str, pipelines: Pipelines, p
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_change_that_never_fits_is_stopped_with_a_report(system: str, pipelines: Pipelines, project: Path) -> None:
+def test_change_that_never_fits_fails_with_a_report(system: str, pipelines: Pipelines, project: Path) -> None:
     job = project / "job.yaml"
     job.write_text(job.read_text().replace("cpu: 500m", 'cpu: "500"'))  # the largest node has 192
     stopped = pipelines.run(SYSTEMS[system]("check"), project, f"{system}-2")
@@ -135,7 +135,7 @@ def test_github_shows_the_reason_of_a_stopped_pipeline(pipelines: Pipelines, pro
     assert {result["level"] for result in results} == {"error"}
 
 
-def test_the_clients_page_runs_as_it_is_written(pipelines: Pipelines, project: Path) -> None:
+def test_client_page_runs_unchanged(pipelines: Pipelines, project: Path) -> None:
     page = (ROOT / "docs" / "reference" / "python-client.md").read_text()
     parts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (project / "page.py").write_text("\n".join(parts))
@@ -151,7 +151,7 @@ def test_the_clients_page_runs_as_it_is_written(pipelines: Pipelines, project: P
     assert fits
 
 
-def test_plan_hold_and_batch_go_with_a_submitters_token(pipelines: Pipelines, project: Path) -> None:
+def test_submitter_token_allows_plan_hold_and_batch(pipelines: Pipelines, project: Path) -> None:
     job = project / "job.yaml"
     job.write_text(job.read_text().replace("unit-tests", "by-hand"))
     (project / "jobs").mkdir()

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.chaos
     "backend",
     ["sqlite-valkey", pytest.param("postgres-redis", marks=pytest.mark.needs("postgres", "redis-server"))],
 )
-def test_leaders_that_do_not_know_of_each_other_break_nothing(backend: str, figures: dict[str, object]) -> None:
+def test_concurrent_leaders_keep_all_invariants(backend: str, figures: dict[str, object]) -> None:
     with BACKENDS[backend](HETSCHED_BATCH="20") as plane:
         assert plane.driver
         plane.driver("add_cluster", name="race", nodes=2)

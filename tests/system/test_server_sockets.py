@@ -108,7 +108,7 @@ def web(webs: list[Web], token: str) -> Web:
     return webs[0]
 
 
-def test_a_frame_of_a_gibibyte_is_refused_by_its_head(web: Web, token: str) -> None:
+def test_gibibyte_frame_is_rejected_by_its_header(web: Web, token: str) -> None:
     before = web.resident_mib()
     plain = web.raw(token)
     plain.sendall(b"\x81" + bytes([0x80 | 127]) + struct.pack("!Q", 1 << 30) + os.urandom(4))
@@ -116,7 +116,7 @@ def test_a_frame_of_a_gibibyte_is_refused_by_its_head(web: Web, token: str) -> N
     assert web.resident_mib() - before < GROWTH_MIB
 
 
-def test_a_compressed_bomb_is_no_frame_of_ours(web: Web, token: str) -> None:
+def test_compressed_frame_is_rejected(web: Web, token: str) -> None:
     before = web.resident_mib()
     bomb = zlib.compress(b"\0" * (64 << 20), 9)[2:-4][:60_000]
     plain = web.raw(token)
@@ -125,9 +125,7 @@ def test_a_compressed_bomb_is_no_frame_of_ours(web: Web, token: str) -> None:
     assert web.resident_mib() - before < GROWTH_MIB
 
 
-def test_a_token_that_is_revoked_is_cut_off_in_every_process(
-    plane: Plane, webs: list[Web], figures: dict[str, Any]
-) -> None:
+def test_revoked_token_is_disconnected_in_every_process(plane: Plane, webs: list[Web], figures: dict[str, Any]) -> None:
     token = token_of_its_own(plane)  # the other tests need their token, in any order
     code = (
         "from hetsched.access.models import Token; from hetsched.access.tokens import revoke_token; "

@@ -132,7 +132,7 @@ def test_password_is_nowhere_in_the_data(first_start: Standalone, password: str)
             assert password.encode() not in file.read_bytes(), file
 
 
-def test_the_demo_moves(first_start: Standalone, password: str) -> None:
+def test_demo_cluster_makes_progress(first_start: Standalone, password: str) -> None:
     browser = log_in(first_start.url, password)
 
     def decisions() -> int:
@@ -147,14 +147,14 @@ def test_secrets_belong_to_their_owner_only(first_start: Standalone) -> None:
     assert (first_start.data / "secret-key").stat().st_mode & 0o077 == 0
 
 
-def test_a_second_one_on_the_same_data_is_refused(first_start: Standalone) -> None:
+def test_second_server_on_the_same_data_is_rejected(first_start: Standalone) -> None:
     with standalone(first_start.data) as second:
         assert second.process.popen.wait(30) == 2
         assert "AlreadyRunning" in second.said()
         assert str(first_start.port) in second.said()
 
 
-def test_a_worker_killed_with_its_pool_comes_back(first_start: Standalone) -> None:
+def test_killed_worker_is_restarted(first_start: Standalone) -> None:
     below = children_of(first_start.process.popen.pid)
     workers = [
         pid
@@ -192,7 +192,7 @@ def test_busy_port(tmp_path: Path) -> None:
             assert "PortBusy" in run.said()
 
 
-def test_data_that_is_no_folder(tmp_path: Path) -> None:
+def test_data_path_that_is_no_folder_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with standalone(file) as run:

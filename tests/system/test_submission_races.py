@@ -44,7 +44,7 @@ def plane(request: pytest.FixtureRequest) -> Iterator[Plane]:
 
 
 @pytest.mark.parametrize("repeat", range(REPEATS))
-def test_each_thing_goes_to_one_of_many(plane: Plane, repeat: int) -> None:
+def test_each_object_is_created_once_by_concurrent_senders(plane: Plane, repeat: int) -> None:
     ask = plane.driver
     assert ask
     of = {"cluster": "race", "threads": THREADS}
@@ -81,7 +81,7 @@ def test_each_thing_goes_to_one_of_many(plane: Plane, repeat: int) -> None:
 
 
 @pytest.mark.parametrize("when", ["inside", "after"])
-def test_a_sender_that_is_killed_finds_it_whole_or_not_at_all(plane: Plane, when: str) -> None:
+def test_killed_sender_leaves_a_complete_object_or_none(plane: Plane, when: str) -> None:
     assert plane.driver
     _batch(plane, when)
     _hold(plane, when)

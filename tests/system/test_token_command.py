@@ -26,7 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_prints_the_token_alone(data: Path) -> None:
+def test_command_prints_only_the_token(data: Path) -> None:
     done = hetsched(data, "token", "create", "--role", "submitter", "--namespace", "team-a", "--namespace", "team-b")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("hs_")
@@ -52,21 +52,21 @@ def test_json(data: Path) -> None:
         ([], "OptionMissing"),
     ],
 )
-def test_wrong_wishes(data: Path, words: list[str], code: str) -> None:
+def test_invalid_options_are_rejected(data: Path, words: list[str], code: str) -> None:
     done = hetsched(data, "token", "create", *words)
     assert done.returncode == 2
     assert code in done.stderr
     assert done.stdout == ""
 
 
-def test_database_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_missing_database_is_reported(tmp_path: Path) -> None:
     done = hetsched(tmp_path / "empty", "token", "create", "--role", "viewer")
     assert done.returncode == 2
     assert "DatabaseNotReady" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_data_folder_that_no_server_used_stays_as_it_is(tmp_path: Path) -> None:
+def test_unused_data_folder_is_unchanged(tmp_path: Path) -> None:
     done = hetsched(tmp_path, "token", "create", "--role", "viewer", "--data", str(tmp_path / "mistyped"))
     assert done.returncode == 2
     assert "DatabaseNotReady" in done.stderr

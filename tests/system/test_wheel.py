@@ -63,7 +63,7 @@ def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield started
 
 
-def test_code_comes_from_the_wheel(program: Path) -> None:
+def test_code_is_imported_from_the_wheel(program: Path) -> None:
     python = program.with_name("python")
     found = run(python, "-c", "import hetsched, web, workers; print(hetsched.__file__)", cwd=program.parent)
     assert Path(found.strip()).is_relative_to(program.parents[1])

@@ -56,7 +56,7 @@ def test_each_state_is_sent_once(receiver: Receiver) -> None:
     assert {one.state for one in Delivery.objects.all()} == {Delivery.DELIVERED}
 
 
-def test_a_refusal_is_tried_again_later_and_given_up_in_the_end(receiver: Receiver) -> None:
+def test_rejected_delivery_is_retried_and_finally_dropped(receiver: Receiver) -> None:
     _placed(receiver.url)
     receiver.status = 500
     for attempt in range(1, deliveries.MOST_ATTEMPTS + 1):
@@ -99,7 +99,7 @@ def test_an_address_that_is_allowed_no_longer_is_not_called(receiver: Receiver, 
     assert Delivery.objects.get().code == "HostNotAllowed"
 
 
-def test_a_host_that_does_not_answer_is_left_alone_for_a_while_whatever_is_due(settings: Any) -> None:
+def test_silent_host_is_not_called_for_a_while(settings: Any) -> None:
     settings.HETSCHED_CALLBACK_HOSTS = ["127.0.0.1:9"]
     cluster = a_cluster()
     for name in ("p", "q"):
@@ -124,7 +124,7 @@ def test_a_host_is_called_by_one_process_at_a_time(receiver: Receiver) -> None:
     assert callback.run(receiver.host) == 1
 
 
-def test_a_host_that_asks_for_time_gets_it(receiver: Receiver) -> None:
+def test_retry_after_of_a_host_is_respected(receiver: Receiver) -> None:
     _placed(receiver.url)
     receiver.status, receiver.headers = 429, {"Retry-After": "600"}
     before = timezone.now()
@@ -132,7 +132,7 @@ def test_a_host_that_asks_for_time_gets_it(receiver: Receiver) -> None:
     assert Delivery.objects.get().not_before - before >= timedelta(seconds=600)
 
 
-def test_waits_grow_threefold_and_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backoff_triples_with_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     # 5, 15, 45, 135, 405, 1215, 3645 s, then 3 h; the minimum is half of each.
     waits = [5, 15, 45, 135, 405, 1215, 3645, 10_800, 10_800]
     for least, share in ((1.0, 1.0), (0.5, 0.5)):
@@ -157,7 +157,7 @@ def test_callback_pending_for_three_days_is_given_up(receiver: Receiver) -> None
     assert dead() == before + 1  # regression: expired deliveries were missing in the metric
 
 
-def test_deliveries_are_forgotten_with_time(receiver: Receiver) -> None:
+def test_old_deliveries_are_deleted(receiver: Receiver) -> None:
     _placed(receiver.url)
     assert deliveries.forget_deliveries(ended_before=timezone.now() + timedelta(days=400)) == 0
     callback.run(receiver.host)

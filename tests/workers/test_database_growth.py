@@ -64,7 +64,7 @@ def strangers(cluster: Cluster, number: int) -> None:
     follow(cluster.pk, Changes(pods_gone=[spec.key], stopped={spec.uid}), epoch=1)
 
 
-def test_rows_come_and_go(rounds: Iterator[int]) -> None:
+def test_row_counts_are_bounded(rounds: Iterator[int]) -> None:
     counted: list[dict[str, int]] = []
     for number in rounds:
         if number == 0:

@@ -108,7 +108,7 @@ def test_a_plain_pod_waits_for_one_batch_of_expensive_ones(cluster: Cluster, clo
     assert decided().count(SLOW) == 36
 
 
-def test_one_of_two_pods_that_wait_is_of_the_namespace_that_used_less(cluster: Cluster, clock: Clock) -> None:
+def test_pod_of_the_namespace_with_less_time_is_next(cluster: Cluster, clock: Clock) -> None:
     ordered_by("priority-sort")
     fill(cluster, SLOW, 1)
     run(cluster.pk)
@@ -119,7 +119,7 @@ def test_one_of_two_pods_that_wait_is_of_the_namespace_that_used_less(cluster: C
     assert decided()[-2:] == ["good", SLOW]
 
 
-def test_a_namespace_keeps_its_place_once_its_time_has_faded(cluster: Cluster, clock: Clock) -> None:
+def test_decayed_decision_time_restores_the_order(cluster: Cluster, clock: Clock) -> None:
     ordered_by("priority-sort")
     fill(cluster, SLOW, 1)
     run(cluster.pk)
@@ -128,7 +128,7 @@ def test_a_namespace_keeps_its_place_once_its_time_has_faded(cluster: Cluster, c
     assert over_share(cluster.pk, (now + timedelta(seconds=MEAN_LIFE_SECONDS)).timestamp()) == {}
 
 
-def test_priority_goes_before_decision_time(cluster: Cluster, clock: Clock) -> None:
+def test_priority_precedes_decision_time(cluster: Cluster, clock: Clock) -> None:
     ordered_by("priority-sort")
     fill(cluster, SLOW, 2)
     run(cluster.pk)
@@ -150,7 +150,7 @@ def test_another_process_knows_the_used_time(cluster: Cluster, clock: Clock) -> 
     assert kept[SLOW][0] == pytest.approx(1.5, abs=0.01)
 
 
-def test_the_diagnosis_of_a_reservation_that_is_taken_back_is_charged(
+def test_diagnosis_of_a_released_reservation_is_charged(
     cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the members of a gang that were reserved before another found no node were diagnosed for free."""
@@ -191,7 +191,7 @@ def test_time_of_a_lost_batch_is_charged_with_the_next(
     assert Cluster.objects.get(pk=cluster.pk).decision_time[SLOW][0] == pytest.approx(3.0, abs=0.01)
 
 
-def test_a_flood_under_any_queue_order_leaves_places_to_others(cluster: Cluster) -> None:
+def test_flood_leaves_places_to_others_under_any_queue_order(cluster: Cluster) -> None:
     ordered_by("qos-sort")
     fill(cluster, "flood", 30)
     fill(cluster, "good", 2)
@@ -323,7 +323,7 @@ def test_gangs_are_read_by_priority_and_decision_time(cluster: Cluster, read: li
     assert set(gangs_of(cluster)) == {(SLOW, "g1"), ("good", "g0")}
 
 
-def test_the_first_gang_is_read_however_large_it_is(cluster: Cluster, read: list[str]) -> None:
+def test_first_gang_is_read_regardless_of_its_size(cluster: Cluster, read: list[str]) -> None:
     ordered_by("gang-sort")
     fill_gangs(cluster, SLOW, 1, 120)
     fill_gangs(cluster, "good", 1, 3)
@@ -339,7 +339,7 @@ def order(behind: dict[str, float], *pods: Any) -> list[str]:
     return [pod.name for group in by_decision_time([pod.build() for pod in pods], behind) for pod in group]
 
 
-def test_order_within_a_namespace_and_between_the_others_stays() -> None:
+def test_order_within_and_between_other_namespaces_is_stable() -> None:
     pods = [a_pod("s1", "slow"), a_pod("a", "x"), a_pod("s2", "slow"), a_pod("b", "y"), a_pod("w1", "worse")]
     assert order({"slow": 2.0, "worse": 9.0}, *pods) == ["a", "b", "s1", "s2", "w1"]
     assert order({}, *pods) == ["s1", "a", "s2", "b", "w1"]
@@ -351,7 +351,7 @@ def test_a_gang_stays_together_at_the_place_of_its_first_member() -> None:
     assert order({"slow": 2.0}, *pods) == ["a", "g2", "g1", "b"]
 
 
-def test_time_fades_and_small_amounts_are_not_kept() -> None:
+def test_time_decays_and_small_amounts_are_dropped() -> None:
     kept = charged({"old": (2.0, 0.0), "tiny": (0.06, 0.0)}, {"new": 0.5, "old": 1.0}, MEAN_LIFE_SECONDS)
     assert kept == {"new": (0.5, 60.0), "old": (pytest.approx(2.0 / 2.71828 + 1.0, abs=0.001), 60.0)}
     assert kept["old"][0] > FREE_SECONDS
@@ -360,7 +360,7 @@ def test_time_fades_and_small_amounts_are_not_kept() -> None:
 # -- the time limit of a task -----------------------------------------------------------------------------------------
 
 
-def test_a_task_ends_after_its_turn_and_the_next_goes_on(
+def test_task_ends_after_its_time_and_the_next_continues(
     cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task leaves its worker after a few seconds, however many pods are due, so canaries are served."""

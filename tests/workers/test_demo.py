@@ -37,7 +37,7 @@ def _pass(seconds: float) -> None:
     Workload.objects.update(decided_at=F("decided_at") - earlier)
 
 
-def test_it_fills_up_to_its_mark_and_keeps_moving() -> None:
+def test_demo_cluster_fills_to_its_limit_and_makes_progress() -> None:
     cluster = _demo()
     shares: list[float] = []
     for _ in range(40):
@@ -53,7 +53,7 @@ def test_it_fills_up_to_its_mark_and_keeps_moving() -> None:
     assert check_invariants() == []
 
 
-def test_equal_seeds_bring_equal_streams() -> None:
+def test_equal_seeds_give_equal_streams() -> None:
     _demo()
     demo.tick()
     first = list(Workload.objects.order_by("created_at").values_list("manifest", flat=True))
@@ -72,7 +72,7 @@ def test_two_ticks_at_once_never_submit_the_same_workload_twice(monkeypatch: pyt
     assert Workload.objects.count() == count
 
 
-def test_a_workload_ends_when_its_own_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workload_ends_after_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = _demo()
     _turn(cluster)
     workload = Workload.objects.filter(state="running").first()
@@ -106,7 +106,7 @@ def test_pods_ended_an_hour_ago_are_deleted(monkeypatch: pytest.MonkeyPatch) -> 
     assert check_invariants() == []
 
 
-def test_other_clusters_are_left_alone() -> None:
+def test_other_clusters_are_unchanged() -> None:
     from tests.scenes import a_cluster
 
     a_cluster()

@@ -46,7 +46,7 @@ def cluster() -> Cluster:
     return made
 
 
-def test_one_that_decides_leads(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deciding_informer_acquires_the_lease(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
     live = InformerHost(cluster, nothing)
     try:
@@ -55,5 +55,5 @@ def test_one_that_decides_leads(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
         live.close()
 
 
-def test_one_that_only_follows_leaves_that_to_the_workers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_informer_leaves_the_lease_to_workers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert leads_at_the_first_write(cluster, None, monkeypatch) == [False]

@@ -48,7 +48,7 @@ def code(pod: str) -> str:
     return Decision.objects.filter(pod_name=pod).latest("id").reasons[0].code
 
 
-def test_members_that_are_submitted_one_after_the_other_start_together(cluster: Cluster) -> None:
+def test_members_submitted_separately_start_together(cluster: Cluster) -> None:
     submitted(cluster, *members("g", range(2), 4))
     schedule.run(cluster.pk)
     assert (states(), code("g-0")) == ({"g-0": "not-now", "g-1": "not-now"}, "GangTooSmall")
@@ -76,7 +76,7 @@ def test_a_batch_never_cuts_a_gang(cluster: Cluster, settings: Any, batch: int) 
     assert check_invariants() == []
 
 
-def test_a_batch_may_end_in_a_gang_that_is_whole(cluster: Cluster, settings: Any) -> None:
+def test_batch_may_end_inside_a_complete_gang(cluster: Cluster, settings: Any) -> None:
     settings.HETSCHED_BATCH = 2
     submitted(cluster, *members("g", range(7), 3))
     schedule.run(cluster.pk)
@@ -117,7 +117,7 @@ def test_members_that_name_different_policies_are_misconfigured(cluster: Cluster
     assert code("a") == "GangMixed"
 
 
-def test_a_gang_that_takes_too_long_is_refused_whole(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gang_beyond_its_timeout_is_rejected_whole(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted(cluster, *members("g", range(8), 8), a_pod("other"))
     clock = count()
     # Each read of the decisions' clock advances it by a second; other modules use the real clock.
@@ -140,7 +140,7 @@ def test_flooding_namespace_starves_no_other(cluster: Cluster, settings: Any, ba
     assert placed == ["flood-0", "few-0", "flood-1", "few-1", "flood-2", "few-2", "flood-3", "flood-4"]
 
 
-def test_a_flood_that_fits_nowhere_leaves_others_their_turns(cluster: Cluster, settings: Any) -> None:
+def test_unschedulable_flood_does_not_starve_others(cluster: Cluster, settings: Any) -> None:
     settings.HETSCHED_BATCH = 10
     have("fair-share", "resource-fit", "least-allocated")
     submitted(cluster, a_pod("first", "few"))
@@ -153,7 +153,7 @@ def test_a_flood_that_fits_nowhere_leaves_others_their_turns(cluster: Cluster, s
     assert by_id[:11] == ["few", *["flood", "few"] * 5]
 
 
-def test_with_priorities_alone_the_flood_takes_all(cluster: Cluster) -> None:
+def test_priority_order_alone_is_not_fair(cluster: Cluster) -> None:
     submitted(cluster, *(a_pod(f"flood-{number}", "flood") for number in range(40)))
     submitted(cluster, a_pod("few", "few"))
     schedule.run(cluster.pk)

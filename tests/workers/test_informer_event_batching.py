@@ -59,5 +59,5 @@ def a_pod(node: str) -> Upserted:
         pytest.param(Deleted("web/p", b""), 1, id="it is no more"),
     ],
 )
-def test_it_waits_for_more_where_no_pod_waits_for_it(event: Event, waits: int) -> None:
+def test_informer_waits_for_more_events_without_pending_pods(event: Event, waits: int) -> None:
     assert waits_after(event) == waits

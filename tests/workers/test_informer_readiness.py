@@ -33,7 +33,7 @@ def an_informer(kinds: Any = (NODES, PODS, GPUS)) -> Informer:
         ([500] * OPTIONAL_TRIES, True),
     ],
 )
-def test_an_optional_kind_is_waited_for_unless_it_cannot_be_had(failures: list[int], begins: bool) -> None:
+def test_optional_kind_is_waited_for_unless_unavailable(failures: list[int], begins: bool) -> None:
     follower = an_informer()
     for kind in (NODES, PODS):
         follower._known[kind].note(Synced(0))
@@ -50,7 +50,7 @@ def test_a_required_kind_is_always_waited_for() -> None:
     assert not follower._in_step()
 
 
-def test_a_kind_that_is_not_read_any_more_ends_it_though_the_lease_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_watch_of_a_kind_stops_the_informer(monkeypatch: pytest.MonkeyPatch) -> None:
     follower = an_informer()
     follower._renewed -= 1000
 

@@ -58,7 +58,7 @@ def a_lease(cluster: Cluster) -> Lease:
     return lease
 
 
-def test_one_that_fails_leaves_no_thread_that_reads(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_informer_stops_its_threads(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     follower = Informer(a_lease(cluster), Server(), threading.Event(), kinds=[PODS])  # type: ignore[arg-type]
 
     def fail() -> None:
@@ -74,7 +74,7 @@ def test_one_that_fails_leaves_no_thread_that_reads(cluster: Cluster, monkeypatc
             assert not thread.is_alive()
 
 
-def test_one_that_cannot_read_a_kind_any_more_ends_and_lets_others_begin(cluster: Cluster) -> None:
+def test_informer_with_a_failing_kind_ends_and_releases_its_lease(cluster: Cluster) -> None:
     Informer(a_lease(cluster), Server(odd=True), threading.Event(), kinds=[PODS]).run()  # type: ignore[arg-type]
     assert not following.is_held(cluster.pk)
 
@@ -96,7 +96,7 @@ def test_nothing_is_decided_once_the_cluster_is_followed_in_shadow(cluster: Clus
     host.close()
 
 
-def test_bindings_that_take_too_long_are_left_to_others_at_the_end(
+def test_slow_bindings_are_left_to_other_processes_at_shutdown(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on, written = threading.Event(), threading.Event(), []

@@ -125,7 +125,7 @@ def test_changed_backoffs_are_read_again(cluster: Cluster, clock: Clock, django_
     assert backoffs() == {}
 
 
-def test_a_kubelet_that_always_refuses_is_tried_at_most_three_times_an_hour(cluster: Cluster, clock: Clock) -> None:
+def test_rejecting_kubelet_is_tried_at_most_three_times_an_hour(cluster: Cluster, clock: Clock) -> None:
     tries: list[int] = []
     waiting(cluster, "p0")
     while clock.minute < 160:
@@ -152,7 +152,7 @@ def test_failure_and_backoff_are_published_together_once(cluster: Cluster, clock
     assert row.until - row.created_at == timedelta(minutes=1)
 
 
-def test_refusals_are_counted_once_they_are_written(
+def test_rejections_are_counted_after_the_commit(
     cluster: Cluster, clock: Clock, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[tuple[Any, ...]] = []
@@ -162,7 +162,7 @@ def test_refusals_are_counted_once_they_are_written(
     assert counted.count((figures.KUBELET_REFUSALS, "live", "TopologyAffinityError")) == 1
 
 
-def test_the_next_pod_waits_with_the_reason_and_others_go_there(cluster: Cluster, clock: Clock) -> None:
+def test_next_pod_backs_off_and_other_owners_use_the_node(cluster: Cluster, clock: Clock) -> None:
     refused(cluster, clock, "a")
     waiting(cluster, "b")
     waiting(cluster, "other", owner="blue")
@@ -174,7 +174,7 @@ def test_the_next_pod_waits_with_the_reason_and_others_go_there(cluster: Cluster
     assert message in decision.summary
 
 
-def test_it_goes_to_another_node_at_once(cluster: Cluster, clock: Clock) -> None:
+def test_pod_goes_to_another_node_immediately(cluster: Cluster, clock: Clock) -> None:
     refused(cluster, clock, "a")
     seen(cluster, nodes=[a_node("n2").build()])
     waiting(cluster, "b")
@@ -182,9 +182,7 @@ def test_it_goes_to_another_node_at_once(cluster: Cluster, clock: Clock) -> None
     assert Pod.objects.get(name="b").node == Node.objects.get(name="n2")
 
 
-def test_after_the_back_off_one_pod_goes_ahead_and_the_rest_follows_once_it_runs(
-    cluster: Cluster, clock: Clock
-) -> None:
+def test_one_pod_is_tried_after_the_backoff_and_the_rest_follows(cluster: Cluster, clock: Clock) -> None:
     refused(cluster, clock, "a")
     waiting(cluster, "b")
     waiting(cluster, "c")
@@ -215,7 +213,7 @@ def test_pods_without_a_controller_share_a_backoff_by_request(cluster: Cluster, 
     assert "refused 1 pod of this owner" in Decision.objects.get(pod__name="b").summary
 
 
-def test_an_owner_that_nodes_everywhere_refuse_rests(cluster: Cluster, clock: Clock) -> None:
+def test_owner_rejected_on_every_node_backs_off(cluster: Cluster, clock: Clock) -> None:
     seen(cluster, nodes=[a_node(f"n{i}").build() for i in range(2, 6)])
     for name in ("a", "b", "c"):
         refused(cluster, clock, name)
@@ -261,7 +259,7 @@ def test_contradiction_changes_no_capacity_and_ends_with_another_report(cluster:
     assert Node.objects.get().doubts == ()
 
 
-def test_an_operator_trusts_a_node_again(cluster: Cluster, clock: Clock) -> None:
+def test_operator_resets_the_contradiction(cluster: Cluster, clock: Clock) -> None:
     refused(cluster, clock, "a")
     trust_node(cluster, "n1", actor=SYSTEM, reason="new BIOS")
     assert Node.objects.get().doubts == ()
@@ -298,7 +296,7 @@ def test_placements_of_other_schedulers_are_not_counted(cluster: Cluster) -> Non
     assert Node.objects.get().doubts == ()
 
 
-def test_back_offs_grow_to_a_bound() -> None:
+def test_backoff_grows_to_a_maximum() -> None:
     assert [rest_of(step).total_seconds() / 60 for step in (1, 2, 3, 4)] == [1, 30, 60, 60]
     rests = [owner_rest(nodes) for nodes in (1, 2, 3, 4, 5, 6, 7, 100)]
     assert [rest and rest.total_seconds() / 60 for rest in rests] == [None, None, 1, 2, 4, 8, 10, 10]

@@ -43,7 +43,7 @@ def flooded(cluster: Any) -> Any:
     return cluster
 
 
-def test_namespaces_take_turns(flooded: Any) -> None:
+def test_namespaces_share_a_batch(flooded: Any) -> None:
     # 12 places: both pods of the small namespace, and five pods of each of the two others.
     assert shares(flooded, 12) == {"small": 2, "flood": 5, "other": 5}
 
@@ -54,7 +54,7 @@ def test_pods_of_one_batch_keep_the_order_of_submission(flooded: Any) -> None:
     assert len(found) == 72
 
 
-def test_priority_goes_before_turns(flooded: Any) -> None:
+def test_priority_precedes_namespace_shares(flooded: Any) -> None:
     fill(flooded, "urgent", 10, priority=5)
     assert shares(flooded, 12) == {"urgent": 10, "flood": 1, "small": 1}
 

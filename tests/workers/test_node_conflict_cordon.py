@@ -25,7 +25,7 @@ def node(name: str = "n1") -> Node:
     return Node.objects.get(name=name)
 
 
-def test_so_many_refusals_in_a_short_time_cordon_a_node_for_an_operator_to_look_at() -> None:
+def test_repeated_conflicts_cordon_the_node() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2"))
     for _ in range(ledger_conflicts.MOST - 1):
         assert note_disagreement(cluster.pk, [node().pk]) == []
@@ -47,7 +47,7 @@ def test_old_conflicts_are_not_counted() -> None:
     assert CommitRefusal.objects.count() == 1
 
 
-def test_a_seeded_disagreement_ends_and_the_others_go_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeded_conflict_cordons_the_node_and_pods_go_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_conflicts, "MOST", 4)
     # Rows that the scheduler does not see hold a GPU of each of two nodes.
     cluster = a_cluster(a_node("n1").gpus(1), a_node("n2").gpus(2), a_node("n3").cpu(64))

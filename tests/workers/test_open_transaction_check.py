@@ -25,7 +25,7 @@ def _call(receiver: Receiver) -> None:
 
 
 @pytest.mark.django_db
-def test_a_call_inside_a_transaction_is_seen(receiver: Receiver) -> None:
+def test_call_inside_a_transaction_is_detected(receiver: Receiver) -> None:
     with transaction.atomic():
         _call(receiver)
     assert len(calls_outside.seen) == 1
@@ -33,7 +33,7 @@ def test_a_call_inside_a_transaction_is_seen(receiver: Receiver) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_call_after_one_is_not(receiver: Receiver) -> None:
+def test_call_after_a_transaction_is_allowed(receiver: Receiver) -> None:
     with transaction.atomic():
         pass
     transaction.on_commit(lambda: _call(receiver))
@@ -42,7 +42,7 @@ def test_a_call_after_one_is_not(receiver: Receiver) -> None:
 
 
 @pytest.mark.django_db
-def test_the_transaction_in_which_a_test_lies_is_none(receiver: Receiver) -> None:
+def test_transaction_of_the_test_itself_does_not_count(receiver: Receiver) -> None:
     assert transaction.get_connection().in_atomic_block
     _call(receiver)
     assert calls_outside.seen == []

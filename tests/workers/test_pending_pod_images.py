@@ -73,9 +73,7 @@ def later(**columns: Any) -> None:
     ImageIndex.objects.update(not_before=timezone.now() - timedelta(seconds=1), **columns)
 
 
-def test_a_pod_waits_for_its_index_and_is_decided_with_it(
-    cluster: Cluster, registry: Registry, woken: list[str]
-) -> None:
+def test_pod_is_decided_after_its_image_index_is_read(cluster: Cluster, registry: Registry, woken: list[str]) -> None:
     name = registry.image("app:1", "linux/amd64")
     comes(cluster, "p", name)
     assert dispatch.IMAGES in woken
@@ -115,7 +113,7 @@ def test_unreadable_image_is_unknown_with_the_reason_and_retried(cluster: Cluste
     assert active_pods(cluster.pk).exists()
 
 
-def test_pauses_grow_and_a_registry_that_asks_for_peace_gets_it(cluster: Cluster, registry: Registry) -> None:
+def test_backoff_grows_and_retry_after_is_respected(cluster: Cluster, registry: Registry) -> None:
     comes(cluster, "p", f"{registry.host}/app:1")
     for seconds in (30, 60, 120):
         before = timezone.now()
@@ -129,7 +127,7 @@ def test_pauses_grow_and_a_registry_that_asks_for_peace_gets_it(cluster: Cluster
     assert ImageIndex.objects.get().not_before >= before + timedelta(seconds=3000)
 
 
-def test_the_wait_ends_with_the_bound(cluster: Cluster, registry: Registry, settings: Any) -> None:
+def test_wait_for_images_is_bounded(cluster: Cluster, registry: Registry, settings: Any) -> None:
     settings.HETSCHED_IMAGE_WAIT_SECONDS = 0
     comes(cluster, "p", registry.image("app:1", "linux/amd64"))
     assert active_pods(cluster.pk).exists()
@@ -141,7 +139,7 @@ def test_the_wait_ends_with_the_bound(cluster: Cluster, registry: Registry, sett
     assert active_pods(cluster.pk).exists()
 
 
-def test_a_tag_is_read_again_for_pods_that_wait_and_a_digest_never(cluster: Cluster, registry: Registry) -> None:
+def test_tag_is_read_again_for_pending_pods_and_a_digest_never(cluster: Cluster, registry: Registry) -> None:
     name = registry.image("app:1", "linux/amd64")
     comes(cluster, "tagged", name)
     images.run(cluster.pk)
@@ -164,7 +162,7 @@ def test_a_tag_is_read_again_for_pods_that_wait_and_a_digest_never(cluster: Clus
     assert due_images(cluster.pk).exists()
 
 
-def test_platforms_of_before_count_while_a_registry_is_away(cluster: Cluster, registry: Registry) -> None:
+def test_cached_platforms_apply_while_a_registry_is_unavailable(cluster: Cluster, registry: Registry) -> None:
     name = registry.image("app:1", "linux/amd64")
     comes(cluster, "p", name)
     images.run(cluster.pk)
@@ -230,7 +228,7 @@ def b64(document: Any) -> str:
     return base64.b64encode(json.dumps(document).encode()).decode()
 
 
-def test_a_lost_wake_up_is_found_by_the_sweep(cluster: Cluster, registry: Registry, woken: list[str]) -> None:
+def test_sweep_recovers_a_lost_wake_up(cluster: Cluster, registry: Registry, woken: list[str]) -> None:
     comes(cluster, "p", registry.image("app:1", "linux/amd64"))
     woken.clear()
     sweep.run()
@@ -252,7 +250,7 @@ def test_what_if_uses_known_images_and_calls_no_registry(cluster: Cluster, regis
     assert ImageIndex.objects.count() == 1
 
 
-def test_a_decision_without_an_index_says_so(cluster: Cluster, registry: Registry) -> None:
+def test_decision_without_an_index_is_marked(cluster: Cluster, registry: Registry) -> None:
     comes(cluster, "p", f"{registry.host}/app:1")
     images.run(cluster.pk)
     Connection.objects.update(follower_epoch=1)
@@ -274,7 +272,7 @@ def test_images_unused_for_long_are_deleted(cluster: Cluster, registry: Registry
     assert not ImageIndex.objects.exists()
 
 
-def test_an_image_with_variants_only_is_warned_of_in_the_ledger(cluster: Cluster, registry: Registry) -> None:
+def test_image_with_variants_only_has_a_warning(cluster: Cluster, registry: Registry) -> None:
     follow(cluster.pk, Changes(nodes=[a_node("new").isa("x86-64-v4").build()]), epoch=1)
     comes(cluster, "p", registry.image("app:1", "linux/amd64/v3"))
     images.run(cluster.pk)

@@ -46,13 +46,13 @@ def test_each_work_has_slots_of_its_own(done: list[str]) -> None:
     assert done == ["io", "schedule"]
 
 
-def test_a_clock_that_was_set_back_holds_nothing_up(done: list[str]) -> None:
+def test_clock_set_back_does_not_delay_slots(done: list[str]) -> None:
     assert periodic_tasks.run(WORK, SECONDS, ["io"])
     _pass(-3600)
     assert periodic_tasks.run(WORK, SECONDS, ["io"])
 
 
-def test_the_clock_of_a_process_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_clock_of_a_process_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     assert periodic_locks.take(WORK, SECONDS)
     wrong = timezone.now() + timedelta(minutes=10)
     monkeypatch.setattr(timezone, "now", lambda: wrong)

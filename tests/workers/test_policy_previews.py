@@ -100,7 +100,7 @@ def written() -> tuple[int, ...]:
     return tuple(model.objects.count() for model in (Pod, Decision, Reservation, AuditEntry, OutboxEvent))
 
 
-def test_an_unchanged_policy_moves_nothing_and_puts_every_pod_where_it_went() -> None:
+def test_unchanged_policy_repeats_every_placement() -> None:
     cluster = fleet(max(12, DECISIONS // 25))
     history(cluster, DECISIONS, departures=True)
     same = draft(active_specs({"hetsched"})["hetsched"]).spec
@@ -168,7 +168,7 @@ def test_replay_applies_recorded_arrivals_and_departures() -> None:
     assert (result.decisions, result.departures, result.fidelity.equal) == (2, 1, 2)
 
 
-def test_a_policy_with_a_filter_more_finds_no_node_and_says_why_and_with_one_less_it_does() -> None:
+def test_added_filter_rejects_and_removed_filter_admits_pods() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2"))
     strict = active_specs({"hetsched"})["hetsched"]
     without = tuple(use for use in strict.plugins if use.name != "node-affinity")
@@ -185,7 +185,7 @@ def test_a_policy_with_a_filter_more_finds_no_node_and_says_why_and_with_one_les
     assert "0 of 2 nodes fit" in change.reason
 
 
-def test_other_policies_go_on_deciding_unless_all_are_asked_for() -> None:
+def test_other_policies_are_replaced_only_on_request() -> None:
     cluster = fleet(6)
     submitted(cluster, *(a_pod(f"a{i}") for i in range(6)))
     submitted(cluster, *(a_pod(f"b{i}").policy("spread") for i in range(6)))
@@ -237,7 +237,7 @@ def test_worker_runs_it_and_writes_the_result(revision: PolicyRevision) -> None:
     assert len(row.changes) == row.result.moved + row.result.infeasible + row.result.feasible
 
 
-def test_a_person_has_one_open_at_a_time(revision: PolicyRevision) -> None:
+def test_user_has_one_open_preview(revision: PolicyRevision) -> None:
     first = asked(revision)
     with pytest.raises(Exception, match="PreviewRunning"):
         asked(revision)
@@ -248,7 +248,7 @@ def test_a_person_has_one_open_at_a_time(revision: PolicyRevision) -> None:
     assert first.state == Preview.CANCELLED
 
 
-def test_one_that_was_cancelled_ends_where_it_is(revision: PolicyRevision, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_preview_stops(revision: PolicyRevision, monkeypatch: pytest.MonkeyPatch) -> None:
     row = asked(revision)
     monkeypatch.setattr(worker, "_PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(worker, "note_progress", lambda pk, share: (cancel_preview(row), note_progress(pk, share)))
@@ -269,7 +269,7 @@ def test_preview_of_a_killed_worker_fails_and_frees_its_slot(revision: PolicyRev
     asked(revision)
 
 
-def test_owners_take_turns_by_the_time_that_their_previews_took(revision: PolicyRevision) -> None:
+def test_owners_are_ordered_by_used_worker_time(revision: PolicyRevision) -> None:
     """An owner with many previews waits for owners with less worker time, even if these asked later."""
     first = asked(revision)
     taken = claim()
@@ -285,7 +285,7 @@ def test_owners_take_turns_by_the_time_that_their_previews_took(revision: Policy
     assert order == [later.pk, latest.pk, again.pk]
 
 
-def test_one_that_waits_behind_others_is_not_given_up(revision: PolicyRevision) -> None:
+def test_queued_preview_does_not_time_out(revision: PolicyRevision) -> None:
     asked(revision)
     running = claim()
     waiting = asked(revision, owner="user:2")
@@ -300,7 +300,7 @@ def test_one_that_waits_behind_others_is_not_given_up(revision: PolicyRevision) 
     assert waiting.problem.code == "PreviewNotStarted"
 
 
-def test_a_wake_up_that_was_lost_is_sent_again(revision: PolicyRevision, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_wake_up_of_a_preview_is_sent_again(revision: PolicyRevision, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int | str, str]] = []
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task: sent.append((row_id, task)))
     row = asked(revision)
@@ -311,7 +311,7 @@ def test_a_wake_up_that_was_lost_is_sent_again(revision: PolicyRevision, monkeyp
     assert sent == [(row.pk, dispatch.REPLAY)]
 
 
-def test_a_cluster_without_decisions_says_so(revision: PolicyRevision) -> None:
+def test_preview_without_decisions_is_rejected(revision: PolicyRevision) -> None:
     empty = a_cluster(a_node("m1"), name="empty")
     row = ask_preview(revision, empty, PreviewParameters(), actor=ALICE, owner="user:1")
     assert worker.run(row.pk) is False

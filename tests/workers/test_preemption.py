@@ -91,7 +91,7 @@ def _evicting(result: Any, *keys: str) -> Any:
 
 
 @pytest.mark.django_db
-def test_a_victim_that_is_gone_by_then_undoes_the_whole_batch() -> None:
+def test_deleted_victim_rolls_back_the_batch() -> None:
     cluster = a_preempting_cluster()
     submitted(cluster, a_pod("low").cpu(2))
     schedule.run(cluster.pk)
@@ -106,7 +106,7 @@ def test_a_victim_that_is_gone_by_then_undoes_the_whole_batch() -> None:
 
 
 @pytest.mark.django_db
-def test_a_pod_that_an_import_brought_ends() -> None:
+def test_imported_victim_ends() -> None:
     cluster = a_preempting_cluster(running=(a_pod("foreign").cpu(2).running_on("n1"),))
     submitted(cluster, a_pod("high").cpu(2).priority(10))
     schedule.run(cluster.pk)
@@ -130,7 +130,7 @@ def test_a_running_pod_of_a_demo_cluster_is_evicted_with_its_cards() -> None:
 
 
 @pytest.mark.django_db
-def test_the_nodes_that_a_preempting_pod_chose_from_can_be_worked_out_again() -> None:
+def test_candidates_of_a_preemptor_can_be_recomputed() -> None:
     cluster = a_preempting_cluster(a_node("n1").cpu(2), a_node("n2").cpu(1))
     submitted(cluster, a_pod("low").cpu(2))
     schedule.run(cluster.pk)

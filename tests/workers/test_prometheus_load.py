@@ -101,7 +101,7 @@ def viewer() -> Client:
     return client
 
 
-def test_a_decision_follows_the_measured_load_and_requests_when_it_is_gone(
+def test_decision_uses_measured_load_and_falls_back_to_requests(
     cluster: Cluster, monitoring: Monitoring, viewer: Client
 ) -> None:
     # Not collected yet: by requests both are empty, and the first by name wins.

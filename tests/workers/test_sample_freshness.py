@@ -163,7 +163,7 @@ def test_a_sweep_with_nothing_due_changes_no_revision() -> None:
     assert stale(cluster) == ["n3"]
 
 
-def test_one_turn_marks_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_marks_a_bounded_number_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hetsched.inventory.sample_expiry._MOST", 2)
     with time_machine.travel(at(0), tick=False) as clock:
         cluster = a_cluster(*(sampled(f"n{i}", 0, "1") for i in range(5)))
@@ -195,7 +195,7 @@ def test_an_object_of_a_live_cluster_ages_and_counts_again_with_a_new_sample(liv
         assert stale(live) == ["n2"]
 
 
-def test_an_old_object_that_is_listed_again_stays_stale_and_changes_nothing(live: Cluster) -> None:
+def test_relisted_old_object_stays_stale(live: Cluster) -> None:
     with time_machine.travel(at(0), tick=False) as clock:
         seen(live, sampled("n1", 0, "1"))
         clock.move_to(at(301))
@@ -213,7 +213,7 @@ def receive_report(cluster: Cluster, sequence: int, taken: float) -> None:
     receive(cluster, AgentMessage("n1", "i", rfc3339(START), sequence, digest_of(report), report, usage=use))
 
 
-def test_the_sample_of_an_agent_ages_and_late_ones_come_in_stale(live: Cluster, settings: Any) -> None:
+def test_agent_sample_expires_and_a_late_one_is_stale(live: Cluster, settings: Any) -> None:
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
     with time_machine.travel(at(0), tick=False) as clock:
         seen(live, a_node("n1"))
@@ -239,7 +239,7 @@ def collected(cluster: Cluster, **more: Any) -> Collector:
     return row
 
 
-def test_the_sample_of_a_collector_counts_as_long_as_its_collector_allows() -> None:
+def test_collector_sample_expires_by_its_collectors_setting() -> None:
     with time_machine.travel(at(0), tick=False) as clock:
         cluster = a_cluster(a_node("n1"))
         collected(cluster, most_age_seconds=3600)
@@ -265,7 +265,7 @@ def test_older_collector_sample_counts_with_a_newer_one_of_an_agent(live: Cluste
         assert stale(live) == []
 
 
-def test_a_sample_of_the_future_leaves_the_others_fresh(live: Cluster) -> None:
+def test_future_sample_does_not_expire_others(live: Cluster) -> None:
     with time_machine.travel(at(0), tick=False):
         seen(live, sampled("n1", 0, "1"), sampled("n2", 300, "1"), sampled("n3", -300, "1"), sampled("n4", 301, "1"))
         assert stale(live) == ["n4"]
@@ -285,7 +285,7 @@ def test_other_source_counts_once_an_idle_collector_expired(live: Cluster, setti
         assert (usage().amounts[CPU], usage().stale) == (6000, False)
 
 
-def test_an_export_keeps_the_mark_so_that_a_file_decides_the_same() -> None:
+def test_export_keeps_the_stale_mark() -> None:
     with time_machine.travel(at(0), tick=False) as clock:
         cluster = measured(0)
         clock.move_to(at(301))
@@ -302,7 +302,7 @@ def test_a_file_alone_has_no_clock() -> None:
 
 
 @pytest.mark.parametrize("taken", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "soon", "", "2026-11-23T12:00:00"])
-def test_any_time_can_be_judged(taken: str) -> None:
+def test_any_time_is_handled(taken: str) -> None:
     sample = Usage({CPU: 1}, taken)
     marked = aged(sample, START)
     assert marked is not None
@@ -311,7 +311,7 @@ def test_any_time_can_be_judged(taken: str) -> None:
     assert due is None or START <= due <= START + timedelta(days=1)
 
 
-def test_samples_of_before_the_upgrade_are_looked_at_once() -> None:
+def test_samples_from_before_the_upgrade_are_checked() -> None:
     with time_machine.travel(at(0), tick=False):
         cluster = a_cluster(sampled("n1", 0, "1"), sampled("n2", None, "1"), a_node("n3"))
         Node.objects.update(sample_due_at=timezone.now())  # as the migration does

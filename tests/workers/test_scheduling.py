@@ -59,7 +59,7 @@ def test_an_offline_clusters_placements_stay_placed() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("batch", [1, 3, 500])
-def test_placements_are_those_of_the_engine_alone_whatever_the_batch(settings: Any, batch: int) -> None:
+def test_placements_equal_the_engines_for_any_batch_size(settings: Any, batch: int) -> None:
     settings.HETSCHED_BATCH = batch
     nodes = [a_node(f"n{n}").cpu(4 + n % 3).gpus(n % 2 * 2) for n in range(6)]
     pods = [_pod(number) for number in range(30)]
@@ -162,7 +162,7 @@ def test_standby_decides_nothing_while_another_leads() -> None:
 
 
 @pytest.mark.django_db
-def test_a_lease_that_is_over_is_taken_and_given_up_after_the_work() -> None:
+def test_expired_lease_is_acquired_and_released_after_the_work() -> None:
     cluster = a_cluster()
     first = led(cluster)
     Cluster.objects.update(leader_until="2020-01-01T00:00:00Z")
@@ -174,7 +174,7 @@ def test_a_lease_that_is_over_is_taken_and_given_up_after_the_work() -> None:
 
 
 @pytest.mark.django_db
-def test_a_lease_of_before_the_databases_clock_was_set_back_is_nobodys() -> None:
+def test_lease_from_before_a_clock_reset_is_expired() -> None:
     cluster = a_cluster()
     held = leading.take(cluster.pk, "somebody")
     assert held is not None
@@ -185,7 +185,7 @@ def test_a_lease_of_before_the_databases_clock_was_set_back_is_nobodys() -> None
 
 
 @pytest.mark.django_db
-def test_a_lost_comparison_is_decided_again_on_the_new_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_commit_check_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster(a_node("n1").cpu(2), a_node("n2").cpu(4))
     submitted(cluster, a_pod("p").cpu(2))
     real, tries = scheduling_loop.record, []
@@ -206,7 +206,7 @@ def test_a_lost_comparison_is_decided_again_on_the_new_state(monkeypatch: pytest
 
 
 @pytest.mark.django_db
-def test_a_priority_that_changes_just_after_the_queue_was_read_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_priority_change_after_the_queue_read_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     workload = submitted(cluster, a_pod("p"))
     real, seen = scheduling_loop.first_active_pods, []
@@ -255,9 +255,7 @@ def test_pods_submitted_during_a_batch_are_decided_together(monkeypatch: pytest.
 
 
 @pytest.mark.django_db
-def test_a_pod_that_comes_alone_and_a_queue_of_many_batches_wait_for_no_rest(
-    monkeypatch: pytest.MonkeyPatch, settings: Any
-) -> None:
+def test_single_pod_and_full_batches_do_not_wait(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     monkeypatch.setattr(worker_host.time, "sleep", lambda seconds: pytest.fail("it rests"))
     settings.HETSCHED_BATCH = 2
     cluster = a_cluster()
@@ -269,7 +267,7 @@ def test_a_pod_that_comes_alone_and_a_queue_of_many_batches_wait_for_no_rest(
 
 
 @pytest.mark.django_db
-def test_losing_for_ever_gives_up_and_leaves_the_pods_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_commit_conflicts_leave_the_pods_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     submitted(cluster)
 
@@ -314,7 +312,7 @@ def test_pod_with_an_engine_error_stops_no_other(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.django_db
-def test_a_decision_cites_the_state_it_was_made_on_and_the_best_nodes() -> None:
+def test_decision_has_its_state_and_the_best_nodes() -> None:
     cluster = a_cluster(a_node("n1").cpu(4), a_node("n2").cpu(8), a_node("n3").cpu(16))
     submitted(cluster, a_pod("p"))
     worker_host.run(cluster.pk)

@@ -52,9 +52,7 @@ def _asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return asked
 
 
-def test_a_lot_after_a_lot_rests_while_a_pod_waits_for_a_first_look(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_update_batches_pause_while_a_pod_is_undecided(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
     asked = _asked(monkeypatch)
     assert report.run(cluster.pk) == 2

@@ -37,7 +37,7 @@ def test_due_pods_without_a_leader_wake_the_scheduler(woken: list[Any]) -> None:
     assert woken == [(cluster.pk, dispatch.SCHEDULE)]
 
 
-def test_a_cluster_that_is_led_or_has_nothing_due_is_left_alone(woken: list[Any]) -> None:
+def test_led_or_idle_cluster_causes_no_wake_up(woken: list[Any]) -> None:
     led_one, idle = a_cluster(name="led"), a_cluster(name="idle")
     submitted(led_one, a_pod("a"))
     led(led_one)
@@ -48,7 +48,7 @@ def test_a_cluster_that_is_led_or_has_nothing_due_is_left_alone(woken: list[Any]
     assert woken == []
 
 
-def test_a_pod_that_waits_for_time_is_looked_at_again_after_a_minute(woken: list[Any]) -> None:
+def test_timed_pod_is_requeued_after_a_minute(woken: list[Any]) -> None:
     cluster = a_cluster()
     submitted(cluster)
     recorded(cluster, refusing(cluster))  # no plugin registered an event
@@ -57,7 +57,7 @@ def test_a_pod_that_waits_for_time_is_looked_at_again_after_a_minute(woken: list
     assert Pod.objects.values_list("queued", "flushed").get() == (True, False)
 
 
-def test_sessions_and_counters_of_failed_logins_go_when_they_are_over(woken: list[Any]) -> None:
+def test_expired_sessions_and_login_counters_are_deleted(woken: list[Any]) -> None:
     now = timezone.now()
     for name, ends in (("over", now - timedelta(seconds=1)), ("runs", now + timedelta(hours=1))):
         BrowserSession.objects.create(session_key=name, expire_date=ends, seen_at=now)
@@ -67,7 +67,7 @@ def test_sessions_and_counters_of_failed_logins_go_when_they_are_over(woken: lis
     assert [failure.pk for failure in LoginFailure.objects.all()] == ["runs"]
 
 
-def test_old_idempotency_keys_are_forgotten_and_young_ones_kept(woken: list[Any]) -> None:
+def test_old_idempotency_keys_are_deleted(woken: list[Any]) -> None:
     cluster = a_cluster()
     for key, hours in (("old", 49), ("young", 47)):
         submitted(cluster, a_pod(key), owner="ci", idempotency_key=key, body_hash="h")
@@ -92,7 +92,7 @@ def test_unbound_placements_of_a_demo_cluster_are_found(woken: list[Any]) -> Non
     assert woken == [(demo.pk, dispatch.BIND)]
 
 
-def test_binding_takes_every_pod_on_from_where_it_is() -> None:
+def test_binding_continues_from_each_pods_state() -> None:
     demo = a_cluster(a_node("n1"), kind="demo")
     pods = placed(demo, "n1", a_pod("placed"), a_pod("binding"), a_pod("bound"))
     begin_binding(demo.pk, [pods[1].pk, pods[2].pk])

@@ -24,7 +24,7 @@ def _failing(error: Exception, cluster_id: int) -> Callable[..., None]:
     return fail
 
 
-def test_the_other_parts_and_clusters_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_parts_and_clusters_are_processed(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = [a_cluster(a_node("n"), name=name) for name in ("a", "b")]
     for cluster in clusters:
         submitted(cluster, a_pod(f"p-{cluster.name}"))
@@ -35,7 +35,7 @@ def test_the_other_parts_and_clusters_have_their_turn(monkeypatch: pytest.Monkey
     assert {(cluster.pk, dispatch.SCHEDULE) for cluster in clusters} <= set(woken)
 
 
-def test_while_the_database_is_away_the_rest_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_outage_stops_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster(a_node("n"), name="a")
     monkeypatch.setattr(sweep, "take_samples", _failing(OperationalError("away"), cluster.pk))
     with pytest.raises(OperationalError):

@@ -65,7 +65,7 @@ def hooked(receiver: Receiver, ci: Token) -> Callable[..., tuple[Webhook, str]]:
     return make
 
 
-def test_one_that_is_removed_meanwhile_stops_nothing(
+def test_webhook_deleted_during_notification_is_skipped(
     hooked: Callable[..., tuple[Webhook, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a database with many writers, the notifying code may have read the webhook before its removal."""
@@ -135,7 +135,7 @@ def test_without_a_secret_nothing_is_signed(receiver: Receiver, ci: Token) -> No
     assert "webhook-signature" not in receiver.requests[0].headers
 
 
-def test_both_secrets_sign_until_the_one_before_is_over(receiver: Receiver, hooked: Any) -> None:
+def test_previous_secret_signs_until_it_expires(receiver: Receiver, hooked: Any) -> None:
     hook, before = hooked()
     after = change_webhook_secret(hook, overlap=timedelta(hours=1), actor=ALICE, reason="it leaked")
     try_webhook(hook, actor=ALICE)
@@ -147,7 +147,7 @@ def test_both_secrets_sign_until_the_one_before_is_over(receiver: Receiver, hook
     assert [(fits(before, one), fits(after, one)) for one in receiver.requests] == [(True, True), (False, True)]
 
 
-def test_a_secret_that_leaked_ends_at_once_where_that_is_asked(receiver: Receiver, hooked: Any) -> None:
+def test_leaked_secret_is_revoked_immediately(receiver: Receiver, hooked: Any) -> None:
     hook, before = hooked()
     after = change_webhook_secret(hook, overlap=timedelta(0), actor=ALICE, reason="it leaked")
     try_webhook(hook, actor=ALICE)
@@ -164,7 +164,7 @@ def test_undecryptable_secret_sends_nothing_unsigned(receiver: Receiver, hooked:
     assert Delivery.objects.get().code == "SecretKeyChanged"
 
 
-def test_secrets_lie_sealed(hooked: Any) -> None:
+def test_secrets_are_stored_encrypted(hooked: Any) -> None:
     _, secret = hooked()
     row = SigningSecret.objects.get()
     assert secret not in row.sealed
@@ -212,7 +212,7 @@ def test_workload_of_several_namespaces_requires_access_to_all(receiver: Receive
     assert [(row.namespace, row.code) for row in Delivery.objects.all()] == [("", "OwnerGone")]
 
 
-def test_an_address_that_is_gone_pauses_its_webhook(receiver: Receiver, hooked: Any) -> None:
+def test_response_410_pauses_the_webhook(receiver: Receiver, hooked: Any) -> None:
     hook, _ = hooked()
     receiver.status = 410
     place("default", "team")
@@ -273,7 +273,7 @@ def test_failed_delivery_is_sent_again_with_the_same_id_and_a_new_timestamp(rece
     assert (row.state, row.attempts, row.log.count()) == (Delivery.DELIVERED, 1, 2)
 
 
-def test_one_dead_host_holds_up_no_other(receiver: Receiver, hooked: Any, settings: Any) -> None:
+def test_dead_host_does_not_delay_others(receiver: Receiver, hooked: Any, settings: Any) -> None:
     settings.HETSCHED_CALLBACK_HOSTS = [receiver.host, "127.0.0.1:9"]
     hooked()
     cluster = a_cluster()
@@ -286,7 +286,7 @@ def test_one_dead_host_holds_up_no_other(receiver: Receiver, hooked: Any, settin
     assert CallbackHost.objects.get(host=receiver.host).failures == 0
 
 
-def test_a_host_that_answers_gets_all_that_is_due(receiver: Receiver, hooked: Any) -> None:
+def test_responding_host_gets_all_due_deliveries(receiver: Receiver, hooked: Any) -> None:
     hooked()
     place(*("default" for _ in range(20)))
     # The test's nodes have 8 CPUs; these are the notifications of 20 workloads that this test placed.

@@ -1,4 +1,4 @@
-"""An agent's report as the facts of a node: converted whole, wrong parts left out and told, never an exception."""
+"""Conversion of an agent's report to node facts; invalid parts are left out and reported, without exceptions."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def test_kubelet_without_zones_reports_its_policies() -> None:
     assert (numa.zones, numa.cpu_manager_policy, numa.topology_manager_policy) == ((), "none", "best-effort")
 
 
-def test_nothing_known_is_nothing_stated() -> None:
+def test_empty_report_states_no_facts() -> None:
     facts = node_facts(report())
     assert (facts.numa, facts.gpus, facts.usage, facts.allocatable) == (None, None, None, {})
     assert (facts.isa.native, facts.isa.source, facts.isa.complete) == (None, "", True)
 
 
-def test_the_agents_own_problems_come_first() -> None:
+def test_problems_of_the_agent_are_listed_first() -> None:
     said = report(problems=(MachineProblem("FileTooLarge", "/sys/x: it is larger than 64 bytes", "/sys/x"),))
     assert node_facts(said).problems == ("FileTooLarge: /sys/x: it is larger than 64 bytes",)
 
@@ -115,18 +115,18 @@ def test_contradictory_zones_are_reported(zones: tuple[MachineZone, ...], code: 
     assert codes(report(zones=zones)) == [code]
 
 
-def test_a_cpu_of_two_zones_stays_in_the_first() -> None:
+def test_cpu_in_two_zones_is_assigned_to_the_first() -> None:
     numa = node_facts(report(zones=(MachineZone(0, "0-3"), MachineZone(1, "3-5")))).numa
     assert numa is not None
     assert [zone.cpus for zone in numa.zones] == ["0-3", "4-5"]
 
 
-def test_words_no_kubelet_has_are_unknown() -> None:
+def test_unknown_kubelet_options_are_ignored() -> None:
     said = report(kubelet=KubeletState("dynamic", {}, "strict", "node", reserved_cpus="x"))
     assert codes(said) == ["CpusetMalformed", "KubeletUnknown", "KubeletUnknown", "KubeletUnknown"]
 
 
-def test_the_native_set_is_complete_where_its_source_is_exact() -> None:
+def test_native_set_from_an_exact_source_is_complete() -> None:
     sources = (
         IsaSource("gcc", "rv64gc", "rv64imafdc_zicsr_zifencei"),
         IsaSource("cpuinfo", "rv64imafdcv", "rv64imafdcv_zicsr_zifencei", "lower"),
@@ -184,7 +184,7 @@ def test_only_a_card_known_to_be_ill_is_not_healthy() -> None:
     assert [card.healthy for card in node_facts(report(gpus=cards)).gpus or ()] == [True, True, False]
 
 
-def test_use_and_capacities_are_taken() -> None:
+def test_use_and_capacities_are_converted() -> None:
     usage = MachineUsage(
         {"cpu": 1500, "memory": GIB, "hetsched.io/network-mbps": -1},
         {"hetsched.io/network-mbps": 25000, "hetsched.io/disk-mbps": 500, "cpu": 8000},
@@ -240,7 +240,7 @@ _REPORT = st.builds(
 
 
 @given(_REPORT)
-def test_the_engine_takes_whatever_came_of_a_report(said: AgentReport) -> None:
+def test_engine_accepts_any_converted_report(said: AgentReport) -> None:
     facts = node_facts(said)
     assert msgspec.json.decode(msgspec.json.encode(facts), type=type(facts)) == facts
     node = a_node("n").having(numa=facts.numa, gpus=facts.gpus, isa=facts.isa, usage=facts.usage)

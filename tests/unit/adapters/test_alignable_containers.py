@@ -1,4 +1,4 @@
-"""Which containers ask for something that a node can align: whole CPUs with an equal limit, or cards."""
+"""Containers with requests that a node can align: whole CPUs with an equal limit, or GPUs."""
 
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export.cluster import compact_pods, write_cluster
@@ -45,10 +45,10 @@ def test_only_a_guaranteed_pod_gets_cpus_of_its_own_from_the_kubelet() -> None:
     whole, part = "{limits: {cpu: 2, memory: 1Gi}}", "{limits: {cpu: 500m, memory: 1Gi}}"
     assert pod(containers(whole, part)).shape.guaranteed
     assert not pod(containers(whole, "{limits: {cpu: 500m}}")).shape.guaranteed  # Burstable: no memory limit
-    assert not pod(containers(part)).shape.guaranteed  # Guaranteed, but nothing whole
+    assert not pod(containers(part)).shape.guaranteed  # Guaranteed, but no whole CPUs
 
 
-def test_zones_never_keep_the_pod_of_a_daemon_set_off_its_node() -> None:
+def test_daemon_set_pod_is_not_restricted_by_zones() -> None:
     text = """
         apiVersion: v1
         kind: Pod
@@ -64,7 +64,7 @@ def test_zones_never_keep_the_pod_of_a_daemon_set_off_its_node() -> None:
     assert content(text.replace("DaemonSet", "Job")).pending[0].shape.numa == NumaDemand(True, "none")
 
 
-def test_an_export_keeps_containers_that_one_container_cannot_say() -> None:
+def test_export_keeps_several_alignable_containers() -> None:
     two = pod_text(containers("{limits: {cpu: 2, memory: 1Gi}}", "{limits: {cpu: 1, memory: 1Gi}}"), name="two")
     part = pod_text(containers("{limits: {cpu: 1, memory: 1Gi}}", "{limits: {cpu: 500m, memory: 1Gi}}"), name="part")
     found = content(f"{two}---\n{part}")
@@ -73,6 +73,6 @@ def test_an_export_keeps_containers_that_one_container_cannot_say() -> None:
     assert parse_cluster([("again.json", text)]).pending == found.pending
 
 
-def test_an_export_says_no_more_than_it_must() -> None:
+def test_export_has_no_redundant_containers() -> None:
     (plain,) = compact_pods(ClusterContent(pending=(a_pod("p").cpu(6).guaranteed().build(),)))
     assert "annotations" not in plain["metadata"]

@@ -1,4 +1,4 @@
-"""An anonymised export, read again, places the same pods on the same nodes, for the same reasons."""
+"""An anonymised export places the same pods on the same nodes, for the same reasons."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from tests.unit.engine.test_devices import DRIVER, OWN, claim, device, exactly, 
 
 GIB = 2**30
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
-REFUSED = {"wrong-cards.yaml"}  # it shows what is refused
-# One that draws by names cannot draw the same for other names.
+REFUSED = {"wrong-cards.yaml"}  # it shows rejected items
+# A policy with random ties by name selects differently for other names.
 POLICIES = sorted(name for name, spec in BUILTIN.items() if spec.ties.by == "name")
 
 
@@ -55,7 +55,7 @@ def examples() -> ClusterContent:
 
 @cache
 def demo(seed: int) -> ClusterContent:
-    """Return the demo fleet with thirty workloads of its stream waiting."""
+    """Return the demo fleet with thirty pending workloads of its stream."""
     fleet = demo_cluster(seed)
     items = [manifest for sequence in range(30) for manifest in demo_workload(seed, sequence)]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
@@ -63,12 +63,12 @@ def demo(seed: int) -> ClusterContent:
 
 
 def again(content: ClusterContent) -> ClusterContent:
-    """Return an anonymised copy as whoever gets the file reads it."""
+    """Return an anonymised copy, parsed again."""
     return parse_cluster([("export.json", write_cluster(anonymised(content)))])
 
 
 def unread(content: ClusterContent) -> ClusterContent:
-    """Leave out what whoever reads a node notes about reading it."""
+    """Remove the notes that parsing adds to a node."""
     nodes = tuple(msgspec.structs.replace(node, source="", problems=()) for node in content.nodes)
     return msgspec.structs.replace(content, nodes=nodes)
 
@@ -92,7 +92,7 @@ def test_the_demo_fleet(seed: int, policy: str) -> None:
 @given(
     st.lists(st.sampled_from(["a", "a-b", "a.b", "ab", "n1", "zeta", "z-1", "Z"]), min_size=2, unique=True), st.data()
 )
-def test_whatever_rules_there_are(names: list[str], data: st.DataObject) -> None:
+def test_placements_agree_under_any_rules(names: list[str], data: st.DataObject) -> None:
     fleet: list[NodeReport] = [data.draw(node_reports(name)) for name in names]
     pods: list[PodSpec] = data.draw(pod_lists())
     content = ClusterContent(nodes=tuple(fleet), pending=tuple(pods), namespaces=NAMESPACES)
@@ -101,7 +101,7 @@ def test_whatever_rules_there_are(names: list[str], data: st.DataObject) -> None
 
 @settings(max_examples=100, deadline=None)
 @given(CLUSTERS)
-def test_whatever_was_read(objects: list[Plain]) -> None:
+def test_any_parsed_content(objects: list[Plain]) -> None:
     content = parse_cluster([("f", json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode())])
     assert decided(again(content)) == decided(content)
 
@@ -126,7 +126,7 @@ def test_ties_go_to_the_same_node() -> None:
 
 
 def test_pods_without_an_allocation_hold_the_same_cards() -> None:
-    # The lower `namespace/name` holds the lower card, and `team-a/x` is lower than `team/x`.
+    # The lower `namespace/name` holds the lower GPU, and `team-a/x` is lower than `team/x`.
     machine = a_node("n").gpus(2).build()
     running = tuple(a_pod("x", space).gpu(1).running_on("n").build() for space in ("team", "team-a"))
     copy = again(ClusterContent(nodes=(machine,), running=running))
@@ -235,7 +235,7 @@ def test_shares_of_teams_and_namespaces_follow_their_names() -> None:
     )
     content = ClusterContent(nodes=(a_node("n").build(),), pending=pods, policies=(policy,))
     copy = again(content)
-    # Of four places three go to red, who is due five times as much.
+    # Of four places three go to red, whose weight is five times as large.
     assert sorted(decided(copy, copy.policies[0])["placed"]) == [0, 4, 5, 6]
     assert decided(content, policy) == decided(copy, copy.policies[0])
     assert copy.policies[0].plugins[0].params["namespace_weights"] == {"ns-0001": 2.0}

@@ -1,4 +1,4 @@
-"""A server that is busy is left alone for as long as it asks, and asked a few times at most."""
+"""A busy API server is retried after its Retry-After, a few times at most."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONE = ToBind(1, "default", "p", "u1", "n1")
 
 
 class Busy:
-    """An API server that refuses the first calls."""
+    """An API server that rejects the first calls."""
 
     def __init__(self, *refusals: ApiFailure) -> None:
         self.refusals = list(refusals)
@@ -26,7 +26,7 @@ class Busy:
         return json.dumps({"metadata": {"uid": "u1"}, "spec": {"nodeName": self.node}}).encode()
 
     def send(self, *_: Any, query: dict[str, str], **__: Any) -> bytes:
-        if query:  # a dry run under a wrong uid
+        if query:  # a dry run with a wrong UID
             raise ApiFailure(409, "Conflict", "another uid")
         self.calls += 1
         if self.refusals:
@@ -40,7 +40,7 @@ def result_and_waits(api: Any) -> tuple[BindingResult, list[float]]:
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_it_is_left_alone_as_long_as_it_asks(status: int) -> None:
+def test_retry_after_is_respected(status: int) -> None:
     api = Busy(ApiFailure(status, "Busy", "", 3.0), ApiFailure(status, "Busy", "", 0.0))
     assert result_and_waits(api) == (BindingResult.BOUND, [3.0, 0.5])
     assert api.calls == 3
@@ -83,7 +83,7 @@ def test_rejection_after_a_refused_try_is_a_rejection() -> None:
     )
 
 
-def test_nothing_is_written_any_more_once_it_is_not_ours() -> None:
+def test_no_retry_after_the_lease_is_lost() -> None:
     api = Busy(*[ApiFailure(503, "Busy", "")] * 9)
     ours = iter([True, False])
     assert bind(api, ONE, sleep=lambda _: None, is_ours=lambda: next(ours)).result is BindingResult.UNKNOWN  # type: ignore[arg-type]

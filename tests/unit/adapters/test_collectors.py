@@ -1,6 +1,6 @@
-"""What a node cannot know, out of a JSON document and out of Prometheus: read with care, told by node.
+"""Node facts from a JSON document and from Prometheus: validated, and grouped by node.
 
-Faked here: the answers. The guard of the calls has tests of its own, and a real Prometheus answers in tests/system.
+The responses are faked. The guard of outbound calls has its own tests, and tests/system uses a real Prometheus.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOW = 1_795_000_000.0
 
 
 class Answers(CollectorClient):
-    """An asker that knows its answers: one document, or one for each query."""
+    """A client with fixed responses: one document, or one for each query."""
 
     def __init__(self, answer: Callable[[str], Any]) -> None:
         super().__init__(Allowed())
@@ -64,13 +64,13 @@ def test_every_shipped_query_is_promql(exporter: str, more: dict[str, str]) -> N
         assert "%" not in text
 
 
-def test_one_query_for_each_resource_whatever_the_number_of_nodes() -> None:
+def test_one_query_per_resource_for_any_number_of_nodes() -> None:
     ask = Answers(lambda query: vector())
     build("prometheus-load", {"url": "http://p:9090"}).collect(ask, NODES, NOW)
     assert len(ask.asked) == 5
 
 
-def test_samples_are_in_our_units_and_as_old_as_their_exporter_was_read() -> None:
+def test_samples_are_converted_with_the_age_of_their_scrape() -> None:
     at = {"instance": "10.0.0.1:9100"}
 
     def answer(query: str) -> Any:
@@ -109,7 +109,7 @@ def test_failing_resource_is_a_problem_and_the_others_are_kept() -> None:
     assert found.problems == (f"{NETWORK_MBPS}: p:9090 answers with status 422",)
 
 
-def test_series_of_other_clusters_are_said_to_be() -> None:
+def test_series_of_other_clusters_are_reported() -> None:
     found = collected("prometheus-load", {"url": "http://p:9090"}, lambda query: vector(({"node": "x"}, NOW)))
     assert found.problems == ("none of 1 series names a node of this cluster",)
 
@@ -146,7 +146,7 @@ def test_invalid_prometheus_response_fails(answer: Any) -> None:
     ("labels", "node"),
     [
         ({"node": "n1"}, "n1"),
-        ({"nodename": "n2"}, "n2.example"),  # machines call themselves by the first part
+        ({"nodename": "n2"}, "n2.example"),  # machines identify themselves by the first part
         ({"instance": "10.0.0.2:9100"}, "n2.example"),
         ({"instance": "[fd00::2]:9100"}, "n2.example"),
         ({"instance": "fd00::2"}, "n2.example"),
@@ -260,7 +260,7 @@ def test_invalid_path_is_rejected(path: str) -> None:
         (200, "application/json", b'"\xff"', "AnswerNotJson"),
     ],
 )
-def test_answers_that_are_no_json_are_not_taken(
+def test_non_json_responses_are_rejected(
     monkeypatch: pytest.MonkeyPatch, status: int, kind: str, body: bytes, code: str
 ) -> None:
     answer = OutboundResponse(status, {"content-type": kind}, body)
@@ -271,7 +271,7 @@ def test_answers_that_are_no_json_are_not_taken(
     assert "script" not in failed.value.message
 
 
-def test_a_token_goes_along_and_a_refusal_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_sent_and_a_rejection_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
 
     def refuse(url: str, allowed: Allowed, **more: Any) -> OutboundResponse:

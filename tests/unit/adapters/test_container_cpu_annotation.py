@@ -1,4 +1,4 @@
-"""The allocation annotation says which CPUs each container gets."""
+"""The allocation annotation lists the CPUs of each container."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.adapters.reading import pod
 
 
 def holding(zones: dict[str, str], policy: str = "exclusive", **cpus: int) -> PodSpec:
-    """Return a pod whose containers ask for whole CPUs and whose zones gave it these."""
+    """Return a pod whose containers request whole CPUs, with these CPUs of its zones."""
     grants = tuple(ZoneGrant(name, ids) for name, ids in zones.items())
     demands = tuple(ContainerDemand(count) for count in cpus.values())
     built = a_pod().containers(*demands).having(container_names=tuple(cpus))
@@ -28,8 +28,8 @@ def test_each_gets_its_own() -> None:
     assert by_container(holding({"node-0": "0-5"}, main=2, cache=4)) == {"main": "4-5", "cache": "0-3"}
 
 
-def test_a_container_lies_in_one_zone_where_one_holds_it() -> None:
-    # 4 CPUs fit zone 1 alone; 2 then fit zone 0 exactly.
+def test_container_is_in_one_zone_if_possible() -> None:
+    # 4 CPUs fit only zone 1; 2 then fit zone 0 exactly.
     found = by_container(holding({"node-0": "0-1", "node-1": "8-11"}, small=2, large=4))
     assert found == {"small": "0-1", "large": "8-11"}
 
@@ -49,7 +49,7 @@ def test_unnamed_container_gets_no_cpus() -> None:
     assert by_container(unnamed) == {}
 
 
-def test_init_containers_have_come_and_gone() -> None:
+def test_init_containers_get_no_cpus() -> None:
     built = a_pod().containers(ContainerDemand(4, init=True), ContainerDemand(2)).having(container_names=("i", "main"))
     grant = Allocation(zones=(ZoneGrant("node-0", "0-1"),), cpu_policy="exclusive")
     assert by_container(built.having(allocation=grant).build()) == {"main": "0-1"}

@@ -85,7 +85,7 @@ def test_cranes_result_names_zones_and_their_cpu() -> None:
     assert parse_topology_result(text) == Allocation(zones=(ZoneGrant("node0", cpu_millis=2000), ZoneGrant("node1")))
 
 
-def test_our_result_is_one_that_crane_reads() -> None:
+def test_crane_can_read_our_annotation() -> None:
     text = '[{"name":"node0","type":"Node","resources":{"capacity":{"cpu":"2"}}}]'
     assert write_topology_result(Allocation(zones=(ZoneGrant("node-0", "4-5", memory_mib=0),))) == text
     # Memory is the zone's memory (crane writes the CPU figure there), and the number is that of the zone's name.

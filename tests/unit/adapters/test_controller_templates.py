@@ -24,7 +24,7 @@ def controller(kind: str, spec: str, name: str = "web") -> str:
         ("Job", "parallelism: 3, suspend: true,", []),
     ],
 )
-def test_the_pods_that_exist_at_once_are_asked_for(kind: str, spec: str, names: list[str]) -> None:
+def test_job_parallelism_determines_the_pods(kind: str, spec: str, names: list[str]) -> None:
     found = content(controller(kind, spec)).pending
     assert [pod.name for pod in found] == names
     assert all(pod.controller == f"{kind}/web" and pod.labels == {"app": "web"} for pod in found)
@@ -40,7 +40,7 @@ def test_controllers_of_one_name_do_not_collide() -> None:
     assert [pod.name for pod in content(text).pending] == ["web-0", "web-statefulset-0"]
 
 
-def test_a_cluster_file_does_not_expand_them() -> None:
+def test_templates_in_a_cluster_file_are_not_expanded() -> None:
     assert content(controller("Deployment", ""), workload=False).pending == ()
 
 
@@ -75,5 +75,5 @@ def test_controllers_without_a_pod_count_are_named_as_left_out() -> None:
     found = content(text)
     assert found.left_out == ("DaemonSet default/proxy", "CronJob lab/nightly")
     assert [pod.name for pod in found.pending] == ["web-0"]
-    # In a cluster file nobody expects that they become pods.
+    # In a cluster file they do not become pods.
     assert content(text, workload=False).left_out == ()

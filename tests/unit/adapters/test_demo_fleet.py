@@ -25,7 +25,7 @@ def test_a_seed_gives_the_same_fleet_and_another_seed_another() -> None:
     assert demo_cluster(8) != FLEET
 
 
-def test_nothing_of_it_depends_on_the_shared_random_state() -> None:
+def test_fleet_is_independent_of_the_global_random_state() -> None:
     random.seed(1)
     first = demo_workload(7, 3)
     random.seed(2)

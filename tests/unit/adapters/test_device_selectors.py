@@ -1,4 +1,4 @@
-"""Selectors are true, false, or unknown with the reason; how much work they may make is limited."""
+"""Device selectors are true, false, or unknown with a reason; their evaluation cost is limited."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MEMORY = 'device.capacity["gpu.example.com"].memory'
         (f'{MEMORY}.isGreaterThan(quantity("40G"))', True),
         (f'{MEMORY}.compareTo(quantity("40Gi")) == 0', True),
         (f'{MEMORY}.isLessThan(quantity("40960Mi"))', False),
-        # Versions are no texts: 1.10 comes after 1.9.
+        # Versions are not compared as texts: 1.10 comes after 1.9.
         (f'{OWN}.driver.isGreaterThan(semver("1.9.0"))', True),
         (f'{OWN}.driver.isLessThan(semver("1.10.0-rc.1"))', False),
         ('"net.example.com" in device.attributes', False),
@@ -61,7 +61,7 @@ def test_undecidable_expressions_are_unknown_with_the_reason(text: str, reason: 
     assert reason in explanation
 
 
-def test_failed_evaluation_has_the_words_of_kube_scheduler() -> None:
+def test_failed_evaluation_has_kube_schedulers_message() -> None:
     assert expression(f"{OWN}.speed > 1").evaluate(DEVICE) == (None, "CEL runtime error: the device has no speed")
 
 

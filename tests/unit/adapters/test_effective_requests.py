@@ -1,4 +1,4 @@
-"""The request that a node must cover, and what scoring counts."""
+"""Effective requests: the amount that a node must have, and the amount for scoring."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ def cpu_of(text: str) -> int:
     return pod(text).shape.request("cpu")
 
 
-def test_containers_add_up_and_every_pod_takes_one_place() -> None:
+def test_container_requests_are_summed_and_a_pod_uses_one_slot() -> None:
     shape = pod(spec(container("500m", "1Gi"), container("1500m", "2Gi"))).shape
     assert shape.requests == (("cpu", 2000), ("memory", 3 * GI), ("pods", 1))
 
@@ -39,7 +39,7 @@ def test_the_largest_init_container_counts_if_it_exceeds_the_sum() -> None:
     assert cpu_of(spec(container("4"), init=(container("3"),))) == 4000
 
 
-def test_sidecars_count_with_everything_that_starts_after_them() -> None:
+def test_sidecars_count_with_later_containers() -> None:
     # Containers: 1 + sidecars 0.5 + 0.25 = 1.75. Init: first 2 alone; then 0.5 + 3 = 3.5, the second sidecar later.
     steps = (container("2"), container("500m", always=True), container("3"), container("250m", always=True))
     assert cpu_of(spec(container("1"), init=steps)) == 3500
@@ -49,18 +49,18 @@ def test_sidecars_count_with_everything_that_starts_after_them() -> None:
 
 def test_overhead_is_added_at_the_end() -> None:
     shape = pod(spec(container("1"), init=(container("3"),), more="overhead: {cpu: 250m, memory: 120Mi}")).shape
-    # max(1, 3) + 0.25; no memory was asked, so only the overhead's 120Mi.
+    # max(1, 3) + 0.25; no memory was requested, so only the overhead's 120Mi.
     assert (shape.request("cpu"), shape.request("memory")) == (3250, 120 * 2**20)
 
 
 def test_pod_level_resources_take_the_place_of_the_sum() -> None:
     text = spec(container("1", "1Gi"), more="resources: {requests: {cpu: 3}, limits: {cpu: 4, memory: 8Gi}}")
     shape = pod(text).shape
-    # CPU: stated for the pod. Memory: only a limit is stated, and containers asked for 1Gi.
+    # CPU: stated for the pod. Memory: only a limit is stated, and containers request 1Gi.
     assert (shape.request("cpu"), shape.request("memory")) == (3000, GI)
 
 
-def test_scoring_counts_containers_that_ask_for_nothing() -> None:
+def test_scoring_uses_defaults_for_containers_without_requests() -> None:
     shape = pod(spec("{}", container("50m"), "{}")).shape
     # CPU 100m + 50m + 100m; memory 3 x 200Mi. The request itself stays 50m.
     assert (shape.nonzero_cpu_millis, shape.nonzero_memory_bytes) == (250, 600 * 2**20)
@@ -129,8 +129,9 @@ amounts = st.integers(0, 64_000)
 
 
 @given(st.lists(amounts, min_size=1, max_size=4), st.lists(st.tuples(amounts, st.booleans()), max_size=5))
-def test_the_request_covers_every_moment_and_no_more(containers: list[int], init: list[tuple[int, bool]]) -> None:
-    # Play the pod's life: at each init step the sidecars so far run beside it; at the end all containers and sidecars.
+def test_request_is_the_peak_of_the_lifecycle(containers: list[int], init: list[tuple[int, bool]]) -> None:
+    # Simulate the pod's lifecycle: each init step runs with the sidecars so far; at the end all containers and sidecars
+    # run.
     sidecars, moments = 0, []
     for amount, always in init:
         sidecars += amount if always else 0
@@ -150,7 +151,7 @@ def resized(
     *, stated: str = "1", allocated: str = "1", actual: str = "1", pending: str = "", group: str = "container",
     more: str = "",
 ) -> int:  # fmt: skip
-    """Return the CPU of a bound pod of whose container the kubelet reports these amounts."""
+    """Return the CPU of a bound pod for whose container the kubelet reports these amounts."""
     own = f"{{name: c, resources: {{requests: {{cpu: {stated}}}}}, restartPolicy: Always}}"
     other = "{name: other, resources: {requests: {cpu: 1}}}"
     lists = f"containers: [{other}]\ninitContainers: [{own}]" if group == "initContainer" else f"containers: [{own}]"
@@ -166,7 +167,7 @@ def resized(
     ("stated", "allocated", "actual", "pending", "counts"),
     [
         ("1", "1", "1", "", 1000),
-        ("6", "1", "1", "", 6000),  # asked for just now
+        ("6", "1", "1", "", 6000),  # requested just now
         ("6", "6", "1", "", 6000),  # being actuated
         ("1", "6", "6", "", 6000),  # a shrink that is not actuated yet
         ("1", "1", "6", "", 6000),
@@ -190,7 +191,7 @@ def test_in_place_resize_of_the_pod_level_counts_the_maximum() -> None:
     assert found.shape.request("cpu") == 5100
 
 
-def test_in_place_resize_of_one_pod_is_not_taken_for_its_twin() -> None:
+def test_in_place_resize_does_not_change_an_equal_pod() -> None:
     one = pod_text("nodeName: n1\ncontainers: [{name: c, resources: {requests: {cpu: 1}}}]", name="one")
     status = "status: {containerStatuses: [{name: c, allocatedResources: {cpu: 4}, resources: {requests: {cpu: 4}}}]}\n"
     found = content(f"{one}{status}---\n{one.replace('name: one', 'name: two')}").running

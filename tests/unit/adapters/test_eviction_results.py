@@ -1,4 +1,4 @@
-"""What an API server answers to an eviction, and what that means for the victim and for who needs its place."""
+"""Responses of an API server to an eviction, and their meaning for the victim and its preemptor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VICTIM = ToEvict(7, "team", "low", "uid-1", "Preempted by team/high (priority 5)
 
 
 class Server:
-    """Stands for an API server that gives one answer to all calls, and notes them."""
+    """A fake API server that gives one response to all calls, and records them."""
 
     def __init__(self, failure: ApiFailure | None = None) -> None:
         self.failure = failure
@@ -42,7 +42,7 @@ def answered(*failure: Any) -> EvictionResponse:
         ),
         ((409, "Conflict", "the object has been modified"), EvictionResult.UNKNOWN),
         ((429, "TooManyRequests", "would violate the budget", 0.0, ("DisruptionBudget",)), EvictionResult.REFUSED),
-        # A budget that was changed a moment ago and is not counted yet; a violated one gives no time to come again.
+        # A budget that was just changed and is not counted yet; a violated one has no Retry-After.
         ((429, "TooManyRequests", "would violate the budget", 10.0, ("DisruptionBudget",)), EvictionResult.UNKNOWN),
         ((429, "TooManyRequests", "the server is busy", 3.0), EvictionResult.UNKNOWN),
         (
@@ -60,7 +60,7 @@ def test_each_answer_has_its_meaning(failure: tuple[Any, ...], expected: Evictio
     assert answered(*failure).result is expected
 
 
-def test_a_busy_server_says_how_long_it_wants_to_be_left_alone() -> None:
+def test_busy_server_returns_retry_after() -> None:
     assert answered(429, "TooManyRequests", "busy", 3.0).retry_after_seconds == 3.0
 
 
@@ -74,7 +74,7 @@ def test_the_victim_is_named_by_its_uid_and_keeps_its_own_grace_period() -> None
     assert asked["deleteOptions"] == {"preconditions": {"uid": "uid-1"}, "dryRun": ["All"]}
 
 
-def test_news_that_cannot_be_written_are_let_go() -> None:
+def test_unwritable_events_are_dropped() -> None:
     server = Server(ApiFailure(404, "NotFound", "gone already"))
     mark_victim(server, VICTIM, now="2026-11-21T10:00:00.000000Z", instance="host/1")  # type: ignore[arg-type]
     (_, _, status), (_, path, event) = server.calls

@@ -25,7 +25,7 @@ def listed(objects: Iterable[Plain]) -> bytes:
 
 @settings(max_examples=200)
 @given(CLUSTERS)
-def test_whatever_was_read(objects: list[Plain]) -> None:
+def test_any_parsed_content(objects: list[Plain]) -> None:
     found = read(listed(objects))
     again = read(write_cluster(found))
     assert again.nodes == found.nodes
@@ -46,7 +46,7 @@ def test_the_demo_fleet() -> None:
     assert read(write_cluster(found)) == found
 
 
-def test_nothing() -> None:
+def test_empty_content_round_trip() -> None:
     assert read(write_cluster(ClusterContent())) == ClusterContent()
 
 
@@ -56,10 +56,10 @@ def test_facts_that_no_label_states_come_back_as_annotations() -> None:
     assert again.isa == node.isa
 
 
-def test_a_wrong_wish_stays_wrong() -> None:
+def test_invalid_request_stays_invalid() -> None:
     found = content(pod_text("nodeSelector: {kubernetes.io/arch: arm64}", annotations={"hetsched.io/isa": "z80"}))
     again = read(write_cluster(found))
-    # Read afresh, the selector would have become the need.
+    # Parsed as new, the selector would have become the requirement.
     assert again.pending[0].shape.isa is None
     assert again.pending == found.pending
 
@@ -93,7 +93,7 @@ def test_exact_models_and_shares_survive_the_compact_form() -> None:
     }
 
 
-def test_a_sample_that_does_not_count_any_more_comes_back_as_one() -> None:
+def test_expired_sample_stays_expired() -> None:
     late = Usage({"cpu": 700}, "2026-11-20T10:00:00Z", "prometheus", stale=True)
     again = read(write_cluster(ClusterContent(nodes=(a_node("n1").having(usage=late).build(),))))
     assert again.nodes[0].usage == late

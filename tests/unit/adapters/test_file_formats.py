@@ -11,7 +11,7 @@ TRACE_PODS = b"name,cpu_milli,memory_mib,num_gpu,gpu_milli\nq,1000,1024,0,0\n"
 HIGH = b"{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 9}"
 
 
-def test_the_name_of_a_file_says_nothing() -> None:
+def test_file_name_does_not_determine_the_format() -> None:
     nodes = parse_cluster([("a.csv", NODE), ("b.yaml", TRACE_NODES)]).nodes
     assert [node.name for node in nodes] == ["n", "t"]
     sources = [("c.txt", TRACE_PODS), ("d.json", pod_text().encode())]

@@ -1,4 +1,4 @@
-"""`generateName`: letters that come of what the names are made of, or the number where there is nothing."""
+"""`generateName`: suffixes derived from the inputs of the name, or from the number without inputs."""
 
 import re
 
@@ -11,12 +11,12 @@ def test_the_same_gives_the_same_and_another_another() -> None:
     assert generated_name("ci-", "a", 7) == generated_name("ci-", "a", 7)
 
 
-def test_it_is_a_name_whatever_the_stem() -> None:
+def test_generated_name_is_valid_for_any_prefix() -> None:
     for stem in ("ci-", "x" * 60 + "-", "x" * 250):
         name = generated_name(stem, "a", 0)
         assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
         assert len(name) <= 63
 
 
-def test_without_anything_it_is_the_number() -> None:
+def test_suffix_without_inputs_is_the_number() -> None:
     assert [generated_name("ci-", "", number) for number in range(2)] == ["ci-0", "ci-1"]

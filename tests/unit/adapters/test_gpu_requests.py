@@ -34,7 +34,7 @@ ONE, TWO = limits("nvidia.com/gpu: 1"), limits("nvidia.com/gpu: 1", "nvidia.com/
         ({MATCH: "exact", NUMBER: "1"}, "", GpuDemand(1)),
     ],
 )
-def test_cards_are_asked_for(annotations: dict[str, str], spec: str, demand: GpuDemand | None) -> None:
+def test_gpu_requests_are_parsed(annotations: dict[str, str], spec: str, demand: GpuDemand | None) -> None:
     found = pod(spec, annotations=annotations)
     assert (found.shape.gpu, found.problems) == (demand, ())
 
@@ -61,7 +61,9 @@ def test_cards_are_asked_for(annotations: dict[str, str], spec: str, demand: Gpu
         ({}, limits("nvidia.com/gpu: 1", "amd.com/gpu: 1"), "FeatureNotSupported", "nvidia.com/gpu"),
     ],
 )
-def test_wrong_wishes_are_the_pods_problem(annotations: dict[str, str], spec: str, code: str, field: str) -> None:
+def test_invalid_annotations_are_problems_of_the_pod(
+    annotations: dict[str, str], spec: str, code: str, field: str
+) -> None:
     assert problems(pod(spec, annotations=annotations)) == [(code, field)]
 
 

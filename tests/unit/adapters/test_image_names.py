@@ -32,7 +32,7 @@ def test_a_name_has_a_registry_a_path_and_a_tag_or_digest(written: str, meant: s
      "http://reg.example/app", "reg.example/app?x=1", "user@reg.example/app", "reg.example:port/app", "x" * 600,
      "app\n", "reg.example/app#f"],
 )  # fmt: skip
-def test_anything_else_is_no_name(wrong: str) -> None:
+def test_other_texts_are_rejected(wrong: str) -> None:
     with pytest.raises(InputError) as refusal:
         parse_reference(wrong)
     assert refusal.value.code == "ImageNameInvalid"

@@ -1,4 +1,4 @@
-"""What a pod says of its images, and what follows for where it may run."""
+"""Image platforms in a pod, and the nodes on which they allow it to run."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ def test_image_without_platforms_restricts_nothing() -> None:
     assert images(pod({"one": ["linux/amd64"]})) == ImageDemand((("amd64", "x86-64-v1"),))
 
 
-def test_an_unknown_image_is_said_to_be_unknown() -> None:
+def test_unknown_image_has_unknown_platforms() -> None:
     found = pod({"one": ["linux/amd64"], "two": "its registry is not read"})
     assert images(found) == ImageDemand((("amd64", "x86-64-v1"),), unknown=True)
     assert found.image_facts[1] == ImageFacts("two", unknown="its registry is not read")
@@ -46,11 +46,11 @@ def test_an_empty_list_of_platforms_is_unknown() -> None:
     assert images(found) == ImageDemand((("amd64", "x86-64-v1"),), unknown=True)
     assert found.image_facts[1] == ImageFacts("two", unknown="no platform is listed")
     assert images(pod({"one": []})) == ImageDemand(None, unknown=True)
-    # A pod stored before the reason was.
+    # A pod stored by a version without reasons.
     assert demand_of((ImageFacts("one"),)) == ImageDemand(None, unknown=True)
 
 
-def test_attestations_and_entries_with_features_of_a_system_are_nothing_to_run() -> None:
+def test_attestations_are_no_platforms() -> None:
     found = pod({"one": ["linux/amd64", "unknown/unknown", "linux(x)/arm64"]})
     assert images(found) == ImageDemand((("amd64", "x86-64-v1"),))
 
@@ -60,19 +60,19 @@ def test_images_without_a_common_architecture_leave_none() -> None:
     assert images(pod({"one": ["windows/amd64"]})) == ImageDemand(())
 
 
-def test_a_32_bit_build_goes_to_the_64_bit_sibling() -> None:
+def test_32_bit_image_runs_on_64_bit_nodes() -> None:
     found = pod({"one": ["linux/386", "linux/arm/v7"]})
     expected = (("386", ""), ("amd64", "x86-64-v1"), ("arm", ""), ("arm64", "armv8.0-a"))
     assert images(found) == ImageDemand(expected)
 
 
 def test_a_32_bit_build_runs_below_the_variants() -> None:
-    # containerd on amd64 takes the 386 build where it does not take amd64/v3.
+    # containerd on amd64 uses the 386 build if it does not support amd64/v3.
     found = pod({"one": ["linux/386", "linux/amd64/v3"]})
     assert images(found) == ImageDemand((("386", ""), ("amd64", "x86-64-v1")))
 
 
-def test_pods_for_another_system_are_left_alone() -> None:
+def test_pods_for_other_operating_systems_are_unrestricted() -> None:
     spec = "nodeSelector: {kubernetes.io/os: windows}\ncontainers: [{name: a, image: one}]"
     assert images(pod({"one": ["windows/amd64"]}, spec)) is None
 

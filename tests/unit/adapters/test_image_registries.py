@@ -1,6 +1,6 @@
-"""Looking up an image at a registry: what it offers, who is told our credentials, and which answers are refused.
+"""Image lookups at a registry: platforms, recipients of our credentials, and rejected responses.
 
-Real here: a registry on loopback, spoken to over HTTP.
+Real here: a registry on loopback over HTTP.
 """
 
 import base64
@@ -38,7 +38,7 @@ def found(registry: Registry, name: str, credential: RegistryCredential | None =
 def refusal(registry: Registry, name: str, allowed: Allowed | None = None) -> str:
     with pytest.raises(ImageUnreadable) as refused:
         look_up(parse_reference(name), registry.allowed if allowed is None else allowed)
-    assert "script" not in refused.value.message  # what a registry says is not passed on
+    assert "script" not in refused.value.message  # texts of a registry are not passed on
     return refused.value.code
 
 
@@ -64,7 +64,7 @@ def test_an_index_within_an_index_and_an_entry_without_a_platform(registry: Regi
     assert found(registry, f"{registry.host}/app:1").platforms == ("linux/amd64", "linux/arm64")
 
 
-def test_a_token_is_fetched_where_the_registry_says_for_this_repository_only(registry: Registry) -> None:
+def test_token_is_requested_for_this_repository_only(registry: Registry) -> None:
     name = registry.image("team/app:1", "linux/amd64")
     registry.wants_token = True
     assert found(registry, name).platforms == ("linux/amd64",)
@@ -72,7 +72,7 @@ def test_a_token_is_fetched_where_the_registry_says_for_this_repository_only(reg
     assert asked == "/token?scope=repository%3Ateam%2Fapp%3Apull&service=test"
 
 
-def test_credentials_buy_a_token_and_wrong_ones_do_not(registry: Registry) -> None:
+def test_credentials_are_exchanged_for_a_token(registry: Registry) -> None:
     name = registry.image("app:1", "linux/amd64")
     registry.wants_token, registry.user = True, "ann:secret-canary"
     assert found(registry, name, US).platforms == ("linux/amd64",)
@@ -91,7 +91,7 @@ def test_a_redirect_to_another_host_gets_no_credentials(registry: Registry) -> N
         allowed = Allowed(plain=frozenset({registry.host, other.host}))
         assert look_up(parse_reference(name), allowed, US).platforms == ("linux/amd64",)
         assert [authorization for _, authorization in other.asked] == [""]
-        # The other host was not opened to us: it is not called at all.
+        # The other host is not allowed, so it is not called.
         assert refusal(registry, name) == "AddressRefused"
         assert len(other.asked) == 1
 
@@ -179,7 +179,7 @@ def test_other_answers_have_their_codes(
      b'{"manifests": [{"digest": "md5:1"}]}', b'{"manifests": [{"platform": {"os": "a b", "architecture": "x"}}]}',
      b'{"schemaVersion": 1, "architecture": "amd64"}', b"[" * 100_000],
 )  # fmt: skip
-def test_documents_that_say_nothing_are_malformed(registry: Registry, content: bytes) -> None:
+def test_empty_documents_are_malformed(registry: Registry, content: bytes) -> None:
     registry.documents["/v2/app/manifests/1"] = MANIFEST, content
     assert refusal(registry, f"{registry.host}/app:1") == "ImageMalformed"
 
@@ -199,7 +199,7 @@ def test_documents_that_say_nothing_are_malformed(registry: Registry, content: b
         ("example.org/app", ("example.org",), "0.0.0.0", "AddressRefused"),
         ("2130706433.nip.example/app", ("*",), "127.0.0.1", "AddressRefused"),
         ("example.org:8443/app", ("*",), "93.184.216.34", "AddressRefused"),
-        # Opened by name: it is called, and is not there.
+        # Allowed by name: it is called, and is not there.
         ("example.org/app", ("example.org",), "10.0.0.1", "RegistryUnreachable"),
     ],
 )
@@ -238,7 +238,7 @@ def test_over_tls_the_registry_has_to_prove_its_name(tmp_path: Path, monkeypatch
         monkeypatch.setattr(outbound, "_trust", lambda: trust)
         assert look_up(parse_reference(name), allowed).platforms == ("linux/amd64",)
         assert refusal(registry, f"{wrong}/app:1", allowed) == "RegistryUntrusted"
-        # A registry with TLS is not asked without it, whatever a redirect says.
+        # A registry with TLS is not called without it, whatever a redirect says.
         single = registry.single("one:1", "linux/amd64")
         registry.redirect_blobs_to = f"http://{right}"
         assert refusal(registry, single, allowed) == "AddressRefused"
@@ -266,5 +266,5 @@ def test_pull_secrets_are_for_their_registry_and_path() -> None:
 @pytest.mark.parametrize(
     "odd", [b"", b"{}", secret([]), secret({"auths": {"reg.example": {"auth": "?"}}}), secret({}, "Opaque")]
 )
-def test_a_secret_that_is_none_is_as_if_it_were_not_there(odd: bytes) -> None:
+def test_invalid_pull_secret_is_ignored(odd: bytes) -> None:
     assert credential_for(parse_reference("reg.example/app"), [odd]) is None

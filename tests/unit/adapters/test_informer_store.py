@@ -1,4 +1,4 @@
-"""Objects come one by one and in any order; what is read of them is what one file with all of them would give."""
+"""Objects that arrive one by one in any order give the same content as one file with all of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_node_is_joined_with_its_descriptions_in_any_order() -> None:
     assert report.gpus is None
 
 
-def test_an_odd_description_leaves_the_node_and_is_quarantined_until_it_changes() -> None:
+def test_malformed_node_is_quarantined_until_it_changes() -> None:
     mirror = InformerStore()
     a_node(mirror)
     seen(mirror, NODE_GPUS, "n1", spec={"cards": [{"index": -3}]})
@@ -85,7 +85,7 @@ def test_malformed_node_or_pod_does_not_affect_others() -> None:
     assert set(mirror.quarantined) == {("nodes", "odd"), ("pods", "team/odd")}
 
 
-def test_a_pod_that_went_in_an_odd_state_is_not_quarantined_for_ever() -> None:
+def test_deleted_malformed_pod_leaves_the_quarantine() -> None:
     mirror = InformerStore()
     a_pod(mirror, "team/odd", nodeSelector="x")
     mirror.feed(PODS, Deleted("team/odd", b'{"metadata": 7}'))
@@ -105,7 +105,7 @@ def test_a_pod_is_read_again_when_the_class_it_names_appears() -> None:
     assert [(pod.spec and pod.spec.priority, pod.spec and pod.spec.problems) for pod in changes.pods] == [(1000, ())]
 
 
-def test_an_odd_definition_does_not_take_the_others_along() -> None:
+def test_malformed_definition_does_not_affect_others() -> None:
     mirror = InformerStore()
     seen(mirror, POD_GROUPS, "team/bad", spec={"minMember": "three"})
     seen(mirror, POD_GROUPS, "team/good", spec={"minMember": 3})
@@ -138,7 +138,7 @@ ENDED: dict[str, Any] = {"state": {"terminated": {"exitCode": 0}}}
 @pytest.mark.parametrize(
     ("status", "stopped"),
     [
-        ({"phase": "Pending"}, True),  # no kubelet took it
+        ({"phase": "Pending"}, True),  # no kubelet accepted it
         ({"phase": "Succeeded"}, True),
         ({**TAKEN, "phase": "Failed"}, True),
         ({"phase": "Running", "containerStatuses": [ENDED]}, True),
@@ -152,13 +152,13 @@ ENDED: dict[str, Any] = {"state": {"terminated": {"exitCode": 0}}}
         ),
     ],
 )
-def test_a_pod_that_went_is_stopped_where_nothing_of_it_ran(status: dict[str, Any], stopped: bool) -> None:
+def test_deleted_pod_that_never_ran_is_stopped(status: dict[str, Any], stopped: bool) -> None:
     mirror = InformerStore()
     body = {"metadata": {"name": "p", "uid": "u1"}, "spec": {"nodeName": "n1"}, "status": status}
     mirror.feed(PODS, Deleted("team/p", json.dumps(body).encode()))
     assert taken(mirror).stopped == ({"u1"} if stopped else set())
     mirror.feed(PODS, Deleted("team/q"))
-    assert taken(mirror).stopped == set()  # of what is only absent nobody knows
+    assert taken(mirror).stopped == set()  # the state of a pod that is only missing is unknown
 
 
 def test_a_heartbeat_is_no_change() -> None:
@@ -169,7 +169,7 @@ def test_a_heartbeat_is_no_change() -> None:
     assert not mirror.take()
 
 
-def test_a_pod_is_read_again_when_its_group_says_how_many_start_together() -> None:
+def test_pod_is_parsed_again_when_its_group_arrives() -> None:
     mirror = InformerStore()
     a_pod(mirror, schedulingGroup={"podGroupName": "ring"})
     (pod,) = taken(mirror).pods
@@ -181,7 +181,7 @@ def test_a_pod_is_read_again_when_its_group_says_how_many_start_together() -> No
     assert pod.spec.gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT)
 
 
-def test_a_pod_that_comes_together_with_its_group_knows_how_many_start_together() -> None:
+def test_pod_with_its_group_has_the_minimum_members() -> None:
     mirror = InformerStore()
     seen(mirror, NATIVE_GROUPS, "team/ring", spec={"schedulingPolicy": {"gang": {"minCount": 4}}})
     a_pod(mirror, schedulingGroup={"podGroupName": "ring"})
@@ -208,7 +208,7 @@ def test_attach_limits_are_a_nodes_own() -> None:
     assert report.attach_limits == {"csi.io": 9}
 
 
-def test_an_event_that_is_passed_over_is_nobodys_news_until_it_is_fed_late() -> None:
+def test_skipped_event_has_no_effect_until_it_is_replayed() -> None:
     mirror = InformerStore()
     a_pod(mirror)
     taken(mirror)
@@ -221,7 +221,7 @@ def test_an_event_that_is_passed_over_is_nobodys_news_until_it_is_fed_late() -> 
     (pod,) = taken(mirror).pods
     assert pod.node_name == "n1"
     mirror.feed(PODS, Deleted("team/p"))
-    mirror.feed_late(bound)  # what came later holds
+    mirror.feed_late(bound)  # the later change stays
     assert taken(mirror).pods_gone == ["team/p"]
 
 
@@ -251,7 +251,7 @@ def test_binding_only_update_is_distinguished_from_others() -> None:
 
 
 def booted(mirror: InformerStore, boot: str, name: str = "n1") -> set[str]:
-    """Report a node and its boot; return the nodes that are said to be rebooted."""
+    """Report a node and its boot ID; return the nodes that are reported as rebooted."""
     status = {"allocatable": {"cpu": "8", "pods": "110"}, "nodeInfo": {"bootID": boot}}
     seen(mirror, NODES, name, status=status)
     return mirror.take().rebooted

@@ -1,4 +1,4 @@
-"""Labels and annotations that discovery writes fit Kubernetes' rules and are read back to the same offers."""
+"""Labels and annotations of discovery follow Kubernetes' rules and are parsed back to the same offers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsched.contracts.objects.node_report import IsaReport
 
 _VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME = re.compile(r"([a-z0-9.]+/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-# What a SpacemiT K1 prints: more than three times what a label value may hold.
+# The string of a SpacemiT K1 has more than three times the length of a label value.
 K1 = (
     "rv64imafdcv_zicbom_zicboz_zicntr_zicond_zicsr_zifencei_zihintpause_zihpm_zfh_zfhmin_zca_zcd_zba_zbb_zbc_zbs_zkt"
     "_zve32f_zve32x_zve64d_zve64f_zve64x_zvfh_zvfhmin_zvkt_sscofpmf_sstc_svinval_svnapot_svpbmt"
@@ -35,7 +35,7 @@ def written(offered: IsaReport) -> tuple[dict[str, str], dict[str, str]]:
 
 
 @pytest.mark.parametrize("offered", OFFERS, ids=str)
-def test_it_is_read_back_to_the_same(offered: IsaReport) -> None:
+def test_labels_round_trip(offered: IsaReport) -> None:
     labels, annotations = written(offered)
     problems: list[str] = []
     read = isa_report(labels, annotations, problems)
@@ -53,7 +53,7 @@ def test_keys_and_values_are_labels(offered: IsaReport) -> None:
 def test_a_string_that_fits_no_label_is_split() -> None:
     labels, annotations = written(IsaReport(native=K1))
     assert annotations["hetsched.io/isa"] == K1
-    # The letters, with B for Zba, Zbb and Zbs together. RVA22 asks for Zicbop too, which kernels seldom report.
+    # The letters, with B for Zba, Zbb and Zbs together. RVA22 requires Zicbop too, which kernels seldom report.
     assert labels["ARCH"] == "RV64IMAFDCBV"
     assert labels["hetsched.io/isa-level"] == "rva22u64"
     assert {"hetsched.io/riscv.zba", "hetsched.io/riscv.zicond", "hetsched.io/riscv.svpbmt"} <= labels.keys()
@@ -72,13 +72,13 @@ def test_levels_have_a_label(native: str, arch: str, level: str) -> None:
     assert (labels["ARCH"], labels["hetsched.io/isa-level"]) == (arch, level)
 
 
-def test_coarse_label_says_no_more_than_its_source() -> None:
+def test_coarse_label_is_no_more_exact_than_its_source() -> None:
     stated = coarse_labels("amd64")
     assert stated.labels == {"ARCH": "X86"}
     nfd = {"kubernetes.io/arch": "amd64", "feature.node.kubernetes.io/cpu-cpuid.X86_64_V3": "true"}
     read = isa_report(nfd | stated.labels, stated.annotations, [])
     assert (read.native, read.complete) == ("x86-64-v3", False)
-    # A person's own is everything there is.
+    # A user's own label is complete.
     assert isa_report(nfd | stated.labels, {}, []).complete is True
     assert coarse_labels("ppc64le").labels == {}
 

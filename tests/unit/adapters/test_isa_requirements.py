@@ -47,7 +47,7 @@ ELSE = "{key: disk, operator: Exists}"
         ("nodeSelector: {kubernetes.io/arch: s390x}", None),
     ],
 )
-def test_affinity_is_a_need_only_where_it_leaves_one_architecture(spec: str, native: str | None) -> None:
+def test_affinity_is_a_requirement_only_for_one_architecture(spec: str, native: str | None) -> None:
     found = pod(spec).shape.isa
     assert (found and found.native) == native
 
@@ -80,7 +80,7 @@ def test_a_wrong_need_is_the_pods_problem_and_is_not_passed_over(
     assert found.shape.isa is None
 
 
-def test_no_wish_is_no_demand() -> None:
+def test_missing_request_is_no_requirement() -> None:
     assert pod().shape.isa is None
 
 

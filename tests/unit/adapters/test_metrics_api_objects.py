@@ -84,11 +84,11 @@ def test_an_owner_reference_of_its_own_counts_without_the_pod() -> None:
     assert [usage.controller for usage in content(owned).pod_usages] == ["Job/j"]
 
 
-def test_it_is_written_so_that_it_comes_back() -> None:
+def test_metrics_round_trip() -> None:
     found = content(METRICS + POD, workload=False)
     again = read_content(load_documents(write_cluster(found), name="f"), workload=False)
     assert again == found
-    # The pod may be gone by then; what it used is still known.
+    # The pod may be deleted by then; its use is still known.
     alone = type(found)(pod_usages=found.pod_usages)
     assert read_content(load_documents(write_cluster(alone), name="f"), workload=False) == alone
 
@@ -137,7 +137,7 @@ def test_node_metrics_are_measured_use() -> None:
     assert node.usage == Usage({CPU: 250, MEMORY: 2 * 2**30}, "2026-11-20T10:00:00Z")
 
 
-def test_our_own_object_knows_more_and_counts_first() -> None:
+def test_own_object_has_precedence() -> None:
     own = "apiVersion: hetsched.io/v1alpha1\nkind: NodeUsage\nmetadata: {name: n1}\nusage: {cpu: '3'}\n"
     (node,) = content(own + "---" + NODE, workload=False).nodes
     assert node.usage == Usage({CPU: 3000})

@@ -16,13 +16,13 @@ spec:
 """
 
 
-def test_the_group_that_a_pod_names_says_how_many_start_together() -> None:
+def test_pod_group_gives_the_minimum_members() -> None:
     found = content(f"{GROUP}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
     assert found.pending[0].gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT)
     assert found.pending[0].problems == ()
 
 
-def test_a_group_that_is_not_there_says_nothing_of_the_number() -> None:
+def test_missing_group_gives_no_minimum() -> None:
     assert content(pod_text("schedulingGroup: {podGroupName: ring}")).pending[0].gang == GangMember("ring", 0)
 
 
@@ -49,7 +49,7 @@ def test_unsupported_parts_of_a_group_are_reported() -> None:
     assert problems(found.pending[0]) == [("FeatureNotSupported", "PodGroup ring: spec.schedulingConstraints")]
 
 
-def test_long_names_of_groups_stay_apart() -> None:
+def test_long_group_names_are_distinct() -> None:
     names = ["g" * 100 + end for end in "ab"]
     texts = [pod_text(f"schedulingGroup: {{podGroupName: {name}}}", name=f"p{i}") for i, name in enumerate(names)]
     kept = [pod.gang.name for pod in content("---\n".join(texts)).pending if pod.gang]
@@ -57,7 +57,7 @@ def test_long_names_of_groups_stay_apart() -> None:
     assert {len(name) for name in kept} == {63}
 
 
-def test_an_export_comes_back_the_same() -> None:
+def test_export_round_trip() -> None:
     limited = GROUP.replace("ring", "limited") + "  schedulingConstraints: {topology: [{key: rack}]}\n"
     pods = [pod_text(f"schedulingGroup: {{podGroupName: {name}}}", name=name) for name in ("ring", "limited")]
     found = content("---\n".join([GROUP, limited, *pods]))

@@ -1,4 +1,4 @@
-"""NodeGpu, NodeUsage and NodeResourceTopology beside their Node."""
+"""NodeGpu, NodeUsage and NodeResourceTopology objects of a Node."""
 
 import pytest
 
@@ -41,8 +41,8 @@ def test_cards_of_the_contracts_example() -> None:
     )
 
 
-def test_a_card_in_maintenance_is_not_given_out() -> None:
-    """Whatever is said of its health: nobody who looks at health alone gives it out."""
+def test_gpu_in_maintenance_is_stored_as_unhealthy() -> None:
+    """It is stored as unhealthy, so that a component that reads only the health does not assign it."""
     found = node(gpu("{index: 0, maintenance: true}", "{index: 1, healthy: false, maintenance: true}"))
     assert found.gpus == tuple(GpuCard(index, healthy=False, maintenance=True) for index in (0, 1))
     written = [card_object(card) for card in (*found.gpus, GpuCard(2))]
@@ -51,7 +51,7 @@ def test_a_card_in_maintenance_is_not_given_out() -> None:
     ]  # fmt: skip
 
 
-def test_an_empty_list_of_cards_says_that_there_is_none() -> None:
+def test_empty_gpu_list_means_no_gpus() -> None:
     assert node(gpu()).gpus == ()
     assert node("").gpus is None
 
@@ -198,7 +198,7 @@ def test_zone_with_an_unreadable_capacity_is_unusable_and_noted() -> None:
     assert found.problems[0].startswith("ZoneCapacityUnreadable: zone node-0")
 
 
-def test_refusal_by_an_unreadable_offline_capacity_says_so() -> None:
+def test_rejection_names_the_unreadable_offline_capacity() -> None:
     zone = "{name: z, resources: [{name: cpu, capacity: 8}], attributes: [{name: offline_capacity, value: '%s'}]}"
 
     def diagnosis(capacity: str) -> Diagnosis:

@@ -81,16 +81,16 @@ def test_the_first_place_that_states_an_isa_wins(
 @pytest.mark.parametrize(
     ("words", "absent", "unknown"),
     [
-        # AVX2 is not denied: no label, no AVX2. BMI1 is denied and stays unknown.
+        # AVX2 is unknown: it has no label, and no label denies it. BMI1 is denied and stays unknown.
         (("AVX",), {"avx2", "avx512f"}, {"bmi1", "sse4_2", "avx", "x86-64-v3"}),
         (("AVX", "AVX2", "FMA3"), {"avx512f"}, {"avx2", "fma", "bmi1", "x86-64-v3"}),
-        # Level labels are whole: what is above the highest is not there.
+        # Level labels are complete: features above the highest level are missing.
         (("AVX", "AVX2", "FMA3", "X86_64_V1", "X86_64_V2"), {"x86-64-v3"}, {"bmi1", "avx2", "x86-64-v4"}),
         (("X86_64_V1",), {"x86-64-v2", "avx2"}, {"bmi1"}),
         (("X86_64_V4", "AVX512F"), {"amx_tile"}, {"avx2", "avx512bw", "bmi1"}),
     ],
 )
-def test_missing_nfd_label_is_a_no_where_the_deny_list_does_not_hide_it(
+def test_missing_nfd_label_means_absent_unless_denied(
     words: tuple[str, ...], absent: set[str], unknown: set[str]
 ) -> None:
     isa = node(labels={"kubernetes.io/arch": "amd64", **{NFD + word: "true" for word in words}}).isa
@@ -113,11 +113,11 @@ def test_nodes_without_nfd_labels_have_nothing_absent() -> None:
 def test_emulators_and_toolchains() -> None:
     stated = {"hetsched.io/emulated-isa": "arm64, rv64gcv", "hetsched.io/cross-isa": "rv64g"}
     found = node(labels={"QEMU": "RV64GC"}, annotations=stated).isa
-    # ISAMatch's label does not say which of the two it means.
+    # ISAMatch's label is ambiguous between the two.
     assert (found.emulated, found.cross) == (("arm64", "rv64gcv", "RV64GC"), ("rv64g", "RV64GC"))
 
 
-def test_a_wrong_isa_is_noted_and_stays_unknown() -> None:
+def test_invalid_isa_is_reported_and_unknown() -> None:
     found = node(labels={"ARCH": "rv64qq", "kubernetes.io/arch": "riscv64"})
     assert found.isa.native is None
     assert len(found.problems) == 1

@@ -109,7 +109,7 @@ def test_identity_is_kept() -> None:
     assert (found.images, found.qos) == (("a", "b"), "Guaranteed")
 
 
-def test_a_pod_that_is_going_before_it_ran_is_left_out() -> None:
+def test_pod_deleted_before_it_ran_is_left_out() -> None:
     text = "{apiVersion: v1, kind: Pod, metadata: {name: p, deletionTimestamp: x}, spec: {%s containers: [{}]}}"
     assert content(text % "").pending == ()
     assert len(content(text % "nodeName: n,").running) == 1
@@ -135,7 +135,7 @@ def test_one_name_is_one_object(kind: str, version: str, namespaced: bool) -> No
         assert len(content("---\n".join((one % "x", one % "y"))).pending) == 2
 
 
-def test_kinds_and_groups_that_nothing_is_read_from_are_ignored() -> None:
+def test_unused_kinds_and_groups_are_ignored() -> None:
     found = content("{apiVersion: v1, kind: ConfigMap}\n---\n{apiVersion: other.io/v1, kind: Node, metadata: 7}\n")
     assert found == content("{apiVersion: v1, kind: Service, spec: {ports: []}}")
 
@@ -198,7 +198,7 @@ def test_annotations_are_bounded_as_in_the_api_server() -> None:
     assert (refused.value.code, refused.value.place) == ("ObjectTooLarge", "file.yaml#1 metadata.annotations")
 
 
-def test_a_uid_that_no_api_server_made_refuses_the_file() -> None:
+def test_invalid_uid_rejects_the_file() -> None:
     with pytest.raises(InputError) as refused:
         content(f"{{apiVersion: v1, kind: Pod, metadata: {{name: p, uid: {'u' * 65}}}, spec: {{}}}}")
     assert refused.value.place == "file.yaml#1 metadata.uid"

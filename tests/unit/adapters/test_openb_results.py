@@ -1,4 +1,4 @@
-"""The published results of the openb study: which column is which figure."""
+"""The published results of the openb study: the meaning of each column."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetsched.contracts.errors import InputError
 HEADER = "trace,policy,seeds,alloc_pct_at_80,at_100,sd_at_100,frag_pct_of_total_gpu_at_50,frag_at_80,frag_ratio_at_80\n"
 
 
-def test_figures_go_by_trace_and_by_this_products_policy_names() -> None:
+def test_results_are_keyed_by_trace_and_policy() -> None:
     found = read_published((HEADER + "default,06-FGD,10,80.02,95.39,0.2,8.93,,44\n").encode(), "results.csv")
     assert found == {("default", "fgd"): ({80: 80.02, 100: 95.39}, {50: 8.93})}
 

@@ -1,7 +1,7 @@
-"""The one way out: hostile addresses are never called, and hostile answers are never taken.
+"""The guard of outbound calls: hostile addresses are never called, and hostile responses are rejected.
 
-Faked here: the resolver and the connection, where an address is refused. Real here: servers on loopback that answer
-badly.
+The resolver is faked, and so is the connection where an address is rejected. Real here: servers on loopback that
+respond incorrectly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PUBLIC = Allowed(frozenset({"*"}))
 CANARY = b"canary-of-the-inside"
 
 RESOLVED = [
-    # a name that is named, and leads where nobody meant it to lead; or one of all public ones
+    # an allowed name that resolves to an internal address; or one of all public addresses
     ("metrics.example:9090", NAMED, "169.254.169.254"),
     ("metrics.example:9090", NAMED, "127.0.0.1"),
     ("metrics.example:9090", NAMED, "0.0.0.0"),
@@ -60,7 +60,7 @@ RESOLVED = [
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Return the addresses that were connected to; none of them answers."""
+    """Return the addresses that were connected to; none of them responds."""
     seen: list[tuple[str, int]] = []
 
     def connect(address: tuple[str, int], **_: Any) -> None:
@@ -72,7 +72,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Have names resolve to these addresses, one answer after the other; return who was asked for."""
+    """Make names resolve to these addresses, one response after the other; return the queried names."""
     asked: list[str] = []
 
     def resolve(host: str, port: int, **_: Any) -> list[Any]:
@@ -92,7 +92,7 @@ def refusal(url: str, allowed: Allowed, **more: Any) -> str:
     return refused.value.code
 
 
-def test_the_corpus_is_as_large_as_it_was_asked_to_be() -> None:
+def test_corpus_has_the_required_size() -> None:
     assert len(set(SPELLINGS)) + len(set(RESOLVED)) + len(ANSWERS) >= 40
 
 
@@ -103,7 +103,7 @@ def test_odd_addresses_are_not_called(url: str, called: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("url", SPELLINGS)
-def test_odd_addresses_are_not_called_where_all_public_ones_are(url: str, called: list[Any]) -> None:
+def test_special_addresses_are_not_called_if_all_public_ones_are_allowed(url: str, called: list[Any]) -> None:
     assert refusal(url.replace("http:", "https:"), PUBLIC) in ("AddressRefused", "HostUnreachable")
     assert called == []
 
@@ -117,7 +117,7 @@ def test_names_that_lead_inside_are_not_called(
     assert called == []
 
 
-def test_one_bad_address_among_good_ones_is_enough(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
+def test_one_internal_address_among_public_ones_is_rejected(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
     resolving(monkeypatch, ["93.184.216.34", "127.0.0.1"])
     assert refusal("http://metrics.example:9090/", NAMED) == "AddressRefused"
     assert called == []
@@ -140,7 +140,7 @@ def test_disallowed_address_of_an_api_server_is_not_called(
 
 
 @pytest.mark.parametrize(("name", "address"), [("api.example", "10.0.0.1"), ("127.0.0.1", "127.0.0.1")])
-def test_an_api_server_may_lie_in_a_private_network_or_be_named_on_loopback(
+def test_api_server_may_be_private_or_named_on_loopback(
     monkeypatch: pytest.MonkeyPatch, name: str, address: str, called: list[Any]
 ) -> None:
     resolving(monkeypatch, [address])
@@ -187,7 +187,7 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.M
     assert called == []
 
 
-def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with answering(plain(b"fine")) as (url, allowed):
@@ -259,7 +259,7 @@ ANSWERS: dict[str, tuple[Script, str]] = {
 
 @contextmanager
 def answering(script: Script) -> Iterator[tuple[str, Allowed]]:
-    """Serve one answer to everybody on loopback; the address is named."""
+    """Serve one response to all clients on loopback; the address is allowed."""
     over = threading.Event()
 
     def serve() -> None:
@@ -285,7 +285,7 @@ def answering(script: Script) -> Iterator[tuple[str, Allowed]]:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_odd_answers_are_not_taken(name: str) -> None:
+def test_invalid_responses_are_rejected(name: str) -> None:
     script, code = ANSWERS[name]
     with answering(script) as (url, allowed):
         assert refusal(url, allowed, most=2000, seconds=0.3) == code
@@ -298,13 +298,13 @@ def test_redirects_are_not_followed_and_failures_not_read(status: str, monkeypat
     assert (answer.status, answer.body) == (int(status[:3]), b"")
 
 
-def test_a_good_answer_is_taken() -> None:
+def test_valid_response_is_accepted() -> None:
     with answering(plain(b'{"up": 1}', "Content-Type: application/json")) as (url, allowed):
         answer = call(url, allowed, method="POST", body=b"{}")
     assert (answer.status, answer.headers["content-type"], answer.body) == (200, "application/json", b'{"up": 1}')
 
 
-def test_request_has_the_host_and_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_has_only_the_host_header(monkeypatch: pytest.MonkeyPatch) -> None:
     received: list[bytes] = []
     resolving(monkeypatch, ["10.9.9.9"])
 
@@ -336,9 +336,9 @@ def test_places_are_written_as_host_and_port(text: str, good: bool) -> None:
     assert is_place(text) is good
 
 
-def test_nothing_is_kept_of_a_call_that_ended() -> None:
+def test_ended_call_leaves_no_resources() -> None:
     before = threading.active_count()
     with answering(plain(b"fine")) as (url, allowed):
         call(url, allowed)
-    assert threading.active_count() <= before + 1  # a timer may be on its way out
+    assert threading.active_count() <= before + 1  # a timer may be about to end
     assert outbound.SECONDS == 5.0

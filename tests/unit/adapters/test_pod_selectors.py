@@ -112,7 +112,7 @@ def test_host_ports_are_those_of_containers_and_sidecars() -> None:
     assert shape.host_ports == (HostPort(8080), HostPort(91, "UDP", "10.0.0.1"))
 
 
-def test_on_the_hosts_network_every_container_port_is_taken() -> None:
+def test_host_network_pod_uses_all_container_ports() -> None:
     shape = pod("hostNetwork: true\ncontainers: [{ports: [{containerPort: 80}]}]").shape
     assert shape.host_ports == (HostPort(80),)
 

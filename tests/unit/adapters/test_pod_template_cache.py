@@ -1,4 +1,4 @@
-"""Pods of one controller differ in names, nodes and tokens: what they ask for is read once, and comes out the same."""
+"""Pods of one controller differ in names, nodes and tokens: their requests are parsed once, with the same result."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_pod_after_a_similar_one_is_read_as_alone(path: str) -> None:
     assert used.pod(FieldView(other)) == reader().pod(FieldView(other))
 
 
-def test_a_waiting_pod_is_not_taken_for_one_on_a_node() -> None:
+def test_pending_and_assigned_pods_are_cached_separately() -> None:
     waiting = copy.deepcopy(POD)
     del waiting["spec"]["nodeName"]
     waiting["spec"]["schedulingGates"] = [{"name": "wait"}]
@@ -116,7 +116,7 @@ def test_copies_of_one_controller_are_alike_though_each_has_a_name_a_node_and_a_
     assert {pod_groups.likeness(pod, "shop") for pod in (POD, *copies)} == {pod_groups.likeness(POD, "shop")}
 
 
-def test_claims_named_after_their_pod_stay_with_it() -> None:
+def test_claims_named_after_their_pod_are_not_shared() -> None:
     template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
     volume = {"name": "data", "ephemeral": {"volumeClaimTemplate": template}}
     first, second = changed("spec.volumes.1", volume), changed("spec.volumes.1", volume)

@@ -27,7 +27,7 @@ attributes: [{attributes}]
 def test_state_and_headroom_are_attributes_of_the_object() -> None:
     report = node("{name: powerState, value: Capped}, {name: powerHeadroomWatts, value: '1200'}")
     assert report.power == PowerReport("capped", 1200)
-    assert report.numa is None  # written for the sake of power alone
+    assert report.numa is None  # written only for power
 
 
 def test_zones_and_power_share_one_object() -> None:
@@ -36,7 +36,7 @@ def test_zones_and_power_share_one_object() -> None:
     assert report.numa is not None
 
 
-def test_an_object_without_power_says_nothing_of_it() -> None:
+def test_object_without_power_gives_unknown_power() -> None:
     assert node("{name: cpuManagerPolicy, value: none}").power is None
 
 

@@ -1,4 +1,4 @@
-"""Names get other names: each its own, in the same order, beside names that stay."""
+"""Pseudonyms: unique, in the order of the names, and different from names that stay."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ def test_more_names_than_digits_make_longer_numbers() -> None:
     assert (found["n00000"], found["n09999"]) == ("node-00001", "node-10000")
 
 
-def test_a_name_between_two_that_stay_gets_a_stem_between_them() -> None:
+def test_name_between_two_kept_ones_sorts_between_them() -> None:
     found = given_to({"false", "gold", "true", "yard"}, WORDS, staying=frozenset({"false", "true"}))
     assert found == {"false": "false", "gold": "g-alias-0001", "true": "true", "yard": "u-alias-0002"}
 
@@ -46,7 +46,7 @@ def test_the_order_is_kept(names: set[str]) -> None:
 
 
 @given(NAMES, st.sets(st.sampled_from(["5", "false", "kata", "m", "true"])))
-def test_the_order_is_kept_around_names_that_stay(names: set[str], staying: set[str]) -> None:
+def test_order_is_kept_around_unchanged_names(names: set[str], staying: set[str]) -> None:
     found = given_to(names | staying, WORDS, staying=frozenset(staying))
     assert sorted(found, key=found.__getitem__) == sorted(found)
     assert len(set(found.values())) == len(found)

@@ -1,4 +1,4 @@
-"""ElasticQuota, PodDisruptionBudget and preemptionPolicy become facts that the engine can count with."""
+"""ElasticQuota, PodDisruptionBudget and preemptionPolicy as facts for the engine."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def test_a_namespace_has_one_quota() -> None:
         ("maxUnavailable: 7", 0),
     ],
 )
-def test_a_budget_says_how_many_pods_stay(spec: str, desired: int) -> None:
+def test_budget_gives_the_number_of_required_pods(spec: str, desired: int) -> None:
     assert budget(spec) == desired
 
 
-def test_the_status_of_a_budget_goes_before_its_spec() -> None:
+def test_status_of_a_budget_precedes_its_spec() -> None:
     assert budget("minAvailable: 1", "{desiredHealthy: 4}") == 4
 
 
@@ -87,7 +87,7 @@ def test_a_wrong_budget_is_refused(spec: str) -> None:
         budget(spec)
 
 
-def test_a_budget_comes_back_from_an_export() -> None:
+def test_budget_export_round_trip() -> None:
     content = read(PODS + "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: b, namespace: shop}\n"
                    "spec: {minAvailable: 50%, selector: {matchLabels: {app: web}}}\n")  # fmt: skip
     assert read(write_cluster(content).decode()) == content

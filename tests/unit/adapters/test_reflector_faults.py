@@ -1,4 +1,4 @@
-"""A reflector tells what is there and what went, whatever becomes of its lists and watches."""
+"""A reflector reports existing and deleted objects through failures of its lists and watches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def an_event(kind: str, name: str, version: int) -> bytes:
 
 
 class Script:
-    """An API server that answers each list and each watch with the next thing of its script."""
+    """An API server that responds to each list and watch with the next step of a script."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers: Iterator[Any] = iter(answers)
-        self.asked: list[str] = []  # `list`, or the version that a watch goes on from
+        self.asked: list[str] = []  # `list`, or the version from which a watch continues
 
     def list_all(self, _: Resource) -> tuple[list[bytes], str]:
         self.asked.append("list")
@@ -54,11 +54,11 @@ class Script:
 
 
 class Over(Exception):
-    """The script is at its end."""
+    """The script has ended."""
 
 
 def run_script(*answers: Any) -> tuple[list[Event], list[str], list[float]]:
-    """Return what a reflector tells of a script, what it asked, and how long it waited."""
+    """Return the events of a reflector for a script, its calls, and its waits."""
     script, waits = Script(*answers, Over()), []
     sleep: Callable[[float], None] = waits.append
     reflector = Reflector(script, NODES, sleep=sleep, chance=lambda: 1.0)  # type: ignore[arg-type]
@@ -76,14 +76,14 @@ def keys(events: list[Event]) -> list[str]:
     return [f"{type(event).__name__} {getattr(event, 'key', '')}".strip() for event in events]
 
 
-def test_a_watch_that_ends_goes_on_where_it_was() -> None:
+def test_ended_watch_resumes_at_its_version() -> None:
     events, asked, _ = run_script(LISTED, [an_event("ADDED", "n3", 11), an_event("BOOKMARK", "", 15)], [])
     assert keys(events) == ["Upserted n1", "Upserted n2", "Synced", "Upserted n3"]
     assert asked == ["list", "10", "15", "15"]
 
 
 @pytest.mark.parametrize("broken", [b'{"type":"ADDED","obj', b"<html>busy</html>", b""])
-def test_a_line_that_cannot_be_read_is_a_failure_and_nothing_is_skipped(broken: bytes) -> None:
+def test_unreadable_line_is_a_failure_without_skipped_events(broken: bytes) -> None:
     events, asked, waits = run_script(LISTED, [an_event("ADDED", "n3", 11), broken], [an_event("DELETED", "n1", 12)])
     assert keys(events) == ["Upserted n1", "Upserted n2", "Synced", "Upserted n3", "Failed", "Deleted n1"]
     assert asked[:3] == ["list", "10", "11"]
@@ -108,8 +108,8 @@ def test_objects_deleted_during_a_history_gap_are_reported_deleted(reported_by: 
     assert waits == []
 
 
-def test_a_server_that_forgets_at_once_is_not_asked_without_end() -> None:
-    # At once after the first, then after 1, 2 and 4 s; a list that succeeds in between is no progress.
+def test_immediately_expired_watches_back_off() -> None:
+    # Immediately after the first, then after 1, 2 and 4 s; a successful list in between is no progress.
     expired = ApiFailure(410, "Expired", "too old")
     watch_fails = run_script(*[answer for _ in range(4) for answer in (LISTED, expired)])
     list_fails = run_script(*[expired] * 4)
@@ -130,7 +130,7 @@ def test_failure_is_reported_before_the_backoff() -> None:
 def test_list_older_than_the_cache_overwrites_nothing() -> None:
     expired = [json.dumps(GONE).encode()]
     seen = [an_event("ADDED", "n3", 20), *expired]
-    stale = ([an_object("n1", 5)], "19")  # another API server, behind: it has neither n2 nor n3
+    stale = ([an_object("n1", 5)], "19")  # another API server that is behind: it has neither n2 nor n3
     events, asked, waits = run_script(LISTED, seen, stale, ([an_object("n1", 5), an_object("n3", 20)], "21"))
     assert keys(events)[3:] == ["Upserted n3", "Failed", "Deleted n2", "Synced"]
     assert asked == ["list", "10", "list", "list", "21"]
@@ -145,14 +145,14 @@ def test_duplicate_deletion_event_is_reported_once() -> None:
     assert keys(events)[3:] == ["Deleted n1", "Upserted n2", "Upserted n2"]
 
 
-def test_silence_is_a_failure_and_the_watch_goes_on() -> None:
+def test_silent_watch_is_restarted() -> None:
     silent = [an_event("ADDED", "n3", 11), ApiFailure(0, "Unreachable", "read timed out")]
     events, asked, _ = run_script(LISTED, silent, [])
     assert keys(events)[3:] == ["Upserted n3", "Failed"]
     assert asked[:3] == ["list", "10", "11"]
 
 
-def test_a_busy_server_is_left_alone_for_as_long_as_it_asks() -> None:
+def test_busy_server_is_retried_after_retry_after() -> None:
     busy = ApiFailure(429, "TooManyRequests", "later", 7.0)
     _, _, waits = run_script(busy, ApiFailure(503, "ServiceUnavailable", "starting"), LISTED)
     assert waits == [7.0, 2.0]
@@ -161,5 +161,5 @@ def test_a_busy_server_is_left_alone_for_as_long_as_it_asks() -> None:
 def test_backoff_grows_until_an_event_arrives() -> None:
     down = ApiFailure(0, "Unreachable", "refused")
     _, _, waits = run_script(down, down, down, LISTED, [an_event("ADDED", "n3", 11), down], down)
-    # 1, 2, 4 s before the list; it starts anew after it, and again after each event
+    # 1, 2, 4 s before the list; the waits start again after it, and after each event
     assert waits == [1.0, 2.0, 4.0, 1.0, 2.0]

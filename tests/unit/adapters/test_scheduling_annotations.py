@@ -1,4 +1,4 @@
-"""NUMA, load profile, expected use, policy and gang."""
+"""Annotations: NUMA, load profile, expected use, policy and gang."""
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ CRANE, OWN = "topology.crane.io/", "hetsched.io/"
         ),
     ],
 )
-def test_numa_wishes(annotations: dict[str, str], demand: NumaDemand | None) -> None:
+def test_numa_annotations(annotations: dict[str, str], demand: NumaDemand | None) -> None:
     found = pod(annotations=annotations)
     assert (found.shape.numa, found.problems) == (demand, ())
 
@@ -51,7 +51,7 @@ def test_numa_wishes(annotations: dict[str, str], demand: NumaDemand | None) -> 
         ({OWN + "policy": ""}, "PolicyNameInvalid", OWN + "policy"),
     ],
 )
-def test_wrong_wishes_are_the_pods_problem(annotations: dict[str, str], code: str, field: str) -> None:
+def test_invalid_annotations_are_problems_of_the_pod(annotations: dict[str, str], code: str, field: str) -> None:
     assert problems(pod(annotations=annotations)) == [(code, field)]
 
 
@@ -113,7 +113,7 @@ def test_a_gang_finds_its_size_in_the_pod_group_of_its_namespace() -> None:
     assert pod(labels={"scheduling.x-k8s.io/pod-group": "unknown"}, known=groups).gang == GangMember("unknown", 0)
 
 
-def test_a_gang_takes_time_out_and_resources_from_its_pod_group() -> None:
+def test_gang_has_timeout_and_resources_of_its_pod_group() -> None:
     groups = content(
         """\
         apiVersion: scheduling.x-k8s.io/v1alpha1

@@ -1,4 +1,4 @@
-"""Volumes, claims, classes and attach limits as objects state them, and the claims that pods bring or name."""
+"""Volumes, claims, classes and attach limits of objects, and the claims that pods contain or name."""
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_claim_annotated_as_bound_has_its_volume(phase: str, volume: str) -> Non
     assert content(text).storage.claims["default/data"].volume == volume
 
 
-def test_pods_name_claims_or_bring_them() -> None:
+def test_pods_name_claims_or_have_ephemeral_ones() -> None:
     found = pod(
         """\
         volumes:
@@ -154,7 +154,7 @@ def test_each_pod_of_a_stateful_set_has_claims_of_its_own() -> None:
     assert again(found).pending == found.pending
 
 
-def test_an_export_comes_back_the_same() -> None:
+def test_export_round_trip() -> None:
     text = pod_text(
         """\
         schedulingGates: [{name: example.org/hold}]
@@ -188,7 +188,7 @@ def test_a_claim_without_a_name_is_refused() -> None:
     assert refusal.value.code == "NameInvalid"
 
 
-def test_nothing_of_storage_is_nothing() -> None:
+def test_content_without_storage_is_empty() -> None:
     assert not content(pod_text()).storage
     assert content(pod_text()).storage == Storage()
     assert problems(pod("volumes: [{name: a, emptyDir: {}}]")) == []

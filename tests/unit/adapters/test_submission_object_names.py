@@ -1,4 +1,4 @@
-"""What a submission brings to a live cluster: named after itself and the submission, the same each time."""
+"""Objects of a submission to a live cluster have deterministic names from the workload and the submission."""
 
 from hetsched.adapters.kubernetes.object_submission import MOST_NAME, wanted
 from hetsched.contracts.objects.submitted import ObjectToCreate
@@ -28,5 +28,5 @@ def test_two_of_one_stem_are_two() -> None:
     assert {one.document["metadata"]["name"] for one in (first, second)} == {first.name, second.name}
 
 
-def test_a_long_stem_leaves_room() -> None:
+def test_long_prefix_is_truncated_for_the_suffix() -> None:
     assert len(ready(MADE.replace("ci-", "x" * 200 + "-"))[0].name) <= MOST_NAME + 11

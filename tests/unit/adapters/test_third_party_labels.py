@@ -1,5 +1,7 @@
-"""A cluster without our agent is not blind: labels of GPU feature discovery and AMD's labeller, registers of HAMi and
-Volcano, what Koordinator gave out.
+"""Node facts without our agent.
+
+Sources: labels of GPU feature discovery and AMD's labeller, registers of HAMi and Volcano, and Koordinator's
+allocations.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ def test_labels_of_gpu_feature_discovery() -> None:
     assert (ada.model, ada.memory_mib) == ("NVIDIA-RTX-4000-Ada-Generation", 20475)
     (vgpu,) = labelled(LABELS["vgpu-a16-4q"], "nvidia.com/gpu", 1)
     assert (vgpu.model, vgpu.memory_mib) == ("NVIDIA-A16-4Q", 4096)
-    # Seven instances of a card that is split are no whole card.
+    # Seven instances of a split GPU are no whole GPU.
     assert labelled(LABELS["supermicro-a100-mig"], "nvidia.com/gpu", 7) == ()
 
 
 def test_labels_of_amds_labeller() -> None:
     found = {"amd.com/gpu.product-name": "AMD_Instinct_MI210", "amd.com/gpu.vram": "64G"}
     (card,) = labelled(found, "amd.com/gpu", 1)
-    # 64 GiB is rounded from 63.5 at least: 64 x 1024 - 512 = 65024; such a card shows 65520.
+    # 64 GiB is rounded from 63.5 at least: 64 x 1024 - 512 = 65024; such a GPU shows 65520.
     assert (card.vendor, card.memory_mib) == ("amd", 65024)
 
 
@@ -84,7 +86,7 @@ def test_unreadable_label_is_unknown_and_reported(text: str) -> None:
     assert problems[0].startswith("RegisterUnreadable: hami.io/node-nvidia-register")
 
 
-def test_no_register_says_nothing() -> None:
+def test_missing_register_gives_no_facts() -> None:
     problems: list[str] = []
     assert registered_cards({"hami.io/node-nvidia-register": ""}, problems) is None
     assert registered_cards({}, problems) is None
@@ -108,7 +110,7 @@ def test_koordinator_allocations_are_charged() -> None:
 
 
 def test_annotation_does_not_exceed_the_request() -> None:
-    assert held_by_koordinator(HELD, {"cpu": 500}) is None  # two CPUs and a card, for half a CPU
+    assert held_by_koordinator(HELD, {"cpu": 500}) is None  # two CPUs and a GPU, for half a CPU
     assert held_by_koordinator({}, {"cpu": 2000}) is None
     for text in ("{", '{"cpuset": "3-1"}', "[]"):
         with pytest.raises(InputError):

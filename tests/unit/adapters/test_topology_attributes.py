@@ -1,4 +1,4 @@
-"""Attributes and zones of a NodeResourceTopology that the prediction of the kubelet's verdict needs."""
+"""Attributes and zones of a NodeResourceTopology for the prediction of the kubelet's admission."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_available_amounts_and_the_parent_of_a_zone_are_read() -> None:
     assert zone.parent == "socket-0"
 
 
-def test_a_zone_with_all_available_says_nothing_of_its_use() -> None:
+def test_fully_available_zone_has_unknown_use() -> None:
     resources = [{"name": "cpu", "capacity": "8", "allocatable": "8", "available": "8"}]
     (zone,) = read(topology(resources=resources)).zones
     assert zone.available == {}
 
 
-def test_all_facts_come_back_from_an_export() -> None:
+def test_topology_export_round_trip() -> None:
     zone = NumaZone(
         "node-0", "0-3", "0,2;1,3", {"cpu": 4000}, {"cpu": 3000}, None, {"node-0": 10}, {"cpu": 1000}, "socket-0"
     )

@@ -1,4 +1,4 @@
-"""Who says that a pod is not to be moved for the sake of order: its owner, or the data that it keeps on its node."""
+"""Pods excluded from rebalancing: by their owner, or by the data that they keep on their node."""
 
 import pytest
 
@@ -22,6 +22,6 @@ VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
         ("[{name: a, emptyDir: {}}, {name: c, emptyDir: {}}]", {VOLUMES: "a"}, "local-volume"),
     ],
 )
-def test_why_a_pod_stays(volumes: str, annotations: dict[str, str], expected: str) -> None:
+def test_unmovable_pod_has_a_reason(volumes: str, annotations: dict[str, str], expected: str) -> None:
     (pod,) = content(pod_text(f"volumes: {volumes}", annotations=annotations)).pending
     assert pod.stays == expected

@@ -1,4 +1,4 @@
-"""What the agent's cheap looks cost on a machine of 256 CPUs: an idle agent may take a hundredth of one core."""
+"""Cost of the agent's periodic checks on a machine of 256 CPUs: at most a hundredth of one core."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOKS = 20
 
 
 class CountingTree(Tree):
-    """Counts the files that are opened."""
+    """Count the files that are opened."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -29,7 +29,7 @@ class CountingTree(Tree):
 
 
 def a_large_machine(root: Path) -> None:
-    """256 CPUs in 8 zones, 40 interfaces of pods, a static kubelet with 100 pods."""
+    """A machine of 256 CPUs in 8 zones, with 40 interfaces of pods and a static kubelet with 100 pods."""
     trees.built(root, machine("sysfs", "ibm-power7-8n-256t"))
     lines = [f"cpu{cpu} {cpu}00 5 77 99999 12 0 3 9 0 0" for cpu in range(256)]
     put(root, "proc/stat", "\n".join(["cpu  1 2 3 4 5 6 7 8 9 0", *lines, "intr " + "17 " * 20_000]))
@@ -41,7 +41,7 @@ def a_large_machine(root: Path) -> None:
     put(root, "var/lib/kubelet/cpu_manager_state", state)
 
 
-def test_looks_of_an_idle_agent_take_a_hundredth_of_a_core(tmp_path: Path, figures: dict[str, object]) -> None:
+def test_idle_agent_uses_a_hundredth_of_a_core(tmp_path: Path, figures: dict[str, object]) -> None:
     a_large_machine(tmp_path)
     meter, kubelet = UsageMeter(), KubeletWatch(lambda: Tree(tmp_path))
     meter.measure(Tree(tmp_path))
@@ -62,7 +62,7 @@ def test_looks_of_an_idle_agent_take_a_hundredth_of_a_core(tmp_path: Path, figur
     assert share <= 0.01
 
 
-def test_a_look_opens_a_handful_of_files(tmp_path: Path) -> None:
+def test_check_opens_few_files(tmp_path: Path) -> None:
     a_large_machine(tmp_path)
     tree = CountingTree(tmp_path)
     kubelet = KubeletWatch(lambda: tree)

@@ -1,4 +1,4 @@
-"""The agent's loop: what it reads when, whom it tells, and that it ends when it should."""
+"""The agent's loop: when it reads which facts, what it reports, and how it ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (), (), ())
 
 
 class RecordingSender:
-    """Stands where the sender would."""
+    """Record reports instead of sending them."""
 
     superseded = False
 
@@ -75,7 +75,7 @@ class Pins:
 
 
 class Machine:
-    """A tree on disk, and an agent on it with a clock that stands still."""
+    """A tree on disk, and an agent on it with a stopped clock."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -124,7 +124,7 @@ def test_change_is_read_and_reported_at_once(machine: Machine) -> None:
 
 
 class Meter:
-    """Finds that others take more of a zone than was told, once."""
+    """Report once that other programs take more of a zone than configured."""
 
     last = None
 
@@ -171,7 +171,7 @@ def test_pins_apply_answers_and_report_their_problems(machine: Machine) -> None:
     assert [problem.code for problem in machine.sender.reports[-1].problems] == ["RuntimeAway"]
 
 
-def test_pins_go_on_without_a_control_plane(machine: Machine) -> None:
+def test_pinning_continues_without_a_control_plane(machine: Machine) -> None:
     agent = Agent(lambda: Tree(machine.root), machine._read, pins=machine.pins, clock=lambda: 0.0)
     agent.step()
     agent.step()
@@ -272,7 +272,7 @@ def near_root() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_a_kubelet_that_comes_later_is_asked_below_the_root(near_root: Path) -> None:
+def test_late_kubelet_socket_is_used_below_the_root(near_root: Path) -> None:
     (near_root / "proc").mkdir()
     (near_root / "proc/cpuinfo").write_text("")
     agent = build(SimpleNamespace(node="n1", root=near_root), Reporting())
@@ -284,7 +284,7 @@ def test_a_kubelet_that_comes_later_is_asked_below_the_root(near_root: Path) -> 
     kubelet.pods = {("default", "p"): [container("main", devices={"nvidia.com/gpu": ("GPU-0",)})]}
     kubelet.start()
     try:
-        (near_root / "var/lib/kubelet/cpu_manager_state").write_text("{}")  # news, so that the machine is read
+        (near_root / "var/lib/kubelet/cpu_manager_state").write_text("{}")  # a change, so that the machine is read
         agent.step()
     finally:
         kubelet.stop()

@@ -1,4 +1,4 @@
-"""A container runtime that is silent, odd, too talkative or gone is a failure with a reason, in bounded time."""
+"""Failures of a container runtime that is silent, incorrect, too verbose or gone: a reason in bounded time."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_runtime_version_is_requested(fake: FakeRuntime) -> None:
     runtime.close()
 
 
-def test_one_that_is_not_there_is_away(tmp_path: Path) -> None:
+def test_missing_runtime_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(RuntimeFailure) as failure:
         Runtime(tmp_path / "none.sock").sandboxes()
     assert failure.value.away
 
 
-def test_one_that_never_answers_is_late(tmp_path: Path) -> None:
+def test_silent_runtime_times_out(tmp_path: Path) -> None:
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "silent.sock"))
     server.listen()
@@ -107,7 +107,7 @@ anything = st.recursive(
 
 
 @given(st.text(max_size=20) | anything.map(json.dumps))
-def test_no_details_break_it(text: str) -> None:
+def test_malformed_container_details_are_tolerated(text: str) -> None:
     cpus, pid = _verbose(text)
     assert cpus is None or isinstance(cpus, str)
     assert pid is None or pid > 0

@@ -1,4 +1,4 @@
-"""The device plugin against a kubelet that chooses devices and names no pod."""
+"""The device plugin with a kubelet that chooses devices and does not name the pod."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def grant(uid: str, *cards: int, milli: int = 1000) -> PodGrant:
 
 
 class Source:
-    """Grants of the control plane; what is `coming` is known only after it was asked for."""
+    """Grants of the control plane; `coming` grants are returned only after a request."""
 
     def __init__(self, *known: PodGrant) -> None:
         self.known = list(known)
@@ -48,7 +48,7 @@ class Source:
 
 
 class Scene:
-    """A kubelet, the plugin of a machine with four cards, and the control plane's grants."""
+    """A kubelet, the plugin of a machine with four GPUs, and the control plane's grants."""
 
     def __init__(self, folder: Path, **options: object) -> None:
         self.kubelet = Kubelet(folder)
@@ -121,22 +121,22 @@ def test_a_container_gets_the_granted_card_and_the_kubelet_counts_the_same_one(s
     assert scene.kubelet.given["a"]["c0"] == {"nvidia.com/gpu": ("GPU-2",)}
 
 
-def test_whatever_the_kubelet_insists_on_the_grant_counts(scene: Scene) -> None:
+def test_grant_overrides_the_kubelets_choice(scene: Scene) -> None:
     scene.source.known = [grant("a", 2)]
     (answer,) = scene.kubelet.admit("a", 1, insisting_on=("GPU-0",))
     assert visible(answer) == "GPU-2"
     assert scene.actual() == {"a": ["GPU-2"]}
-    # The next pod is granted the card whose slot is gone, and gets it all the same.
+    # The next pod is granted the GPU whose slot is gone, and gets it.
     scene.source.known.append(grant("b", 0))
     (answer,) = scene.kubelet.admit("b", 1)
     assert visible(answer) == "GPU-0"
     assert scene.actual() == {"a": ["GPU-2"], "b": ["GPU-0"]}
 
 
-def test_two_pods_of_one_shape_at_once_share_nothing(scene: Scene) -> None:
+def test_concurrent_equal_pods_share_no_gpu(scene: Scene) -> None:
     scene.source.known = [grant("a", 3), grant("b", 1)]
     first, second = scene.kubelet.admit("b", 1), scene.kubelet.admit("a", 1)
-    # The kubelet does not say which one it admits first: the cards are the granted ones, and who has which is told.
+    # The kubelet does not say which one it admits first: the GPUs are the granted ones, and the assignment is reported.
     assert {visible(first[0]), visible(second[0])} == {"GPU-1", "GPU-3"}
     assert scene.actual() == {"b": [visible(first[0])], "a": [visible(second[0])]}
 
@@ -145,17 +145,17 @@ def test_grant_after_an_allocation_allocates_nothing_twice(scene: Scene) -> None
     scene.source.known = [grant("a", 3), grant("b", 1)]
     (first,) = scene.kubelet.admit("b", 1)
     assert visible(first) == "GPU-3"  # a's, which came first
-    # The control plane reads that back, and grants each what it has or what is left.
+    # The control plane reads that back, and grants each its current or a remaining GPU.
     scene.source.known = [grant("a", 1), grant("b", 3)]
     assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-1"
     with pytest.raises(Refused):
         scene.kubelet.admit("stranger", 1)
 
 
-def test_a_card_that_is_still_another_containers_is_not_given(scene: Scene) -> None:
+def test_gpu_in_use_is_not_allocated(scene: Scene) -> None:
     scene.source.known = [grant("a", 3)]
     scene.kubelet.admit("a", 1)
-    scene.source.known = [grant("b", 3)]  # the control plane has forgotten a, whose container runs on
+    scene.source.known = [grant("b", 3)]  # the control plane forgot a, whose container still runs
     with pytest.raises(Refused):
         scene.kubelet.admit("b", 1)
     scene.kubelet.end("a")
@@ -163,18 +163,18 @@ def test_a_card_that_is_still_another_containers_is_not_given(scene: Scene) -> N
     assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-3"
 
 
-def test_a_pod_that_was_booked_elsewhere_keeps_its_card_from_the_next_one(scene: Scene) -> None:
+def test_gpu_of_a_misplaced_pod_is_not_allocated_again(scene: Scene) -> None:
     scene.source.known = [grant("a", 3)]
     scene.kubelet.admit("a", 1)
     scene.source.known = [grant("a", 2), grant("b", 3)]
-    # a stays on card 3 whatever is granted, so b gets the one that a was to have; both are read back.
+    # a stays on GPU 3 whatever is granted, so b gets the one that was meant for a; both are read back.
     assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-2"
     assert scene.actual() == {"a": ["GPU-3"], "b": ["GPU-2"]}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_comes_no_card_is_given_beyond_its_whole(seed: int) -> None:
-    """Pods come, end and are granted anew in any order; the kubelet names any free slots."""
+def test_no_gpu_is_ever_overallocated(seed: int) -> None:
+    """Pods start, end and get new grants in any order; the kubelet names any free slots."""
     chance = random.Random(seed)
     slots_each = chance.choice([1, 4])
     cards = {card.id: card for card in (a_card(index) for index in range(4))}
@@ -187,7 +187,7 @@ def test_whatever_comes_no_card_is_given_beyond_its_whole(seed: int) -> None:
         now[0] += 20
         uid = f"p{chance.randrange(8)}"
         match chance.randrange(4):
-            case 0 | 1:  # what the ledger grants adds up, and may change at any time
+            case 0 | 1:  # grants of the ledger add up, and may change at any time
                 milli = chance.choice([1000, 1000, 500, 250]) if slots_each > 1 else 1000
                 count = chance.choice([1, 1, 2]) if milli == 1000 else 1
                 used = Counter(
@@ -253,7 +253,7 @@ def test_a_pod_without_a_grant_is_refused(scene: Scene) -> None:
     assert scene.actual() == {}
 
 
-def test_a_grant_is_good_for_one_pod(scene: Scene) -> None:
+def test_grant_is_used_by_one_pod(scene: Scene) -> None:
     scene.source.known = [grant("a", 3)]
     scene.kubelet.admit("a", 1)
     with pytest.raises(Refused):
@@ -266,7 +266,7 @@ def test_more_than_was_granted_is_refused(scene: Scene) -> None:
         scene.kubelet.admit("a", 2)
 
 
-def test_a_grant_that_is_on_its_way_is_waited_for(scene: Scene) -> None:
+def test_allocation_waits_for_a_grant_in_flight(scene: Scene) -> None:
     scene.source.coming = [grant("a", 3)]
     assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-3"
 
@@ -294,7 +294,7 @@ def test_a_kubelet_that_restarts_is_registered_with_again(scene: Scene) -> None:
     assert len(scene.kubelet.registered) == 2
 
 
-def test_without_a_kubelet_nothing_is_served_until_it_is_back(scene: Scene) -> None:
+def test_plugin_waits_for_the_kubelet(scene: Scene) -> None:
     scene.kubelet.stop()
     assert not scene.serving.tick()
     assert "does not exist" in scene.serving.problem
@@ -332,7 +332,7 @@ def test_lost_record_is_reported_as_uncertain(scene: Scene, data: bytes) -> None
     assert scene.actual() == {"a": ["unrecorded:GPU-2"]}
 
 
-def test_a_kubelet_that_forgot_its_pods_gives_them_the_same_cards(scene: Scene) -> None:
+def test_kubelet_without_checkpoint_gets_the_same_gpus(scene: Scene) -> None:
     scene.source.known = [grant("a", 2)]
     scene.kubelet.admit("a", 1)
     scene.kubelet.end("a")
@@ -350,7 +350,7 @@ def test_gpus_of_an_ended_pod_are_free_for_the_next_one(scene: Scene) -> None:
     assert scene.actual() == {"b": ["GPU-2"]}
 
 
-def test_grants_decide_where_the_kubelet_shows_no_allocations(scene: Scene) -> None:
+def test_grants_decide_without_podresources(scene: Scene) -> None:
     scene.kubelet.shows = False
     scene.source.known = [grant("a", 2), grant("b", 1)]
     assert {visible(scene.kubelet.admit(uid, 1)[0]) for uid in ("a", "b")} == {"GPU-1", "GPU-2"}
@@ -358,7 +358,8 @@ def test_grants_decide_where_the_kubelet_shows_no_allocations(scene: Scene) -> N
         scene.kubelet.admit("stranger", 1)
 
 
-# -- shares, and ways to give a card -----------------------------------------------------------------------------------
+# -- shares, and injection modes
+# -----------------------------------------------------------------------------------------
 
 
 def test_shares_of_one_card_are_slots_with_limits(tmp_path: Path) -> None:

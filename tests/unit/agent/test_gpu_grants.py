@@ -1,4 +1,4 @@
-"""From the control plane's answer to a container: signed grants only, asked for when needed, reported by card."""
+"""From the control plane's response to a container: signed grants only, requested on demand, reported by GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def an_answer(*allocations: NodeAllocation) -> AgentAnswer:
 
 
 class ControlPlane:
-    """Answers a message that was hurried with what is granted by then."""
+    """Respond to an early report with the grants at that time."""
 
     def __init__(self) -> None:
         self.granted: list[NodeAllocation] = []
@@ -78,7 +78,7 @@ def keeper(kubelet: Kubelet, plane: ControlPlane) -> Iterator[CardKeeper]:
     made.close()
 
 
-def test_a_grant_is_asked_for_when_the_kubelet_asks(keeper: CardKeeper, kubelet: Kubelet, plane: ControlPlane) -> None:
+def test_kubelet_allocation_requests_a_grant(keeper: CardKeeper, kubelet: Kubelet, plane: ControlPlane) -> None:
     plane.granted = [allocation("a", 1)]
     (answer,) = kubelet.admit("a", 1)
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
@@ -105,7 +105,7 @@ def test_grant_unsigned_for_this_pod_allocates_nothing(
     assert [problem.code[:10] for problem in keeper.problems] == ["Allocation"]
 
 
-def test_a_pod_that_is_gone_leaves_no_grant(plane: ControlPlane) -> None:
+def test_deleted_pod_leaves_no_grant(plane: ControlPlane) -> None:
     plane.source.receive(an_answer(allocation("a", 1), allocation("b", 0)))
     assert [grant.uid for grant in plane.source.grants()] == ["a", "b"]
     plane.source.receive(an_answer(allocation("b", 0)))
@@ -143,7 +143,8 @@ def test_keeper_receives_the_answers_of_the_sender(tmp_path: Path) -> None:
     assert [grant.uid for grant in keeper._source.grants()] == ["a"]
 
 
-# -- which cards, and how ----------------------------------------------------------------------------------------------
+# -- assignment and injection
+# --------------------------------------------------------------------------------------------
 
 
 def test_split_cards_and_cards_without_a_driver_are_not_given_out(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_split_cards_and_cards_without_a_driver_are_not_given_out(tmp_path: Path
     assert cards_from(whole, {}, "amd") == ()
 
 
-def test_a_specification_of_cdi_decides_the_way(tmp_path: Path) -> None:
+def test_cdi_specification_selects_the_injection_mode(tmp_path: Path) -> None:
     settings = card_settings({}, tmp_path)
     assert way_of(settings, Tree(tmp_path)) == "env"
     put(tmp_path, {"var/run/cdi/nvidia.yaml": "cdiVersion: 0.5.0"})

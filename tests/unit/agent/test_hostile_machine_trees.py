@@ -1,4 +1,4 @@
-"""Trees that lie, are broken or are made to harm: no escape, no hang, no crash, whatever a file holds."""
+"""Wrong, broken or hostile machine trees cause no escape, hang or crash."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ HUGE = 1 << 30
 
 
 def read(root: Path) -> AgentReport:
-    """Read, and check what holds for every tree."""
+    """Probe the tree, and check the invariants of all trees."""
     tree = Tree(root)
     meter = UsageMeter(clock=map(float, count()).__next__)  # the second sample needs no waiting
     meter.measure(tree)
@@ -102,7 +102,7 @@ def test_no_file_leads_outside_or_waits(tmp_path: Path, name: str) -> None:
         harm(path)
         begun = time.monotonic()
         read(root)
-        assert time.monotonic() - begun < 20  # whatever would wait would wait for good
+        assert time.monotonic() - begun < 20  # a blocking read would never return
         if path.is_dir() and not path.is_symlink():
             path.rmdir()
             path.touch()
@@ -143,7 +143,7 @@ def test_machine_with_too_many_cpu_kinds_is_rejected(tmp_path: Path, text: str) 
     assert len(msgspec.json.encode(report)) < 100_000
 
 
-# What such files hold, broken in small ways, besides plain garbage.
+# Typical content of such files, slightly damaged, in addition to random bytes.
 PIECES = st.sampled_from(
     ["rv64", "imafdcv", "_zba", "_", "su", "0p7", "isa", ":", "\n", "processor", "flags", "lm sse2", "Features",
      "0-7", "0,2-", "4294967296", "-1", "1" * 400, "enabled", "interpreter /bin/sh", "flags: F", "magic ", "{", "}",
@@ -154,6 +154,6 @@ TEXTS = st.lists(PIECES, max_size=12).map("".join).map(lambda text: text.encode(
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(FILES)), st.one_of(TEXTS, st.binary(max_size=200)), max_size=8))
-def test_whatever_files_hold_there_is_a_report(broken: dict[str, bytes]) -> None:
+def test_any_file_content_gives_a_report(broken: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         read(write(Path(folder), FILES | broken))

@@ -1,4 +1,4 @@
-"""AT_HWCAP words, riscv_hwprobe and what compilers say of themselves."""
+"""Decoding of AT_HWCAP words, riscv_hwprobe, and the predefined macros of compilers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_riscv_words_are_letters() -> None:
     assert capability_names("riscv", (0x112D | 1 << 21, 0)) == set("imafdcv")
 
 
-def test_the_x86_word_is_cpuids_edx() -> None:
+def test_x86_hwcap_is_the_edx_word_of_cpuid() -> None:
     names = capability_names("x86", (0x178BFBFF, 2))
     assert {"fpu", "cmov", "sse2", "clflush"} <= names
     assert names <= set(X86.features.values())

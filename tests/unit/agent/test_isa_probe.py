@@ -1,4 +1,4 @@
-"""What a machine runs, from every place that tells it: real boards, odd firmware, contradictions."""
+"""The instruction set of a machine from all sources: real boards, odd firmware, contradictions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_draft_vectors_are_ignored_and_their_device_tree_is_reported(tmp_path: P
 
 
 def test_firmware_with_fewer_features_than_the_kernel_is_reported(tmp_path: Path) -> None:
-    # The firmware's b is the draft one; its s, u and x are the old marks.
+    # The firmware's b is the draft one; its s, u and x are old marks.
     files = device_tree({"riscv,isa": "rv64imafdcbsux"})
     found, _ = probed(tmp_path, files | {"proc/cpuinfo": cpuinfo(VISIONFIVE)})
     assert found.canonical == VISIONFIVE
@@ -113,7 +113,7 @@ def test_the_older_place_of_the_device_tree_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "processor : 0\n", "isa : rv\n", "flags : \n", "isa : rv64imac\n\nisa : rv32imac\n"]
 )
-def test_a_text_that_shows_no_machine_leaves_it_unknown(tmp_path: Path, text: str) -> None:
+def test_unrecognised_text_leaves_the_machine_unknown(tmp_path: Path, text: str) -> None:
     found, problems = probed(tmp_path, {"proc/cpuinfo": text})
     assert (found.family, found.canonical) == (None, None)
     assert problems[-1] == "IsaUnknown"

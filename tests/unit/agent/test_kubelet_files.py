@@ -1,4 +1,4 @@
-"""The kubelet's configuration, its record of CPUs in all forms, and the CPUs that it reserves."""
+"""The kubelet's configuration, its CPU manager state in all forms, and its reserved CPUs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
     assert tree.problems == []
 
 
-def test_json_says_the_same(tmp_path: Path) -> None:
+def test_json_configuration_is_equivalent(tmp_path: Path) -> None:
     document = {
         "kind": "KubeletConfiguration",
         "cpuManagerPolicy": "static",
@@ -150,13 +150,14 @@ def test_no_configuration_breaks_the_reader(tmp_path_factory: pytest.TempPathFac
     probe_kubelet(kubelet(root, config=f"cpuManagerPolicy: {text}", state=text))
 
 
-# -- the record of CPUs ------------------------------------------------------------------------------------------------
+# -- the state of the CPU manager
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "state",
     [
-        # as they stand in kubelet's own tests
+        # from kubelet's own tests
         {"policyName": "none", "defaultCPUSet": "4-6", "entries": {}, "checksum": 354655845},
         {"policyName": "none", "defaultCPUSet": "1-3", "checksum": 1694838852},
         {"policyName": "other", "defaultCPUSet": "1-3", "entries": {}, "checksum": 1394507217},
@@ -270,7 +271,7 @@ def test_the_fingerprint_follows_the_files(tmp_path: Path) -> None:
         (cpus(8, threads=1, zones=4, sockets=2), 5, {0, 1, 2, 3, 4}),  # socket 0, then one CPU of the next zone
     ],
 )
-def test_an_amount_is_reserved_as_the_kubelet_takes_it(
+def test_reserved_amounts_are_rounded_like_the_kubelet(
     machine: tuple[MachineCpu, ...], count: int, reserved: set[int]
 ) -> None:
     assert reserved_by_amount(machine, count) == reserved

@@ -1,4 +1,4 @@
-"""What drivers write when they do not know, when a card is ill, and what others write to do harm."""
+"""Malformed nvidia-smi output: unknown values, failing GPUs, and hostile content."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_a_uuid_of_two_cards_is_of_neither(tmp_path: Path) -> None:
     assert len([problem for problem in problems if "another card has the same uuid" in problem]) == 2
 
 
-def test_another_product_of_a_known_name_is_not_taken_for_it(tmp_path: Path) -> None:
-    # An A100 of 40 GB shows 36045 MiB (-12 %) at least; half of one is a virtual card of that name.
+def test_product_with_a_similar_name_is_not_confused(tmp_path: Path) -> None:
+    # An A100 of 40 GB shows 36045 MiB (-12 %) at least; half of one is a virtual GPU of that name.
     cards, problems = read(changed("<total>40960 MiB", "<total>20480 MiB", "qx-a100"), tmp_path)
     assert cards is not None
     assert (cards[0].memory_mib, cards[0].cores, cards[0].bandwidth_gbs) == (20480, None, None)
@@ -118,7 +118,7 @@ HOSTILE = {
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_document_is_refused(data: bytes, tmp_path: Path) -> None:
     cards, problems = read(data, tmp_path)
-    assert cards == ()  # what the empty PCI bus says
+    assert cards == ()  # the text for an empty PCI bus
     assert [problem for problem in problems if problem.startswith("NvidiaDocumentUnreadable")]
 
 

@@ -1,4 +1,4 @@
-"""The podresources interface: what is read from it, and that it is never waited for."""
+"""The podresources interface: parsed allocations, and bounded waits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_answer_too_large_is_refused(kubelet: FakeKubelet) -> None:
     assert failure(PodResourcesClient(kubelet.socket)) == "RESOURCE_EXHAUSTED"
 
 
-def test_a_kubelet_without_the_interface_says_so(kubelet: FakeKubelet) -> None:
+def test_missing_podresources_interface_is_reported(kubelet: FakeKubelet) -> None:
     kubelet.failure = grpc.StatusCode.UNIMPLEMENTED
     assert failure(PodResourcesClient(kubelet.socket)) == "UNIMPLEMENTED"
 

@@ -1,4 +1,4 @@
-"""The agent's way out, against a server that does what a test says: nothing is lost, nothing waits for ever."""
+"""The agent's sender with a faulty server: no report is lost, and no call waits for ever."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Answer = tuple[int, dict[str, str], Any]
 
 
 class Server:
-    """A control plane on loopback; `answers` come one by one, the last one for ever."""
+    """A control plane on loopback; `answers` are used one by one, the last one repeatedly."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = [(200, {}, GOOD)]
@@ -43,7 +43,7 @@ class Server:
                     status, headers, document = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
                     outer.asked.append((self.path, dict(self.headers), body))
                     outer.came.notify_all()
-                if status == 0:  # hang up without a word
+                if status == 0:  # close without a response
                     self.close_connection = True
                     return
                 data = document if isinstance(document, bytes) else json.dumps(document).encode()
@@ -61,7 +61,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.http.server_port}"
 
     def wait(self, number: int) -> list[Any]:
-        """Return the first messages, once as many came."""
+        """Return the first messages once that many arrived."""
         with self.came:
             assert self.came.wait_for(lambda: len(self.asked) >= number, 20), self.asked
             return [body for _, _, body in self.asked[:number]]
@@ -94,14 +94,14 @@ def failing(uplink: Uplink) -> UplinkFailure:
     return caught.value
 
 
-def test_a_message_goes_with_its_token_and_is_answered(server: Server, uplink: Uplink) -> None:
+def test_message_is_sent_with_the_token(server: Server, uplink: Uplink) -> None:
     assert uplink.send(message()).epoch == 3
     ((path, headers, body),) = server.asked
     assert (path, headers["Authorization"]) == ("/api/v1/agent/reports/?cluster=lab", "Bearer hs_secret")
     assert msgspec.convert(body, AgentMessage) == message()
 
 
-def test_a_kept_connection_that_was_hung_up_is_no_failure(server: Server, uplink: Uplink) -> None:
+def test_closed_keep_alive_connection_is_reopened(server: Server, uplink: Uplink) -> None:
     uplink.send(message())
     server.answers = [(0, {}, b""), (200, {}, GOOD)]
     assert uplink.send(message(2)).node == "n1"
@@ -124,7 +124,7 @@ def test_invalid_response_is_a_failure(server: Server, uplink: Uplink, answer: A
     server.answers = [answer]
     failure = failing(uplink)
     assert (failure.status, failure.code) == (status, code)
-    assert len(server.asked) == 1  # no redirect is followed
+    assert len(server.asked) == 1  # it follows no redirect
 
 
 def test_missing_server_is_a_failure() -> None:
@@ -170,13 +170,13 @@ def sending(uplink: Uplink) -> Iterator[Callable[[], Sender]]:
         sender.stop()
 
 
-def test_a_report_is_sent_until_it_was_answered(server: Server, sending: Callable[[], Sender]) -> None:
+def test_report_is_repeated_until_acknowledged(server: Server, sending: Callable[[], Sender]) -> None:
     server.answers = [(503, {}, {"code": "StorageUnavailable"}), (0, {}, b""), (200, {}, GOOD)]
     sender = sending()
     sender.send_report(REPORT)
     bodies = server.wait(3)
     assert [body["report"] is not None for body in bodies] == [True, True, True]
-    # Refused, then hung up on a kept connection and made again on another at once.
+    # Rejected, then a kept connection is closed, and the call is repeated immediately on a new one.
     assert [body["sequence"] for body in bodies] == [1, 2, 2]
 
 

@@ -1,4 +1,4 @@
-"""Programs that the agent runs are root's own, get nothing from it and cannot hold it up."""
+"""Programs that the agent runs belong to root, get no environment, and cannot block it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_only_programs_writable_by_root_alone_are_run(tmp_path: Path) -> None:
     assert is_ours("/bin/sh") is (os.stat("/bin/sh").st_uid == 0)
 
 
-def test_a_link_that_others_may_change_leads_to_no_program_of_ours(tmp_path: Path) -> None:
+def test_program_behind_a_writable_link_is_not_run(tmp_path: Path) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     for folder in (theirs, ours):
         folder.mkdir()

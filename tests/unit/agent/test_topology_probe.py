@@ -88,8 +88,8 @@ def test_zones_are_as_documented(tmp_path: Path, name: str) -> None:
 def test_a_machine_with_node_0_and_cpu_0_offline(tmp_path: Path) -> None:
     tree = trees.built(tmp_path, machine("sysfs", OFFLINE))
     zones, cpus = read(tree)
-    # CPUs 4-20 are online; node 1 has the odd ones, and node 0, where the even ones were, is not there. Its row still
-    # has the two entries of the possible nodes: 21 to node 0, 10 to itself.
+    # CPUs 4-20 are online; node 1 has the odd ones, and node 0, which had the even ones, is missing. Its row still has
+    # the two entries of the possible nodes: 21 to node 0, 10 to itself.
     assert zones == (MachineZone(1, "5,7,9,11,13,15,17,19", 65536, (10,), {"1048576kB": 0, "2048kB": 0}),)
     assert [cpu.id for cpu in cpus if cpu.online] == list(range(4, 21))
     assert [cpu.id for cpu in cpus if cpu.online and cpu.zone is None] == list(range(4, 21, 2))
@@ -97,7 +97,7 @@ def test_a_machine_with_node_0_and_cpu_0_offline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dump", "name"), DUMPS.items())
-def test_the_dump_says_the_same(tmp_path: Path, dump: str, name: str) -> None:
+def test_topology_matches_the_dump(tmp_path: Path, dump: str, name: str) -> None:
     zones, cpus = read(trees.unpacked(tmp_path / "dump", dump))
     documented_zones, documented = read(trees.built(tmp_path / "document", machine("sysfs", name)))
     assert zones == documented_zones
@@ -109,7 +109,7 @@ def test_the_dump_says_the_same(tmp_path: Path, dump: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names("lscpu", ".csv"))
-def test_tables_of_lscpu_come_back(tmp_path: Path, name: str) -> None:
+def test_topology_matches_lscpu_tables(tmp_path: Path, name: str) -> None:
     with (trees.MACHINES / "lscpu" / f"{name}.csv").open() as file:
         rows = [{key: int(value) for key, value in row.items()} for row in csv.DictReader(file)]
     members: Callable[[str, int], list[int]] = lambda key, value: [row["cpu"] for row in rows if row[key] == value]  # noqa: E731
@@ -153,13 +153,13 @@ def test_hwloc_counts_the_same(tmp_path: Path, name: str) -> None:
 
 def test_memory_without_cpus_is_a_zone_without_cpus(tmp_path: Path) -> None:
     zones, cpus = read(trees.from_hwloc(tmp_path, machine("hwloc", "64intel64-heteromem")))
-    # four nodes with 16 CPUs each, and four of fast memory beside them
+    # four nodes with 16 CPUs each, and four memory-only nodes of fast memory
     assert [len(parse_cpuset(zone.cpus)) for zone in zones] == [16, 16, 16, 16, 0, 0, 0, 0]
     assert {cpu.zone for cpu in cpus} == {0, 1, 2, 3}
 
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/lscpu"), reason="needs lscpu")
-def test_this_machine_is_as_lscpu_says() -> None:
+def test_topology_of_this_machine_matches_lscpu() -> None:
     listed = subprocess.run(["lscpu", "-J", "-e=CPU,CORE,SOCKET,NODE,ONLINE"], capture_output=True, check=True)
     rows = json.loads(listed.stdout)["cpus"]
     zones, cpus = read(Tree())
@@ -303,7 +303,7 @@ def test_a_folder_of_nodes_without_nodes_is_not_one_zone(plain: Tree) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_lists_of_all_numbers_there_are_cost_nothing(plain: Tree) -> None:
+def test_huge_cpu_lists_are_cheap(plain: Tree) -> None:
     everything = "0-65535"
     put(plain.root, f"{CPUS}/online", everything)
     put(plain.root, f"{NODES}/online", everything)

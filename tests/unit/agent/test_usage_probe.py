@@ -1,4 +1,4 @@
-"""CPU, memory, network and disks by counters that only rise, and what others take of a zone."""
+"""Use of CPU, memory, network and disks from increasing counters, and the use of zones by other programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIB = 2**30
 
 
 class Machine:
-    """A tree whose counters a test moves, and a meter whose clock it moves."""
+    """A tree with counters, and a meter with a clock, both set by a test."""
 
     def __init__(self, root: Path, stated: dict[str, int] | None = None) -> None:
         self.root = root
@@ -87,8 +87,8 @@ def test_one_sample_is_no_measurement(tmp_path: Path) -> None:
 
 
 def test_use_is_reported_in_the_contracts_units(machine: Machine) -> None:
-    # 10 s: CPU 0 is busy for 750 of 1000 ticks, CPU 1 for 250: 1000 millicores. 8 - 6 = 2 GiB. 500 MB received and
-    # 125 MB sent: 400 and 100 Mbit/s, of which the larger counts. 20000 + 60000 sectors of 512 B: 4.096 MB/s.
+    # 10 s: CPU 0 is busy for 750 of 1000 ticks, CPU 1 for 250: 1000 millicores. 8 - 6 = 2 GiB. 500 MB received and 125
+    # MB sent: 400 and 100 Mbit/s, of which the larger counts. 20000 + 60000 sectors of 512 B: 4.096 MB/s.
     machine.cpus((750, 250, 0), (250, 750, 0))
     machine.network(eth0=(500_000_000, 125_000_000))
     machine.disks(sda=(20_000, 60_000))
@@ -98,7 +98,7 @@ def test_use_is_reported_in_the_contracts_units(machine: Machine) -> None:
         10.0,
         "2026-11-20T10:00:00Z",
     )
-    assert machine.problems == ["CapacityUnknown"]  # nobody knows what a disk can do
+    assert machine.problems == ["CapacityUnknown"]  # the capacity of a disk is unknown
 
 
 def test_declared_capacities_are_reported(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_stolen_and_waiting_time_is_not_used(machine: Machine) -> None:
     ("before", "after", "mbps"),
     [
         (2**32 - 1_000_000, 250_000, 1),  # 32 bits full: 1.25 MB
-        (10**12, 5000, None),  # 64 bits do not fill up: the driver was loaded anew
+        (10**12, 5000, None),  # 64 bits do not overflow: the driver was loaded again
         (2**31 - 1, 0, None),
     ],
 )
@@ -156,7 +156,7 @@ def test_cpu_that_appears_or_restarts_is_measured_from_then_on(machine: Machine)
     assert "cpu" not in amounts(machine.measure())
 
 
-def test_a_cpu_that_went_is_missing_from_capacity(machine: Machine) -> None:
+def test_offline_cpu_is_missing_from_capacity(machine: Machine) -> None:
     machine.cpus((250, 750, 0))
     usage = machine.measure()
     assert usage is not None
@@ -170,7 +170,7 @@ def test_waiting_time_may_step_back(machine: Machine) -> None:
     assert amounts(machine.measure())["cpu"] == 1000
 
 
-def test_a_card_that_comes_counts_from_then_on(machine: Machine) -> None:
+def test_new_interface_counts_from_its_first_sample(machine: Machine) -> None:
     machine.network(eth0=(0, 0), eth1=(10**10, 0))
     assert amounts(machine.measure())[NETWORK] == 0
     machine.network(eth0=(0, 0), eth1=(10**10 + 1_250_000, 0))
@@ -234,7 +234,8 @@ def test_bonded_links_count_in_their_bond(machine: Machine) -> None:
     assert capacity(machine) == 25_000
 
 
-# -- what others take --------------------------------------------------------------------------------------------------
+# -- use by other programs
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_steal_is_reported_by_zone(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.cpus(*[(0, 0, 0)] * 4)
     machine.measure()
-    # zone 0: 300 + 100 of 2000 ticks stolen, zone 1 none; of CPU 4 nobody knows
+    # zone 0: 300 + 100 of 2000 ticks stolen, zone 1 none; CPU 4 is unknown
     machine.cpus((200, 500, 300), (0, 900, 100), (500, 500, 0), (0, 1000, 0))
     machine.measure()
     found = machine.meter.with_steal(ZONES)
@@ -289,7 +290,7 @@ def test_only_a_clear_change_of_steal_is_news(tmp_path: Path) -> None:
     )
 
 
-def test_a_copied_tree_uses_nothing_that_could_be_measured(machine: Machine) -> None:
+def test_copied_tree_has_no_measured_use(machine: Machine) -> None:
     assert machine.measure(still=True) is None
     assert machine.problems == ["UsageNotMeasured"]
 

@@ -33,14 +33,14 @@ def test_the_document(tmp_path: Path) -> None:
     assert (pod["pod"], pod["from"], pod["to"], pod["comesBack"]) == ("default/right", "b", "a", False)
 
 
-def test_no_plan_is_exit_10_and_says_why(tmp_path: Path) -> None:
+def test_missing_plan_exits_10_with_the_reason(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("new").cpu(5))
     result = run("advise", "--cluster", a_tight_cluster(tmp_path), "-f", pods)
     assert result.exit_code == 10
     assert "nearest: it would fit if one more pod could leave a (default/left)" in result.stdout
 
 
-def test_a_balanced_cluster_needs_nothing(tmp_path: Path) -> None:
+def test_balanced_cluster_needs_no_moves(tmp_path: Path) -> None:
     result = run("advise", "--cluster", a_tight_cluster(tmp_path), "--target", "0.8")
     assert (result.exit_code, result.stdout.split()[0]) == (0, "nothing-to-do")
 

@@ -1,4 +1,4 @@
-"""`hetsched certs`: pairs that their own purpose alone accepts, under an authority that is kept."""
+"""`hetsched certs`: certificate pairs that are valid for one purpose only, signed by a kept authority."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_pair_is_for_its_own_side_and_for_its_owner_alone(tmp_path: Path) -
     assert {file.stat().st_mode & 0o077 for file in folder.rglob("*")} == {0}
 
 
-def test_new_pairs_come_from_the_authority_that_is_there(tmp_path: Path) -> None:
+def test_new_pairs_are_signed_by_the_existing_authority(tmp_path: Path) -> None:
     certs(tmp_path)
     before = {name: (tmp_path / name).read_bytes() for name in ("ca.crt", "ca.key", "server/tls.crt", "client/tls.key")}
     certs(tmp_path)
@@ -60,7 +60,7 @@ def test_new_pairs_come_from_the_authority_that_is_there(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("words", [("--host", ""), ("--client", "x" * 65), ("--host", "b\u00fccher.test")])
-def test_a_name_that_none_can_be_is_refused_and_nothing_is_written(tmp_path: Path, words: tuple[str, str]) -> None:
+def test_invalid_name_is_rejected_without_files(tmp_path: Path, words: tuple[str, str]) -> None:
     assert "NameInvalid" in refused(tmp_path / "certs", *words)
     assert not (tmp_path / "certs").exists()
 

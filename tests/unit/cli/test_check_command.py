@@ -1,4 +1,4 @@
-"""`hetsched check`: verdicts and what programs really need, as exit code, text, JUnit, SARIF and Markdown."""
+"""`hetsched check`: verdicts and program requirements as exit code, text, JUnit, SARIF and Markdown."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_folder_includes_all_its_manifests(tmp_path: Path) -> None:
     assert "[WorkloadEmpty]" in run("check", "-f", tmp_path / "empty", "--cluster", nodes).stderr
 
 
-def test_a_program_that_needs_more_than_its_pod_says_stops_a_merge(tmp_path: Path) -> None:
+def test_program_beyond_its_pods_requirement_fails(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("plain").cpu(1).isa("rv64gc"))
     result = run(
         "check", "-f", pods, "--cluster", cluster_file(tmp_path), "--artefact", riscv_program(tmp_path), "-o", "json"
@@ -97,11 +97,11 @@ def test_undeclared_pod_is_tried_with_the_needs_of_its_program(tmp_path: Path) -
     assert result.exit_code == 0
     (finding,) = document(result)["findings"]
     assert (finding["rule"], finding["level"]) == ("IsaUnstated", "warning")
-    # 1 CPU is free on `vector`, the only node with vectors; by its own words it would go anywhere.
+    # 1 CPU is free on `vector`, the only node with vectors; without a stated requirement it would fit anywhere.
     assert [placed["node"] for placed in document(result)["whatIf"]["placements"]] == ["vector"]
 
 
-def test_a_pod_that_asks_for_more_than_its_program_needs_is_noted(tmp_path: Path) -> None:
+def test_pod_requiring_more_than_its_program_is_noted(tmp_path: Path) -> None:
     program = riscv_program(tmp_path, "rv64i2p1_m2p0_a2p1_f2p2_d2p2_c2p0")
     pods = workload_file(tmp_path, a_pod("rich").cpu(1).isa("rv64gcv"))
     result = run("check", "-f", pods, "--cluster", cluster_file(tmp_path), "--artefact", program, "-o", "json")
@@ -127,7 +127,7 @@ def test_an_artefact_belongs_to_the_pods_of_its_image(tmp_path: Path) -> None:
     assert "ArtefactUnused" in result.stderr
 
 
-def test_reports_name_the_line_and_are_written_though_it_fails(tmp_path: Path) -> None:
+def test_reports_are_written_on_failure_with_line_numbers(tmp_path: Path) -> None:
     manifest = tmp_path / "pods.yaml"
     manifest.write_text("""\
 # the first document
@@ -160,7 +160,7 @@ spec: {containers: [{name: main, resources: {requests: {cpu: "5"}}}]}
     assert "default/too\\-big" in reports[2].read_text()
 
 
-def test_text_of_a_manifest_stays_text_in_every_report(tmp_path: Path) -> None:
+def test_manifest_text_is_escaped_in_every_report(tmp_path: Path) -> None:
     manifest = tmp_path / "<b>&|`.yaml"
     manifest.write_text("""\
 apiVersion: v1
@@ -176,7 +176,7 @@ spec: {containers: [{name: main}]}
     assert "](y)" not in page.read_text()
 
 
-def test_a_servers_fleet_is_asked(tmp_path: Path, server: Server) -> None:
+def test_fleet_of_a_server_is_used(tmp_path: Path, server: Server) -> None:
     answer = document(
         run("whatif", "-f", workload_file(tmp_path, TOO_BIG), "--cluster", cluster_file(tmp_path), "-o", "json")
     )
@@ -189,7 +189,7 @@ def test_a_servers_fleet_is_asked(tmp_path: Path, server: Server) -> None:
 
 
 def test_running_pod_of_the_same_name_is_replaced(tmp_path: Path, server: Server) -> None:
-    """`vector` has 1 of its 4 CPUs left beside `old`, which wants 3: it fits where it is only once it is gone."""
+    """`vector` has 1 of its 4 CPUs left with `old`, which requests 3: it fits there only after `old` is removed."""
     again = a_pod("old").cpu(4).memory("1Gi").isa("rv64gcv")
     pods = workload_file(tmp_path, again)
     result = run("check", "-f", pods, "--cluster", cluster_file(tmp_path), "--fail-on", "not-now")
@@ -202,13 +202,13 @@ def test_running_pod_of_the_same_name_is_replaced(tmp_path: Path, server: Server
     assert (result.exit_code, "default/fits" in result.stderr) == (0, True)
 
 
-def test_without_a_fleet_nothing_is_checked(tmp_path: Path) -> None:
+def test_missing_fleet_is_an_error(tmp_path: Path) -> None:
     result = run("check", "-f", workload_file(tmp_path, FITS), env={"HETSCHED_SERVER": "", "HETSCHED_TOKEN": ""})
     assert result.exit_code == 2
     assert "FleetMissing" in result.stderr
 
 
-def test_pod_that_does_not_fit_now_is_not_said_to_be_placed(tmp_path: Path) -> None:
+def test_pod_that_does_not_fit_now_is_not_reported_as_placed(tmp_path: Path) -> None:
     reports = [tmp_path / name for name in ("junit.xml", "check.sarif", "check.md")]
     written = ("--junit", reports[0], "--sarif", reports[1], "--markdown", reports[2])
     files = ("check", "-f", workload_file(tmp_path, WAITS), "--cluster", cluster_file(tmp_path))
@@ -245,7 +245,7 @@ spec: {template: {spec: {containers: [{name: main}]}}}
 """
 
 
-def test_misspelt_names_are_warnings_and_errors_where_strict(tmp_path: Path) -> None:
+def test_misspelt_names_are_warnings_or_strict_errors(tmp_path: Path) -> None:
     manifest, junit = tmp_path / "pods.yaml", tmp_path / "junit.xml"
     manifest.write_text(MISSPELT)
     files = ("check", "-f", manifest, "--cluster", cluster_file(tmp_path), "--junit", junit)

@@ -56,7 +56,7 @@ def test_export_writes_a_file_that_can_be_read(server: Server, tmp_path: Path) -
     assert run("cluster", "export", "lab").stdout.encode() == content
 
 
-def test_an_export_is_anonymised_where_that_is_asked_for(server: Server) -> None:
+def test_export_is_anonymised_on_request(server: Server) -> None:
     server.answers("GET", f"{API}lab/export/", b"{}")
     assert run("cluster", "export", "lab", "--anonymise").exit_code == 0
     assert dict(server.asked[-1].url.params) == {"reason": "exported by command", "anonymise": "true"}

@@ -1,4 +1,4 @@
-"""`hetsched get` and `explain`: pages are followed, tables for people, the server's own JSON for programs."""
+"""`hetsched get` and `explain`: all pages, tables for users, the server's JSON for programs."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -49,7 +49,7 @@ def test_a_table_writes_unknown_as_a_dash_and_ratios_short(server: Server) -> No
     assert server.asked[0].url.params["cluster"] == "demo"
 
 
-def test_one_of_them_is_shown_whole(server: Server) -> None:
+def test_single_object_is_printed_completely(server: Server) -> None:
     server.answers("GET", f"{API}/policies/spread/", {"name": "spread", "activeVersion": 2, "spec": {"plugins": []}})
     text = run("get", "policies", "spread").stdout
     assert "activeVersion" in text

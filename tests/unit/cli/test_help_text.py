@@ -1,4 +1,4 @@
-"""Help with examples that work, and a word to whoever misspelled something."""
+"""Help texts with working examples, and suggestions for misspelled arguments."""
 
 import re
 import shlex
@@ -23,7 +23,7 @@ def program() -> Any:
 
 
 def words_of(line: str) -> list[str]:
-    """Return the words after `hetsched` up to where its part of a shell's line ends."""
+    """Return the words after `hetsched` up to the end of the command in a shell's line."""
     words = shlex.split(line.replace("<(", "").replace(")", ""))
     found = words[words.index("hetsched") + 1 :]
     ends = [at for at, word in enumerate(found) if word in ("|", ">")]
@@ -35,7 +35,7 @@ def test_every_command_has_examples() -> None:
 
 
 @pytest.mark.parametrize(("command", "line"), LINES)
-def test_an_example_is_understood_as_it_is_written(command: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_are_parsed_unchanged(command: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HETSCHED_SERVER", raising=False)
     words = words_of(line)
     assert words[0] in EXAMPLES
@@ -64,7 +64,7 @@ def test_help_ends_with_examples(command: str) -> None:
         (["completion", "bahs"], "bash"),
     ],
 )
-def test_a_misspelled_word_is_answered_with_the_right_one(words: list[str], meant: str) -> None:
+def test_misspelled_word_gets_a_suggestion(words: list[str], meant: str) -> None:
     result = run(*words)
     assert result.exit_code == 2
     assert re.search(rf"(Did you mean|Possible options:)[^\n]*{meant}", result.stderr), result.stderr
@@ -78,7 +78,7 @@ def commands_of(group: Any, *names: str) -> Iterator[tuple[str, Any]]:
             yield " ".join((*names, name)), command
 
 
-# These write files, run for good, or print something that programs read as it is.
+# These write files, run for ever, or print output for other programs.
 WITHOUT_JSON = {
     "agent", "certs", "cluster export", "completion", "crds", "docs", "health", "policy golden export", "scheduler",
     "standalone",

@@ -8,7 +8,7 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from tests.builders import a_node, a_pod
 from tests.unit.cli.calling import cluster_file, document, run, workload_file
 
-# Equal nodes but for their size: least-allocated prefers the large one, the first by name is the small one.
+# Equal nodes except for their size: least-allocated prefers the large one, the first by name is the small one.
 SMALL, LARGE = a_node("a-small").cpu(4), a_node("b-large").cpu(64)
 
 
@@ -65,7 +65,7 @@ def test_a_policy_in_the_cluster_file_can_be_named(tmp_path: Path) -> None:
     assert found["policy"]["name"] == "house"
 
 
-def test_the_pods_own_choice_counts_and_the_option_goes_before_it(tmp_path: Path) -> None:
+def test_policy_option_overrides_the_pods_policy(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod().policy("first-fit"))
     inputs = ["whatif", "-f", pods, "--cluster", cluster_file(tmp_path), "-o", "json"]
     assert document(run(*inputs))["policy"]["name"] == "first-fit"

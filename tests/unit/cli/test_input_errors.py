@@ -1,4 +1,4 @@
-"""Wrong options and files: exit 2, one message with code, place and reason on standard error, nothing on the other."""
+"""Invalid options and files: exit code 2, one message with code, position and reason on standard error only."""
 
 from pathlib import Path
 
@@ -112,7 +112,7 @@ def test_one_message_and_exit_code_2(files: dict[str, Path], line: str, code: st
     first, *rest = result.stderr.splitlines()
     assert first.startswith(f"error [{code}] ")
     assert place in first
-    # What to do follows, in one line.
+    # The remedy follows in the same line.
     assert len(rest) == 1
     assert all(hint.startswith("  ") for hint in rest)
 
@@ -123,7 +123,7 @@ def test_the_known_policies_are_listed_for_an_unknown_one(files: dict[str, Path]
     assert "hetsched" in result.stderr
 
 
-def test_pods_that_name_different_policies_need_a_word(tmp_path: Path) -> None:
+def test_pods_with_different_policies_require_the_option(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("a").policy("spread"), a_pod("b").policy("random"))
     result = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path, a_node()))
     assert result.exit_code == 2

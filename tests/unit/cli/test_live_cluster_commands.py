@@ -1,4 +1,4 @@
-"""`hetsched cluster add|connect|test` for a live cluster: one context is sent, and what is missing there is told."""
+"""`hetsched cluster add|connect|test` for a live cluster: sends one context, and prints missing permissions."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ READY = {"status": "ok", "components": {}, "clusters": {"live": {"syncAgeSeconds
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return a kubeconfig file with a second context, whose credentials concern nobody."""
+    """Return a kubeconfig file with a second context, whose credentials must not be sent."""
     config = kubeconfig()
     config["contexts"].append({"name": "two", "context": {"cluster": "lab", "user": "root"}})
     config["users"].append({"name": "root", "user": {"token": "secret-of-another"}})
@@ -64,7 +64,7 @@ def test_a_hostile_file_is_refused_here(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("word", "sent"), [("--read-pull-secrets", True), ("--no-read-pull-secrets", False)])
-def test_reading_pull_secrets_is_switched_by_a_word(server: Server, word: str, sent: bool) -> None:
+def test_pull_secrets_are_enabled_by_an_option(server: Server, word: str, sent: bool) -> None:
     server.answers("GET", f"{API}live/", LIVE, ETag='"1.2"')
     server.answers("PUT", f"{API}live/connection/", {"server": "api.example.org:6443"})
     assert run("cluster", "connect", "live", word).exit_code == 0

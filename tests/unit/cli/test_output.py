@@ -1,4 +1,4 @@
-"""What commands print: durations, tables in a pipe, ratios."""
+"""Output formats of commands: durations, tables in a pipe, ratios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hetsched.cli.resources import _in_table
         (90_061, "1 d 2 h"),
     ],
 )  # fmt: skip
-def test_duration_is_never_less_than_it_is(seconds: float, text: str) -> None:
+def test_durations_are_rounded_up(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 

@@ -46,7 +46,7 @@ def a_preview(state: str = "done", **result: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_preview_is_asked_for_followed_and_shown(server: Server) -> None:
+def test_preview_is_requested_followed_and_printed(server: Server) -> None:
     server.answers("POST", PREVIEW, a_preview("waiting"), status=202)
     server.answers("GET", f"{PREVIEW}7/", a_preview("running"), a_preview())
     result = run("policy", "preview", "dense", "--version", 2, "--last", 500)
@@ -57,7 +57,7 @@ def test_a_preview_is_asked_for_followed_and_shown(server: Server) -> None:
     assert msgspec.json.decode(server.asked[0].content)["last"] == 500
 
 
-def test_a_pipeline_stops_where_pods_would_move(server: Server) -> None:
+def test_pipeline_fails_if_pods_would_move(server: Server) -> None:
     server.answers("POST", PREVIEW, a_preview("waiting"), status=202)
     server.answers("GET", f"{PREVIEW}7/", a_preview())
     command = ("policy", "preview", "dense", "--version", 2, "-o", "json")
@@ -66,7 +66,7 @@ def test_a_pipeline_stops_where_pods_would_move(server: Server) -> None:
     assert document(run(*command))["result"]["moved"] == 1
 
 
-def test_a_preview_that_failed_says_why(server: Server) -> None:
+def test_failed_preview_prints_its_reason(server: Server) -> None:
     failed = {**a_preview("failed"), "problem": {"code": "NothingToReplay", "message": "nothing was decided"}}
     server.answers("POST", PREVIEW, a_preview("waiting"), status=202)
     server.answers("GET", f"{PREVIEW}7/", failed)
@@ -105,7 +105,7 @@ def test_files_are_judged_without_a_server(agreed: tuple[Path, Path]) -> None:
 
 def test_a_policy_that_breaks_one_exits_with_1(agreed: tuple[Path, Path], tmp_path: Path) -> None:
     cluster, golden = agreed
-    policy = tmp_path / "blind.yaml"  # it does not look at instruction sets, and the lowest name wins
+    policy = tmp_path / "blind.yaml"  # it ignores instruction sets, and the lowest name wins
     policy.write_text(
         "{apiVersion: hetsched.io/v1alpha1, kind: SchedulingPolicy, metadata: {name: blind}, "
         "spec: {plugins: [{name: resource-fit}]}}"

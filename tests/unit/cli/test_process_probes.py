@@ -1,4 +1,4 @@
-"""Probes tell a process that hangs from one that only waits for its message store."""
+"""Probes distinguish a hanging process from one that waits for its message store."""
 
 import os
 import threading
@@ -49,7 +49,7 @@ def test_a_quiet_worker_is_blamed_only_while_its_store_answers(
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Is alive, and follows no cluster."""
+    """A live process that follows no cluster."""
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/livez" else 503)
@@ -60,7 +60,7 @@ class Answers(BaseHTTPRequestHandler):
         pass
 
 
-def test_the_web_process_is_asked() -> None:
+def test_web_process_is_probed() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

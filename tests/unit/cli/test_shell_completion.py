@@ -1,4 +1,4 @@
-"""`hetsched completion`: what each shell loads, what TAB offers, and that nothing goes wrong where it cannot."""
+"""`hetsched completion`: the script for each shell, the offered words, and no output after errors."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def address() -> Iterator[str]:
 
 
 def offers(shell: str, line: str, **env: str) -> str:
-    """Ask as the shell's own function does when TAB is pressed at the end of the line."""
+    """Complete as the shell's own function does when TAB is pressed at the end of the line."""
     words = line.split(" ")
     asked = {
         "_HETSCHED_COMPLETE": f"complete_{shell}", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1),
@@ -83,7 +83,7 @@ def test_names_come_from_the_server_and_are_harmless(shell: str, address: str) -
 @pytest.mark.parametrize(
     ("server", "token"), [("http://127.0.0.1:9", "hs_x"), ("", "hs_wrong"), ("no address", "hs_x")]
 )
-def test_without_a_server_nothing_is_offered_and_nothing_said(server: str, token: str, address: str) -> None:
+def test_completion_without_a_server_is_silent(server: str, token: str, address: str) -> None:
     found = offers("bash", "hetsched get clusters ", HETSCHED_SERVER=server or address, HETSCHED_TOKEN=token)
     assert found.strip() == ""
 

@@ -47,12 +47,12 @@ def test_an_openb_trace_gives_the_contracts_document(trace: list[str | Path]) ->
     assert set(metrics) >= {"gpuFragmentation", "balance"}
 
 
-def test_one_result_a_policy_in_the_order_asked(trace: list[str | Path]) -> None:
+def test_one_result_per_policy_in_argument_order(trace: list[str | Path]) -> None:
     found = document(run(*trace, "--policy", "spread", "--policy", "best-fit", "-o", "json"))
     assert [result["policy"] for result in found["results"]] == ["spread", "best-fit"]
 
 
-def test_the_default_policy_runs_where_none_is_named(trace: list[str | Path]) -> None:
+def test_default_policy_is_used_without_an_option(trace: list[str | Path]) -> None:
     assert [result["policy"] for result in document(run(*trace, "-o", "json"))["results"]] == ["hetsched"]
 
 
@@ -79,7 +79,7 @@ def test_a_cluster_without_cards_has_no_gpu_figures(tmp_path: Path) -> None:
     assert metrics["unallocatedGpus"] == 0
 
 
-def test_a_pod_with_a_mistake_of_its_own_stays_pending(tmp_path: Path) -> None:
+def test_misconfigured_pod_stays_pending(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("wrong").wrong(), a_pod("right"))
     found = document(run("simulate", "--cluster", cluster_file(tmp_path, a_node()), "--workload", pods, "-o", "json"))
     assert (found["results"][0]["placed"], found["results"][0]["pending"]) == (1, 1)
@@ -128,7 +128,7 @@ def test_a_report_folder_that_cannot_be_written_stops_before_the_run(trace: list
     assert "ReportFolderUnusable" in result.stderr
 
 
-def test_quotas_of_the_cluster_file_lend_and_take_back(tmp_path: Path) -> None:
+def test_quotas_of_the_cluster_file_are_borrowed_and_reclaimed(tmp_path: Path) -> None:
     # Capacity scheduling's own example: 8 CPUs, min 4 and max 6 for each of two teams, pods of 2 CPUs.
     quota = "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: ElasticQuota\nmetadata: {{name: q, namespace: {0}}}\n"
     quota += "spec: {{min: {{cpu: 4}}, max: {{cpu: 6}}}}\n---\n"

@@ -13,7 +13,7 @@ ACCEPTED = {"id": "w-1", "state": "pending", "pods": [{"pod": "default/web", "st
 WORKLOADS, ONE = "/api/v1/workloads/", "/api/v1/workloads/w-1/"
 
 
-def test_submit_sends_the_files_as_they_are_and_prints_the_id(server: Server, tmp_path: Path) -> None:
+def test_submit_sends_files_unchanged_and_prints_the_id(server: Server, tmp_path: Path) -> None:
     server.answers("POST", WORKLOADS, ACCEPTED, status=202)
     pods = workload_file(tmp_path, a_pod("web"))
     result = run("submit", "-f", pods, "--policy", "spread", "--priority", "7", "--token", "hs_secret")
@@ -23,7 +23,7 @@ def test_submit_sends_the_files_as_they_are_and_prints_the_id(server: Server, tm
     assert server.asked[0].headers["Authorization"] == "Bearer hs_secret"
 
 
-def test_each_run_has_a_key_of_its_own_and_a_given_key_is_used(server: Server, tmp_path: Path) -> None:
+def test_runs_have_unique_keys_or_the_given_one(server: Server, tmp_path: Path) -> None:
     server.answers("POST", WORKLOADS, ACCEPTED, status=202)
     pods = workload_file(tmp_path, a_pod("web"))
     for options in ([], [], ["--idempotency-key", "build-42"]):
@@ -55,7 +55,7 @@ def test_several_files_are_one_submission(server: Server, tmp_path: Path) -> Non
     assert run("submit", "-f", pods, "-f", trace).exit_code == 0
     manifest = server.body()["manifest"]
     assert '"name":"web"' in manifest
-    # A trace beside other objects is sent as the pods it stands for.
+    # A trace among other objects is sent as its pods.
     assert '"name":"openb-pod-0000"' in manifest
     assert "hetsched.io/gpu-milli" in manifest
 
@@ -89,19 +89,19 @@ def test_submit_and_wait_give_the_verdict(server: Server, tmp_path: Path, state:
         ("running", ["not-now"], 10),
     ],
 )
-def test_wait_goes_on_until_the_goal(server: Server, goal: str, states: list[str], code: int) -> None:
+def test_wait_continues_until_the_goal(server: Server, goal: str, states: list[str], code: int) -> None:
     server.answers("GET", ONE, *(a_workload(state) for state in states))
     assert run("wait", "w-1", "--for", goal).exit_code == code
 
 
-def test_patience_waits_for_room(server: Server) -> None:
+def test_wait_option_retries_without_capacity(server: Server) -> None:
     server.answers("GET", ONE, a_workload("not-now"), a_workload("not-now"), a_workload("placed"))
     assert run("wait", "w-1").exit_code == 10
     server.answers("GET", ONE, a_workload("not-now"), a_workload("not-now"), a_workload("placed"))
     assert run("wait", "w-1", "--patient").exit_code == 0
 
 
-def test_time_out_is_13_and_shows_how_far_it_came(server: Server) -> None:
+def test_timeout_exits_13_with_the_last_state(server: Server) -> None:
     server.answers("GET", ONE, a_workload("pending"))
     result = run("wait", "w-1", "--timeout", "0", "-o", "json")
     assert result.exit_code == 13
@@ -109,20 +109,20 @@ def test_time_out_is_13_and_shows_how_far_it_came(server: Server) -> None:
     assert "after 0 s" in result.stderr
 
 
-def test_the_server_is_asked_to_hold_its_answer(server: Server) -> None:
+def test_wait_uses_the_wait_parameter(server: Server) -> None:
     server.answers("GET", ONE, a_workload("placed"), a_workload("running"))
     run("wait", "w-1", "--for", "running", "--timeout", "300")
     asked = [(request.url.params["for"], request.url.params["wait"]) for request in server.asked]
     assert asked == [("placed", "30"), ("running", "30")]
 
 
-def test_a_goal_beyond_placed_may_be_waited_for_at_once(server: Server, tmp_path: Path) -> None:
+def test_submit_may_wait_for_a_later_goal(server: Server, tmp_path: Path) -> None:
     server.answers("POST", WORKLOADS, ACCEPTED, status=202)
     server.answers("GET", ONE, a_workload("placed"), a_workload("running"), a_workload("failed"))
     assert run("submit", "-f", workload_file(tmp_path, a_pod("web")), "--for", "finished").exit_code == 14
 
 
-def test_a_server_that_restarts_meanwhile_is_waited_for(server: Server) -> None:
+def test_wait_survives_a_server_restart(server: Server) -> None:
     away = httpx.ConnectError("refused")
     server.answers("GET", ONE, a_workload("pending"), *[away] * 7, a_workload("placed"))
     assert run("wait", "w-1").exit_code == 0
@@ -149,7 +149,7 @@ def test_pipeline_watch_prints_changes_with_their_time(server: Server) -> None:
     ]
 
 
-def test_cancel_says_why_and_waits_until_it_is_gone(server: Server) -> None:
+def test_cancel_sends_its_reason_and_waits_for_deletion(server: Server) -> None:
     server.answers("DELETE", ONE, a_workload("running"))
     server.answers("GET", ONE, a_workload("running"), a_workload("cancelled"))
     result = run("cancel", "w-1", "--reason", "superseded", "--wait")

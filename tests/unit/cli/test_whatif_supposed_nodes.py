@@ -1,4 +1,4 @@
-"""`hetsched whatif` on a cluster with nodes drained first, copied, or added from a file."""
+"""`hetsched whatif` on a cluster with drained, copied, or added nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def asked(folder: Path, *options: str) -> tuple[str, ...]:
     return ("whatif", "-f", workload_file(folder, a_pod("p").cpu("2")), "--cluster", cluster, *options, "-o", "json")
 
 
-def test_a_drained_node_takes_nothing_and_a_copy_of_it_does(tmp_path: Path) -> None:
+def test_drained_node_gets_no_pods_and_its_copy_does(tmp_path: Path) -> None:
     assert document(run(*asked(tmp_path)))["placements"][0]["node"] == "n1"
     drained = run(*asked(tmp_path, "--drain", "n1"))
     assert drained.exit_code == 10

@@ -1,4 +1,4 @@
-"""The text of `hetsched whatif`: sentence, places, reasons, funnel; no colour in a pipe."""
+"""The text of `hetsched whatif`: sentence, placements, reasons, funnel; no colour in a pipe."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def test_reasons_and_funnel_follow_the_verdict(tmp_path: Path) -> None:
     assert text.startswith("not-now  ")
     assert "default/web  " in text
     assert "IsaMissingExtension" in text
-    # Two nodes, one without vectors, the other without room.
+    # Two nodes, one without vectors, the other without capacity.
     assert "2 nodes > isa-match 1 > resource-fit 0" in text
     assert "\x1b[" not in text
 
@@ -38,7 +38,7 @@ def test_a_node_that_lacks_two_things_is_counted_once_in_the_funnel(tmp_path: Pa
     pods = workload_file(tmp_path, a_pod("web").cpu(900).memory("9000Gi"))
     text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path)).stdout
     assert text.count("Insufficient") >= 2
-    # Two nodes, both short of both.
+    # Two nodes, both without vectors and capacity.
     assert "2 nodes > resource-fit 0" in text
 
 
@@ -58,7 +58,7 @@ def test_a_change_of_two_fields_names_both(tmp_path: Path) -> None:
     )
 
 
-def test_explain_says_by_how_much_the_node_won_and_which_weights_would_change_that(tmp_path: Path) -> None:
+def test_explain_prints_margin_and_tipping_points(tmp_path: Path) -> None:
     # The small node is preferred; without that preference the large one has more left.
     nodes = a_node("large").cpu(32).memory("128Gi"), a_node("small").cpu(4).memory("4Gi").labelled(disk="ssd")
     pods = workload_file(tmp_path, a_pod().preferring(100, "disk", "In", "ssd"))

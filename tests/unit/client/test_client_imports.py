@@ -1,4 +1,4 @@
-"""Whoever imports the client gets no framework, engine or terminal with it."""
+"""Importing the client imports no framework, engine or terminal library."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 HEAVY = {"django", "celery", "numpy", "kubernetes", "typer", "yaml", "hetsched.engine", "hetsched.adapters"}
 
 
-def test_importing_and_using_it_loads_nothing_heavy() -> None:
+def test_client_imports_no_heavy_modules() -> None:
     script = (
         "import sys; from hetsched.client import Client; Client('http://hetsched.test').close(); "
         f"print(sorted({HEAVY!r} & set(sys.modules)))"

@@ -1,4 +1,4 @@
-"""The client's requests: what is repeated, what is put off, what is refused, and with which words."""
+"""Retries of the client: repeated, delayed and rejected requests, and their messages."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ Answers = list[httpx.Response | Exception]
 
 
 def client(*answers: httpx.Response | Exception, **options: Any) -> tuple[Client, list[httpx.Request]]:
-    """Return a client that gets these answers in turn, and the requests that it will have sent."""
+    """Return a client that gets these responses in turn, and the requests that it sends."""
     waiting, asked = list(answers), []
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -27,7 +27,7 @@ def client(*answers: httpx.Response | Exception, **options: Any) -> tuple[Client
 
 @pytest.fixture(autouse=True)
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let pauses pass at once, and keep how long they would have been."""
+    """Skip pauses, and record their durations."""
     pauses: list[float] = []
     monkeypatch.setattr("time.sleep", pauses.append)
     return pauses
@@ -115,6 +115,6 @@ def test_unknown_fields_of_a_newer_server_are_kept() -> None:
 @pytest.mark.parametrize(
     "address", ["", "hetsched", "ftp://x", "http://u:p@x", "http://x?y", "http://[::1", "http://x:0"]
 )
-def test_only_an_address_of_a_server_is_taken(address: str) -> None:
+def test_only_server_addresses_are_accepted(address: str) -> None:
     with pytest.raises(InputError, match="ServerUrlInvalid"):
         Client(address)

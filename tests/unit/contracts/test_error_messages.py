@@ -9,8 +9,8 @@ def test_an_error_reads_as_one_line() -> None:
     assert str(error) == "spec.cpu: cpu may not be negative [QuantityNegative]. Write 1"
 
 
-def test_a_hint_in_lower_case_goes_on_with_the_sentence() -> None:
-    """No sentence begins in lower case: what to do follows a full stop or, where it is no sentence, a semicolon."""
+def test_lower_case_hint_continues_the_sentence() -> None:
+    """No sentence begins in lower case: the hint follows a full stop or, if it is no sentence, a semicolon."""
     asked = InputError("IsaUnknownExtension", "zbx is no RISC-V extension", hint="did you mean zbb?")
     assert asked.advice == "zbx is no RISC-V extension; did you mean zbb?"
     assert str(asked) == "zbx is no RISC-V extension [IsaUnknownExtension]; did you mean zbb?"
@@ -23,8 +23,6 @@ def test_place_and_hint_are_left_out_where_there_are_none() -> None:
 
 
 @given(st.text(), st.text(), st.text(), st.text(), st.text())
-def test_a_place_seen_from_further_out_keeps_everything_else(
-    code: str, message: str, place: str, hint: str, outer: str
-) -> None:
+def test_outer_path_keeps_message_and_hint(code: str, message: str, place: str, hint: str, outer: str) -> None:
     error = InputError(code, message, place=place, hint=hint).at(outer)
     assert (error.code, error.message, error.place, error.hint) == (code, message, outer + place, hint)

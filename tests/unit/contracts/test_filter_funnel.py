@@ -1,4 +1,4 @@
-"""The funnel of a refused pod begins with all nodes and ends with what is left."""
+"""The funnel of a rejected pod begins with all nodes and ends with the remaining ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hetsched.contracts.api.decision import Reason, funnel
 
 
 def test_funnel_counts_down_to_the_remaining_nodes() -> None:
-    # Of 10 nodes, the first filter refuses 6: 4 and 3, one of them for both reasons. The second refuses the other 4.
+    # Of 10 nodes, the first filter rejects 6: 4 and 3, one of them for both reasons. The second rejects the other 4.
     reasons = (
         Reason("A", "isa-match", 4, "", before=10, after=4),
         Reason("B", "isa-match", 3, "", before=10, after=4),
@@ -15,6 +15,6 @@ def test_funnel_counts_down_to_the_remaining_nodes() -> None:
     assert funnel(reasons) == [("", 10), ("isa-match", 4), ("gpu-fit", 0)]
 
 
-def test_a_refusal_that_looked_at_no_node_has_none() -> None:
+def test_rejection_before_filtering_has_no_funnel() -> None:
     assert funnel((Reason("D", "request", 0, ""),)) == []
     assert funnel(()) == []

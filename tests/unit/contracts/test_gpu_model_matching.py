@@ -68,5 +68,5 @@ def test_hidden_models_have_no_facts() -> None:
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_a_term_matches_the_model_it_is_the_beginning_of(term: str, rest: str) -> None:
+def test_term_matches_a_model_by_prefix(term: str, rest: str) -> None:
     assert model_matches(term, f"{term}-{rest}") == bool(model_tokens(term))

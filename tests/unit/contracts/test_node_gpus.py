@@ -6,7 +6,7 @@ from tests.builders import a_card, a_node
 A100 = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.memory": "40536"}
 
 
-def test_listed_cards_are_the_truth_and_unhealthy_ones_are_left_out() -> None:
+def test_listed_gpus_have_precedence_without_unhealthy_ones() -> None:
     cards = (a_card(2), a_card(0), a_card(1, healthy=False))
     node = a_node().offering("nvidia.com/gpu", 8).having(gpus=cards).build()
     assert [card.index for card in cards_of(node)] == [0, 2]
@@ -32,7 +32,7 @@ def test_counted_cards_without_labels_have_no_facts() -> None:
 def test_time_sliced_replicas_are_not_cards() -> None:
     shared = A100 | {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-SHARED", "nvidia.com/gpu.replicas": "4"}
     cards = cards_of(a_node().offering("nvidia.com/gpu", 8).labelled(shared).build())
-    # 8 offered / 4 replicas = 2 cards.
+    # 8 offered / 4 replicas = 2 GPUs.
     assert [card.model for card in cards] == ["NVIDIA-A100-SXM4-40GB"] * 2
 
 

@@ -78,7 +78,7 @@ def test_wrong_quantities_have_a_code(resource: str, quantity: object, code: str
     assert refused.value.code == code
 
 
-def test_nothing_is_lost_to_the_precision_of_decimals() -> None:
+def test_long_decimals_are_exact() -> None:
     # 31 significant digits: one part in 10^30 above 1 byte still needs a second byte.
     assert parse_amount("memory", "1." + "0" * 29 + "1") == 2
 

@@ -1,4 +1,4 @@
-"""The balance game: utilities of nodes, and the pod that raises their product most."""
+"""The balance game: utilities of nodes, and the pod that increases their product most."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HUNDRED = np.array([[100], [100], [100], [100]])
 
 
 def a_measured_node(name: str, *percent: int) -> NodeBuilder:
-    """A node of 100 CPUs, 100 GiB, 100 Mbit/s and 100 MB/s, used to these percents."""
+    """Return a node of 100 CPUs, 100 GiB, 100 Mbit/s and 100 MB/s with these percentages in use."""
     cpu, memory, network, disk = percent
     node = a_node(name).cpu(100).memory("100Gi").offering(NETWORK_MBPS, 100).offering(DISK_MBPS, 100).pods(500)
     return node.using(cpu=str(cpu), memory=f"{memory}Gi", **{NETWORK_MBPS: str(network), DISK_MBPS: str(disk)})
@@ -49,9 +49,7 @@ def utility_of(*percent: int, dispersion: str = "variance") -> tuple[float, floa
         ((250, 100, 0, 0), 0.5, 0.75),
     ],
 )
-def test_a_node_is_worth_one_minus_the_variance_of_its_utilisations(
-    percent: tuple[int, ...], mean: float, degree: float
-) -> None:
+def test_utility_of_a_node_is_one_minus_the_variance(percent: tuple[int, ...], mean: float, degree: float) -> None:
     assert utility_of(*percent) == pytest.approx((degree, mean))
 
 
@@ -69,7 +67,7 @@ def test_a_resource_that_the_node_lacks_is_left_out() -> None:
     assert means.tolist() == [0.375, 0.5]
 
 
-def test_utilities_lie_between_three_quarters_and_one() -> None:
+def test_utilities_are_between_three_quarters_and_one() -> None:
     uses = np.array(list(product((0, 30, 70, 100), repeat=4))).T
     utilities, _ = utility(uses, np.full_like(uses, 100))
     assert utilities.min() == 0.75
@@ -85,7 +83,7 @@ A, B = (30, 10, 10, 30), (10, 70, 70, 70)
 DEMAND = (20, 0, 0, 0)
 
 
-def test_the_product_is_raised_where_the_gain_is_greatest_not_where_the_result_is() -> None:
+def test_greatest_gain_wins_not_the_greatest_utility() -> None:
     assert utility_of(*A)[0], utility_of(50, 10, 10, 30)[0] == pytest.approx((0.99, 0.9725))
     assert utility_of(*B)[0], utility_of(30, 70, 70, 70)[0] == pytest.approx((0.9325, 0.97))
     on_a = math.exp(log_product(np.array([0.9725, 0.9325])))
@@ -113,7 +111,7 @@ def test_one_candidate_scores_100_and_so_do_equal_ones() -> None:
     assert score("mbcgt", a_demanding_pod(*DEMAND), nodes, feasible=["a", "c"]) == {"a": 100, "c": 100}
 
 
-def test_gains_between_the_ends_keep_their_place() -> None:
+def test_gains_are_interpolated() -> None:
     # ln(.9725/.99) = -.017835, ln(.97/.9325) = .039427; c (0, 0, 0, 0) -> (.2, 0, 0, 0) B .0075: ln .9925 = -.007528:
     # (.017835 - .007528) / (.017835 + .039427) = .18000
     nodes = [a_measured_node("a", *A), a_measured_node("b", *B), a_measured_node("c", 0, 0, 0, 0)]
@@ -122,8 +120,8 @@ def test_gains_between_the_ends_keep_their_place() -> None:
 
 
 @pytest.mark.parametrize("plugin", ["mbcgt", "nash-gain"])
-def test_equal_gains_go_to_the_lower_mean_then_to_the_name(plugin: str) -> None:
-    # A demand that takes as much of everything leaves every spread as it is: all gains 0, means .6, .4, .4
+def test_equal_gains_are_ordered_by_mean_and_name(plugin: str) -> None:
+    # A demand that takes the same share of everything leaves every spread unchanged: all gains 0, means .6, .4, .4
     nodes = [a_measured_node("a", 50, 50, 50, 50), a_measured_node("b", 30, 30, 30, 30)]
     nodes.append(a_measured_node("c", 30, 30, 30, 30))
     engine = scheduler(nodes, policy=policy_of(plugin))
@@ -131,7 +129,7 @@ def test_equal_gains_go_to_the_lower_mean_then_to_the_name(plugin: str) -> None:
 
 
 @pytest.mark.parametrize("plugin", ["mbcgt", "nash-gain"])
-def test_an_empty_node_is_even_already_so_lopsided_ones_are_filled_first(plugin: str) -> None:
+def test_uneven_nodes_are_filled_before_an_empty_one(plugin: str) -> None:
     # The warning that comes with the formula: memory goes where CPU is used, and the empty node stays idle.
     nodes = [a_measured_node("busy", 60, 0, 0, 0), a_measured_node("idle", 0, 0, 0, 0)]
     pod = a_demanding_pod(0, 40, 0, 0).build()

@@ -27,7 +27,7 @@ def test_pods_that_request_neither_are_left_to_the_other_scores() -> None:
     assert score("balanced-allocation", a_pod().best_effort(), [a_node("n")]) is None
 
 
-def test_requests_count_as_they_are_stated() -> None:
+def test_stated_requests_are_used() -> None:
     # A best-effort pod there adds nothing: cpu 2/8 = 0.25, memory 8/32 = 0.25: 100
     running = [a_pod("r").best_effort().running_on("n")]
     assert score("balanced-allocation", a_pod().cpu(2).memory("8Gi"), [a_node("n")], running) == {"n": 100}
@@ -41,7 +41,7 @@ def test_version_1_18_took_the_whole_difference() -> None:
     assert found == {"n": 62, "full": 0, "bare": 0}
 
 
-def test_measured_use_takes_the_place_of_requests() -> None:
+def test_measured_use_replaces_requests() -> None:
     # measured 3 of 8 CPUs + 3 expected = .75, 8 of 32 GiB + 4 expected = .375; requests are 1 CPU and 1 GiB
     # std: floor((1 - .375 / 2) * 100) = 81;  difference: 62
     # above the capacity: 13 of 8 CPUs = 1.625, memory .375: 1 - 1.25 < 0 -> 0 by difference; std cuts at 1: 68

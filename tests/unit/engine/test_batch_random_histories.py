@@ -1,4 +1,4 @@
-"""Random clusters, streams and histories: a batch and the cycle, pod by pod, end in the same ledger."""
+"""On random clusters, streams and histories a batch and the cycle, pod by pod, end in the same ledger."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_same_outcomes_and_the_same_ledger(
             batched.state.forget(key)
 
 
-def test_a_resource_that_turns_up_in_the_middle_of_a_batch() -> None:
+def test_new_resource_within_a_batch() -> None:
     # Compiling the third pod widens the ledger's columns; the first two were compiled before.
     pods = [built(a_pod("a")), built(a_pod("b")), built(a_pod("c").requesting("example.com/new", 1)), built(a_pod("d"))]
     single, batched = scheduler([a_node("n")]), scheduler([a_node("n")])

@@ -1,4 +1,4 @@
-"""RequestedToCapacityRatio: the worked cases of both readings."""
+"""RequestedToCapacityRatio: the worked cases of both interpretations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_curve_may_have_a_knee(cpu_use, plain, upstream):
     assert score({**shape, "mode": "upstream"}, **case) == upstream
 
 
-def test_upstream_leaves_out_a_resource_that_scores_nothing():
+def test_upstream_ignores_resources_with_score_0():
     # GPU 4/4 = 100 %, the other resource 0 %: plain (10 + 0) / 2 = 5, upstream only 100.
     resources = {"nvidia.com/gpu": 1, "ephemeral-storage": 1}
     node = a_node("n").cpu(32).memory("64Gi").gpus(4, "T4").offering("ephemeral-storage", "10Gi").build()
@@ -93,7 +93,7 @@ def scored(mode: str, shape: list[list[int]], node: NodeBuilder, pod: PodBuilder
         # and down: 100 - 33.3 = 66.7; -300 / 9 = -33.3 is cut towards zero, 100 - 33 = 67
         ("plain", [[0, 10], [9, 0]], pytest.approx(200 / 3)),
         ("upstream", [[0, 10], [9, 0]], 67.0),
-        # outside the points the curve goes on flat
+        # outside the points the curve is flat
         ("plain", [[10, 4], [20, 9]], 40.0),
         ("upstream", [[10, 4], [20, 9]], 40.0),
         ("plain", [[0, 9], [2, 4]], 40.0),
@@ -112,7 +112,7 @@ def test_a_request_above_the_capacity_counts_as_full(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["plain", "upstream"])
 def test_a_resource_that_a_node_has_not_is_left_out(mode: str) -> None:
-    # CPU 4 of 8 alone counts: 50; without any that counts the weights add up to 0, and the score is 0.
+    # CPU 4 of 8 alone counts: 50; without any weighted resource the weights add up to 0, and the score is 0.
     node, pod = a_node("n").cpu(8), a_pod("p").cpu(4)
     assert scored(mode, LINE, node, pod, **{"cpu": 1, "nvidia.com/gpu": 9}) == 50.0
     assert scored(mode, [[0, 5], [100, 5]], node, pod, **{"nvidia.com/gpu": 9}) == 0.0

@@ -1,4 +1,4 @@
-"""The built-in policies on machines with zones: who takes part, and which node is preferred."""
+"""The built-in policies on machines with zones: participating pods and preferred nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def whole(cpus: int) -> PodBuilder:
     ("policy", "zones"),
     [("cassini", (ZoneGrant("node0", None, 4000), ZoneGrant("node1", None, 2000))), ("hetsched", ())],
 )
-def test_pods_with_whole_cpus_that_say_nothing(policy: str, zones: tuple[ZoneGrant, ...]) -> None:
+def test_pods_with_whole_cpus_without_a_numa_policy(policy: str, zones: tuple[ZoneGrant, ...]) -> None:
     assert scheduler([zoned("n", 4, 4)], policy=policy).schedule(whole(6).build()).allocation.zones == zones
 
 
@@ -46,11 +46,11 @@ def test_four_pods_of_three_cpus_get_a_zone_each() -> None:
     assert granted[:4] == [("a", ["node0"]), ("b", ["node0"]), ("a", ["node1"]), ("b", ["node1"])]
     # Each node has 2 CPUs left, one in each zone.
     assert granted[4] == (None, [])
-    # A policy that is blind to zones grants none and would not see that.
+    # A policy without zone support grants none and would not see that.
     assert all(not scheduler(nodes, policy="default-kube").schedule(pod).allocation.zones for pod in pods)
 
 
-def test_a_pod_that_asks_does_not_go_where_zones_are_unknown() -> None:
+def test_aware_pod_avoids_nodes_with_unknown_zones() -> None:
     nodes = [a_node("a").cpu(64), zoned("b", 4, 4)]
     asking = whole(2).numa(True, "exclusive").build()
     assert scheduler(nodes, policy="hetsched").schedule(asking).node == "b"

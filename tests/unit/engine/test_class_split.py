@@ -1,4 +1,4 @@
-"""class-split: CPU pods off GPU nodes, as a rule or as a wish."""
+"""The class-split plugin: keeps CPU pods off GPU nodes, as a filter or as a score."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_strictly_a_cpu_pod_never_runs_on_a_gpu_node() -> None:
     assert ask("class-split", a_pod(), [CPU, GPU], [busy]).feasible == ["cpu"]
 
 
-def test_a_gpu_node_stays_one_while_its_cards_are_unhealthy_or_in_maintenance() -> None:
+def test_node_with_unavailable_gpus_is_still_a_gpu_node() -> None:
     for card in (GpuCard(0, healthy=False, maintenance=True), GpuCard(0, healthy=False)):
         node = a_node("gpu").having(gpus=(card,))
         answer = ask("class-split", a_pod(), [CPU, node])
@@ -30,7 +30,7 @@ def test_a_gpu_pod_is_left_to_gpu_fit() -> None:
     assert score("class-split", a_pod().gpu(1), [CPU, GPU], params={"strict": False}) is None
 
 
-def test_as_a_wish_it_refuses_nothing_and_prefers_cpu_nodes() -> None:
+def test_soft_mode_prefers_cpu_nodes() -> None:
     assert ask("class-split", a_pod(), [CPU, GPU], params={"strict": False}).skipped
     assert score("class-split", a_pod(), [CPU, GPU], params={"strict": False}) == {"cpu": 100, "gpu": 0}
     assert score("class-split", a_pod(), [CPU, GPU]) is None

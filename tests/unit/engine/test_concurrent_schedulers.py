@@ -1,4 +1,4 @@
-"""Schedulers that decide on copies and commit onto one truth never both keep what only one can have."""
+"""Concurrent schedulers decide on copies and commit to one state without conflicting allocations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def keys(pods: list[PodSpec]) -> list[str]:
     return [pod.name for pod in pods]
 
 
-def test_of_two_that_want_the_last_card_one_is_kept_and_the_other_tries_again() -> None:
+def test_one_of_two_pods_gets_the_last_gpu() -> None:
     truth = truth_of(a_node("a").gpus(1), a_node("b").gpus(1).cpu(1))
     first, ours = decided(truth, a_pod("ours").gpu())
     second, theirs = decided(truth, a_pod("theirs").gpu())
@@ -56,8 +56,8 @@ def test_placements_on_other_nodes_are_kept() -> None:
     assert set(truth.bookings) == {"default/large", "default/two"}
 
 
-def test_a_rule_between_pods_is_asked_again_on_the_truth() -> None:
-    # Both go to nodes of their own, yet in one zone, which the first refuses to share.
+def test_rules_between_pods_are_checked_again_at_commit() -> None:
+    # Both go to different nodes, yet in one zone, which the first refuses to share.
     zone = {"topology.kubernetes.io/zone": "z"}
     truth = truth_of(a_node("a").labelled(zone).cpu(1), a_node("b").labelled(zone).cpu(2))
     first, ours = decided(truth, a_pod("shy").cpu(2).away_from("topology.kubernetes.io/zone", app="loud"))
@@ -67,7 +67,7 @@ def test_a_rule_between_pods_is_asked_again_on_the_truth() -> None:
     assert keys(second.commit(truth, theirs)) == ["loud"]
 
 
-def test_a_gang_is_kept_whole_or_not_at_all() -> None:
+def test_gang_is_committed_whole_or_not_at_all() -> None:
     truth = truth_of(a_node("a").cpu(2), a_node("b").cpu(2))
     gang = [a_pod(f"m{i}").cpu(2).gang("team", 2) for i in range(2)]
     first, ours = decided(truth, a_pod("single").cpu(2))
@@ -78,7 +78,7 @@ def test_a_gang_is_kept_whole_or_not_at_all() -> None:
     assert set(truth.bookings) == {"default/single"}
 
 
-def test_a_member_does_not_come_after_the_others_have_left() -> None:
+def test_member_is_not_committed_after_its_gang_was_preempted() -> None:
     running = tuple(a_pod(f"m{i}").cpu(1).gang("team", 2).running_on("s") for i in range(2))
     truth = truth_of(a_node("a").cpu(1), a_node("s").cpu(2), running=running)
     first, ours = decided(truth, a_pod("urgent").cpu(2).priority(1))
@@ -98,7 +98,7 @@ def test_two_that_evict_the_same_pod_do_not_both_get_its_place() -> None:
     assert set(truth.bookings) == {"default/x"}
 
 
-def test_nothing_decided_before_the_inventory_changed_is_kept() -> None:
+def test_inventory_change_rejects_earlier_decisions() -> None:
     truth = truth_of(a_node("a"), a_node("b"))
     branch, outcomes = decided(truth, a_pod("p"))
     truth.apply_report(a_node("a").cordoned().build())
@@ -107,8 +107,8 @@ def test_nothing_decided_before_the_inventory_changed_is_kept() -> None:
 
 
 def test_placement_that_assumed_a_rejected_eviction_is_decided_again() -> None:
-    # On the branch "urgent" has the gang leave a and s, so "late" is given card 0 of a, which a member held.
-    # On the truth s is written to, so the gang stays, with card 0.
+    # On the branch "urgent" preempts the gang on a and s, so "late" gets card 0 of a, which a member held. On the main
+    # state s changed, so the gang stays, with card 0.
     first = a_pod("m0").cpu(3).gpu().gang("team", 2).running_on("a")
     second = a_pod("m1").cpu(1).gang("team", 2).running_on("s")
     truth = truth_of(a_node("a").cpu(4).gpus(2), a_node("s").cpu(2), running=(first, second))
@@ -122,7 +122,7 @@ def test_placement_that_assumed_a_rejected_eviction_is_decided_again() -> None:
 
 
 def test_victim_of_an_evicted_preemptor_belongs_to_the_last_preemptor() -> None:
-    # "a" borrows all 2 CPUs that "b" is guaranteed: a/high makes a/low leave, then b/own makes a/high leave.
+    # "a" borrows all 2 CPUs that "b" is guaranteed: a/high preempts a/low, then b/own preempts a/high.
     quotas = (ElasticQuota("a", "none"), ElasticQuota("b", "two", min=(("cpu", 2000),)))
     low = a_pod("low", "a").cpu(2).gpu().running_on("n").build()
     truth = ClusterState([a_node("n").cpu(2).gpus(2).build()], [low], quotas=quotas)
@@ -135,7 +135,7 @@ def test_victim_of_an_evicted_preemptor_belongs_to_the_last_preemptor() -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_threads_that_share_a_truth_place_every_pod_once_and_overfill_nothing(workers: int) -> None:
+def test_threads_place_every_pod_once_without_overcommit(workers: int) -> None:
     truth = truth_of(*(a_node(f"n{i}").cpu(4).gpus(i % 2) for i in range(8)))
     lock = threading.Lock()
     conflicts = [0] * workers
@@ -145,7 +145,7 @@ def test_threads_that_share_a_truth_place_every_pod_once_and_overfill_nothing(wo
         for _ in range(50):
             with lock:
                 branch = Branch(truth, POLICY)
-            outcomes = branch.decide(waiting)  # nobody waits for anybody here
+            outcomes = branch.decide(waiting)  # no pod waits for another one here
             with lock:
                 waiting = branch.commit(truth, outcomes)
             conflicts[number] += len(waiting)

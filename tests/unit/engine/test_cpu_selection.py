@@ -1,4 +1,4 @@
-"""Which CPUs of a zone are taken, as lists of cores (threads of each) and free CPUs."""
+"""Selection of CPUs of a zone, from lists of cores (threads of each) and free CPUs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def chosen(count: int, order: str, free: set[int] | None = None, cores: tuple[Co
     return pick(count, cores, left, order, held)
 
 
-def test_spread_takes_one_thread_of_each_core_first() -> None:
+def test_spread_uses_one_thread_per_core_first() -> None:
     # 3 of 4 cores with siblings i, i + 4: one thread each
     assert chosen(3, "spread") == [0, 1, 2]
 
 
-def test_second_threads_come_when_every_core_has_given_one() -> None:
+def test_spread_uses_second_threads_last() -> None:
     assert chosen(6, "spread") == [0, 1, 2, 3, 4, 5]
 
 
-def test_pack_takes_whole_cores_and_then_a_thread() -> None:
+def test_pack_uses_whole_cores_first() -> None:
     # the kubelet's order for 3: core {0, 4} and one thread of the next
     assert chosen(3, "pack") == [0, 4, 1]
 
@@ -51,7 +51,7 @@ def test_ids_may_be_sparse_and_cores_wide() -> None:
 
 
 def test_siblings_that_are_not_in_the_zone_are_left_out() -> None:
-    # CPU 5 is offline or elsewhere, CPU 9 was not listed with anyone.
+    # CPU 5 is offline or elsewhere, CPU 9 is on no listed core.
     assert cores_of([0, 1, 4, 9], "0,4;1,5") == ((0, 4), (1,), (9,))
     assert cores_of([2, 1], None) == ((1,), (2,))
 
@@ -74,7 +74,7 @@ def test_profiles_are_hours_of_the_day(profile: str, hours: range | tuple[int, .
 def test_a_busy_application_would_rather_have_a_quiet_neighbour() -> None:
     free, neighbours = strain(ALWAYS, []), [busy_hours(text) for text in ("idle", "", "peaks=08-12", "busy")]
     ranks = [free, *(strain(ALWAYS, [hours]) for hours in neighbours)]
-    # nobody 0; idle 1; unknown 2; busy together for 4 hours 2 + 4; always 2 + 24
+    # free 0; idle 1; unknown 2; busy together for 4 hours 2 + 4; always 2 + 24
     assert [rank[0] for rank in ranks] == [0, 1, 2, 6, 26]
 
 

@@ -1,4 +1,4 @@
-"""The default policy keeps whole GPU nodes and rare models free, and spreads what holds no GPU."""
+"""The default policy keeps whole GPU nodes and rare models free, and spreads pods without GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ties = pytest.mark.parametrize("by", ["name", "random"])
 
 
 def place(state: ClusterState, pods: Iterable[PodSpec], by: str, policy: str = "hetsched") -> dict[str, str]:
-    """Place pods one after the other and return the node of each that was placed."""
+    """Place pods one after the other and return the node of each placed pod."""
     spec = BUILTIN[policy]
     compiled = compile_policy(msgspec.structs.replace(spec, ties=Ties(by=by, seed=3)), REGISTRY)
     scheduler = Scheduler(state, compiled)
@@ -47,7 +47,7 @@ def test_pods_for_whole_nodes_fit_at_80_percent_of_the_gpus(by: str) -> None:
 
 @ties
 def test_cpu_pods_leave_whole_gpu_nodes_to_pods_that_need_every_core(by: str) -> None:
-    # CPU for all CPU pods stands beside the GPUs of the 4 nodes with 2 GPUs and 104 cores.
+    # CPU for all CPU pods is on the 4 nodes with 2 GPUs and 104 cores.
     few = [a_node(f"t{n}").cpu(104).memory("512Gi").gpus(2, "T4", None) for n in range(4)]
     pods = [*copies(24, "cpu", a_pod().cpu(12).memory("16Gi")), *copies(4, "whole", a_pod().cpu(96).gpu(8))]
     placed = place(cluster([*gpu_nodes(4), *few]), pods, by)
@@ -57,14 +57,14 @@ def test_cpu_pods_leave_whole_gpu_nodes_to_pods_that_need_every_core(by: str) ->
 
 @ties
 def test_rare_models_stay_free_for_pods_that_name_them(by: str) -> None:
-    # A quarter of the GPUs are P4; any GPU serves the first 20 pods, the last 8 accept a P4 only.
+    # A quarter of the GPUs are P4; any GPU serves the first 20 pods, the last 8 accept only a P4.
     rare = [a_node(f"a{n}").cpu(96).memory("384Gi").gpus(4, "P4", None) for n in range(2)]
     pods = [*copies(20, "any", a_pod().cpu(8).gpu(1)), *copies(8, "p4", a_pod().cpu(8).gpu(1, model="P4", exact=True))]
     assert len(place(cluster([*gpu_nodes(3), *rare]), pods, by)) == 28
 
 
 @ties
-def test_the_last_whole_nodes_of_the_frequent_model_stay_whole_while_others_are_free(by: str) -> None:
+def test_last_whole_nodes_of_a_model_stay_free(by: str) -> None:
     # 96 single pods could fill all 12 nodes of 8 GPUs; the last one costs more than the 8 nodes of 2.
     few = [a_node(f"t{n}").cpu(104).memory("512Gi").gpus(2, "T4", None) for n in range(8)]
     pods = [*copies(96, "one", a_pod().cpu(8).memory("16Gi").gpu(1)), *copies(1, "whole", a_pod().cpu(88).gpu(8))]
@@ -80,5 +80,5 @@ def test_cpu_pods_spread_over_nodes_without_gpus(by: str) -> None:
 
 
 def test_the_workload_mix_does_not_change_a_decision() -> None:
-    # So a batch of a server, which sees part of a workload, decides as a simulation of the whole does.
+    # So a batch of a server, which sees part of a workload, decides like a simulation of the whole workload.
     assert not compile_policy(BUILTIN["hetsched"], REGISTRY).wants_mix

@@ -1,4 +1,4 @@
-"""Claims get the devices they ask for, together and on one node, or the pod is told why not."""
+"""Claims get their requested devices, all on one node, or the pod gets a reason."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def pod(*claims: str, name: str = "p") -> dict[str, Any]:
 
 
 class Scene:
-    """A cluster of these objects, and its pods one after the other in the order given."""
+    """A cluster of these objects, and its pods in the given order."""
 
     def __init__(self, *objects: dict[str, Any]) -> None:
         content = parse_cluster([("cluster", yaml.safe_dump_all([kind(), *objects]).encode())])
@@ -97,7 +97,7 @@ def test_devices_are_known_in_a_what_if_with_more_nodes() -> None:
     assert [item.node for item in found.placements] == ["n1"]
 
 
-def test_each_claim_gets_its_devices_where_they_are() -> None:
+def test_claims_are_allocated_on_the_nodes_of_their_devices() -> None:
     scene = Scene(
         node("n1"), node("n2"), slice_of("n2", device("d0"), device("d1", "b")),
         claim("c", exactly("gpu", f'{OWN}.model == "b"')), pod("c"),
@@ -105,7 +105,7 @@ def test_each_claim_gets_its_devices_where_they_are() -> None:
     assert scene.placed == {"p": ("n2", ["gpu=d1"])}
 
 
-def test_no_device_is_given_twice() -> None:
+def test_no_device_is_allocated_twice() -> None:
     pods = [one for name in "abc" for one in (claim(name, exactly("gpu")), pod(name, name=name))]
     scene = Scene(node("n1"), slice_of("n1", device("d0"), device("d1")), *pods)
     assert scene.placed == {"a": ("n1", ["gpu=d0"]), "b": ("n1", ["gpu=d1"]), "c": (None, [])}
@@ -128,7 +128,7 @@ def test_all_means_every_one_of_the_node() -> None:
     assert scene.placed == {"a": ("n1", ["gpu=d0"]), "p": (None, [])}
 
 
-def test_the_first_alternative_that_can_be_had_is_taken() -> None:
+def test_first_available_alternative_is_used() -> None:
     choice = {
         "name": "gpu",
         "firstAvailable": [{"name": "big", **wish(f'{OWN}.model == "b"')}, {"name": "two", **wish(count=2)}],
@@ -137,7 +137,7 @@ def test_the_first_alternative_that_can_be_had_is_taken() -> None:
     assert Scene(*there, claim("c", choice), pod("c")).placed["p"] == ("n1", ["gpu/two=d0", "gpu/two=d1"])
 
 
-def test_devices_that_must_be_alike_are_looked_for_together() -> None:
+def test_devices_with_match_attributes_are_searched_together() -> None:
     # d0 comes first but has no second one on its root; d1 and d2 share root 2.
     there = [node("n1"), slice_of("n1", device("d0", root=1), device("d1", root=2), device("d2", root=2))]
     alike = {"constraints": [{"matchAttribute": f"{DRIVER}/root"}]}
@@ -149,8 +149,9 @@ def test_devices_that_must_be_alike_are_looked_for_together() -> None:
     assert Scene(*there, absent, pod("c")).placed["p"] == (None, [])
 
 
-def test_a_search_that_takes_too_long_ends_with_a_word() -> None:
-    # 15 alike are wanted of 13 and 12: there is no way, and more than 13 over 3 times 10 over 3 … to find that out.
+def test_long_search_ends_with_a_reason() -> None:
+    # 15 equal devices are requested of 13 and 12: it is impossible, and a search would try more than 13 over 3 times 10
+    # over 3 … sets.
     devices = [device(f"d{i:02}", root=i % 2) for i in range(25)]
     alike = {"constraints": [{"matchAttribute": f"{DRIVER}/root"}]}
     half = [exactly(f"r{i}", f"{OWN}.root >= 0", count=3) for i in range(5)]
@@ -186,7 +187,7 @@ def test_device_with_unsupported_requirements_is_not_allocated(blocked: dict[str
         claim("c", exactly("gpu"), constraints=[{"distinctAttribute": f"{DRIVER}/root"}]),
     ],
 )
-def test_a_claim_that_asks_for_more_is_refused_with_the_field(asked: dict[str, Any]) -> None:
+def test_unsupported_claim_is_rejected_with_its_field(asked: dict[str, Any]) -> None:
     scene = Scene(node("n1"), slice_of("n1", device("d0")), asked, pod("c"))
     assert scene.diagnosed["p"] == (Verdict.MISCONFIGURED, "FeatureNotSupported")
 
@@ -232,7 +233,7 @@ def test_an_allocated_claim_leads_its_pod_and_holds_its_devices() -> None:
     assert scene.placed == {"first": ("n2", []), "p": (None, [])}
 
 
-def test_an_export_comes_back_the_same() -> None:
+def test_export_round_trip() -> None:
     facts = {"driver": {"version": "1.10.0"}, "model": {"string": "a"}, "root": {"int": 1}, "ok": {"bool": True}}
     rich = {"name": "d0", "attributes": facts, "capacity": {"memory": {"value": "40Gi"}}}
     either = {"name": "x", "firstAvailable": [{"name": "a", **wish(count=2)}, {"name": "b", **wish()}]}

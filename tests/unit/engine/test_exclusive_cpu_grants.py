@@ -1,4 +1,4 @@
-"""Whole cycles on machines whose CPUs are named: which CPUs a pod gets, and what later pods see of it."""
+"""Whole cycles on machines with named CPUs: the CPUs of a pod, and those left for later pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 def machine() -> NodeBuilder:
-    """Two zones of 4 cores with 2 threads: siblings i and i + 4 in node-0, i and i + 4 in node-1."""
+    """Return two zones of 4 cores with 2 threads: siblings i and i + 4 in node-0, i and i + 4 in node-1."""
     node = a_node("n").cpu(16).zone("node-0", "0-7", cpu="8", siblings="0,4;1,5;2,6;3,7")
     return node.zone("node-1", "8-15", cpu="8", siblings="8,12;9,13;10,14;11,15")
 
@@ -64,10 +64,10 @@ def test_pack_takes_whole_cores() -> None:
 
 
 @pytest.mark.parametrize("policy", ["exclusive", "immovable"])
-def test_a_pinned_cpu_is_given_once(policy: str) -> None:
+def test_pinned_cpu_is_assigned_once(policy: str) -> None:
     chosen = deciding(one_zone())
     assert granted(chosen, wanting("a", 3, policy)) == {"node-0": "0-2"}
-    # core 3 is untouched, then second threads beside a
+    # core 3 is untouched, then second threads of a's cores
     assert granted(chosen, wanting("b", 3)) == {"node-0": "3-5"}
     assert granted(chosen, wanting("c", 2, "immovable")) == {"node-0": "6-7"}
     assert granted(chosen, wanting("d", 1)) == "InsufficientResource"
@@ -83,9 +83,9 @@ def test_cpus_of_an_ended_pod_are_granted_again() -> None:
 def test_numa_gets_the_shared_cpus_of_its_zone() -> None:
     chosen = deciding(one_zone(reserved="7"))
     granted(chosen, wanting("own", 2, "exclusive"))  # 0 and 1
-    granted(chosen, wanting("fixed", 1, "immovable"))  # 2, which others may use
+    granted(chosen, wanting("fixed", 1, "immovable"))  # 2, which other pods may use
     assert granted(chosen, wanting("pool", 2, "numa")) == {"node-0": "2-6"}
-    # and holds none of them: of 3 to 6, each beside a CPU that is taken or reserved, the lowest cores' go next
+    # and holds none of them: of 3 to 6, each a sibling of a used or reserved CPU, those of the lowest cores come next
     assert granted(chosen, wanting("more", 2)) == {"node-0": "4-5"}
     # 7 usable - 3 pinned - 2 counted - 2 pinned
     assert chosen.state.columns.field("zone_cpu_free")[:, 0].tolist() == [0]
@@ -135,7 +135,7 @@ def test_the_pod_then_the_label_then_the_kubelet_decide(
     assert found == ({"node-0": "0-7", "node-1": "8-9"} if crosses else "ZoneCpuInsufficient")
 
 
-def test_an_aware_node_binds_pods_with_whole_cpus_that_say_nothing() -> None:
+def test_aware_node_binds_whole_cpu_pods_without_a_policy() -> None:
     node = machine().kubelet("none", "single-numa-node")
     plain = a_pod("plain").cpu(10).guaranteed()
     assert granted(deciding(node), plain) == "ZoneCpuInsufficient"
@@ -155,7 +155,7 @@ def test_only_containers_with_whole_cpus_are_counted() -> None:
     assert granted(deciding(machine()), pod) == {"node-0": "0-4"}
 
 
-# -- what is not free ------------------------------------------------------------------------------------------------
+# -- unavailable CPUs -------------------------------------------------------------------------------------------------
 
 
 def test_reserved_cpus_are_never_given() -> None:
@@ -166,7 +166,7 @@ def test_reserved_cpus_are_never_given() -> None:
     assert granted(chosen, wanting("c", 1)) == "ZoneCpuInsufficient"
 
 
-def test_cpus_that_running_pods_hold_are_left_alone() -> None:
+def test_cpus_of_running_pods_are_not_assigned() -> None:
     held = a_pod("old").cpu(2).holding("n", ZoneGrant("node-0", "0-1"), policy="static")
     assert granted(deciding(one_zone(), held), wanting("a", 6)) == {"node-0": "2-7"}
 
@@ -176,7 +176,7 @@ def test_ids_may_be_sparse() -> None:
     assert granted(deciding(node), wanting("a", 4)) == {"node-0": "0,2,40,64"}
 
 
-def test_lent_cpus_are_not_free_and_the_reason_says_so() -> None:
+def test_lent_cpus_are_not_free_and_named_in_the_reason() -> None:
     node = a_node("n").cpu(8).zone("node-0", "0-7", cpu="8", offline="2500m")
     chosen = deciding(node)
     assert refusal(chosen, wanting("a", 3)) == (
@@ -210,7 +210,7 @@ def test_reasons_carry_numbers() -> None:
     )
 
 
-def test_a_node_without_zones_is_unknown_to_a_pod_that_asks() -> None:
+def test_node_without_zones_is_unknown_for_aware_pods() -> None:
     assert refusal(deciding(a_node("n")), wanting("a", 1)) == ("TopologyUnknown", "the node's NUMA zones are unknown")
     assert granted(deciding(a_node("n")), wanting("counted", 1, "none")) == "TopologyUnknown"
     assert granted(deciding(a_node("n")), a_pod("b").cpu(1).guaranteed()) == {}
@@ -247,7 +247,7 @@ def test_busy_pod_shares_a_core_with_an_idle_one_when_none_is_free() -> None:
     ]
 
 
-def test_a_what_if_explains_the_pairing_as_it_is_once_all_are_placed() -> None:
+def test_what_if_explains_the_final_pairing() -> None:
     pods = [loaded("a", 4, "idle").build(), loaded("b", 1, "busy").build()]
     policy = policy_of("numa-fit")
     answer = what_if(deciding(one_zone()).state, policy, pods, evaluated_at="2026-11-20T10:00:00Z")

@@ -1,4 +1,4 @@
-"""Expected use: declared, else learnt from earlier pods of the same controller, else requested."""
+"""Expected use: declared, otherwise learnt from earlier pods of the same controller, otherwise requested."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WEB = "Deployment/web"
 
 
 def used(count: int, *, controller: str = WEB, namespace: str = "default", start: int = 1) -> list[PodUsage]:
-    """Pods that used 1000, 2000 … millicores and as many bytes of memory, the last one first."""
+    """Return pods that used 1000, 2000 … millicores and as many bytes of memory, the last one first."""
     amounts = range((start + count - 1) * 1000, (start - 1) * 1000, -1000)
     return [PodUsage(namespace, f"p{n}", controller, {CPU: n, MEMORY: n}) for n in amounts]
 
@@ -40,27 +40,27 @@ def test_declared_use_precedes_learnt_use() -> None:
     assert basis_of(expected) == "declared"
 
 
-def test_too_few_pods_teach_nothing() -> None:
+def test_few_samples_are_not_learnt() -> None:
     pod = a_web_pod().build()
     assert LEAST_PODS == 5
     assert basis_of(learn(used(4)).applied(pod)) == "requested"
     assert basis_of(learn(used(5)).applied(pod)) == "learnt p95 of 5 pods of Deployment/web"
 
 
-def test_a_resource_is_learnt_when_enough_pods_measured_it() -> None:
+def test_resource_is_learnt_from_enough_samples() -> None:
     samples = used(12)
     some = [msgspec.structs.replace(sample, amounts={CPU: sample.amounts[CPU]}) for sample in samples[4:]]
     assert learn(samples[:4] + some).learnt == {"default/Deployment/web": LearntUse(((CPU, 12_000),), 12, 6500.0)}
 
 
-def test_nothing_is_learnt_across_namespaces_controllers_or_from_bare_pods() -> None:
+def test_learning_is_per_namespace_and_controller() -> None:
     samples = [*used(9, namespace="other"), *used(9, controller="Job/web"), *used(9, controller="")]
     experience = learn(samples)
     assert basis_of(experience.applied(a_web_pod().build())) == "requested"
     assert basis_of(experience.applied(a_pod().build())) == "requested"
 
 
-def test_pods_of_one_shape_and_controller_go_on_sharing_one_shape() -> None:
+def test_pods_of_one_controller_share_a_shape() -> None:
     experience = learn([*used(9), *used(9, controller="Job/batch", start=5)])
     pod = a_web_pod().build()
     twin = msgspec.structs.replace(pod, name="twin")
@@ -71,7 +71,7 @@ def test_pods_of_one_shape_and_controller_go_on_sharing_one_shape() -> None:
     assert dict(third.expected_usage)[CPU] == 13_000
 
 
-def test_applying_twice_changes_nothing_more() -> None:
+def test_repeated_application_has_no_effect() -> None:
     experience = learn(used(9))
     once = experience.applied(a_web_pod().build())
     assert experience.applied(once) is once

@@ -1,4 +1,4 @@
-"""What is told of nodes, ranks and victims is what our own cycle would find; telling changes nothing."""
+"""Extender responses about nodes, ranks and victims match our own cycle, and change no state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.engine.fleet import policy_of, scheduler
 
 @settings(max_examples=60)
 @given(mixed_fleets(), mixed_pods(), st.sampled_from(sorted(BUILTIN)), st.randoms(use_true_random=False))
-def test_answers_are_those_of_our_own_cycle(
+def test_responses_equal_our_own_cycle(
     fleet: list[NodeReport], pods: list[PodSpec], policy: str, chance: random.Random
 ) -> None:
     deciding = scheduler(fleet, policy=policy, namespaces=NAMESPACES)
@@ -52,7 +52,7 @@ def test_answers_are_those_of_our_own_cycle(
                 assert [name for name, rank in ranks.items() if rank == MOST_PRIORITY] == [outcome.node]
 
 
-def test_a_pod_goes_where_it_is_booked_and_nowhere_else() -> None:
+def test_pod_fits_only_its_reserved_node() -> None:
     deciding = scheduler([a_node("n1"), a_node("n2")], policy="hetsched")
     pod = a_pod("p").having(uid="u").build()
     row = deciding.state.row_of["n2"]
@@ -79,11 +79,12 @@ def test_a_node_that_is_too_small_even_empty_is_hopeless() -> None:
     assert (list(answer.refused), list(answer.hopeless)) == (["full"], ["small"])
 
 
-# -- who would have to leave -------------------------------------------------------------------------------------------
+# -- victims
+# -------------------------------------------------------------------------------------------------------------
 
 
 def cards(*residents: PodBuilder, budgets: Sequence[DisruptionBudget] = ()) -> Scheduler:
-    """Return a node of 8 CPUs with two cards and these pods on it."""
+    """Return a node of 8 CPUs with two GPUs and these pods on it."""
     node = a_node("n1").gpus(2).build()
     state = ClusterState([node], [pod.build() for pod in residents], budgets=budgets)
     return Scheduler(state, policy_of("resource-fit", "gpu-fit"))
@@ -97,16 +98,16 @@ def resident(name: str, priority: int, cards: int = 0) -> PodBuilder:
 NEWCOMER = a_pod("new").priority(5).gpu(2).build()
 
 
-def test_victims_of_the_scheduler_suffice_where_the_pod_then_fits() -> None:
+def test_victims_of_kube_scheduler_suffice_if_the_pod_fits() -> None:
     deciding = cards(resident("a", 1, 1), resident("b", 2, 1))
     before = deciding.state.digest()
-    # Both cards are needed: 2 of 2.
+    # Both GPUs are needed: 2 of 2.
     assert leaving(deciding, NEWCOMER, {"n1": ["u-a", "u-b"]}) == {"n1": ("u-a", "u-b")}
     assert deciding.state.digest() == before
 
 
 def test_more_victims_are_named_for_resources_unknown_to_the_scheduler() -> None:
-    # `c` holds no card, so it stays, though it is the least important.
+    # `c` holds no GPU, so it stays, although it has the lowest priority.
     deciding = cards(resident("a", 1, 1), resident("b", 2, 1), resident("c", 0))
     assert leaving(deciding, NEWCOMER, {"n1": ["u-a"]}) == {"n1": ("u-a", "u-b")}
 

@@ -1,4 +1,4 @@
-"""The scheduling and binding cycles call every extension point, in the framework's order, and undo what was refused."""
+"""The scheduling and binding cycles call every extension point in the framework's order, and undo rejected steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _fresh() -> None:
 
 
 def deciding(*classes: Any, nodes: list[Node] | None = None, running: list[Pod] | None = None) -> Scheduler:
-    """Return a scheduler whose policy is these scratch plugins and nothing else."""
+    """Return a scheduler whose policy contains only these scratch plugins."""
     known = {info.name: info for info in REGISTRY} | {cls.info.name: cls.info for cls in classes}
     policy = PolicySpec("scratch", tuple(PluginUse(cls.info.name) for cls in classes))
     state = cluster(nodes or [a_node("a"), a_node("b"), a_node("c")], running or [])
@@ -151,7 +151,7 @@ def test_pre_filter_rejection_applies_to_every_pod_of_the_shape(scope: Scope) ->
 
 
 def test_post_filters_run_in_order_until_one_names_victims() -> None:
-    # Cluster-scoped: what depends on other pods is taken as satisfiable in an empty cluster.
+    # Cluster-scoped: rules about other pods are assumed to be satisfiable in an empty cluster.
     @plugin("full", summary="No node fits.", scope=Scope.CLUSTER)
     class Full:
         def filter(self, request, nodes):
@@ -184,7 +184,7 @@ def test_post_filters_run_in_order_until_one_names_victims() -> None:
     assert CALLS == ["clueless", "preempting"]
 
 
-def test_post_filters_are_not_asked_when_a_node_fits() -> None:
+def test_post_filters_are_skipped_if_a_node_fits() -> None:
     assert deciding(Recorder).schedule(a_pod().build()).eviction is None
     assert "post_filter" not in CALLS
 
@@ -201,7 +201,7 @@ def scoring(name: str, scores: list[float], **declared: Any) -> Any:
     return Fixed
 
 
-def test_scores_are_weighted_and_added_whatever_they_read() -> None:
+def test_scores_are_weighted_and_summed() -> None:
     # a 1*10 + 2*50 + 3*0 = 110;  b 1*20 + 2*40 + 3*5 = 115;  c 1*30 + 2*0 + 3*20 = 90;  weights 6
     classes = (
         scoring("static", [10, 20, 30], reads=Reads.STATIC),
@@ -266,7 +266,7 @@ def test_a_refused_reservation_is_the_matter_of_one_pod_alone() -> None:
 
     scheduler = deciding(Picky)
     assert scheduler.schedule(a_pod("first").build()).node == "b"
-    assert scheduler.schedule(a_pod("second").build()).node == "a"  # the same shape, so the same kept evaluation
+    assert scheduler.schedule(a_pod("second").build()).node == "a"  # the same shape, so the same cached evaluation
 
 
 def test_failed_reserve_leaves_no_trace() -> None:
@@ -309,7 +309,7 @@ def test_a_refused_permit_undoes_the_booking() -> None:
     assert scheduler.state.digest() == before
 
 
-def test_a_held_placement_keeps_its_booking_until_all_holders_allow_it() -> None:
+def test_waiting_pod_keeps_its_reservation_until_all_permits() -> None:
     scheduler = deciding(permitting("first", Wait(30)), permitting("second", Wait(20)))
     outcome = scheduler.schedule(a_pod().build())
     assert (outcome.node, outcome.held) == ("a", True)
@@ -411,11 +411,11 @@ def test_a_refused_step_ends_binding_and_undoes_the_booking(step: str) -> None:
         scheduler.bind(outcome)
 
 
-def test_undoing_twice_changes_nothing_more() -> None:
+def test_repeated_unreserve_has_no_effect() -> None:
     scheduler = deciding(reserving("one", {}))
     outcome = scheduler.schedule(a_pod().build())
     scheduler.undo(outcome)
-    other = scheduler.schedule(a_pod().build())  # the same key again, booked anew
+    other = scheduler.schedule(a_pod().build())  # the same key again, reserved again
     scheduler.undo(outcome)
     assert other.node == "a"
     assert "default/pod" in scheduler.state.bookings

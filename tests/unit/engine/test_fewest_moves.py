@@ -1,4 +1,4 @@
-"""`room` is compared with every sequence of moves, tried one after the other, on random small clusters."""
+"""The `room` search is compared with every sequence of moves on random small clusters."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def a_newcomer(generator: random.Random) -> PodSpec:
 
 
 def fewest(state: ClusterState, pod: PodSpec) -> int | None:
-    """Return the length of the shortest sequence of moves after which the pod fits, by trying all."""
+    """Return the length of the shortest sequence of moves after which the pod fits, by brute force."""
     units = list(dict.fromkeys(units_of(state, {}).all))
     for length in range(min(MOST, len(units)) + 1):
         for order in permutations(units, length):
@@ -99,7 +99,7 @@ def test_no_sequence_of_moves_is_shorter(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_is_found_in_a_few_tries_can_be_carried_out_in_its_order(seed: int) -> None:
+def test_found_moves_are_executable_in_order(seed: int) -> None:
     generator = random.Random(seed)
     state, pod = a_cluster(generator), a_newcomer(generator)
     found = advise(state, POLICY, Question(Goal.ROOM, (pod,), most_moves=4, most_tries=3), evaluated_at=NOW)

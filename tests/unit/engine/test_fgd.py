@@ -1,4 +1,4 @@
-"""FGD as published: the score, the card, and when it sits out."""
+"""FGD as published: the score, the GPU, and the pods that it does not score."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HALVES = [built(a_pod("m").gpu(1, milli=500))]
 
 
 def a_split_node():
-    """One node with cards of 1000 and 300 free milli, and a mix of pods that want 500."""
+    """Return one node with GPUs of 1000 and 300 free milli, and a mix of pods that request 500."""
     state = cluster([a_node("n").gpus(2)], [a_pod("r").gpu(1, milli=700).running_on("n", CardGrant(1, 700, 0))])
     state.use_mix(mix_of(HALVES))
     return state
@@ -60,14 +60,14 @@ def test_the_card_that_scores_best_is_granted() -> None:
     assert [card.index for card in best_fit.schedule(built(a_pod().gpu(1, milli=300))).allocation.gpus] == [2]
 
 
-def test_whole_cards_are_the_lowest_free_ones() -> None:
+def test_lowest_free_gpus_are_selected() -> None:
     state = cluster([a_node("n").gpus(4)], [a_pod("r").gpu(1, milli=100).running_on("n", CardGrant(0, 100, 0))])
     state.use_mix(mix_of(HALVES))
     outcome = Scheduler(state, policy_of("fgd", "gpu-fit")).schedule(built(a_pod().gpu(2)))
     assert [card.index for card in outcome.allocation.gpus] == [1, 2]
 
 
-def test_it_prefers_the_cards_that_an_earlier_step_named() -> None:
+def test_gpus_of_an_earlier_step_are_preferred() -> None:
     state = cluster([a_node("n").gpus(3)])
     state.use_mix(mix_of(HALVES))
     plugin, request = active("fgd").instance, state.compile(built(a_pod().gpu(1, milli=300)))
@@ -79,7 +79,7 @@ def test_it_prefers_the_cards_that_an_earlier_step_named() -> None:
     assert request.near_cards is None
 
 
-def test_it_sits_out_without_a_mix_or_without_cards() -> None:
+def test_fgd_does_not_score_without_mix_or_gpus() -> None:
     for state in (cluster([a_node("n").gpus(2)]), cluster([a_node("n")], [a_pod("r").running_on("n")])):
         outcome = Scheduler(state, policy_of(PluginUse("fgd"), "resource-fit", "gpu-fit")).schedule(built(a_pod()))
         assert (outcome.node, outcome.score) == ("n", 0)

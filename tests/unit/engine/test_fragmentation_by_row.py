@@ -1,4 +1,4 @@
-"""F by row is what its definition says, on worked nodes and on random ones, and adds up to the cluster's figure."""
+"""Fragmentation by row equals its definition, on worked and random nodes, and adds up to the cluster's value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.engine.fleet import built, cluster
 
 
 def by_hand(state: ClusterState, row: int, mix: list[tuple[Shape, float]]) -> float:
-    """Return F of one node, from its bookings, shape by shape and card by card."""
+    """Return F of one node from its reservations, shape by shape and GPU by GPU."""
     report = state.reports[row]
     held = [booking.allocation.gpus for booking in state.on_row[row].values()]
     free = {card.index: 1000 for card in state.cards[row]}
@@ -69,7 +69,7 @@ def test_on_random_nodes_rows_equal_the_definition_and_add_up(fleet: list[NodeRe
     assert row_fragments(demand_mix(typical, state), Window(state.columns, some)).tolist() == rows[some].tolist()
 
 
-def test_the_published_mix_looks_at_cpu_and_cards_alone() -> None:
+def test_published_mix_uses_cpu_and_gpus_only() -> None:
     # 3 pods of (1 CPU, 1 card) in two memory sizes are one shape of 3; with 1 pod of 2 CPU: shares 3/4 and 1/4
     pods = [built(a_pod(f"p{i}").gpu(1).memory(size)) for i, size in enumerate(["1Gi", "2Gi", "1Gi"])]
     state = cluster([a_node("n").gpus(1)])
@@ -93,7 +93,7 @@ def test_the_expected_rest_of_a_card() -> None:
     assert rests[[0, 399, 400, 599, 600, 1000]].tolist() == [0, 399, 0, 199, 100, 50]
 
 
-def test_a_card_is_not_kept_for_a_rare_size() -> None:
+def test_rare_sizes_do_not_count() -> None:
     # 2 pods of 8 whole cards and 1 share of 500: 16 of 17 cards are 94 %, so 500 still counts, W(500) = 0;
     # with 2 more of 8 cards 32 of 33 are 97 %: 500 is rare, W(500) = 500
     share = built(a_pod("s").gpu(1, milli=500))
@@ -104,7 +104,7 @@ def test_a_card_is_not_kept_for_a_rare_size() -> None:
 
 def test_new_mix_invalidates_earlier_evaluations() -> None:
     state = cluster([a_node("n").gpus(2)], [a_pod("r").gpu(1, milli=700).running_on("n", CardGrant(1, 700, 0))])
-    # What runs is the first mix: a pod of 700 fits card 0, the 300 left of card 1 are lost.
+    # The running pods are the first mix: a pod of 700 fits card 0, the 300 left of card 1 are lost.
     state.use_mix(state.booked_mix())
     assert row_fragments(published_mix(state), state.all_rows).tolist() == [300]
     state.use_mix(mix_of([built(a_pod("s").gpu(1, milli=200))]))

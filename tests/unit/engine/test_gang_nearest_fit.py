@@ -1,4 +1,4 @@
-"""Nearest fit of a gang: the change of all alike members with which enough of them run together."""
+"""Nearest fit of a gang: the change of all equal members with which enough of them run together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLICY = policy_of("gang-sort", "node-ready", "resource-fit", "least-allocated",
 
 
 def answers(nodes: list[NodeBuilder], members: int, cpu: str, least: int) -> list[tuple[NearestFit, ...]]:
-    """Return the nearest fits of every member that was not placed."""
+    """Return the nearest fits of every unplaced member."""
     pods = [a_pod(f"g-{number}").cpu(cpu).memory(0).gang("g", least).build() for number in range(members)]
     state = cluster(nodes)
     before = state.digest()
@@ -49,11 +49,11 @@ def test_each_of_the_changes_places_the_gang_and_a_little_less_does_not() -> Non
     nodes = [a_node("a").cpu(8), a_node("b").cpu(2)]
     assert answers(nodes, members=3, cpu="2666m", least=3) == []
     assert len(answers(nodes, members=3, cpu="2667m", least=3)) == 3
-    # Two run, the third is one too many: it is refused alone, not with its gang.
+    # Two run, the third is too large: it is rejected alone, not with its gang.
     assert len(answers(nodes, members=3, cpu="4", least=2)) == 1
 
 
-def test_no_smaller_gang_is_suggested_where_no_member_fits() -> None:
+def test_smaller_gang_is_not_suggested_if_no_member_fits() -> None:
     (first, *_) = answers([a_node("a").cpu(8).cordoned()], members=2, cpu="4", least=2)
     assert first == ()
 

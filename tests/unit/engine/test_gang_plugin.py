@@ -1,4 +1,4 @@
-"""The gang plugin under the scheduling cycle, for queues that are announced and for pods that come as they come."""
+"""The gang plugin in the scheduling cycle, for announced queues and for pods that arrive one by one."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def members(name: str, count: int, least: int, cpu: str = "1") -> list[PodBuilde
 
 
 def slots(count: int) -> list[NodeBuilder]:
-    """Return nodes with room for this many 1-CPU pods in all, two a node."""
+    """Return nodes with capacity for this many 1-CPU pods in total, two per node."""
     return [a_node(f"n{number}").cpu(min(2, count - 2 * number)) for number in range((count + 1) // 2)]
 
 
 def run(deciding: Scheduler, pods: list[PodBuilder]) -> dict[str, Outcome]:
-    """Try a whole queue, announced as drivers do, and end it."""
+    """Schedule a whole queue, announced as drivers do, and end it."""
     queue = deciding.policy.queue([pod.build() for pod in pods], deciding.state)
     outcomes = {pod.name: deciding.schedule(pod) for pod in queue}
     deciding.settle()
@@ -60,14 +60,14 @@ def explained(deciding: Scheduler, outcome: Outcome) -> Diagnosis:
 # -- as published ------------------------------------------------------------------------------------------------------
 
 
-def test_more_members_than_room_run_as_far_as_the_gang_asks() -> None:
-    # Room for 3, 6 members, 3 needed: 3 run, 3 wait.
+def test_gang_runs_with_as_many_members_as_fit() -> None:
+    # Capacity for 3, 6 members, 3 needed: 3 run, 3 wait.
     outcomes = run(scheduler(slots(3), policy=gangs()), members("g", 6, 3))
     assert len(placed(outcomes)) == 3
 
 
-def test_a_gang_that_cannot_be_whole_holds_nothing() -> None:
-    # Room for 3, 6 members, 4 needed: 6 wait, nothing is reserved.
+def test_incomplete_gang_reserves_nothing() -> None:
+    # Capacity for 3, 6 members, 4 needed: 6 wait, nothing is reserved.
     deciding = scheduler(slots(3), policy=gangs())
     before = deciding.state.digest()
     assert placed(run(deciding, members("g", 6, 4))) == []
@@ -77,7 +77,7 @@ def test_a_gang_that_cannot_be_whole_holds_nothing() -> None:
 
 @pytest.mark.parametrize("sort", ["gang-sort", "priority-sort", "qos-sort"])
 def test_two_gangs_do_not_lock_each_other_out(sort: str) -> None:
-    # 6 slots, two gangs of 4, submitted by turns: one runs with 4, the other holds none; without gangs 3 + 3.
+    # 6 slots, two gangs of 4, submitted alternately: one runs with 4, the other holds none; without gangs 3 + 3.
     mixed = [pod for pair in zip(members("a", 4, 4), members("b", 4, 4), strict=True) for pod in pair]
     whole = run(scheduler(slots(6), policy=policy_of(sort, "resource-fit", "gang")), mixed)
     assert placed(whole) == ["a-0", "a-1", "a-2", "a-3"]
@@ -85,10 +85,11 @@ def test_two_gangs_do_not_lock_each_other_out(sort: str) -> None:
     assert Counter(name[0] for name in placed(locked)) == {"a": 3, "b": 3}
 
 
-# -- who may not be tried at all ---------------------------------------------------------------------------------------
+# -- gangs that are not tried
+# --------------------------------------------------------------------------------------------
 
 
-def test_a_gang_with_too_few_members_is_refused_before_any_node_is_looked_at() -> None:
+def test_gang_with_too_few_members_is_rejected_before_filtering() -> None:
     deciding = scheduler(slots(8), policy=gangs())
     outcomes = run(deciding, [*members("g", 3, 4), a_pod("odd").gang("g", 4).wrong(message="no")])
     assert placed(outcomes) == []
@@ -155,8 +156,8 @@ def test_cards_bound_a_gang_too(milli: int, fitting: int) -> None:
 
 
 def test_a_gang_may_wait_for_cards_in_maintenance() -> None:
-    """Cards in maintenance are room of the empty cluster for a gang too; unhealthy ones are not."""
-    # 2 cards, of which one takes nothing now: two members do not fit now, and never where that one is unhealthy.
+    """GPUs in maintenance are capacity of the empty cluster for a gang too; unhealthy ones are not."""
+    # 2 GPUs, one of them in maintenance: two members do not fit now, and never fit if that one is unhealthy.
     policy = policy_of("gang-sort", "resource-fit", "gpu-fit", "gang")
     pods = [a_pod(f"g-{n}").gpu(1).gang("g", 2) for n in range(2)]
     for resting, verdict in ((True, Verdict.NOT_NOW), (False, Verdict.NEVER_FITS)):
@@ -167,7 +168,8 @@ def test_a_gang_may_wait_for_cards_in_maintenance() -> None:
         assert explained(deciding, outcomes["g-0"]).verdict is verdict
 
 
-# -- giving a gang up --------------------------------------------------------------------------------------------------
+# -- rejection of a gang
+# ------------------------------------------------------------------------------------------------
 
 
 def test_the_member_on_which_a_gang_broke_is_named_with_its_reasons() -> None:
@@ -184,7 +186,7 @@ def test_the_member_on_which_a_gang_broke_is_named_with_its_reasons() -> None:
     assert explained(deciding, outcomes["g-2"]).reasons == found.reasons
 
 
-def test_a_gang_goes_on_without_a_member_it_can_spare() -> None:
+def test_gang_runs_without_an_unneeded_member() -> None:
     pods = members("g", 4, 3)
     pods[0] = pods[0].on_nodes_with(disk="ssd")
     assert placed(run(scheduler(slots(4), policy=gangs()), pods)) == ["g-1", "g-2", "g-3"]
@@ -196,16 +198,17 @@ def test_resources_of_an_abandoned_gang_are_free_for_the_next_pod() -> None:
     assert placed(run(scheduler([a_node("n0").cpu(2)], policy=gangs()), pods)) == ["after"]
 
 
-def test_a_gang_that_was_given_up_is_tried_again_with_the_next_queue() -> None:
+def test_rejected_gang_is_retried_with_the_next_queue() -> None:
     deciding = scheduler(slots(3), policy=gangs())
     assert placed(run(deciding, members("g", 4, 4))) == []
     assert len(placed(run(deciding, members("g", 3, 3)))) == 3
 
 
-# -- drivers that announce nothing -------------------------------------------------------------------------------------
+# -- queues without an announcement
+# -------------------------------------------------------------------------------------
 
 
-def test_members_that_come_as_they_come_wait_for_each_other() -> None:
+def test_unannounced_members_wait_for_each_other() -> None:
     deciding = scheduler(slots(4), policy=gangs())
     first, second, third = (deciding.schedule(pod.build()) for pod in members("g", 3, 2))
     assert (first.held, second.held, third.held) == (False, False, False)
@@ -230,7 +233,7 @@ def test_a_time_out_sends_all_members_away_and_lets_the_gang_rest() -> None:
     assert deciding.schedule(members("g", 3, 3)[2].build()).held
 
 
-def test_a_pod_group_says_how_long_to_wait() -> None:
+def test_pod_group_sets_the_timeout() -> None:
     deciding = scheduler(slots(8), policy=gangs(timeout_seconds=30))
     outcome = deciding.schedule(a_pod().having(gang=GangMember("g", 2, timeout_seconds=5)).build())
     deciding.expire(5)
@@ -239,7 +242,7 @@ def test_a_pod_group_says_how_long_to_wait() -> None:
 
 @pytest.mark.parametrize(("least", "left"), [(10, 9), (9, 0)])
 def test_a_small_gap_is_waited_for_and_a_wide_one_is_not(least: int, left: int) -> None:
-    # 9 of 10 members placed: the gap 1/10 is 10 %, they wait on. 8 of 9: 1/9 = 11 %, all go.
+    # 9 of 10 members placed: the gap 1/10 is 10 %, they keep waiting. 8 of 9: 1/9 = 11 %, all are released.
     room = 9 if least == 10 else 8
     deciding = scheduler(slots(room), policy=gangs())
     for pod in members("g", room + 1, least):
@@ -247,7 +250,7 @@ def test_a_small_gap_is_waited_for_and_a_wide_one_is_not(least: int, left: int) 
     assert len(deciding.state.bookings) == left
 
 
-def test_one_member_that_is_undone_takes_those_that_wait_with_it() -> None:
+def test_rejected_member_rejects_waiting_members() -> None:
     deciding = scheduler(slots(8), policy=gangs())
     first, second = (deciding.schedule(pod.build()) for pod in members("g", 2, 3))
     deciding.undo(first)
@@ -255,7 +258,8 @@ def test_one_member_that_is_undone_takes_those_that_wait_with_it() -> None:
     assert deciding.room.drain() == ([], [second])
 
 
-# -- the answers that people see ---------------------------------------------------------------------------------------
+# -- messages
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_what_if_reports_a_gang_that_does_not_fit_whole() -> None:
@@ -267,7 +271,8 @@ def test_what_if_reports_a_gang_that_does_not_fit_whole() -> None:
     assert [item.pod for item in answer.unplaced] == [pod.key for pod in pods]
 
 
-# -- whatever comes ----------------------------------------------------------------------------------------------------
+# -- random queues
+# ------------------------------------------------------------------------------------------------------
 
 GANGS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 3)), max_size=5)
 
@@ -289,7 +294,7 @@ def _drawn(sizes: list[tuple[int, int, int]], plain: int, order: int) -> list[Po
     room=st.integers(1, 14),
     sort=st.sampled_from(["gang-sort", "priority-sort", "qos-sort", "fair-share"]),
 )
-def test_no_gang_is_ever_left_in_part(
+def test_no_gang_is_placed_partially(
     sizes: list[tuple[int, int, int]], plain: int, order: int, room: int, sort: str
 ) -> None:
     deciding = scheduler(slots(room), policy=policy_of(sort, "resource-fit", "gang"))
@@ -300,7 +305,7 @@ def test_no_gang_is_ever_left_in_part(
 
 
 @given(sizes=GANGS, plain=st.integers(0, 3), order=st.integers(0, 5), room=st.integers(1, 14))
-def test_no_gang_is_left_in_part_by_a_driver_that_announces_nothing(
+def test_no_unannounced_gang_is_placed_partially(
     sizes: list[tuple[int, int, int]], plain: int, order: int, room: int
 ) -> None:
     deciding = scheduler(slots(room), policy=gangs(timeout_seconds=60))
@@ -308,7 +313,7 @@ def test_no_gang_is_left_in_part_by_a_driver_that_announces_nothing(
     for number, pod in enumerate(pods):
         deciding.expire(float(number))
         deciding.schedule(pod.build())
-    deciding.expire(len(pods) + 60.0)  # whoever still waits had its time
+    deciding.expire(len(pods) + 60.0)  # all that still wait have timed out
     _assert_whole_gangs(deciding, pods)
     assert not deciding.room.held
 
@@ -317,7 +322,7 @@ def test_no_gang_is_left_in_part_by_a_driver_that_announces_nothing(
 def test_partially_running_gang_gains_no_member_or_becomes_whole(
     sizes: list[tuple[int, int, int]], running: list[int], room: int
 ) -> None:
-    """Some members may have ended: those that are left count, and stay as they are where that is not enough."""
+    """Some members may have ended: the remaining ones count, and stay unchanged if they are too few."""
     old = [
         a_pod(f"old{number}-{member}").best_effort().gang(f"g{number}", least).running_on("n0")
         for number, (_, least, _) in enumerate(sizes)
@@ -340,10 +345,8 @@ def _assert_whole_gangs(deciding: Scheduler, pods: list[PodBuilder]) -> None:
 
 
 @given(sizes=GANGS, order=st.integers(0, 5), room=st.integers(1, 14))
-def test_a_gang_that_was_given_up_would_not_have_fitted(
-    sizes: list[tuple[int, int, int]], order: int, room: int
-) -> None:
-    """After a queue, no gang alone fits whole into what is left free, for gangs of one shape on one node."""
+def test_rejected_gang_does_not_fit(sizes: list[tuple[int, int, int]], order: int, room: int) -> None:
+    """After a queue, no gang fits whole into the remaining capacity, for gangs of one shape on one node."""
     deciding = scheduler([a_node("n0").cpu(room)], policy=gangs())
     alike = [(count, least, 1) for count, least, _ in sizes]
     pods = _drawn(alike, 0, order)
@@ -356,7 +359,7 @@ def test_a_gang_that_was_given_up_would_not_have_fitted(
             assert free < least
 
 
-def test_other_pods_are_not_asked_about() -> None:
+def test_other_pods_are_not_checked() -> None:
     assert [plugin.name for plugin in gangs().permits_for(a_pod().gang("g", 2).build())] == ["gang"]
     assert gangs().permits_for(a_pod().build()) == ()
 
@@ -377,7 +380,7 @@ def test_members_are_tried_side_by_side() -> None:
 # -- the ledger --------------------------------------------------------------------------------------------------------
 
 
-def test_the_ledger_follows_bookings_however_they_come_and_go() -> None:
+def test_ledger_matches_reservations_in_any_order() -> None:
     state = cluster(slots(4), [a_pod("old").gang("g", 2).running_on("n0")])
     assert state.gangs.booked == {"default/g": {"default/old"}}
     new = state.compile(a_pod("new").gang("g", 2).build())
@@ -390,7 +393,7 @@ def test_the_ledger_follows_bookings_however_they_come_and_go() -> None:
     assert copy.gangs.booked == {"default/g": {"default/old", "default/new"}}
 
 
-def test_a_copy_knows_nothing_of_an_announced_queue() -> None:
+def test_copy_has_no_announced_queue() -> None:
     state = cluster(slots(4))
     pod = a_pod().gang("g", 2).build()
     state.gangs.register([pod])

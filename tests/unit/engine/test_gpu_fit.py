@@ -1,4 +1,4 @@
-"""The gpu-fit plugin: whole and shared cards, their facts, and which ones are given."""
+"""The gpu-fit plugin: whole and shared GPUs, their facts, and the selected ones."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from hetsched.engine.plugins.gpu.gpu_fit import BUSY
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import Node, active, ask, built, cluster, policy_of, scheduler
 
-A100 = 40_960  # MiB of memory on the builders' card
+A100 = 40_960  # MiB of memory of the builders' GPU
 
 
 def holding(name: str, node: str, *cards: tuple[int, int, int]) -> PodBuilder:
@@ -27,11 +27,11 @@ def granted(pod: PodBuilder, node: Node, running: list[PodBuilder]) -> list[tupl
     return [(card.index, card.milli, card.memory_mib) for card in deciding.schedule(built(pod)).allocation.gpus]
 
 
-# -- whole cards -------------------------------------------------------------------------------------------------------
+# -- whole GPUs ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "fits"), [(1, True), (2, True), (3, False)])
-def test_a_pod_needs_as_many_free_cards_as_it_asks_for(count: int, fits: bool) -> None:
+def test_pod_needs_its_number_of_free_gpus(count: int, fits: bool) -> None:
     assert ask("gpu-fit", a_pod().gpu(count), [a_node("n").gpus(2)]).fits == {"n": fits}
 
 
@@ -49,8 +49,8 @@ def test_unhealthy_cards_are_no_cards() -> None:
     assert ask("gpu-fit", a_pod().gpu(2), [sick.gpus(1)]).codes("n") == ["GpuTooFewCards"]
 
 
-def test_a_card_in_maintenance_is_waited_for_and_an_unhealthy_one_is_gone() -> None:
-    """Only maintenance keeps the pod off: some node could take it empty, and the reason says so."""
+def test_gpu_in_maintenance_is_not_now_and_an_unhealthy_one_never_fits() -> None:
+    """Only maintenance excludes the pod: some node could take it empty, and the reason says so."""
     resting = a_node("n").gpus(1, healthy=False, maintenance=True)
     pod, policy = a_pod().gpu(1), policy_of("resource-fit", "gpu-fit")
 
@@ -60,23 +60,23 @@ def test_a_card_in_maintenance_is_waited_for_and_an_unhealthy_one_is_gone() -> N
 
     assert diagnosed(pod, resting) == (Verdict.NOT_NOW, ["GpuInMaintenance"])
     assert diagnosed(pod, a_node("n").gpus(1, healthy=False)) == (Verdict.NEVER_FITS, ["GpuNone"])
-    # Two cards, one of them in maintenance: three never fit, nor does a model or a memory that neither card has.
+    # Two GPUs, one of them in maintenance: three never fit, nor does a model or a memory that neither has.
     both = resting.gpus(1)
     assert diagnosed(a_pod().gpu(2), both) == (Verdict.NOT_NOW, ["GpuInMaintenance"])
     assert diagnosed(a_pod().gpu(3), both) == (Verdict.NEVER_FITS, ["GpuTooFewCards"])
     assert diagnosed(a_pod().gpu(2, model="H100"), both) == (Verdict.NEVER_FITS, ["GpuModelMismatch"])
     assert diagnosed(a_pod().gpu(2, memory_mib=50_000), both) == (Verdict.NEVER_FITS, ["GpuMemoryTooSmall"])
-    # One card would do and is taken: its holder is waited for, not the end of the maintenance.
+    # One GPU would suffice and is in use: the pod waits for its holder, not for the end of the maintenance.
     held = holding("r", "n", (1, 1000, A100))
     assert diagnosed(pod, both, held) == (Verdict.NOT_NOW, ["GpuInsufficient"])
-    # By an extended resource, which a scheduler that only counts would ask: it is there in the empty cluster too.
+    # By an extended resource, which schedulers that only count use: it is there in the empty cluster too.
     counting = policy_of("resource-fit")
     asked = built(a_pod().requesting("nvidia.com/gpu", 1))
     assert diagnose(scheduler([resting], policy=counting), asked).verdict is Verdict.NOT_NOW
 
 
-def test_maintenance_takes_no_card_of_those_that_hold_it_and_ends_without_a_new_state() -> None:
-    """What holds a card in maintenance is charged; a report that ends it is taken in where the state stands."""
+def test_maintenance_keeps_allocations_and_ends_without_a_rebuild() -> None:
+    """Pods on a GPU in maintenance stay charged; a report of its end is applied to the existing state."""
     node = a_node("n").gpus(2)
     cards = built(node).gpus
     assert cards is not None
@@ -96,12 +96,12 @@ def test_pods_without_a_demand_are_not_filtered() -> None:
     assert ask("gpu-fit", a_pod().gpu(0), [a_node("n")]).skipped
 
 
-def test_whole_cards_are_given_with_all_their_memory_lowest_index_first() -> None:
+def test_whole_gpus_have_all_their_memory_lowest_index_first() -> None:
     running = [holding("r", "n", (1, 1000, A100))]
     assert granted(a_pod().gpu(2), a_node("n").gpus(4), running) == [(0, 1000, A100), (2, 1000, A100)]
 
 
-# -- shared cards ------------------------------------------------------------------------------------------------------
+# -- shared GPUs ----------------------------------------------------------------------------------------------------
 
 
 def test_a_share_charges_its_part_of_the_memory_rounded_up() -> None:
@@ -109,7 +109,7 @@ def test_a_share_charges_its_part_of_the_memory_rounded_up() -> None:
     assert granted(a_pod().gpu(1, milli=333), a_node("n").gpus(1), []) == [(0, 333, 13_640)]
 
 
-def test_a_share_charges_the_memory_asked_for_where_it_is_stated() -> None:
+def test_share_is_charged_its_stated_memory() -> None:
     assert granted(a_pod().gpu(1, milli=333, memory_mib=4_000), a_node("n").gpus(1), []) == [(0, 333, 4_000)]
 
 
@@ -117,14 +117,14 @@ def test_a_card_of_unknown_memory_charges_none() -> None:
     assert granted(a_pod().gpu(1, milli=500), a_node("n").gpus(1, memory_mib=None), []) == [(0, 500, 0)]
 
 
-def test_a_share_goes_on_the_fullest_card_that_still_has_room() -> None:
+def test_share_goes_to_the_fullest_fitting_gpu() -> None:
     # Free milli: card 0 1000, card 1 400, card 2 600, card 3 200. Asked 300: card 1 (400) is the tightest.
     node = a_node("n").gpus(4)
     running = [holding("a", "n", (1, 600, 0)), holding("b", "n", (2, 400, 0)), holding("c", "n", (3, 800, 0))]
     assert [card for card, _, _ in granted(a_pod().gpu(1, milli=300), node, running)] == [1]
 
 
-def test_equally_full_cards_are_given_by_index() -> None:
+def test_equally_full_gpus_are_ordered_by_index() -> None:
     assert [card for card, _, _ in granted(a_pod().gpu(1, milli=300), a_node("n").gpus(3), [])] == [0]
 
 
@@ -145,7 +145,7 @@ def test_shares_fill_a_card_exactly() -> None:
     assert [outcome.allocation.gpus[0].index for outcome in placed[:4]] == [0, 0, 1, 1]
 
 
-# -- facts of a card ---------------------------------------------------------------------------------------------------
+# -- facts of a GPU -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_each_fact_is_a_filter_with_its_own_reason(demand: dict[str, Any], code:
 
 
 def test_all_facts_must_be_those_of_the_same_card() -> None:
-    # One card is large enough, the other of the right model: neither is both.
+    # One GPU is large enough, the other has the right model: neither has both.
     node = a_node("n").gpus(1, "A100-SXM4-40GB", 40_960).gpus(1, "Tesla-T4", 16_384)
     answer = ask("gpu-fit", a_pod().gpu(1, model="T4", memory_mib=20_000), [node])
     assert answer.codes("n") == ["GpuTooFewCards"]
@@ -197,7 +197,7 @@ def test_a_check_of_the_model_leaves_memory_and_cores_out() -> None:
     assert ask("gpu-fit", asking, [a_node("n").gpus(1)], params={"check": "model"}).feasible == ["n"]
 
 
-# -- cards that nobody listed ------------------------------------------------------------------------------------------
+# -- unlisted GPUs --------------------------------------------------------------------------------------------------
 
 
 def test_a_count_of_cards_gives_cards_without_facts() -> None:
@@ -206,14 +206,14 @@ def test_a_count_of_cards_gives_cards_without_facts() -> None:
     assert ask("gpu-fit", a_pod().gpu(1, model="A100"), [node]).codes("n") == ["GpuFactUnknown"]
 
 
-def test_running_pods_that_do_not_say_hold_the_lowest_cards_with_room() -> None:
+def test_running_pods_without_gpu_indices_use_the_lowest_fitting_gpus() -> None:
     state = cluster(
         [a_node("n").gpus(3)], [holding("told", "n", (0, 1000, A100)), a_pod("silent").gpu(1).running_on("n")]
     )
     assert [card.index for card in state.bookings["default/silent"].allocation.gpus] == [1]
 
 
-def test_cards_that_went_meanwhile_are_refused_at_reservation() -> None:
+def test_removed_gpus_are_rejected_at_reservation() -> None:
     state, plugin = cluster([a_node("n").gpus(1)]), active("gpu-fit")
     request = state.compile(built(a_pod().gpu(1)))
     plugin.instance.pre_filter(request, state)

@@ -1,4 +1,4 @@
-"""Several cards for one pod: the best-linked free set, checked against trying them all."""
+"""Several GPUs for one pod: the best-linked free set, compared with brute force."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hetsched.engine.gpu.links import MOST_SETS, Table, best_linked, link_table
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import policy_of
 
-# A POWER8 machine (hwloc dump): four cards, NVLink of 40 GB/s inside the pairs 0-1 and 2-3, nothing between them.
+# A POWER8 machine (hwloc dump): four GPUs, NVLink of 40 GB/s inside the pairs 0-1 and 2-3, nothing between them.
 POWER8 = (CardLink(1, "nvlink", 40.0),), (), (CardLink(3, "nvlink", 40.0),), ()
 
 
@@ -30,7 +30,7 @@ def cards(*links: tuple[CardLink, ...], zones: tuple[str | None, ...] = ()) -> t
 
 
 def granted(found: tuple[GpuCard, ...], *counts: int, links: str = "best") -> list[list[int]]:
-    """Return the indices that pods of these numbers of cards get, one after the other."""
+    """Return the GPU indices of pods that request these numbers of GPUs, one after the other."""
     node = a_node("n").having(gpus=found).build()
     policy = policy_of(PluginUse("gpu-fit", params={"links": links}))
     scheduler = Scheduler(ClusterState([node]), policy)
@@ -38,8 +38,8 @@ def granted(found: tuple[GpuCard, ...], *counts: int, links: str = "best") -> li
     return [[card.index for card in scheduler.schedule(pod).allocation.gpus] for pod in pods]
 
 
-def test_a_pair_is_given_together() -> None:
-    # Card 0 is gone: 1 is left alone, so two cards are 2 and 3.
+def test_linked_pair_is_assigned_together() -> None:
+    # Card 0 is missing: 1 is left alone, so two GPUs are 2 and 3.
     assert granted(cards(*POWER8), 1, 2) == [[0], [2, 3]]
     assert granted(cards(*POWER8), 1, 2, links="ignore") == [[0], [1, 2]]
 
@@ -53,7 +53,7 @@ def test_equal_links_give_the_lowest() -> None:
     assert granted(cards(*everyone), 3) == [[0, 1, 2]]
 
 
-def test_kinds_rank_where_no_bandwidth_is_stated() -> None:
+def test_link_kinds_rank_without_a_bandwidth() -> None:
     links = (CardLink(1, "system"), CardLink(2, "zone"), CardLink(3, "switch"), CardLink(4, "nvlink"))
     table = link_table(cards(links, (), (), (), ()))
     assert table is not None
@@ -62,7 +62,7 @@ def test_kinds_rank_where_no_bandwidth_is_stated() -> None:
 
 def test_link_is_declared_at_either_end_and_zones_imply_the_rest() -> None:
     table = link_table(cards((), (CardLink(0, "nvlink", 50.0),), (), zones=("a", "a", "b")))
-    # 0-1 by card 1; 0-2 and 1-2 lie in unlike zones.
+    # 0-1 by card 1; 0-2 and 1-2 are in different zones.
     assert table == ((0, 50_000, 10_000), (50_000, 0, 10_000), (10_000, 10_000, 0))
 
 
@@ -78,7 +78,7 @@ def test_cards_near_the_zone_come_before_better_linked_ones() -> None:
     table = link_table(cards(*POWER8))
     assert table is not None
     assert best_linked(table, (0, 1, 2, 3), frozenset({1, 2}), 2) == (1, 2)
-    # Only 2 is near: it takes its partner along.
+    # Only 2 is near: its linked partner is selected too.
     assert best_linked(table, (0, 1, 2, 3), frozenset({2}), 2) == (2, 3)
 
 
@@ -108,7 +108,7 @@ def test_no_other_set_is_better(table: Table, data: st.DataObject) -> None:
 
 
 def test_a_large_machine_is_searched_by_growing() -> None:
-    # 20 cards in four groups of five; 8 of 20 are 125,970 sets: more than are tried. A group comes whole.
+    # 20 GPUs in four groups of five; 8 of 20 are 125,970 sets: more than are tried. A group is taken whole.
     size = 20
     table = tuple(tuple(0 if i == j else 50 if i % 4 == j % 4 else 10 for j in range(size)) for i in range(size))
     assert MOST_SETS < 125_970

@@ -1,4 +1,4 @@
-"""Which cards a pod gets beside its zone, and zones beside cards."""
+"""GPUs near a pod's zone, and zones near its GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPU = "nvidia.com/gpu"
 
 
 def machine(*zone_of_card: str | None) -> NodeBuilder:
-    """node-0 has 4 CPUs, node-1 has 6; cards lie in the zones named."""
+    """Return a machine: node-0 has 4 CPUs, node-1 has 6; GPUs are in these zones."""
     node = a_node("n").cpu(10).zone("node-0", "0-3", cpu="4").zone("node-1", "4-9", cpu="6")
     return node.having(gpus=tuple(a_card(index, numa_zone=zone) for index, zone in enumerate(zone_of_card)))
 
@@ -37,7 +37,7 @@ def granted(chosen: Scheduler, pod: PodBuilder) -> tuple[list[str], list[int]] |
     return [zone.name for zone in outcome.allocation.zones], [card.index for card in outcome.allocation.gpus]
 
 
-def test_a_zone_with_the_card_comes_before_a_roomier_one() -> None:
+def test_zone_with_the_gpu_precedes_a_larger_one() -> None:
     assert granted(deciding(machine("node-0")), wanting(2, 1)) == (["node-0"], [0])
 
 
@@ -46,13 +46,13 @@ def test_among_zones_with_cards_the_roomier_wins_and_gives_its_own() -> None:
     assert granted(deciding(node), wanting(2, 2)) == (["node-1"], [1, 3])
 
 
-def test_cards_elsewhere_do_where_they_are_only_preferred() -> None:
+def test_remote_gpus_are_allowed_if_near_ones_are_only_preferred() -> None:
     assert granted(deciding(machine("node-0")), wanting(5, 1)) == (["node-1"], [0])
     assert granted(deciding(machine("node-0"), cards="require"), wanting(5, 1)) is None
 
 
-def test_the_zones_own_card_comes_first_when_there_are_too_few() -> None:
-    # node-1 has the room and one of the two cards
+def test_near_gpus_are_used_first_if_too_few() -> None:
+    # node-1 has the capacity and one of the two GPUs
     node = machine("node-0", "node-0", "node-1")
     assert granted(deciding(node), wanting(5, 2)) == (["node-1"], [0, 2])
 
@@ -70,11 +70,11 @@ def test_only_cards_that_would_do_draw_the_pod_to_their_zone() -> None:
     assert granted(deciding(machine("node-0", "node-1"), busy), wanting(2, 1)) == (["node-1"], [1])
 
 
-def test_a_shared_card_near_comes_before_a_fuller_one_elsewhere() -> None:
+def test_near_shared_gpu_precedes_a_fuller_remote_one() -> None:
     busy = a_pod("other").cpu(1).gpu(1, milli=500).running_on("n", CardGrant(0, 500, 20480))
     chosen = deciding(machine("node-0", "node-1"), busy)
     assert granted(chosen, wanting(5, 1, milli=300)) == (["node-1"], [1])
-    # without a zone the fuller card is filled up
+    # without a zone the fuller GPU is filled up
     assert granted(chosen, a_pod("plain").cpu(1).gpu(1, milli=300)) == ([], [0])
 
 
@@ -86,35 +86,35 @@ def test_the_reason_names_the_missing_cards() -> None:
     )
 
 
-# -- where the kubelet aligns cards ------------------------------------------------------------------------------------
+# -- where the kubelet aligns GPUs -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
-def test_cards_and_cpus_follow_the_zone_that_the_kubelet_will_take(policy: str) -> None:
-    # Both zones have a card free. The kubelet, which knows nothing of our CPUs, takes the lower one.
+def test_gpus_and_cpus_follow_the_kubelets_zone(policy: str) -> None:
+    # Both zones have a free GPU. The kubelet, which ignores our CPUs, takes the lower one.
     node = machine("node-0", "node-1").offering(GPU, 2).kubelet("none", policy)
     assert granted(deciding(node), wanting(2, 1).requesting(GPU, 1)) == (["node-0"], [0])
 
 
-def test_cards_that_the_kubelet_would_not_give_keep_the_pod_off() -> None:
-    # Zone 0 has two cards, one is in use: the smallest set of zones for two cards is one, and none has two free.
+def test_gpus_outside_the_kubelets_hint_exclude_the_node() -> None:
+    # Zone 0 has two GPUs, one is in use: the smallest set of zones for two GPUs is one, and none has two free.
     node = machine("node-0", "node-0", "node-1").offering(GPU, 3).kubelet("none", "restricted")
     busy = a_pod("other").cpu(1).gpu(1).running_on("n", CardGrant(0, 1000, 40960))
     plain = a_pod("plain").cpu(1).gpu(2).requesting(GPU, 2)
     assert granted(deciding(node, busy), plain) is None
     assert granted(deciding(node), plain) == ([], [0, 1])
-    # Asked for by annotation alone, cards are not the kubelet's business.
+    # GPUs requested only by annotation are unknown to the kubelet.
     assert granted(deciding(node, busy), a_pod("ours").cpu(1).gpu(2)) == ([], [1, 2])
 
 
 def test_cards_of_another_vendor_are_not_the_kubelets_choice() -> None:
-    # Of the two cards of zone 0 one is asked for; counting both, one zone would have to hold two.
+    # Of the two GPUs of zone 0 one is requested; counting both, one zone would have to hold two.
     cards = (a_card(0, numa_zone="node-0"), a_card(1, "MI250", numa_zone="node-0"), a_card(2, numa_zone="node-1"))
     node = machine().having(gpus=cards).offering(GPU, 2).kubelet("none", "restricted")
     assert granted(deciding(node), a_pod("two").cpu(1).gpu(2, vendor="nvidia").requesting(GPU, 2)) == ([], [0, 2])
 
 
-def test_a_kubelet_that_pins_is_asked_for_cpus_and_cards_together() -> None:
+def test_pinning_kubelet_aligns_cpus_and_gpus_together() -> None:
     node = machine("node-0", "node-1").offering(GPU, 2).kubelet("static", "single-numa-node")
     chosen = deciding(node)
     both = a_pod("new").cpu(5).guaranteed().gpu(1).requesting(GPU, 1)
@@ -122,6 +122,6 @@ def test_a_kubelet_that_pins_is_asked_for_cpus_and_cards_together() -> None:
     assert [card.index for card in outcome.allocation.gpus] == [1]
     assert [(zone.name, zone.cpu_millis) for zone in outcome.allocation.predicted] == [("node-1", 5000)]
     assert outcome.allocation.zones == ()
-    # 4 CPUs are left on node-0 and 1 on node-1, where no card is free: 2 CPUs and a card fit node-0.
+    # 4 CPUs are left on node-0 and 1 on node-1, where no GPU is free: 2 CPUs and a GPU fit node-0.
     assert granted(chosen, a_pod("b").cpu(2).guaranteed().gpu(1).requesting(GPU, 1)) == ([], [0])
     assert granted(chosen, a_pod("c").cpu(3).guaranteed()) is None  # 2 and 1 are left

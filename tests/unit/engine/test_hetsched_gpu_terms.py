@@ -1,4 +1,4 @@
-"""The terms of `hetsched-gpu`, each with its arithmetic, and what they do together."""
+"""The terms of `hetsched-gpu`, each with its arithmetic, and their combination."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_expected_stranded_gpus_are_the_newsvendors_loss() -> None:
     assert stranded(wide, np.array([10.0]), np.array([1.0])).tolist() == pytest.approx([math.log(2) / 10])
 
 
-def test_headroom_sends_each_pod_where_its_ratio_fits() -> None:
+def test_cpu_headroom_matches_pods_to_node_ratios() -> None:
     # Mix: 10 cores per GPU exactly. `short`: 2 GPUs, 15 cores, S = 0.5; `ample`: 2 GPUs, 60 cores, S = 0.
     # 1 GPU + 4 cores: short 1 GPU, 11 cores: S 0, cost -0.5 -> 52.5; ample: cost 0 -> 50
     # 1 GPU + 12 cores: short 1 GPU, 3 cores: S 0.7, cost 0.2 -> 49;  ample: 50
@@ -93,7 +93,7 @@ def test_headroom_sends_each_pod_where_its_ratio_fits() -> None:
     assert heavy == {"short": pytest.approx(49), "ample": pytest.approx(50)}
 
 
-def test_where_no_card_is_at_stake_the_fuller_node_is_tighter() -> None:
+def test_cpu_pods_prefer_the_fuller_node() -> None:
     fleet = [a_node("full").cpu(20), a_node("roomy").cpu(60), a_node("cards").cpu(99).gpus(1)]
     state = cluster(fleet)
     state.use_mix(mix_of([built(a_pod("m").cpu(10).gpu(1))]))
@@ -126,7 +126,7 @@ def test_nodes_large_enough_for_few_pods_are_priced_like_a_scarce_model() -> Non
     assert not prices[:, state.row_of["small"]].any()
 
 
-def test_a_rare_model_has_a_price_before_a_pod_asks_for_it() -> None:
+def test_rare_model_is_priced_without_demand() -> None:
     # 1 card of 4 is a T4, 3 are A10: rarity * (1 - 1/3) on the T4, nothing on the most frequent model
     state = cluster([a_node("t").gpus(1, "T4"), a_node("a").gpus(3, "A10")])
     assert prices_of(state) is None
@@ -144,20 +144,20 @@ def test_the_last_quarter_of_the_nodes_of_a_model_is_dearer() -> None:
     assert prices[0].tolist() == pytest.approx([0] * 7 + [1.0])
 
 
-def test_a_pod_without_cards_goes_where_it_takes_the_smallest_share_of_free_cards() -> None:
+def test_cpu_pod_uses_the_smallest_share_of_free_gpus() -> None:
     # 12 of 104 cores beside 2 GPUs: 0.2308 GPUs, 50 - 1.15; 12 of 96 beside 8: 1 GPU, 45; without GPUs 50.
     fleet = [a_node("t").cpu(104).gpus(2), a_node("g").cpu(96).gpus(8), a_node("c").cpu(16)]
     found = scores("gpu-headroom", cluster(fleet), a_pod().cpu(12), {"need": "capacity", "tightness": 0})
     assert found == {"t": pytest.approx(50 - 5 * 24 / 104), "g": pytest.approx(45), "c": 50}
 
 
-def test_it_sits_out_where_no_demand_is_tied_to_a_model() -> None:
+def test_model_price_needs_demand_for_a_model() -> None:
     state = cluster([a_node("t").gpus(1, "T4"), a_node("a").gpus(3, "A10")])
     state.use_mix(mix_of([built(a_pod("p").gpu(1))]))
     assert prices_of(state) is None
 
 
-def test_memory_of_a_card_ties_a_pod_to_the_cards_that_have_it() -> None:
+def test_gpu_memory_request_limits_the_models() -> None:
     # 40 GiB only on the A100, half of all cards; half of the demand asks for it: load 1, price 1 - exp(-1)
     state = cluster([a_node("t").gpus(1, "T4", 15360), a_node("a").gpus(1, "A100-SXM4-40GB", 40960)])
     state.use_mix(mix_of([built(a_pod("p").gpu(1)), built(a_pod("q").gpu(1, memory_mib=40000))]))

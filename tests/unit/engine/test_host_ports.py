@@ -42,8 +42,8 @@ def test_a_pod_without_host_ports_is_not_filtered() -> None:
     assert ask("host-ports", a_pod(), FLEET, [holder("holder", 80)]).skipped
 
 
-def test_a_port_is_free_again_when_its_last_holder_has_gone() -> None:
-    # Two pods on different addresses hold port 80; the port is free on all addresses only when both have gone.
+def test_port_is_free_after_its_last_user_ended() -> None:
+    # Two pods on different addresses hold port 80; the port is free on all addresses only after both have ended.
     running = [holder("one", 80, ip="127.0.0.1"), holder("two", 80, ip="127.0.0.2")]
     deciding = scheduler([a_node("busy")], running)
     asking = a_pod().host_port(80).build()

@@ -1,4 +1,4 @@
-"""ihep: the worked numbers of every equation, and what happens where a fact is missing."""
+"""The ihep plugin: the worked numbers of every equation, and missing facts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scored(pod: Any = WANTED, nodes: Any = PAIR, running: Any = (), **params: An
 def test_equation_2_the_quality_of_a_card() -> None:
     # X: (.93333 + 1 + .86792) / 3 = .93375;  Y: (1 + .35556 + 1) / 3 = .78519
     assert pytest.approx((0.93375, 0.78519), abs=5e-6) == (S_CARD_X, S_CARD_Y)
-    # One of four cards is asked for and nothing else: similarity (1/4 + 0 + 0 + 0 + 0) / 5 = .05 on both.
+    # One of four GPUs is requested and nothing else: similarity (1/4 + 0 + 0 + 0 + 0) / 5 = .05 on both.
     found = scored(a_pod().cpu(0).memory("0").gpu(1))
     assert found == pytest.approx({"x": 50 * (S_CARD_X + 0.05), "y": 50 * (S_CARD_Y + 0.05)})
 
@@ -82,7 +82,7 @@ def test_a_full_cpu_node_still_outranks_an_empty_gpu_node() -> None:
     assert found == pytest.approx({"cpu": 50, "gpu": 43.36}, abs=0.005)
 
 
-def test_scores_are_not_rounded_where_a_rounded_tie_would_take_the_gpu_node() -> None:
+def test_scores_are_not_rounded() -> None:
     # a = 1/3: CPU node with S = 0 -> 33.33; GPU node with S = 99.9 -> 33.3. As whole numbers both are 33.
     nodes = [
         a_node("a-gpu").cpu(1000).memory("1000Gi").gpus(1),
@@ -103,7 +103,7 @@ def test_without_one_of_the_classes_the_free_share_alone_counts() -> None:
     assert scored(pod, [a_node("g").cpu(4).memory("4Gi").gpus(1)]) == {"g": 75}
 
 
-def test_the_class_ratio_counts_nodes_that_take_pods() -> None:
+def test_class_ratio_counts_schedulable_nodes() -> None:
     # Control plane, cordoned and not-ready nodes do not count: a = 1/2, S = 0 on the full CPU node -> 50.
     nodes = [
         a_node("cpu").cpu(1).memory("1Gi"),
@@ -124,7 +124,7 @@ def test_resource_that_does_not_fit_or_is_absent_adds_nothing() -> None:
 
 
 def test_the_table_knows_cards_that_their_node_only_names() -> None:
-    # Compute capability, bandwidth and clock of a T4 are in the table; of the other card nothing is known: 0.
+    # Compute capability, bandwidth and clock of a T4 are in the table; the other GPU is unknown: 0.
     bare = [a_node(name).gpus(1, model, None) for name, model in (("t4", "Tesla-T4"), ("x", "unheard-of"))]
     found = scored(a_pod().cpu(0).memory("0").gpu(1), bare)
     assert found["t4"] - found["x"] == pytest.approx(50 * 1)
@@ -158,12 +158,12 @@ def test_compute_may_be_flops_or_cores() -> None:
     assert flops["x"] > by_capability["x"]
 
 
-# Cards of models that nobody knows, whose nodes state every fact: 7.0 and 7.5 TFLOPS.
+# GPUs of unknown models, whose nodes state every fact: 7.0 and 7.5 TFLOPS.
 NAMED_X, NAMED_Y = {**X, "model": "X", "fp32_tflops": 7.0}, {**Y, "model": "Y", "fp32_tflops": 7.5}
 
 
 def test_declared_flops_replace_a_missing_model_capability() -> None:
-    """Cards of unknown models are compared by the FP32 TFLOPS that their nodes state, as in the worked numbers."""
+    """GPUs of unknown models are compared by the FP32 TFLOPS that their nodes state, as in the worked numbers."""
     # X: ((7.0 / 7.5 + 1 + 1380 / 1590) / 3 + .358125) / 2 = (.93375 + .358125) / 2 = .6459
     # Y: ((1 + 320 / 900 + 1) / 3 + .53625) / 2 = (.78519 + .53625) / 2 = .6607
     fleet = [gpu_node("x", **NAMED_X), gpu_node("y", **NAMED_Y)]
@@ -180,8 +180,8 @@ def test_flops_of_the_table_replace_a_missing_capability() -> None:
 
 
 def test_capability_of_one_model_excludes_tflops_of_others() -> None:
-    """Where any card's capability is known, TFLOPS of another card say nothing: the two are different scales."""
-    # Compute of the unknown card stays 0, though 99 TFLOPS are stated: (0 + 1 + 1380 / 1590) / 3 beside Y's .78519.
+    """If the capability of any GPU is known, TFLOPS of another GPU are not used: the two are different scales."""
+    # Compute of the unknown GPU stays 0, although 99 TFLOPS are stated: (0 + 1 + 1380 / 1590) / 3, and Y's .78519.
     fleet = [gpu_node("x", **{**NAMED_X, "fp32_tflops": 99.0}), gpu_node("y", **Y)]
     small = a_pod().cpu(0).memory("0").gpu(1)
     assert scored(small, fleet) == pytest.approx(
@@ -189,7 +189,7 @@ def test_capability_of_one_model_excludes_tflops_of_others() -> None:
     )
 
 
-def test_it_may_score_one_class_of_pods_only() -> None:
+def test_scoring_can_be_limited_to_one_class() -> None:
     assert score("ihep", a_pod(), PAIR, params={"pods": "gpu"}) is None
     assert score("ihep", WANTED, PAIR, params={"pods": "cpu"}) is None
     assert score("ihep", a_pod(), PAIR, params={"pods": "cpu"}) is not None
@@ -202,6 +202,6 @@ def test_unknown_cores_leave_that_dimension_out() -> None:
     assert scored(asked, [node]) == pytest.approx({"n": 50 * (0.5 + 1 + 0.2 + 0.2) / 4})
 
 
-def test_the_policy_takes_the_tightest_good_card() -> None:
+def test_policy_selects_the_tightest_matching_gpu() -> None:
     assert scheduler(PAIR, policy="ihep").schedule(WANTED.build()).node == "y"
     assert scheduler(PAIR, policy=policy_of("gpu-fit", "least-allocated")).schedule(WANTED.build()).node == "x"

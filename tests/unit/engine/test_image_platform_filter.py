@@ -1,4 +1,4 @@
-"""The isa-match plugin: nodes on which all images of a pod have something that runs."""
+"""The isa-match plugin: nodes that can run a platform of every image of a pod."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_only_nodes_of_an_architecture_of_every_image(images: list[tuple[str, ..
     assert ask("isa-match", a_pod().images(*images), FLEET).feasible == nodes
 
 
-def test_a_pod_that_states_nothing_runs_as_any_does() -> None:
+def test_pod_without_images_is_unrestricted() -> None:
     found = scheduler(FLEET, policy=policy_of("isa-match")).schedule(a_pod().images(("linux/riscv64",)).build())
     assert found.node == "riscv"
     assert found.allocation.isa is not None
@@ -91,15 +91,13 @@ def test_a_stated_need_and_the_images_both_hold() -> None:
         ({}, ("linux/riscv64",), False),  # emulation only where the pod allows it
         ({"emulated": "rv64gc"}, ("linux/arm64",), False),
         ({"emulated": "rv64gc"}, ("linux/riscv64/rva23u64",), False),
-        ({"cross": "rv64gc"}, ("linux/riscv64",), False),  # a toolchain compiles for it, and runs nothing of it
+        ({"cross": "rv64gc"}, ("linux/riscv64",), False),  # a toolchain compiles for it, and runs none of it
         ({"cross": "rv64gc"}, ("linux/amd64",), True),
         ({"qemu": "rv64gc"}, ("linux/amd64",), True),  # by the toolchain
-        ({"emulated": "rv64gc"}, ("linux/amd64",), False),  # nothing in it to emulate
+        ({"emulated": "rv64gc"}, ("linux/amd64",), False),  # nothing to emulate
     ],
 )
-def test_an_emulator_runs_the_images_where_the_pod_allows_it(
-    wish: dict[str, Any], images: tuple[str, ...], fits: bool
-) -> None:
+def test_emulator_runs_images_if_the_pod_allows_it(wish: dict[str, Any], images: tuple[str, ...], fits: bool) -> None:
     pod = a_pod().isa(**wish).images(images) if wish else a_pod().images(images)
     node = a_node("n").isa("x86-64-v3", emulated=("rv64gcb",), cross=("rv64gcb",))
     assert ask("isa-match", pod, [node]).fits == {"n": fits}
@@ -129,7 +127,7 @@ def test_rejected_pod_has_queueing_hints(images: list[Any], params: dict[str, An
     assert active("isa-match", params).instance.waits(request) == text
 
 
-def test_a_node_of_which_nothing_is_known_is_no_no() -> None:
+def test_unknown_node_is_not_ruled_out() -> None:
     silent = a_node("silent").isa(None)
     (refusal,) = ask("isa-match", a_pod().images(("linux/amd64",)), [silent]).reasons["silent"]
     assert (refusal.code, refusal.unknown) == ("ImagePlatformUnknown", True)

@@ -1,4 +1,4 @@
-"""What the evaluator keeps and brings up to date row by row equals looking at everything again, bit for bit."""
+"""The incremental evaluation, updated row by row, equals a full evaluation, bit for bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEPS = st.lists(
 
 
 def assert_equal_to_a_full_sweep(deciding: Scheduler, pods: list[PodSpec]) -> None:
-    """Compare with a ledger that was built just now and has nothing to bring up to date."""
+    """Compare with a new ledger, which has nothing to update."""
     full = rebuilt(deciding.state)
     for pod in pods:
         kept, total = deciding.evaluator.evaluate(deciding.state.compile(pod))
@@ -39,7 +39,7 @@ def assert_equal_to_a_full_sweep(deciding: Scheduler, pods: list[PodSpec]) -> No
 
 
 def live(deciding: Scheduler, pods: list[PodSpec], steps: list[tuple[str, int]]) -> None:
-    """Take random steps, comparing a few shapes after each, so that the others lag behind by several rows."""
+    """Take random steps and compare a few shapes after each, so that the others lag behind by several rows."""
     state = deciding.state
     state.use_mix(mix_of(pods))
     for position, (step, pick) in enumerate(steps):
@@ -96,11 +96,11 @@ def test_a_copy_decides_like_its_original(
         assert (mine.node, mine.score, mine.allocation) == (theirs.node, theirs.score, theirs.allocation)
 
 
-def test_only_the_rows_that_changed_are_looked_at_again() -> None:
+def test_only_changed_rows_are_evaluated() -> None:
     deciding = scheduler([a_node(f"n{i}") for i in range(20)], policy=policy_of("resource-fit", "least-allocated"))
     request = deciding.state.compile(built(a_pod()))
     evaluation, _ = deciding.evaluator.evaluate(request)
-    evaluation.total[:] = -7.0  # what is not looked at again stays as it is
+    evaluation.total[:] = -7.0  # rows without an evaluation stay unchanged
     deciding.state.assume(request, 3)
     _, total = deciding.evaluator.evaluate(deciding.state.compile(built(a_pod("next"))))
     assert np.flatnonzero(total != -7.0).tolist() == [3]

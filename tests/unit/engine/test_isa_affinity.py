@@ -1,4 +1,4 @@
-"""isa-affinity: affinity, then how many share the set, then use, then name; each only where all before are equal."""
+"""isa-affinity: affinity, then the number of nodes with the set, then use, then name, each as a tie-breaker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chosen(pod: PodBuilder, nodes: list[NodeBuilder], running: list[PodBuilder] 
     return scheduler(nodes, running or [], policy=ORDER).schedule(pod.build()).node
 
 
-def test_the_closest_set_wins_however_full_its_node_is_and_however_rare() -> None:
+def test_closest_set_wins_regardless_of_use_and_rarity() -> None:
     # RV64IMF: 3/4 on RV64IMFD, 3/5 on RV64IMFDV.
     exact, wide = node("exact", "RV64IMFD"), [node(f"wide-{i}", "RV64IMFDV") for i in range(3)]
     assert chosen(a_pod().isa("RV64IMF").cpu("100m"), [exact, *wide], [load(exact, 80)]) == "exact"
@@ -43,7 +43,7 @@ def test_of_equal_affinities_the_set_that_most_candidates_share_wins() -> None:
     assert chosen(a_pod().isa("RV64IMF"), nodes, [load(one, 50) for one in nodes[2:]]) == "d-0"
 
 
-def test_only_candidates_with_room_are_counted() -> None:
+def test_only_feasible_candidates_are_counted() -> None:
     # Of three RV64IMFD nodes two are full: one is left against two RV64IMFC.
     nodes = [node(f"c-{i}", "RV64IMFC") for i in range(2)] + [node(f"d-{i}", "RV64IMFD") for i in range(3)]
     assert chosen(a_pod().isa("RV64IMF"), nodes, [load(one, 100) for one in nodes[3:]]) == "c-0"
@@ -64,7 +64,7 @@ def test_use_is_the_mean_of_cpu_and_memory_and_counts_as_full_without_capacity()
 
 
 def test_letters_are_counted_as_published_and_items_as_the_lattice_has_them() -> None:
-    # Letters: IMAFDC of IMAFDCV is 6/7, and of IMAFDC_ZBA_ZBB 6/8. Items alike: the lattice leaves out what is implied.
+    # Letters: IMAFDC of IMAFDCV is 6/7, and of IMAFDC_ZBA_ZBB 6/8. Items are equal: the lattice omits implied ones.
     nodes = [node("v", "RV64IMAFDCV"), node("zb", "RV64IMAFDC_ZBA_ZBB")]
     for mode in ("paper", "lattice"):
         raw = score("isa-affinity", a_pod().isa("RV64IMAFDC"), nodes, params={"mode": mode})
@@ -91,7 +91,7 @@ def test_one_candidate_scores_full_and_unlabelled_pods_are_left_to_others() -> N
 
 
 def test_alone_leaves_out_every_other_score_and_together_does_not() -> None:
-    # Spread alone would take the empty wide node; affinity takes the exact one, which is nearly full.
+    # Spread alone would select the empty wide node; affinity selects the exact one, which is nearly full.
     exact, wide = node("exact", "RV64IMFD"), node("wide", "RV64IMFDV")
     pod, full = a_pod().isa("RV64IMF").cpu("100m").memory("100Mi"), [load(exact, 90)]
     heavy = PluginUse("least-allocated", weight=1000)

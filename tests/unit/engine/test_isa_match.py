@@ -1,4 +1,4 @@
-"""The isa-match plugin: native, emulated, unknown, and what is missing."""
+"""The isa-match plugin: native, emulated, unknown, and missing features."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SILENT = a_node("silent").isa(None)
 FLEET = [VECTOR, PLAIN, X86, SILENT]
 
 
-def test_a_node_fits_when_it_has_every_feature_asked_for() -> None:
+def test_node_with_every_requested_feature_fits() -> None:
     assert ask("isa-match", a_pod().isa("rv64gc"), FLEET).feasible == ["plain", "vector"]
     assert ask("isa-match", a_pod().isa("rv64gcv"), FLEET).feasible == ["vector"]
     assert ask("isa-match", a_pod().isa("x86-64-v2"), FLEET).feasible == ["x86"]
@@ -33,7 +33,7 @@ def test_unreported_instruction_set_is_unknown_not_a_mismatch() -> None:
 
 
 def test_extensions_beyond_a_lower_bound_are_unknown() -> None:
-    # An architecture label says amd64 and no more: level 3 may well be there, riscv cannot.
+    # An architecture label only means amd64: level 3 may be there, riscv cannot.
     bound = a_node("n").having(isa=IsaReport(native="amd64", complete=False))
     assert ask("isa-match", a_pod().isa("amd64"), [bound]).feasible == ["n"]
     assert ask("isa-match", a_pod().isa("x86-64-v3"), [bound]).codes("n") == ["IsaUnknown"]
@@ -53,7 +53,7 @@ def test_extensions_beyond_a_lower_bound_are_unknown() -> None:
         ({}, {"emulated": ("rv64gc",)}, False),  # emulation only where the pod allows it
     ],
 )
-def test_emulation_counts_where_the_pod_allows_its_kind(
+def test_emulation_is_used_if_the_pod_allows_it(
     demand: dict[str, str], offer: dict[str, tuple[str, ...]], fits: bool
 ) -> None:
     asking = a_pod().isa("" if demand else "rv64gc", **demand)
@@ -66,10 +66,11 @@ def test_emulation_counts_where_the_pod_allows_its_kind(
         ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("rv64gc",)}, "what it emulates lacks v"),
         ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("arm64", "rv64i", "rv64gc")}, "lacks v"),
         ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("arm64",)}, ""),
-        ({"native": "rv64gcv"}, {"emulated": ("rv64gc",)}, ""),  # it may not be emulated, so no emulator is at fault
+        # it may not be emulated, so the reason is not the emulator
+        ({"native": "rv64gcv"}, {"emulated": ("rv64gc",)}, ""),
     ],
 )
-def test_an_emulator_that_lacks_something_is_named_with_it(
+def test_insufficient_emulator_is_named_with_the_missing_feature(
     demand: dict[str, str], offer: dict[str, tuple[str, ...]], said: str
 ) -> None:
     (refusal,) = ask("isa-match", a_pod().isa(**demand), [a_node("n").isa("x86-64-v3", **offer)]).reasons["n"]
@@ -77,7 +78,7 @@ def test_an_emulator_that_lacks_something_is_named_with_it(
     assert refusal.message.endswith(said or "is needed")
 
 
-def test_native_outranks_emulated_and_the_grant_says_which() -> None:
+def test_native_precedes_emulated_and_is_recorded() -> None:
     helper = a_node("helper").isa("x86-64-v3", emulated=("rv64gc",))
     asking = a_pod().isa("rv64gc", emulated="rv64gc")
     assert score("isa-match", asking, [helper, PLAIN]) == {"helper": 0, "plain": 100}
@@ -90,12 +91,12 @@ def test_native_outranks_emulated_and_the_grant_says_which() -> None:
     assert (alone.allocation.isa.mode, alone.allocation.isa.offered) == ("emulated", "rv64gc")
 
 
-def test_a_pod_that_asks_for_nothing_may_run_anywhere() -> None:
+def test_pod_without_a_requirement_fits_every_node() -> None:
     assert ask("isa-match", a_pod(), FLEET).skipped
     outcome = scheduler([SILENT], policy=policy_of("isa-match")).schedule(a_pod().build())
     assert outcome.allocation.isa is not None
     assert outcome.allocation.isa.mode == "any"
 
 
-def test_without_allowed_emulation_there_is_nothing_to_score() -> None:
+def test_no_score_without_allowed_emulation() -> None:
     assert score("isa-match", a_pod().isa("rv64gc"), FLEET) is None

@@ -1,4 +1,4 @@
-"""isa-scarcity: what few nodes could stand in for is kept for the pods that need it."""
+"""isa-scarcity: features that few nodes provide are kept for the pods that need them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def scored(measure: str, need: str, fleet: list[NodeBuilder] = FLEET) -> dict[st
 
 
 def test_share_counts_the_replacements_among_capable_nodes() -> None:
-    # All 10 run rv64gc. Stand-ins: gc 10, zb 3 + 1, v 1 + 1, wide 1.
+    # All 10 run rv64gc. Substitutes: gc 10, zb 3 + 1, v 1 + 1, wide 1.
     assert scored("share", "rv64gc") == {"gc-0": 100, "zb-0": 40, "v": 20, "wide": 10}
-    # Of 4 that run zba and zbb, all stand in for a zb node, 1 for the wide one.
+    # Of 4 that run zba and zbb, all can replace a zb node, 1 the wide one.
     found = scored("share", "rv64gc_zba_zbb")
     assert (found["zb-0"], found["wide"]) == (100, 25)
 
@@ -40,12 +40,12 @@ def test_the_log_counts_the_surplus_in_bits() -> None:
     assert found["zb-0"] == 100 * math.log(4) / math.log(10)
 
 
-def test_the_ratio_counts_items_instead_and_takes_a_rare_vector_node_for_closer() -> None:
+def test_affinity_ratio_would_prefer_a_rare_vector_node() -> None:
     # 6 items of 7 on v, of 8 on zb, of 10 on wide: the ratio would rather fill the only vector node.
     assert scored("ratio", "rv64gc") == pytest.approx({"gc-0": 100, "zb-0": 75, "v": 85.71, "wide": 60}, abs=0.01)
 
 
-def test_a_pod_that_needs_the_rare_node_finds_it_unpriced() -> None:
+def test_rare_node_costs_nothing_for_pods_that_need_it() -> None:
     assert scored("log", "rv64gcv_zba_zbb_zbs")["wide"] == 100
     assert scored("share", "rv64gcv_zba_zbb_zbs")["wide"] == 100
 

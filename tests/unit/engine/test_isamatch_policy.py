@@ -1,4 +1,4 @@
-"""The policy isamatch: the QEMU pass, then ARCH, then the ordinary default; and what it says about it."""
+"""The policy isamatch: the QEMU pass, then ARCH, then the ordinary default, and its messages."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def mode_of(outcome: Outcome) -> tuple[str | None, str, str | None]:
     return outcome.node, outcome.allocation.isa.mode, outcome.allocation.isa.offered
 
 
-def test_an_emulator_comes_before_a_native_node() -> None:
+def test_emulator_precedes_a_native_node() -> None:
     # Affinity 4/5 by QEMU against 4/4 by ARCH: the pass decides before the affinity.
     both = a_pod().isa("RV64IMFD", qemu="RV64IMFD")
     assert mode_of(placed(both, EMULATOR, NATIVE)) == ("emulator", "emulated", "RV64IMFDV")
 
 
-def test_without_an_emulator_with_room_arch_decides() -> None:
+def test_arch_decides_without_a_free_emulator() -> None:
     both = a_pod().isa("RV64IMFD", qemu="RV64IMFD")
     assert mode_of(placed(both, X86, NATIVE)) == ("native", "native", "RV64IMFD")
     assert mode_of(placed(both.cpu(2), EMULATOR.cpu(1), NATIVE)) == ("native", "native", "RV64IMFD")
@@ -43,7 +43,7 @@ def test_native_placement_is_not_called_emulated() -> None:
     assert mode_of(placed(a_pod().isa(qemu="RV64IMFD"), native_too)) == ("n", "native", "RV64IMFDV")
 
 
-def test_a_qemu_pod_without_arch_waits_where_nothing_emulates_and_says_why() -> None:
+def test_qemu_pod_without_arch_is_pending_without_an_emulator() -> None:
     alone = a_pod().isa(qemu="RV64IMFD")
     answer = ask("isa-match", alone, [NATIVE, X86], params=QEMU_FIRST)
     assert answer.feasible == []
@@ -55,7 +55,7 @@ def test_a_qemu_pod_without_arch_waits_where_nothing_emulates_and_says_why() -> 
     assert ask("isa-match", alone, [NATIVE, X86]).feasible == ["native"]
 
 
-def test_a_pod_without_labels_goes_where_the_default_would_put_it() -> None:
+def test_pod_without_labels_uses_the_default_policy() -> None:
     nodes = [a_node("a").isa("RV64IMFD"), a_node("b").isa("X86"), a_node("c").isa("ARM64")]
     running = [a_pod("one").running_on("a"), a_pod("two").running_on("b")]
     picks = [scheduler(nodes, running, policy=p).schedule(a_pod().build()).node for p in ("isamatch", "default-kube")]
@@ -63,7 +63,7 @@ def test_a_pod_without_labels_goes_where_the_default_would_put_it() -> None:
 
 
 def test_other_architectures_match_by_label_or_name() -> None:
-    # ARM is part of ARM64, as published; amd64 is no part of X86 and is the same machine.
+    # ARM is part of ARM64, as published; amd64 is not part of X86, although it is the same machine.
     fleet = [a_node("arm").isa("ARM64"), a_node("x86").isa("X86")]
     assert ask("isa-match", a_pod().isa("ARM64"), fleet, params=QEMU_FIRST).feasible == ["arm"]
     assert ask("isa-match", a_pod().isa("amd64"), fleet, params=QEMU_FIRST).feasible == ["x86"]
@@ -71,7 +71,7 @@ def test_other_architectures_match_by_label_or_name() -> None:
 
 
 def test_letters_and_the_lattice_differ_where_an_extension_implies_another() -> None:
-    # V implies D today; the publication's letters do not know it.
+    # V implies D today; the publication's letters do not contain that.
     vector = a_node("vector").isa("RV64IMV")
     assert ask("isa-match", a_pod().isa("RV64IMFD"), [vector]).feasible == ["vector"]
     answer = ask("isa-match", a_pod().isa("RV64IMFD"), [vector], params=QEMU_FIRST)
@@ -83,7 +83,7 @@ def test_widths_must_be_equal_though_the_publication_compares_letters_only() -> 
     assert answer.codes("n") == ["IsaArchMismatch"]
 
 
-def test_profiles_are_asked_of_the_lattice() -> None:
+def test_profiles_use_the_lattice() -> None:
     fleet = [a_node("plain").isa("rv64gc"), a_node("profile").isa("rva22u64_v")]
     assert ask("isa-match", a_pod().isa("rva22u64"), fleet, params=QEMU_FIRST).feasible == ["profile"]
     assert ask("isa-match", a_pod().isa("RV64IMFD"), fleet, params=QEMU_FIRST).feasible == ["plain", "profile"]

@@ -1,4 +1,4 @@
-"""Whole cycles on nodes whose kubelet pins: nobody is sent where the kubelet would reject them."""
+"""Whole cycles on nodes with pinning kubelets: no pod goes to a node whose kubelet would reject it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_predicted_rejection_has_a_reason() -> None:
     chosen = deciding(pinning("n", "restricted"))
     for name in ("a", "b"):
         assert chosen.schedule(whole(name, 3).build()).node == "n"
-    # 1 + 1 CPUs are left: two fit the node, and no zone.
+    # 1 + 1 CPUs are left: two fit the node, but no zone.
     diagnosis = diagnose(chosen, whole("c", 2).build())
     (reason,) = diagnosis.reasons
     assert (reason.code, diagnosis.verdict) == ("TopologyAffinityPredicted", Verdict.NOT_NOW)
@@ -49,7 +49,7 @@ def test_only_nodes_with_an_accepting_kubelet_are_feasible() -> None:
     assert ask("numa-fit", whole("wide", 6), nodes, running).feasible == ["d"]
 
 
-def test_a_pod_that_no_kubelet_would_ever_take_never_fits() -> None:
+def test_pod_rejected_by_every_empty_node_never_fits() -> None:
     chosen = deciding(pinning("n", "single-numa-node", "pod"))
     assert diagnose(chosen, whole("a", 5).build()).verdict is Verdict.NEVER_FITS
 
@@ -61,14 +61,14 @@ def test_pods_that_own_no_cpus_are_not_concerned() -> None:
 
 
 def test_too_few_cpus_for_exclusive_use() -> None:
-    # Allocatable says 8, but the kubelet keeps 4 for itself.
+    # Allocatable is 8, but the kubelet reserves 4.
     node = a_node("n").cpu(8).zone("node-0", "0-7", cpu="8").kubelet("static", "none", reserved="0-3")
     (reason,) = diagnose(deciding(node), whole("a", 5).build()).reasons
     assert reason.code == "KubeletCpusInsufficient"
     assert deciding(node).schedule(whole("b", 4).build()).node == "n"
 
 
-def test_another_node_is_taken_instead() -> None:
+def test_another_node_is_selected() -> None:
     chosen = deciding(pinning("a", "single-numa-node"), pinning("b", "best-effort"))
     assert chosen.schedule(whole("wide", 6).build()).node == "b"
 
@@ -76,7 +76,7 @@ def test_another_node_is_taken_instead() -> None:
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
 @pytest.mark.parametrize("scope", ["container", "pod"])
 def test_placed_pods_are_admitted_in_order(policy: str, scope: str) -> None:
-    """Replay every placement on a kubelet of its own, which knows only its CPUs."""
+    """Replay every placement on a separate kubelet model, which has only its CPUs."""
     chosen = deciding(*(pinning(f"n{i}", policy, scope) for i in range(3)))
     free = {f"n{i}": (4, 4) for i in range(3)}
     placed = 0

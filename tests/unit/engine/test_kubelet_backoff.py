@@ -1,4 +1,4 @@
-"""A node whose kubelet refused an owner's pods is left alone, then tried with one pod; other owners go there."""
+"""Back-off of a node whose kubelet rejected an owner's pods: skipped, then tried with one pod; others go there."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def of(owner: str, name: str) -> PodSpec:
 
 
 def on(*names: str, **nodes: NodeRejections) -> Scheduler:
-    """Return a scheduler on nodes of 8 CPUs, some of which refused pods of `red`."""
+    """Return a scheduler on nodes of 8 CPUs, some of which rejected pods of `red`."""
     state = cluster(a_node(name).cpu(8) for name in names)
     state.avoided = {"red": Avoided(nodes)}
     return Scheduler(state, POLICY, evicts=True)
 
 
-def test_an_owner_keeps_off_a_node_that_rests_and_others_do_not() -> None:
+def test_backoff_excludes_the_node_for_its_owner_only() -> None:
     scheduler = on("n1", "n2", n1=RESTS)
     assert scheduler.schedule(of("red", "a")).node == "n2"
     assert scheduler.schedule(of("blue", "b")).node == "n1"
@@ -49,7 +49,7 @@ def test_rejection_has_kubelet_reason_and_end_of_the_backoff() -> None:
     assert "kubelet of n1 refused 2 pods of this owner: TopologyAffinityError; tried again at 10:31" in found.summary
 
 
-def test_after_the_back_off_one_pod_is_tried_and_the_next_one_once_it_runs() -> None:
+def test_one_pod_is_tried_after_the_backoff_and_the_next_once_it_runs() -> None:
     scheduler = on("n1", n1=TRIED)
     assert scheduler.schedule(of("red", "a")).node == "n1"
     assert scheduler.schedule(of("red", "b")).node is None
@@ -88,7 +88,7 @@ def test_no_pod_is_evicted_from_a_rejecting_node() -> None:
     assert list(state.bookings) == ["default/low"]
 
 
-def test_a_batch_keeps_off_as_one_pod_after_the_other_does() -> None:
+def test_batch_respects_the_backoff_like_single_pods() -> None:
     pods = [of(owner, f"{owner}-{n}") for n in range(6) for owner in ("red", "blue")]
     single, batched = on("n1", "n2", n1=TRIED, n2=RESTS), on("n1", "n2", n1=TRIED, n2=RESTS)
     expected = [single.schedule(pod).node for pod in pods]
@@ -100,7 +100,7 @@ def test_a_batch_keeps_off_as_one_pod_after_the_other_does() -> None:
 
 
 @pytest.mark.parametrize("avoided", [{}, {"red": Avoided({"n1": RESTS})}])
-def test_capacity_and_digest_do_not_know_of_it(avoided: dict[str, Avoided]) -> None:
+def test_backoff_does_not_change_capacity_and_digest(avoided: dict[str, Avoided]) -> None:
     scheduler = on("n1", "n2")
     before = scheduler.state.digest()
     scheduler.state.avoided = avoided
@@ -108,7 +108,7 @@ def test_capacity_and_digest_do_not_know_of_it(avoided: dict[str, Avoided]) -> N
     assert (scheduler.state.digest(), answer.placements[0].node) == (before, "n1")
 
 
-def test_a_policy_that_lists_the_plugin_has_it_once() -> None:
+def test_plugin_is_not_added_twice() -> None:
     names = [plugin.name for plugin in compile_policy(BUILTIN["hetsched"], REGISTRY, implied=IMPLIED).plugins]
     assert names.count("admission") == 1
     assert compile_policy(BUILTIN["hetsched"], REGISTRY).spec == BUILTIN["hetsched"]

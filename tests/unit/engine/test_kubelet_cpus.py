@@ -1,4 +1,4 @@
-"""Which CPUs a static CPU manager takes, worked out by hand for small machines."""
+"""CPUs that a static CPU manager takes, worked out by hand for small machines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def taken(topology: Topology, count: int, busy: tuple[int, ...] = (), strategy: 
     return None if found is None else topology.ids(found)
 
 
-def test_more_zones_than_sockets_are_taken_socket_first() -> None:
+def test_sockets_come_first_with_more_zones_than_sockets() -> None:
     # 2 sockets of 2 zones of 2 CPUs: 0-1, 2-3 | 4-5, 6-7. CPU 0 is busy: socket 0 has 3 free, socket 1 has 4.
     # 4 CPUs: socket 1 is whole and fits. By zones alone the first whole zones would be 1 and 2: 2-3,4-5.
     assert taken(machine(2, 2, 2), 4, (0,)) == [4, 5, 6, 7]
@@ -38,7 +38,7 @@ def test_more_zones_than_sockets_are_taken_socket_first() -> None:
     assert taken(machine(2, 2, 2), 1, (0, 4, 6)) == [5]
 
 
-def test_one_zone_a_socket_is_taken_zone_first() -> None:
+def test_zones_come_first_with_one_zone_per_socket() -> None:
     # 2 zones of 2 cores of 2 threads: cores (0,4) (1,5) | (2,6) (3,7). 4 CPUs: zone 0 whole.
     assert taken(machine(2, 1, 2, 2), 4) == [0, 1, 4, 5]
     # 0 and 4 are busy: zone 0 has 2 left, zone 1 has 4: a whole zone fits first.
@@ -53,13 +53,13 @@ def test_whole_cores_come_before_broken_ones() -> None:
     assert taken(machine(1, 1, 4, 2), 1, (4,)) == [0]
 
 
-def test_a_cache_group_is_filled_first_where_it_is_preferred() -> None:
+def test_preferred_cache_group_is_filled_first() -> None:
     # One zone of 8 single-threaded cores in 2 cache groups: 0-3, 4-7. CPU 0 is busy.
     topology, by_cache = machine(1, 1, 8, 1, 2), Strategy(by_cache=True)
     # 4 CPUs: group 1 is whole. Without the option the lowest cores are taken: 1-4.
     assert taken(topology, 4, (0,), by_cache) == [4, 5, 6, 7]
     assert taken(topology, 4, (0,)) == [1, 2, 3, 4]
-    # 3 CPUs fit into what is left of group 0, which has fewer free. 5 CPUs: group 1 whole, and 1 of group 0.
+    # 3 CPUs fit into the rest of group 0, which has fewer free. 5 CPUs: group 1 whole, and 1 of group 0.
     assert taken(topology, 3, (0,), by_cache) == [1, 2, 3]
     assert taken(topology, 5, (0,), by_cache) == [1, 4, 5, 6, 7]
 
@@ -76,11 +76,11 @@ def test_cpus_are_distributed_over_the_fewest_zones_that_are_needed() -> None:
     assert taken(topology, 5, (7,), spread) == [0, 1, 2, 4, 5]
 
 
-def test_whole_cores_are_distributed_where_only_these_are_given() -> None:
+def test_full_pcpus_only_distributes_whole_cores() -> None:
     # 2 zones of 2 cores of 2 threads: (0,4) (1,5) | (2,6) (3,7). 6 CPUs are 3 cores: 1 + 1, and one more.
     topology = machine(2, 1, 2, 2)
     assert taken(topology, 6, (), Strategy(group=2)) == [0, 1, 2, 4, 5, 6]
-    # 3 CPUs cannot be given in groups of 2, so they are packed.
+    # 3 CPUs cannot be taken in groups of 2, so they are packed.
     assert taken(topology, 3, (), Strategy(group=2)) == [0, 1, 4]
 
 
@@ -89,15 +89,15 @@ def test_threads_are_spread_over_cores_by_id() -> None:
     assert taken(machine(1, 1, 4, 2), 3, (), Strategy(spread=True)) == [0, 1, 2]
 
 
-def test_more_than_there_is_is_not_taken() -> None:
+def test_request_above_the_capacity_is_rejected() -> None:
     assert taken(machine(1, 1, 4), 4, (0,)) is None
 
 
-# -- against an oracle that knows the rule only as an order ------------------------------------------------------------
+# -- against an oracle of the rule as a sort order ---------------------------------------------------------------------
 
 
 def oracle(topology: Topology, busy: set[int], count: int) -> set[int]:
-    """Take packed, one part after the other, with sets of ids and no shared state."""
+    """Take packed CPUs, one after the other, with sets of IDs and no shared state."""
     cpus = topology.cpus
     free = {cpu.id for cpu in cpus} - busy
     outer, inner = ("socket", "zone") if len(topology.zones) > len(topology.sockets) else ("zone", "socket")

@@ -1,4 +1,4 @@
-"""What a kubelet has given to pods, as its agent reports it, counts in zones, GPUs and verdicts, and counts once."""
+"""Reported kubelet allocations count once, in zones, GPUs and verdicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.engine.fleet import cluster, policy_of, rebuilt, scheduler
 
 
 def node(*grants: KubeletGrant, policy: str = "restricted", zoned: dict[str, int] | None = None) -> NodeBuilder:
-    """Return a node of two zones of 4 CPUs and a card each, whose kubelet pins."""
+    """Return a node of two zones of 4 CPUs and a GPU each, with a pinning kubelet."""
     made = a_node("n").cpu(8).zone("node-0", "0-3").zone("node-1", "4-7").kubelet("static", policy)
     numa = made.build().numa
     assert isinstance(numa, NumaReport)
@@ -76,17 +76,17 @@ def test_copy_of_a_node_has_no_grants() -> None:
 
 
 def test_a_known_pod_counts_once_and_with_its_real_cpus() -> None:
-    # Predicted were CPUs 0-2; the kubelet gave 4-6. It counts in zone 1 alone.
+    # Predicted were CPUs 0-2; the kubelet chose 4-6. It counts in zone 1 alone.
     held = Allocation(predicted=(ZoneGrant("node-0", "0-2", 3000),), cpu_policy="static")
     pod = whole("p", 3).having(uid="uid-p", node_name="n", allocation=held)
     state = cluster([node(KubeletGrant("uid-p", "4-6"))], [pod])
     assert cells(state, *FREE) == [[4000, 1000], [4, 1], [143]]  # bits 0-3 and 7: 15 + 128
     state.forget("default/p")
-    # Its record of the kubelet is no pod's any more: the kubelet takes the CPUs back before it admits another pod.
+    # The kubelet's record of it has no pod any more: the kubelet releases the CPUs before it admits another pod.
     assert cells(state, *FREE) == [[4000, 4000], [4, 4], [255]]
 
 
-def test_a_pod_that_was_unknown_counts_once_when_it_becomes_known() -> None:
+def test_pod_that_becomes_known_is_counted_once() -> None:
     state = cluster([node(foreign("4-6"))])
     before = cells(state, *FREE)
     pod = whole("p", 3).having(uid="uid-f", node_name="n").build()
@@ -97,7 +97,7 @@ def test_a_pod_that_was_unknown_counts_once_when_it_becomes_known() -> None:
 
 
 def test_a_static_pod_is_known_by_its_name() -> None:
-    # The kubelet's uid of a static pod is not that of its mirror pod.
+    # The kubelet's UID of a static pod is not that of its mirror pod.
     grant = KubeletGrant("hash", "0-1", name="default/p", foreign=True)
     pod = whole("p", 2).having(uid="uid-mirror", node_name="n", preemptible=False)
     assert cells(cluster([node(grant)], [pod]), *FREE) == [[2000, 4000], [2, 4], [252]]
@@ -132,7 +132,7 @@ def test_repeated_facts_keep_free_capacity() -> None:
     state.apply_report(msgspec.structs.replace(report, labels={"a": "b"}))
     assert state.columns.load.tolist() == before
     assert rebuilt(state).columns.load.tolist() == before
-    # The unknown pod ends: what it held is free again, and nothing else changed.
+    # The unknown pod ends: its allocation is free again, and nothing else changed.
     state.apply_report(_without_grants(report))
     assert state.columns.load.tolist() == rebuilt(state).columns.load.tolist()
     assert cells(state, "card_milli_free") == [[1000, 0]]
@@ -152,8 +152,8 @@ def test_devices_of_an_unknown_pod_are_taken_from_their_zone() -> None:
 
 
 def test_a_pod_that_may_leave_gives_its_real_cpus_back() -> None:
-    # By prediction p and r fill zone 0 and s is alone in zone 1. By the kubelet's word p and s are in zone 0, r in zone
-    # 1: of 4 CPUs in one zone only r is in the way.
+    # By prediction p and r fill zone 0 and s is alone in zone 1. By the kubelet's report p and s are in zone 0, r in
+    # zone 1: for 4 CPUs in one zone only r has to leave.
     real = {"p": "0-1", "r": "4-5", "s": "2-3"}
     running = [whole(name, 2).having(uid=name, node_name="n") for name in real]
     made = node(*(KubeletGrant(name, cpus) for name, cpus in real.items()), policy="single-numa-node")

@@ -1,4 +1,4 @@
-"""Options of the CPU manager and the topology manager in the predicted verdict, worked out by hand."""
+"""Options of the CPU manager and the topology manager in the predicted admission, worked out by hand."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def says(
     policy: str, cpus: int, machine: Topology, busy: tuple[int, ...] = (), distances: tuple[Counts, ...] = (),
     numa_nodes: int = 0, **options: bool | int,
 ) -> tuple[str, Counts, Counts, tuple[int, ...]]:  # fmt: skip
-    """Return reason, CPUs by zone, the zones that it is held to, and the CPUs."""
+    """Return reason, CPUs by zone, the zones of the hint, and the CPUs."""
     free = machine.all & ~machine.reserved & ~machine.bits(busy)
     zones = range(len(machine.zones))
     total, left = (tuple((machine.zones[zone] & part).bit_count() for zone in zones) for part in (machine.all, free))
@@ -76,8 +76,8 @@ def test_full_pcpus_only_counts_cores_without_reserved_threads() -> None:
     assert says("none", 4, machine, (2, 3), full_pcpus_only=True) == ("", (4,), (), (4, 5, 6, 7))
 
 
-def test_the_topology_manager_is_asked_before_cores_are_counted() -> None:
-    # 3 CPUs on 2 + 2 free of 4 + 4: no preferred hint, so it is not for the CPU manager to refuse.
+def test_topology_manager_precedes_the_full_core_check() -> None:
+    # 3 CPUs on 2 + 2 free of 4 + 4: no preferred hint, so the CPU manager does not reject it.
     assert says("restricted", 3, topology(2, 2), (0, 1, 4, 5), full_pcpus_only=True)[0] == TOPOLOGY_AFFINITY_ERROR
 
 
@@ -103,7 +103,7 @@ def test_more_numa_nodes_than_allowed_run_without_a_policy() -> None:
     assert says("single-numa-node", 3, topology(2, 1), numa_nodes=9)[0] == ""
 
 
-def test_sixteen_zones_are_modelled_where_one_zone_is_asked() -> None:
+def test_single_numa_node_supports_sixteen_zones() -> None:
     machine = topology(16, 1)
     assert says("single-numa-node", 2, machine, (0, 2), max_allowable_numa_nodes=16)[2] == (2,)
 
@@ -167,10 +167,10 @@ def test_devices_without_a_zone_are_taken_last() -> None:
     assert verdict("restricted", False, machine, asked).reason == TOPOLOGY_AFFINITY_ERROR
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- parsing -----------------------------------------------------------------------------------------------------------
 
 
-def test_options_are_read_as_go_reads_them() -> None:
+def test_options_are_parsed_like_go() -> None:
     found = read_options({"full-pcpus-only": "True", "align-by-socket": "0"}, {"max-allowable-numa-nodes": "16"})
     assert (found.full_pcpus_only, found.align_by_socket, found.max_allowable_numa_nodes) == (True, False, 16)
     assert parse_options("a=1, b=c") == {"a": "1", "b": "c"}
@@ -244,7 +244,7 @@ def deciding(*nodes: NodeBuilder) -> Scheduler:
     return scheduler(nodes, policy=policy_of("resource-fit", "numa-fit"))
 
 
-def test_a_pod_of_odd_cpus_goes_to_the_node_that_would_take_it() -> None:
+def test_pod_with_odd_cpus_goes_to_an_admitting_node() -> None:
     chosen = deciding(pinning("a", full_pcpus_only="true"), pinning("b"))
     assert chosen.schedule(whole("odd", 3).build()).node == "b"
     assert chosen.schedule(whole("even", 2).build()).node == "a"
@@ -259,7 +259,7 @@ def test_an_odd_number_of_cpus_never_fits_whole_cores() -> None:
     )
 
 
-def test_predicted_cpus_are_named_and_not_given_twice() -> None:
+def test_predicted_cpus_are_reserved_once() -> None:
     chosen = deciding(pinning("a"))
     held = [chosen.schedule(whole(name, 3).build()).allocation.predicted for name in ("p", "q")]
     # Cores (0,4) and one thread of core 1; then of zone 0 one CPU is left and zone 1 is whole: core (2,6) and CPU 5.
@@ -269,7 +269,7 @@ def test_predicted_cpus_are_named_and_not_given_twice() -> None:
     ]
 
 
-def test_a_pod_with_a_network_card_is_kept_off_a_node_that_would_reject_it() -> None:
+def test_pod_with_a_network_card_avoids_a_rejecting_node() -> None:
     def node(name: str, *nics: int) -> NodeBuilder:
         made = pinning(name, "single-numa-node").offering("example.com/nic", sum(nics))
         numa = made.build().numa
@@ -285,14 +285,14 @@ def test_a_pod_with_a_network_card_is_kept_off_a_node_that_would_reject_it() -> 
         return whole(name, 3).requesting("example.com/nic", 1).containers(demand)
 
     chosen = deciding(node("a", 0, 2), node("b", 1, 1))
-    assert chosen.schedule(asking("p").build()).node == "a"  # zone 1: 4 CPUs and both cards
-    # On a zone 1 has 1 CPU left, zone 0 no card.
+    assert chosen.schedule(asking("p").build()).node == "a"  # zone 1: 4 CPUs and both GPUs
+    # On a zone 1 has 1 CPU left, zone 0 no GPU.
     assert chosen.schedule(asking("q").build()).node == "b"
     assert chosen.schedule(asking("r").build()).node == "b"
     assert chosen.schedule(asking("s").build()).node is None
 
 
-def test_devices_that_only_zones_list_are_asked_for_without_an_error() -> None:
+def test_devices_listed_only_by_zones_are_supported() -> None:
     # The node's allocatable does not list the resource, its zones do.
     node = pinning("a", "single-numa-node")
     numa = node.build().numa

@@ -1,4 +1,4 @@
-"""The least-allocated plugin: more left is better."""
+"""The least-allocated plugin: more free capacity scores higher."""
 
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import score
@@ -34,7 +34,7 @@ def test_a_resource_that_does_not_fit_scores_0() -> None:
     assert score("least-allocated", a_pod().cpu(9).memory("1Gi"), [a_node("n").cpu(8).memory(GIB_32)]) == {"n": 48}
 
 
-def test_measured_use_takes_the_place_of_requests() -> None:
+def test_measured_use_replaces_requests() -> None:
     # measured: cpu (8 - 3 - 3) / 8 = 25, memory (32 - 8 - 4) / 32 = 62.5 -> 62: floor(87 / 2) = 43
     # unmeasured: cpu (8 - 1 booked - 1 asked) / 8 = 75, memory (32 - 1 - 1) / 32 = 93.75 -> 93: 84
     asking = a_pod().cpu(1).memory("1Gi").expecting(cpu="3", memory="4Gi")

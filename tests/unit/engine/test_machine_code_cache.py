@@ -1,4 +1,4 @@
-"""Where nothing can be written, machine code is compiled for the process alone, and only for very many pods."""
+"""Without a writable cache, machine code is compiled only for this process, and only for very many pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsched.engine.framework.compiled_terms import loop_function
 
 
 def no_place(**options: Any) -> Callable[[Any], Any]:
-    """Refuse to keep machine code, as numba does where no directory can be written."""
+    """Refuse to store machine code, as numba does without a writable directory."""
     if options.get("cache"):
         raise RuntimeError("cannot cache function: no locator available")
     return lambda function: function
@@ -28,7 +28,7 @@ def test_uncacheable_code_is_compiled_anyway(monkeypatch: pytest.MonkeyPatch) ->
     assert (made(21), kept) == (42, False)
 
 
-def test_then_only_very_many_pods_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncached_code_is_compiled_for_many_pods_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "KEPT", False)
     assert [batch._worth_it(pods) for pods in (50_000, 500_000)] == [False, True]
     monkeypatch.setattr(kernel, "KEPT", True)

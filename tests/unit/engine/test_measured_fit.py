@@ -1,4 +1,4 @@
-"""The measured-fit plugin: nothing is loaded beyond what it measurably has."""
+"""The measured-fit plugin: no resource is used beyond its measured capacity."""
 
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.status import SKIP
@@ -25,19 +25,19 @@ def test_network_and_disk_count_too() -> None:
     assert ask("measured-fit", a_pod().expecting(**{NETWORK: "40"}), [node]).feasible == ["n"]
 
 
-def test_a_resource_that_the_pod_does_not_take_does_not_refuse_it() -> None:
+def test_unrequested_resource_does_not_reject() -> None:
     assert ask("measured-fit", a_pod().cpu(0).memory("1Gi"), [a_node("n").cpu(8).using(cpu="9")]).feasible == ["n"]
 
 
-def test_a_share_can_be_kept_free() -> None:
-    # 10 % of 8 CPUs kept: 7.2 may be used; 5 + 2 = 7 fits, 5 + 2.5 = 7.5 does not
+def test_reserved_share_stays_free() -> None:
+    # 10 % of 8 CPUs reserved: 7.2 may be used; 5 + 2 = 7 fits, 5 + 2.5 = 7.5 does not
     node = a_node("n").cpu(8).using(cpu="5")
     params = {"free_percent": 10}
     assert ask("measured-fit", a_pod().expecting(cpu="2"), [node], params=params).feasible == ["n"]
     assert ask("measured-fit", a_pod().expecting(cpu="2500m"), [node], params=params).feasible == []
 
 
-def test_a_pod_that_measured_load_keeps_out_fits_later_and_one_too_large_never() -> None:
+def test_measured_load_is_not_now_and_a_too_large_pod_never_fits() -> None:
     engine = scheduler([a_node("n").cpu(8).using(cpu="6")], policy="mbcgt")
     assert diagnose(engine, a_pod().cpu(1).expecting(cpu="3").build()).verdict == "not-now"
     assert diagnose(engine, a_pod().cpu(1).expecting(cpu="9").build()).verdict == "never-fits"
@@ -48,7 +48,7 @@ def test_unreported_resource_is_no_limit() -> None:
     assert ask("measured-fit", a_pod().expecting(**{NETWORK: "50"}), nodes).feasible == ["m", "n"]
 
 
-def test_without_any_sample_it_leaves_requests_to_resource_fit() -> None:
+def test_missing_samples_leave_requests_to_resource_fit() -> None:
     nodes = [a_node("n").cpu(8), a_node("m").cpu(8)]
     for plugins, more, sits_out in (
         (("resource-fit", "measured-fit"), [], True),

@@ -1,4 +1,4 @@
-"""What nearest fit says, one field at a time; that it is true is `test_nearest_fit_minimality`."""
+"""Nearest fit, one field at a time; its correctness is tested in `test_nearest_fit_minimality`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_single_field_and_its_suggested_value(
     assert (first.change, first.field, first.to, first.nodes, first.also) == (change, field, to, ("n",), None)
 
 
-def test_a_skew_is_raised_no_more_than_it_must_be() -> None:
+def test_smallest_sufficient_skew_is_suggested() -> None:
     nodes = [ZONED, a_node("m").labelled({ZONE: "b"}).pods(0)]
     running = [WEB, a_pod("another").labelled(app="web").running_on("n")]
     fits = suggestions(a_pod().labelled(app="web").spread(ZONE, app="web"), nodes, running)
@@ -104,10 +104,10 @@ def test_cpus_of_one_zone_stay_whole_and_awareness_may_go() -> None:
 
 
 def test_no_cpu_and_no_memory_is_no_suggestion() -> None:
-    """A pod that is refused as the zones are unknown is told to give up its zones, not to ask for no CPU."""
+    """A pod rejected because of unknown zones gets the suggestion to drop its zones, not to request no CPU."""
     fits = suggestions(a_pod().guaranteed().cpu(4).numa(True, "exclusive"), [a_node("n").cpu(16)])
     assert [fit.change for fit in fits] == ["cpu-policy exclusive -> none and topology-awareness true -> false"]
-    # Of two CPUs one is left where the node has one; where it has none left, nothing is told.
+    # Of two CPUs one is left if the node has one; if it has none left, there is no suggestion.
     held = [a_pod("r").cpu(8).memory("1Gi").running_on("n")]
     assert suggestions(a_pod().cpu(2), [a_node("n").cpu(8)], held) == ()
     held = [a_pod("r").cpu(1).memory("32Gi").running_on("n")]
@@ -125,7 +125,7 @@ def test_watts_and_expected_use_are_numbers_too() -> None:
     assert (use.field, use.from_, use.to) == ("hetsched.io/expected-usage", '{"cpu":"6"}', '{"cpu":"5"}')
 
 
-def test_two_fields_only_where_none_helps_alone() -> None:
+def test_two_fields_are_suggested_only_if_no_single_one_helps() -> None:
     (fit,) = suggestions(a_pod().cpu(16).on_nodes_with(disk="ssd"), [a_node("n").cpu(8)])
     assert fit.change == "cpu 16 -> 8 and drop nodeSelector disk=ssd"
     assert (fit.field, fit.from_, fit.to) == ("resources.requests.cpu", "16", "8")
@@ -135,12 +135,12 @@ def test_two_fields_only_where_none_helps_alone() -> None:
     assert (alone.change, alone.also) == ("cpu 16 -> 8", None)
 
 
-def test_the_smallest_comes_first_and_many_nodes_are_counted() -> None:
+def test_smallest_change_is_first_and_many_nodes_are_counted() -> None:
     nodes = [a_node(f"n{number:02}").cpu(8).memory("1Gi") for number in range(12)]
     cpu, memory = suggestions(
         a_pod().cpu(9).memory("2Gi"), [*nodes, a_node("m").cpu(64).memory("1Gi"), a_node("x").cpu(8)]
     )
-    # A ninth of the CPUs against half of the memory.
+    # A ninth of the CPUs compared with half of the memory.
     assert (cpu.change, memory.change) == ("cpu 9 -> 8", "memory 2Gi -> 1Gi")
     (many,) = suggestions(a_pod().cpu(9), nodes)
     assert (many.count, many.nodes) == (12, tuple(f"n{number:02}" for number in range(10)))

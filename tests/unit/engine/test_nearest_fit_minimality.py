@@ -1,4 +1,4 @@
-"""Nearest fit: every answer, written into the manifest, places the pod; a number could not have stayed larger."""
+"""Nearest fit: every result, written into the manifest, places the pod, and no number could be larger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FPGA = "example.com/fpga"
 
 @st.composite
 def manifests(draw: st.DrawFn, name: str) -> dict[str, Any]:
-    """Draw a pod as its user would write it, with few rules, so that giving one or two up may help."""
+    """Draw a pod as its user would write it, with few rules, so that dropping one or two may help."""
     whole = draw(st.booleans())
     cpu = draw(st.sampled_from(["2", "4", "9"] if whole else ["0", "100m", "1500m", "3"]))
     requests = {"cpu": cpu, "memory": draw(st.sampled_from(["1Gi", "6Gi", "20Gi"]))}
@@ -91,7 +91,7 @@ zone_wishes = st.fixed_dictionaries(
 
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[ClusterState, PodSpec]:
-    """Draw a cluster on which some pods were placed, and one more pod."""
+    """Draw a cluster with some placed pods, and one more pod."""
     state = ClusterState(draw(mixed_fleets()), (), NAMESPACES)
     scheduler = Scheduler(state, POLICY)
     for number in range(draw(st.integers(0, 6))):
@@ -105,7 +105,7 @@ def places(state: ClusterState, pod: PodSpec) -> bool:
 
 @settings(max_examples=150)
 @given(scenes())
-def test_every_answer_places_the_pod_when_it_is_written_into_the_manifest(scene: tuple[ClusterState, PodSpec]) -> None:
+def test_every_suggestion_places_the_pod(scene: tuple[ClusterState, PodSpec]) -> None:
     state, pod = scene
     assume(not pod.problems and not places(state, pod))
     before = state.digest()
@@ -121,7 +121,7 @@ def test_every_answer_places_the_pod_when_it_is_written_into_the_manifest(scene:
         assert (answer.nodes, answer.count) == (tuple(fitting[:10]), len(fitting)), answer
 
 
-# -- numbers: as large as they can stay ------------------------------------------------------------------------------
+# -- numbers: as large as possible -----------------------------------------------------------------------------------
 
 
 @st.composite
@@ -171,7 +171,7 @@ def tiny_pods(draw: st.DrawFn, name: str) -> dict[str, Any]:
 
 
 def numbers_of(pod: PodSpec) -> dict[str, tuple[int, int, str]]:
-    """Return field -> (asked, least value, suffix) of the numbers that a tiny pod states."""
+    """Return field -> (requested, smallest value, suffix) of the numbers that a tiny pod states."""
     found = {
         f"resources.requests.{name}": (pod.shape.request(name), least, "") for name, least in (("memory", 1), (FPGA, 0))
     }
@@ -188,7 +188,7 @@ def numbers_of(pod: PodSpec) -> dict[str, tuple[int, int, str]]:
 
 @settings(max_examples=60)
 @given(tiny_scenes())
-def test_a_single_number_stays_as_large_as_brute_force_finds_it(scene: tuple[ClusterState, PodSpec]) -> None:
+def test_suggested_numbers_equal_brute_force(scene: tuple[ClusterState, PodSpec]) -> None:
     state, pod = scene
     assume(not places(state, pod))
     answers = nearest_fit(Scheduler(state, POLICY), pod)
@@ -215,7 +215,7 @@ def test_a_single_number_stays_as_large_as_brute_force_finds_it(scene: tuple[Clu
 
 @settings(max_examples=50)
 @given(scenes())
-def test_whole_cpus_stay_as_many_as_brute_force_finds_them(scene: tuple[ClusterState, PodSpec]) -> None:
+def test_suggested_whole_cpus_equal_brute_force(scene: tuple[ClusterState, PodSpec]) -> None:
     state, pod = scene
     asked = pod.shape.request("cpu") // 1000
     assume(not pod.problems and pod.shape.containers and pod.shape.containers[0].cpus and not places(state, pod))

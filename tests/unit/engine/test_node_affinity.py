@@ -1,4 +1,4 @@
-"""The node-affinity plugin: nodeSelector, required and preferred terms, and a node asked for by name."""
+"""The node-affinity plugin: nodeSelector, required and preferred terms, and a node requested by name."""
 
 from hetsched.contracts.objects.workload import Expression, NodeTerm, PreferredNodeTerm
 from tests.builders import a_node, a_pod
@@ -81,7 +81,7 @@ def test_the_best_node_is_the_best_feasible_one() -> None:
     assert score("node-affinity", asking, FLEET, feasible=["slow", "unknown"]) == {"slow": 100, "unknown": 0}
 
 
-def test_wishes_that_no_node_meets_leave_all_nodes_at_0() -> None:
+def test_unmatched_preferences_score_0_everywhere() -> None:
     wishes = (PreferredNodeTerm(10, term("disk", "In", "tape")), PreferredNodeTerm(7, NodeTerm()))
     asking = a_pod().shaped(preferred_nodes=wishes)
     assert score("node-affinity", asking, FLEET) == {"fast": 0, "slow": 0, "unknown": 0}
@@ -96,7 +96,7 @@ def test_a_changed_label_is_seen_by_the_next_decision() -> None:
 
 
 def test_pods_that_differ_in_one_rule_are_distinguished() -> None:
-    # Answers are kept per rule: the second pod must not get the first one's.
+    # Results are cached per rule: the second pod must not get the first one's.
     deciding = scheduler([a_node("n1").labelled(disk="ssd"), a_node("n2")])
     for number, rule in enumerate(
         (

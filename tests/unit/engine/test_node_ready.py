@@ -1,4 +1,4 @@
-"""The node-ready plugin: nothing new on nodes that are not Ready, or cordoned."""
+"""The node-ready plugin: no new pods on nodes that are not Ready, or cordoned."""
 
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import ask
@@ -14,7 +14,7 @@ def test_only_ready_and_uncordoned_nodes_fit() -> None:
     assert answer.codes("both") == ["NodeNotReady"]
 
 
-def test_a_pod_that_tolerates_the_cordon_may_go_there_but_never_where_nothing_runs() -> None:
+def test_cordon_is_tolerable_but_not_ready_is_not() -> None:
     tolerant = a_pod().tolerating("node.kubernetes.io/unschedulable", effect="NoSchedule")
     assert ask("node-ready", tolerant, FLEET).feasible == ["cordoned", "up"]
     assert ask("node-ready", a_pod().tolerating(), FLEET).feasible == ["cordoned", "up"]

@@ -1,4 +1,4 @@
-"""What the ledger makes of a node's zones, and of what pods hold there."""
+"""The ledger's view of a node's zones and of the allocations there."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_zones_are_ordered_by_number_and_memory_alone_is_no_zone() -> None:
     assert column(node, "zone_cpu") == [1000, 2000, 3000]
 
 
-def test_a_cpu_lies_in_one_zone() -> None:
+def test_cpu_is_in_one_zone() -> None:
     assert column(zones(NumaZone("node0", "0-3"), NumaZone("node1", "2-5")), "zone_cpus") == [4, 2]
 
 
@@ -83,7 +83,8 @@ def test_cards_know_their_zone_by_name_or_number() -> None:
     assert column(node, "card_zone") == [1, 0, -1, -1]
 
 
-# -- what is held ------------------------------------------------------------------------------------------------------
+# -- allocations
+# --------------------------------------------------------------------------------------------------------
 
 
 def two_zones() -> NodeBuilder:
@@ -107,13 +108,13 @@ def test_shared_cpus_are_counted_only(policy: str) -> None:
     assert column(two_zones(), "zone_memory_free", pod) == [16 * 1024 - 512, 16 * 1024]
 
 
-def test_cpus_of_no_zone_are_held_wherever_they_lie() -> None:
+def test_cpus_without_a_zone_are_charged() -> None:
     pod = a_pod().holding("n", ZoneGrant("", "3-4"))
     assert column(two_zones(), "zone_cpu_free", pod) == [2000, 3000]
     assert column(two_zones(), "zone_cpus_free", pod) == [2, 3]
 
 
-def test_older_results_count_by_the_pods_own_wish() -> None:
+def test_older_results_use_the_pods_own_policy() -> None:
     # crane's topology-result names zones as node<ID> and amounts only
     pod = a_pod().numa(None, "exclusive").holding("n", ZoneGrant("node1", None, 2000))
     assert column(two_zones(), "zone_cpu_free", pod) == [3000, 2000]
@@ -127,7 +128,7 @@ def test_cpus_held_on_a_counted_zone_are_counted() -> None:
     assert column(node, "zone_cpus_free", pod) == [5]
 
 
-def test_a_cpu_that_two_pods_claim_is_free_when_both_are_gone() -> None:
+def test_cpu_of_two_pods_is_free_after_both_ended() -> None:
     first = a_pod("a").holding("n", ZoneGrant("node-1", "4-5"))
     second = a_pod("b").holding("n", ZoneGrant("node-1", "5-6"))
     state = cluster([two_zones()], [first, second])
@@ -147,7 +148,7 @@ def test_grants_on_unknown_zones_are_left_out() -> None:
 def test_new_report_moves_existing_grants_to_their_zones() -> None:
     state = cluster([two_zones()], [a_pod().holding("n", ZoneGrant("node-0", "1-2", 2000), policy="exclusive")])
     state.apply_report(built(a_node("n").zone("left", "0-1", cpu="2").zone("right", "2-7", cpu="6")))
-    # CPU 1 lies left now, CPU 2 right; nothing is reserved any more
+    # CPU 1 is in the left zone now, CPU 2 in the right; nothing is reserved any more
     assert state.columns.field("zone_cpu_free")[:, 0].tolist() == [1000, 5000]
     state.forget("default/pod")
     assert state.columns.field("zone_cpu_free")[:, 0].tolist() == [2000, 6000]
@@ -175,7 +176,7 @@ def test_emptied_cluster_has_its_allocatable_capacity() -> None:
     assert empty.static("zone_cpu")[:, 0].tolist() == [4000]
 
 
-# -- capacity that falls -----------------------------------------------------------------------------------------------
+# -- decreasing capacity -----------------------------------------------------------------------------------------------
 
 
 def test_pods_of_a_zone_that_fell_below_its_grants_are_listed() -> None:
@@ -224,13 +225,13 @@ def test_pods_that_share_cpus_are_not_predicted() -> None:
     assert column(pinning(), "zone_cpus_free", *pods) == [4, 4]
 
 
-def test_a_prediction_is_kept_and_not_made_again() -> None:
+def test_prediction_is_stored_once() -> None:
     kept = Allocation(predicted=(ZoneGrant("node-1", None, 3000),), cpu_policy="static")
     state = cluster([pinning()], [a_pod("a").cpu(3).guaranteed().having(node_name="n", allocation=kept)])
     assert state.columns.field("zone_cpus_free")[:, 0].tolist() == [4, 1]
 
 
-def test_a_pod_that_the_kubelet_rejects_takes_nothing() -> None:
+def test_rejected_pod_uses_no_cpus() -> None:
     pods = [a_pod(name).cpu(3).guaranteed().running_on("n") for name in ("a", "b", "c")]
     state = cluster([pinning("restricted")], pods)
     assert predicted(state, "c") == []

@@ -27,7 +27,7 @@ def test_dot_product_prefers_the_least_aligned_node() -> None:
     assert score("dot-product", a_pod().cpu(32).gpu(2), fleet) == {"z-largest": 75, "other": 84}
 
 
-def test_gpu_packing_takes_shared_cards_then_used_nodes_then_fresh_ones() -> None:
+def test_gpu_packing_order_is_shared_gpus_used_nodes_fresh_nodes() -> None:
     # Cards 1000 and 450 free. 300 milli: shared card, 100 - 45 // 10 = 96. One card: 50 - 1 = 49.
     # Two cards of a used node of 3: 50 - 2 = 48. Fresh node of 8: max(33 - 8, 8) = 25.
     used = a_node("used").gpus(3)
@@ -50,7 +50,7 @@ def test_gpu_packing_takes_shared_cards_then_used_nodes_then_fresh_ones() -> Non
         (a_pod().gpu(2), {"mixed": 0 + 4, "shared": 0 + 1, "z-largest": 25}),
     ],
 )
-def test_gpu_clustering_keeps_alike_pods_together(pod, expected) -> None:
+def test_gpu_clustering_keeps_equal_pods_together(pod, expected) -> None:
     running = [
         a_pod("a").gpu(1, milli=500).running_on("mixed", CardGrant(0, 500, 0)),
         a_pod("b").gpu(1).running_on("mixed", CardGrant(1, 1000, 0)),

@@ -1,4 +1,4 @@
-"""What every plugin of the registry must do, whoever wrote it; a new plugin file is tested without another edit."""
+"""The contract of every plugin in the registry; a new plugin file is tested without another edit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES = settings(max_examples=60)
 
 
 def serving(*points: str) -> Iterator[ActivePlugin]:
-    """Yield every plugin that serves one of the points; a failure names the last one."""
+    """Yield every plugin of one of the points; a failure names the last one."""
     for info in REGISTRY:
         if set(points) & set(info.points):
             note(f"plugin {info.name} in {info.source}")
@@ -36,7 +36,7 @@ def serving(*points: str) -> Iterator[ActivePlugin]:
 
 
 class Scene:
-    """A cluster on which some of the pods run, and one pod that is asked about."""
+    """A cluster with some running pods, and one more pod."""
 
     def __init__(self, fleet: list[NodeReport], pods: list[PodSpec], picks: list[int]) -> None:
         self.state = ClusterState(fleet, (), NAMESPACES)
@@ -50,7 +50,7 @@ class Scene:
         return self.state.compile(pod or self.pods[0])
 
     def windows(self) -> tuple[Window, Window]:
-        """Return all rows and some rows (repeated ones too), both refusing to be written to."""
+        """Return all rows and some rows (also repeated ones), both read-only."""
         columns, some = self.state.columns, Window(self.state.columns, self.rows)
         gathered = [some.static(name) for name in columns.layout.static] + [
             some.load(name) for name in columns.layout.load
@@ -65,13 +65,13 @@ scenes = st.builds(Scene, mixed_fleets(), mixed_pods(), st.lists(st.integers(0, 
 
 
 def prepared(plugin: ActivePlugin, request: Request, state: ClusterState, step: str) -> bool:
-    """Run the pre-step of a plugin; tell whether the step itself would run."""
+    """Run the pre-step of a plugin; return whether the step itself would run."""
     answer = getattr(plugin.instance, step)(request, state) if plugin.serves(step.replace("_", "-")) else None
     return answer is not SKIP and not isinstance(answer, Refusal)
 
 
 def feasible_rows(state: ClusterState, pod: PodSpec) -> Bools:
-    """Return (N,) the nodes that all built-in filters leave."""
+    """Return (N,) the nodes that pass all built-in filters."""
     left: Bools = np.ones(len(state.reports), np.bool_)
     for plugin in policy_of(*(info.name for info in REGISTRY if "filter" in info.points)).filters:
         request = state.compile(pod)
@@ -165,7 +165,7 @@ def answers(plugin: ActivePlugin, state: ClusterState, pod: PodSpec) -> tuple[by
 
 @EXAMPLES
 @given(scene=scenes)
-def test_a_static_plugin_answers_alike_for_equal_keys_and_whatever_is_booked(scene: Scene) -> None:
+def test_static_plugin_is_independent_of_reservations(scene: Scene) -> None:
     empty = ClusterState(scene.state.reports, (), NAMESPACES)
     empty.use_mix(scene.state.mix)
     for plugin in serving("filter", "score"):
@@ -174,7 +174,7 @@ def test_a_static_plugin_answers_alike_for_equal_keys_and_whatever_is_booked(sce
             request = scene.ask(pod)
             key = plugin.instance.static_key(request) if hasattr(plugin.instance, "static_key") else request.shape
             found = answers(plugin, scene.state, pod)
-            # A pre-step that sits out leaves an empty answer, which no cache ever keeps.
+            # A skipped pre-step leaves an empty result, which no cache stores.
             assert known.setdefault((key, found[0] == b"", found[1] == b""), found) == found
             assert answers(plugin, empty, pod) == found
 

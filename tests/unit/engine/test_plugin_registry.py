@@ -1,4 +1,4 @@
-"""One more plugin costs one file; a wrong one is refused, and the file is named."""
+"""The plugin registry: one file adds a plugin; an invalid file is rejected by name."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_wrong_plugin_is_refused_with_its_file(with_plugin: WithPlugin, source
     assert "hetsched.engine.plugins.culprit" in str(caught.value)
 
 
-def test_a_name_is_given_once(with_plugin: WithPlugin) -> None:
+def test_names_are_unique(with_plugin: WithPlugin) -> None:
     taken = HEAD + "@plugin('taints', summary='x')\nclass P:\n    def sort_key(self, pod): ..."
     with pytest.raises(PluginError, match="'taints' is declared in both") as caught:
         with_plugin(taken, "twin")

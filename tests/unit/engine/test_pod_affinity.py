@@ -1,4 +1,4 @@
-"""The pod-affinity plugin: who must, should, should not and must not be together."""
+"""The pod-affinity plugin: required and preferred affinity and anti-affinity."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_terms_may_be_met_in_different_domains_of_different_keys() -> None:
     assert ask("pod-affinity", pod().shaped(affinity=both), FLEET, [web("w", on="a1")]).feasible == ["a1"]
 
 
-def test_the_first_pod_of_a_group_that_means_itself_goes_to_any_labelled_node() -> None:
+def test_first_pod_of_a_self_affine_group_fits_any_labelled_node() -> None:
     assert ask("pod-affinity", web("first", affinity=near("web")), FLEET).feasible == ["a1", "a2", "b1"]
 
 
@@ -84,7 +84,7 @@ def test_each_anti_affinity_term_is_independent() -> None:
     assert ask("pod-affinity", pod().shaped(anti_affinity=apart), FLEET, running).feasible == ["a2", "nowhere"]
 
 
-def test_pods_already_there_keep_out_those_they_do_not_want() -> None:
+def test_anti_affinity_of_running_pods_is_respected() -> None:
     jealous = pod("jealous", on="a1").shaped(anti_affinity=near("web"))
     answer = ask("pod-affinity", web("p"), FLEET, [jealous])
     assert answer.feasible == ["b1", "nowhere"]
@@ -96,7 +96,7 @@ def test_pods_already_there_do_not_mind_others() -> None:
     assert ask("pod-affinity", pod(), FLEET, [pod("jealous", on="a1").shaped(anti_affinity=near("web"))]).skipped
 
 
-def test_a_term_means_the_stating_pods_namespace_unless_it_names_others() -> None:
+def test_term_defaults_to_its_pods_namespace() -> None:
     elsewhere = pod("w", namespace="team", app="web", on="a1")
     assert ask("pod-affinity", pod().shaped(affinity=near("web")), FLEET, [elsewhere]).feasible == []
     named = near("web", namespaces=("team",))
@@ -115,7 +115,7 @@ def test_a_namespace_selector_means_namespaces_by_their_labels() -> None:
     running = [
         pod("w", namespace="live", app="web", on="a1"),
         pod("v", namespace="lab", app="web", on="b1"),
-        pod("u", app="web", on="b1"),  # the own namespace is no exception
+        pod("u", app="web", on="b1"),  # the pod's own namespace is no exception
     ]
     namespaces = {"live": {"env": "prod"}, "lab": {"env": "test"}}
     answer = ask("pod-affinity", pod().shaped(affinity=selected), FLEET, running, namespaces=namespaces)
@@ -175,7 +175,7 @@ def test_only_feasible_nodes_span_the_scale() -> None:
     }  # fmt: skip
 
 
-def test_wishes_of_pods_already_there_count_too() -> None:
+def test_preferences_of_running_pods_count_too() -> None:
     # fan: +20 in zone a. foe: -20 in zone b. Least -20, most 20: nowhere floor(100 * 20/40) = 50.
     running = [
         pod("fan", on="a1").shaped(preferred_affinity=near("web", weight=20)),
@@ -207,7 +207,7 @@ def test_scoring_is_skipped_without_preferences() -> None:
     assert score("pod-affinity", pod(), FLEET, unmeant) is None
 
 
-def test_equal_wishes_leave_all_nodes_at_0() -> None:
+def test_equal_preferences_score_0_everywhere() -> None:
     running = [web("w1", on="a1"), web("w2", on="b1")]
     asking = pod().shaped(preferred_affinity=near("web", weight=3))
     assert score("pod-affinity", asking, [A1, A2, B1], running) == {"a1": 0, "a2": 0, "b1": 0}
@@ -223,7 +223,7 @@ def test_replicas_apart_fill_one_domain_each_and_the_next_one_waits() -> None:
     assert deciding.schedule(web("w4", anti_affinity=apart).build()).node == placed[1]
 
 
-def test_rules_of_a_pod_end_when_it_goes() -> None:
+def test_rules_of_a_pod_end_with_it() -> None:
     deciding = scheduler([A1], [pod("jealous", on="a1").shaped(anti_affinity=near("web"))])
     assert deciding.schedule(web("w").build()).node is None
     deciding.state.forget("default/jealous")

@@ -1,4 +1,4 @@
-"""A policy is checked before it is used: every mistake has a code and a place."""
+"""A policy is validated before use: every error has a code and a path."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_errors_have_code_and_place(uses: list[PluginUse], code: str, place: str
     assert (caught.value.code, caught.value.place) == (code, place)
 
 
-def test_an_unknown_plugin_is_answered_with_the_known_ones() -> None:
+def test_unknown_plugin_error_lists_the_known_ones() -> None:
     with pytest.raises(InputError) as caught:
         policy_of("no-such")
     assert "node-ready" in caught.value.hint
@@ -83,7 +83,7 @@ def test_a_malformed_policy_object_is_refused(plain: dict[str, Any]) -> None:
     assert caught.value.code == "PolicyMalformed"
 
 
-def test_a_malformed_policy_object_is_refused_with_its_place_and_what_to_do() -> None:
+def test_malformed_policy_object_is_rejected_with_path_and_hint() -> None:
     with pytest.raises(InputError) as caught:
         policy_from_plain({"plugins": [{"name": "taints", "weight": -1}]}, name="mine")
     error = caught.value

@@ -1,4 +1,4 @@
-"""Power: what a node's state and headroom allow, and which node is preferred."""
+"""Power: nodes allowed by their state and headroom, and the preferred node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fits(state: ClusterState, pod: PodBuilder) -> bool:
 
 
 @pytest.mark.parametrize("state", ["off", "maintenance"])
-def test_a_node_that_is_off_takes_nothing(state: str) -> None:
+def test_powered_off_node_is_excluded(state: str) -> None:
     answer = ask("power", drawing(None), [node(state=state)])
     assert [refusal.code for refusal in answer.reasons["n"]] == ["PowerOff"]
 
@@ -45,7 +45,7 @@ def test_pods_running_at_the_report_are_in_its_headroom() -> None:
     running = drawing(600, "r").running_on("n")
     assert ask("power", drawing(1000), [node()], [running]).fits == {"n": True}
     state = ClusterState([node().build()], [running.build()])
-    state.forget("default/r")  # and gives its draw back when it goes
+    state.forget("default/r")  # and releases its draw when it ends
     assert fits(state, drawing(1600)) is True
 
 
@@ -68,9 +68,7 @@ def test_the_reason_has_the_numbers() -> None:
     ("watts", "headroom", "code"),
     [(None, 1000, "PowerDrawUnknown"), (100, None, "PowerHeadroomUnknown")],
 )
-def test_unknown_facts_keep_a_pod_off_only_where_the_policy_says_so(
-    watts: int | None, headroom: int | None, code: str
-) -> None:
+def test_unknown_power_excludes_a_node_only_by_policy(watts: int | None, headroom: int | None, code: str) -> None:
     assert ask("power", drawing(watts), [node(headroom=headroom)]).fits == {"n": True}
     answer = ask("power", drawing(watts), [node(headroom=headroom)], params={"unknown": "refuse"})
     assert [(refusal.code, refusal.unknown) for refusal in answer.reasons["n"]] == [(code, True)]
@@ -83,7 +81,7 @@ def test_unknown_facts_keep_a_pod_off_only_where_the_policy_says_so(
         ("capped", 1000, 25.0),  # 0.5 of it
         ("saving", 1000, 25.0),
         (None, 1000, 50.0),
-        ("on", None, 50.0),  # nobody knows what is left
+        ("on", None, 50.0),  # the remaining power is unknown
         ("on", 400, 0.0),  # 400 - 200 - 300 is below 0
     ],
 )
@@ -94,7 +92,7 @@ def test_much_power_left_is_preferred(state: str | None, headroom: int | None, p
     assert chosen.instance.score(request, cluster.all_rows).tolist() == [points]
 
 
-def test_a_cluster_that_says_nothing_of_power_is_left_alone() -> None:
+def test_cluster_without_power_facts_is_unrestricted() -> None:
     assert ask("power", drawing(100), [a_node("n")]).skipped
     assert score("power", drawing(100), [a_node("n")]) is None
 

@@ -1,4 +1,4 @@
-"""Who leaves for a more important pod, and for whom nobody does."""
+"""Victims of preemption, and the pods that preempt none."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_the_lowest_priority_leaves() -> None:
     assert outcome.eviction == Eviction("a", ("default/low",), ("",))
 
 
-def test_one_large_pod_goes_before_three_small_ones_of_its_priority() -> None:
+def test_one_large_victim_precedes_three_small_ones() -> None:
     small = [resident(f"small-{i}", cpu="1") for i in range(3)]
     assert victims(asked([a_node("a").cpu("6")], [resident("large", cpu="3"), *small], urgent("3"))) == {"large"}
 
 
-def test_many_low_pods_go_before_one_higher_pod() -> None:
-    # Highest priority of a victim counts before their number: 3 x 0 against 1 x 1.
+def test_many_low_priority_victims_precede_a_higher_one() -> None:
+    # The highest priority of the victims is compared before their number: 3 x 0 against 1 x 1.
     small = [resident(f"small-{i}", cpu="1") for i in range(3)]
     running = [resident("large", cpu="3", priority=1), *small]
     assert victims(asked([a_node("a").cpu("6")], running, urgent("3"))) == {"small-0", "small-1", "small-2"}
@@ -80,14 +80,14 @@ def test_budget_is_violated_only_without_other_victims() -> None:
     nodes = [a_node(name).cpu("2") for name in "ab"]
     web = resident("web", "a", priority=0).labelled(app="web")
     budget = DisruptionBudget("default", "web", matching(app="web"), 1)
-    # The other pod has the higher priority, but its leaving breaks nothing.
+    # The other pod has the higher priority, but its eviction violates no budget.
     assert victims(asked(nodes, [web, resident("plain", "b", priority=5)], urgent(), budget)) == {"plain"}
     outcome = asked(nodes[:1], [web], urgent(), budget)
     assert outcome.eviction == Eviction("a", ("default/web",), ("default/web",))
 
 
-def test_a_budget_lets_as_many_go_as_it_can_spare() -> None:
-    # Three run, two must stay: one may leave, and a second would break it.
+def test_budget_limits_the_number_of_victims() -> None:
+    # Three run, two must stay: one may be evicted, a second would violate the budget.
     web = [resident(f"web-{i}", cpu="1").labelled(app="web") for i in range(3)]
     budget = DisruptionBudget("default", "web", matching(app="web"), 2)
     one = asked([a_node("a").cpu("3")], web, urgent("1"), budget).eviction
@@ -135,7 +135,7 @@ def test_a_gang_leaves_whole_and_after_single_pods_of_its_priority() -> None:
     assert victims(asked(nodes, [*gang, resident("plain", "a", priority=5)], urgent())) == {"m-0", "m-1"}
 
 
-def test_a_gang_with_one_important_member_stays() -> None:
+def test_gang_with_a_higher_priority_member_is_not_evicted() -> None:
     gang = [resident("m-0", "a").gang("team", 2), resident("m-1", "b", priority=10).gang("team", 2)]
     assert asked([a_node("a").cpu("2"), a_node("b").cpu("2")], gang, urgent()).eviction is None
 
@@ -167,7 +167,7 @@ def test_the_card_of_the_right_model_is_freed() -> None:
 
 
 def test_the_zone_that_holds_whole_cpus_is_freed() -> None:
-    # Each zone has 4 CPUs and 2 are pinned in both; 4 in one zone need the lower pod of either zone to go.
+    # Each zone has 4 CPUs and 2 are pinned in both; 4 in one zone need the eviction of the lower pod of either zone.
     node = a_node("a").cpu("8").zone("node-0", "0-3").zone("node-1", "4-7")
     running = [
         resident("zone-0", priority=5).holding("a", ZoneGrant("node-0", "0-1", 2000), policy="exclusive"),
@@ -177,7 +177,7 @@ def test_the_zone_that_holds_whole_cpus_is_freed() -> None:
     assert victims(asked([node], running, pod)) == {"zone-1"}
 
 
-def test_a_scheduler_that_evicts_places_the_pod_at_once_and_undo_brings_everybody_back() -> None:
+def test_preemption_places_at_once_and_undo_restores_victims() -> None:
     scheduler = deciding([a_node("a").cpu("4")], [resident("low", priority=1), resident("high")], evicts=True)
     before = scheduler.state.digest(), scheduler.state.columns.load.tobytes()
     outcome = scheduler.schedule(urgent("4").build())
@@ -202,7 +202,7 @@ def test_pods_with_a_recently_rejected_eviction_stay() -> None:
 def test_on_a_live_cluster_pods_of_other_schedulers_stay(theirs: str, leaves: bool) -> None:
     running = [resident("low", cpu="4").having(scheduler_name=theirs)]
     scheduler = deciding([a_node("a").cpu("4")], running)
-    assert scheduler.schedule(urgent().build()).eviction is not None  # from files nobody else would place it again
+    assert scheduler.schedule(urgent().build()).eviction is not None  # nothing else would place a pod of a file again
     scheduler.state.spared = ProtectedPods(foreign=True)
     assert (scheduler.schedule(urgent().build()).eviction is not None) is leaves
     lifted = policy_of("resource-fit", PluginUse("preemption", params={"foreign": True}))

@@ -1,4 +1,4 @@
-"""The orders in which policies have waiting pods tried."""
+"""Queue orders of policies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def names(pods: list[PodSpec]) -> list[str]:
 
 
 def tried(deciding: Scheduler, pods: list[PodBuilder]) -> list[str]:
-    """Try a queue; return `namespace/name` of what was placed, in the order in which it was."""
+    """Schedule a queue; return `namespace/name` of the placed pods in order."""
     queue = deciding.policy.queue([pod.build() for pod in pods], deciding.state)
     return [pod.key for pod in queue if deciding.schedule(pod).node]
 
 
-def test_a_class_of_service_goes_before_submission_order() -> None:
+def test_service_class_precedes_submission_order() -> None:
     pods = [
         a_pod("best-effort").best_effort(),
         a_pod("burstable-1"),
@@ -114,7 +114,7 @@ def test_teams_share_before_their_namespaces_do() -> None:
     assert {name: sum(key.startswith(name) for key in placed) for name in namespaces} == {"x1": 2, "x2": 2, "y1": 4}
 
 
-def test_a_pods_own_team_goes_before_its_namespaces() -> None:
+def test_team_of_the_pod_precedes_its_namespaces() -> None:
     pods = [a_pod(f"a{n}").labelled(team="a") for n in range(4)] + [a_pod(f"b{n}").labelled(team="b") for n in range(2)]
     policy = fair(team_label="team", team_weights={"b": 3.0})
     placed = tried(scheduler([a_node().cpu(4)], policy=policy), pods)
@@ -127,7 +127,7 @@ def test_pod_that_does_not_fit_costs_its_namespace_nothing() -> None:
     assert placed == ["b/0", "a/0", "b/1", "a/1"]
 
 
-def test_floods_of_pods_that_fit_nowhere_take_no_more_than_their_turns() -> None:
+def test_unschedulable_floods_use_only_their_share() -> None:
     # Two namespaces use nothing and have 50 pods each that fit nowhere; a third uses half of the cluster.
     floods = [a_pod(f"{n}", name).cpu(100) for name in ("flood-1", "flood-2") for n in range(50)]
     few = [a_pod(f"{n}", "few") for n in range(3)]
@@ -136,13 +136,13 @@ def test_floods_of_pods_that_fit_nowhere_take_no_more_than_their_turns() -> None
     for pod in deciding.policy.queue([pod.build() for pod in (*floods, *few)], deciding.state):
         order.append(pod.key)
         deciding.schedule(pod)
-    # Each round both are refused once, then one of the third's is placed.
+    # Each round both are rejected once, then one of the third's is placed.
     assert [order.index(f"few/{n}") for n in range(3)] == [2, 5, 8]
     assert len(order) == 103
 
 
-def test_cards_dominate_where_they_are_scarce() -> None:
-    # 8 cards and 64 CPUs: one card is 1/8, one CPU 1/64. Half a card is 1/16.
+def test_scarce_gpus_are_the_dominant_resource() -> None:
+    # 8 GPUs and 64 CPUs: one GPU is 1/8, one CPU 1/64. Half a GPU is 1/16.
     node = a_node().cpu(64).memory("64Gi").gpus(8)
     pods = [a_pod(f"{n}", "cards").gpu(1) for n in range(3)]
     pods += [a_pod(f"{n}", "halves").gpu(1, milli=500) for n in range(3)]
@@ -151,7 +151,7 @@ def test_cards_dominate_where_they_are_scarce() -> None:
     assert order == ["cards/0", "halves/0", "halves/1", "cards/1", "halves/2", "cards/2"]
 
 
-def test_shares_do_not_depend_on_the_order_in_which_pods_came() -> None:
+def test_shares_are_independent_of_the_order_of_pods() -> None:
     # 1 + 2 + 3 of 10 CPUs is 0.6; as fractions 0.1 + 0.2 + 0.3 would be a little more than 0.3 + 0.2 + 0.1.
     def share(*cpus: int) -> float:
         state = cluster([a_node().cpu(10)])
@@ -162,7 +162,7 @@ def test_shares_do_not_depend_on_the_order_in_which_pods_came() -> None:
     assert share(1, 2, 3) == share(3, 2, 1) == 0.6
 
 
-def test_priority_goes_before_shares() -> None:
+def test_priority_precedes_shares() -> None:
     pods = [a_pod("0", "a"), a_pod("1", "a").priority(1), a_pod("2", "a").priority(1), a_pod("3", "b")]
     assert tried(scheduler([a_node()], policy=fair()), pods) == ["a/1", "a/2", "b/3", "a/0"]
 
@@ -172,7 +172,7 @@ def test_a_gang_is_one_step_of_the_filling() -> None:
     assert tried(scheduler([a_node()], policy=fair()), pods) == ["a/0", "a/1", "a/2", "b/0", "b/1", "b/2", "b/3"]
 
 
-def test_a_forecast_takes_every_pod_for_placed() -> None:
+def test_forecast_assumes_every_pod_is_placed() -> None:
     pods = [a_pod(f"{n}", namespace).build() for namespace in ("a", "b") for n in range(2)]
     state = cluster([a_node()])
     assert [pod.key for pod in fair().forecast(pods, state)] == ["a/0", "b/0", "a/1", "b/1"]
@@ -180,7 +180,7 @@ def test_a_forecast_takes_every_pod_for_placed() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1), st.integers(0, 3)), max_size=12))
-def test_every_pod_is_tried_once_whatever_the_order(drawn: list[tuple[str, int, int]]) -> None:
+def test_every_order_tries_each_pod_once(drawn: list[tuple[str, int, int]]) -> None:
     pods = []
     for number, (namespace, priority, gang) in enumerate(drawn):
         pod = a_pod(f"p{number}", namespace).priority(priority)

@@ -1,4 +1,4 @@
-"""What a refused pod waits for: in words, and as kinds of change that miss none which lets it in."""
+"""Queueing hints of a rejected pod: as texts, and as events that include every one that lets it fit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def explained(pod: PodBuilder, *nodes: NodeBuilder, policy: Policy = EVERY_FILTE
     picks=st.lists(st.integers(0, 6), min_size=12, max_size=12),
     which=st.integers(0, 6),
 )
-def test_a_change_that_lets_it_in_is_of_a_kind_that_it_waits_for(
+def test_every_helpful_change_matches_a_hint(
     fleet: list[NodeReport], other: list[NodeReport], pods: list[PodSpec], picks: list[int], which: int
 ) -> None:
     pod, *rest = pods
@@ -86,35 +86,35 @@ def test_every_filter_has_queueing_hints() -> None:
 def test_hints_have_a_text() -> None:
     pod = a_pod("p").cpu("4").gpu(2, model="A100")
     found = explained(pod, a_node("full").cpu(2), a_node("bare").cpu(8), policy=policy_of("resource-fit", "gpu-fit"))
-    # The first lacks CPU and cards, the other only cards: a node with CPU alone would not help.
+    # The first lacks CPU and GPUs, the other only GPUs: a node with CPU alone would not help.
     assert in_words(found.waits_for) == "a node with 2 free A100 cards"
     assert [one.plugin for one in found.waits_for] == ["resource-fit", "gpu-fit"]
 
 
-def test_words_name_each_condition_that_alone_would_help() -> None:
+def test_text_names_each_sufficient_condition() -> None:
     nodes = a_node("small").cpu(2).gpus(2), a_node("bare").cpu(8)
     found = explained(a_pod("p").cpu("4").gpu(2, model="A100"), *nodes, policy=policy_of("resource-fit", "gpu-fit"))
     assert in_words(found.waits_for) == "a node with cpu 4, memory 1Gi free, or a node with 2 free A100 cards"
 
 
-def test_words_leave_out_a_condition_that_would_not_help() -> None:
+def test_text_omits_insufficient_conditions() -> None:
     policy = policy_of("node-ready", "taints", "resource-fit")
     found = explained(
         a_pod("huge").cpu("256"), a_node("n1").cpu(64), a_node("n2").cpu(64).tainted("gpu"), policy=policy
     )
     assert found.verdict is Verdict.NEVER_FITS
     assert in_words(found.waits_for) == "a node with cpu 256, memory 1Gi free"
-    # A changed taint of n2 still leads to another try: n2 may have grown by then.
+    # A changed taint of n2 still causes a retry: n2 may have grown by then.
     assert [one.plugin for one in found.waits_for] == ["taints", "resource-fit"]
 
 
-def test_words_join_conditions_that_one_node_needs_together() -> None:
+def test_text_joins_conditions_of_one_node() -> None:
     policy = policy_of("taints", "resource-fit")
     found = explained(a_pod("huge").cpu("256"), a_node("n2").cpu(64).tainted("gpu"), policy=policy)
     assert in_words(found.waits_for) == "a node whose taints it tolerates and a node with cpu 256, memory 1Gi free"
 
 
-def test_the_words_are_of_nodes_that_could_take_it() -> None:
+def test_text_covers_only_nodes_that_could_fit() -> None:
     """A node that is not Ready, and could not take the pod if it were, is no reason to wait for Ready nodes."""
     board = a_node("board").arch("riscv64", "rv64gc").cpu(4).not_ready()
     full = a_node("full").cpu(16)
@@ -124,12 +124,12 @@ def test_the_words_are_of_nodes_that_could_take_it() -> None:
     policy = policy_of("node-ready", "isa-match", "resource-fit")
     found = diagnose(Scheduler(state, policy), built(pod))
     assert in_words(found.waits_for) == "a node with cpu 16, memory 1Gi free"
-    # What may happen to the board is not forgotten: it could be another one when it is back.
+    # Changes of the board's driver still count: it could be another board when it returns.
     assert [one.plugin for one in found.waits_for] == ["node-ready", "resource-fit"]
     assert Event.NODE_TAINTS in found.waits_for[0].events
 
 
-def test_pods_that_come_and_go_do_not_help_one_that_never_fits() -> None:
+def test_pod_events_do_not_requeue_a_pod_that_never_fits() -> None:
     found = explained(a_pod("p").cpu("64"), a_node("n1").cpu(8))
     assert found.verdict is Verdict.NEVER_FITS
     assert set(found.waits_for[0].events) == {Event.NODE_ADDED, Event.NODE_CAPACITY}
@@ -161,7 +161,7 @@ def test_node_changes_are_described_by_fact() -> None:
     assert differences(node, replace(node, uid="another")) > NODE_FACTS
 
 
-# -- verdict, events and filter agree --------------------------------------------------------------------------------
+# -- verdict, events and filter agree ---------------------------------------------------------------------------------
 
 SPLIT = policy_of("node-ready", "taints", PluginUse("class-split", params={"strict": True}), "resource-fit")
 
@@ -171,7 +171,7 @@ def resting_node(name: str, slots: int = 1) -> NodeBuilder:
     return a_node(name).pods(slots).gpus(1, healthy=False, maintenance=True)
 
 
-def test_a_card_that_comes_back_is_no_reason_to_say_never() -> None:
+def test_returning_gpu_prevents_the_never_fits_verdict() -> None:
     """The only GPU is in maintenance and the pod slots of its node are full: both pass."""
     fleet = [built(resting_node("n0")), built(a_node("n1").tainted("a"))]
     policy = policy_of("node-ready", "taints", "resource-fit", "gpu-fit")
@@ -181,13 +181,13 @@ def test_a_card_that_comes_back_is_no_reason_to_say_never() -> None:
     assert found.verdict is Verdict.NOT_NOW
     assert bits_of(found.waits_for) & bits([Event.POD_RELEASED])
     assert {(reason.plugin, reason.nodes) for reason in found.reasons} == {("taints", 1), ("resource-fit", 1)}
-    # Preemption asks the same evaluation: no pod that leaves brings the GPU back.
+    # Preemption uses the same evaluation: no evicted pod brings the GPU back.
     refused = refused_rows(Scheduler(state, policy), state.compile(pod))
     assert [refused[state.row_of[name]][1] for name in ("n0", "n1")] == [False, False]
 
 
 def test_a_gpu_node_in_maintenance_stays_closed_to_cpu_pods() -> None:
-    """A strict class-split refuses by the installed GPUs, now and in the emptied cluster."""
+    """A strict class-split rejects by the installed GPUs, now and in the emptied cluster."""
     fleet = [built(resting_node("n0")), built(a_node("n1").tainted("a"))]
     pod = built(a_pod("p"))
     found = diagnose(Scheduler(state_of(fleet, [(built(a_pod("r")), "n0")]), SPLIT), pod)
@@ -196,8 +196,8 @@ def test_a_gpu_node_in_maintenance_stays_closed_to_cpu_pods() -> None:
     assert not fits(state_of(fleet, []), pod, SPLIT)
 
 
-def test_never_is_said_by_the_filter_that_refuses_now_and_of_the_empty_cluster() -> None:
-    """A node that is refused today by its GPU in maintenance is refused for good by its labels, and waits for these."""
+def test_never_fits_reason_is_the_filter_of_the_empty_cluster() -> None:
+    """A node that is rejected now because of its GPU never fits because of its labels, and waits for these."""
     found = explained(
         a_pod("p").gpu().on_nodes_with(disk="ssd"),
         resting_node("n0", slots=10),
@@ -210,10 +210,10 @@ def test_never_is_said_by_the_filter_that_refuses_now_and_of_the_empty_cluster()
 
 @settings(max_examples=50)
 @given(fleet=mixed_fleets(), pods=mixed_pods(), picks=st.lists(st.integers(0, 6), min_size=12, max_size=12))
-def test_no_subset_of_the_pods_has_to_leave_for_one_that_never_fits(
+def test_pod_that_never_fits_does_not_fit_after_any_eviction(
     fleet: list[NodeReport], pods: list[PodSpec], picks: list[int]
 ) -> None:
-    """Never means: not with all pods gone, and not with any of them gone, on the nodes as they are."""
+    """Never means: not after any eviction of all or some pods, on the nodes as they are."""
     pod, *rest = pods
     running = [(one, fleet[pick % len(fleet)].name) for one, pick in zip(rest, picks, strict=False)]
     if diagnose(Scheduler(state_of(fleet, running), EVERY_FILTER), pod).verdict is not Verdict.NEVER_FITS:

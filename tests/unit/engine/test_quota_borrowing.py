@@ -1,4 +1,4 @@
-"""Teams stay within their quotas, borrow what others leave, and give it back when it is claimed."""
+"""Teams stay within their quotas, borrow unused capacity, and return it when it is claimed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_readme_of_capacity_scheduling(nodes: int) -> None:
     assert second.node
     assert [booking.pod.namespace for booking in second.evicted] == ["q1"]
     assert [key.partition("/")[0] for key in running(scheduler)] == ["q1", "q1", "q2", "q2"]
-    # Now both use what they are guaranteed, and neither takes from the other again.
+    # Now both use their guaranteed amount, and neither takes from the other again.
     assert refused(scheduler, pod("q1", "d")) == (Verdict.NOT_NOW, "QuotaBorrowingExhausted")
     assert refused(scheduler, pod("q2", "g")) == (Verdict.NOT_NOW, "QuotaBorrowingExhausted")
     assert len(running(scheduler)) == 4
@@ -106,7 +106,7 @@ def test_the_reason_has_the_numbers() -> None:
     assert f"quota {name} of q1 would be exceeded: cpu 6 + 2 of 6" in summary
 
 
-def test_a_refusal_names_the_quota_that_can_borrow_no_more() -> None:
+def test_rejection_names_the_exhausted_quota() -> None:
     scheduler = deciding(quota("rich", 8, None), quota("poor", 0, None))
     scheduler.schedule(pod("rich", "all", "8").build())
     name = scheduler.state.quotas.limits["poor"].name
@@ -129,11 +129,11 @@ def test_a_quota_without_min_has_none_and_one_without_max_no_limit() -> None:
 
 
 def test_unguaranteed_resources_are_not_shared() -> None:
-    # Quotas in CPUs say nothing of memory, so pods that also ask for memory are not refused for it.
+    # Quotas in CPUs do not limit memory, so pods that also request memory are not rejected for it.
     assert deciding(quota("q1"), quota("q2")).schedule(pod("q1", "x").memory("20Gi").build()).node
 
 
-def test_pods_without_a_quota_neither_count_nor_are_looked_at() -> None:
+def test_pods_without_a_quota_are_unrestricted() -> None:
     scheduler = deciding(quota("q1"), quota("q2"))
     assert scheduler.schedule(pod("free", "x", "8").build()).node
     assert scheduler.state.quotas.left("cpu") == 8000

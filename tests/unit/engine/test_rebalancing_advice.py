@@ -1,4 +1,4 @@
-"""What is advised on clusters small enough to see the answer."""
+"""Rebalancing advice on clusters small enough to see the answer."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def a_service(name: str, node: str) -> PodBuilder:
 # -- room --------------------------------------------------------------------------------------------------------------
 
 
-def test_one_pod_moves_for_one_that_needs_most_of_a_node() -> None:
-    # a has 5 - 4 = 1 CPU left, b 4 - 1 = 3: only once the pod of b is on a, b has the 4 that are asked.
+def test_one_move_frees_capacity_for_a_large_pod() -> None:
+    # a has 5 - 4 = 1 CPU left, b 4 - 1 = 3: only after the pod of b moved to a does b have the 4 requested.
     running = [a_service("left", "a").cpu(4), a_service("right", "b").cpu(1)]
     found = asked(Goal.ROOM, [a_node("a").cpu(5), a_node("b").cpu(4)], running, a_pod("new").cpu(4))
     assert (found.verdict, moves(found)) == (AdviceVerdict.PLAN, [("default/right", "b", "a")])
@@ -51,7 +51,7 @@ def test_one_pod_moves_for_one_that_needs_most_of_a_node() -> None:
     assert found.moves[0].frees == {"cpu": "1", "memory": "1Gi"}
 
 
-def test_a_search_stays_near_the_tries_that_it_was_given() -> None:
+def test_search_respects_its_limit_of_tries() -> None:
     # Each of 14 nodes runs 30 pods of 0.1 CPUs on 4 and has 1 free: for 3.5, 25 have to leave, at least.
     nodes = [a_node(f"n{row:02}").cpu(4) for row in range(14)]
     running = [
@@ -61,12 +61,12 @@ def test_a_search_stays_near_the_tries_that_it_was_given() -> None:
     ]
     found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu("3500m"), most_moves=40, most_tries=10)
     assert (found.verdict, len(found.moves)) == (AdviceVerdict.PLAN, 25)
-    # Of 12 nodes each: 25 to empty it, at most 24 more than the tries for who need not move, 25 for the price; 25 made.
+    # Of 12 nodes each: 25 to empty it, at most 24 more tries to find unneeded moves, 25 for the cost; 25 made.
     assert found.search.tried <= 10 + 12 * (25 + PRUNING_TRIES + 24 + 25) + 25
 
 
-def test_a_target_has_the_room_before_the_move_so_another_moves_first() -> None:
-    # big (3 of a's 3) fits nowhere before small left b (1 of 3), and small only has a place on c (1 of 1).
+def test_target_is_freed_before_the_move() -> None:
+    # big (3 of a's 3) fits nowhere before small left b (1 of 3), and small only fits on c (1 of 1).
     running = [a_service("big", "a").cpu(3), a_service("small", "b").cpu(1)]
     nodes = [a_node("a").cpu(3).labelled(pool="x"), a_node("b").cpu(3), a_node("c").cpu(1)]
     found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(3).on_nodes_with(pool="x"))
@@ -100,7 +100,7 @@ def test_pod_kept_by_the_caller_has_the_callers_reason() -> None:
     assert [one.code for one in found.stays] == ["Busy"]
 
 
-def test_a_budget_without_head_room_keeps_its_pod_and_says_where() -> None:
+def test_exhausted_budget_keeps_its_pod() -> None:
     running = [a_service("web", "a").cpu(1).labelled(app="web")]
     nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
     budget = DisruptionBudget("default", "web", matching(app="web"), 1)
@@ -110,8 +110,8 @@ def test_a_budget_without_head_room_keeps_its_pod_and_says_where() -> None:
     assert (found.nearest.node, found.nearest.pods) == ("a", ("default/web",))
 
 
-def test_a_budget_of_one_lets_two_pods_go_one_after_the_other() -> None:
-    # Two of the three web pods leave a, each while the other two run: 3 - 2 = 1 may leave, 0 are left meanwhile.
+def test_budget_of_one_allows_two_moves_in_sequence() -> None:
+    # Two of the three web pods leave a, each while the other two run: 3 - 2 = 1 may leave, 0 are left until then.
     running = [a_service(f"web-{n}", node).cpu(2).labelled(app="web") for n, node in enumerate("aab")]
     nodes = [a_node("a").cpu(4).labelled(pool="x"), a_node("b").cpu(6)]
     budget = DisruptionBudget("default", "web", matching(app="web"), 2)
@@ -145,7 +145,7 @@ def test_exclusive_cpus_and_pod_age_are_reported_as_cost() -> None:
     assert (found.cost.restarts, found.cost.lost_seconds, found.cost.exclusive) == (1, 3600, 0)
 
 
-def test_nothing_is_to_be_done_where_there_is_room() -> None:
+def test_free_capacity_needs_no_moves() -> None:
     found = asked(Goal.ROOM, [a_node("a")], [], a_pod("new"))
     assert (found.verdict, found.moves, found.exit_code) == (AdviceVerdict.NOTHING, (), 0)
 
@@ -153,7 +153,7 @@ def test_nothing_is_to_be_done_where_there_is_room() -> None:
 # -- balance -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_fills_one_resource_moves_to_where_it_fits_in() -> None:
+def test_pod_moves_to_balance_its_dominant_resource() -> None:
     # a uses 6 of 8 CPUs and 0 of 32Gi: 1 - (.75 / 2)^2 = .8594; b nothing: 1. Of three pods of 2 CPUs one on b leaves
     # .5 and .25: 1 - .0625 = .9375 and 1 - .0156 = .9844, mean .9609 instead of .9297.
     running = [a_service(f"cpu-{n}", "a").cpu(2).memory(0) for n in range(3)]
@@ -178,7 +178,7 @@ CARDS = [a_node("cards").gpus(4), a_node("plain-1"), a_node("plain-2")]
 
 
 def test_a_plain_pod_leaves_the_node_with_the_cards_that_another_waits_for() -> None:
-    # Of 8 CPUs on the node with cards the plain pod holds 6; the waiting pod asks for 4 and two free cards.
+    # Of 8 CPUs on the node with GPUs the plain pod holds 6; the pending pod requests 4 and two free GPUs.
     running = [a_service("plain", "cards").cpu(6), a_service("gpu", "cards").gpu(1)]
     found = asked(Goal.RARE, CARDS, running, a_pod("waits").cpu(4).gpu(2))
     assert [(pod, source) for pod, source, _ in moves(found)] == [("default/plain", "cards")]
@@ -196,7 +196,7 @@ def test_a_portable_pod_leaves_the_vector_machine() -> None:
 
 
 def test_pods_with_useless_moves_stay() -> None:
-    # The waiting pod needs all four cards and one is taken: nothing that the plain pods do helps.
+    # The pending pod needs all four GPUs and one is in use: no move of the plain pods helps.
     running = [*(a_service(f"plain-{n}", "cards").cpu("100m") for n in range(10)), a_service("gpu", "cards").gpu(1)]
     found = asked(Goal.RARE, CARDS, running, a_pod("waits").gpu(4))
     assert (found.verdict, found.moves) == (AdviceVerdict.NONE, ())
@@ -212,13 +212,13 @@ def test_goal_without_a_movable_pod_moves_nothing() -> None:
 
 
 def test_only_moves_that_contribute_are_proposed() -> None:
-    # 8 CPUs: 4 + 2 + 1 are held. The waiting pod asks for 5: the pod of 4 has to leave, the two others need not.
+    # 8 CPUs: 4 + 2 + 1 are in use. The pending pod requests 5: the pod of 4 has to move, the two others need not.
     running = [a_service(f"plain-{cpu}", "cards").cpu(cpu) for cpu in (1, 2, 4)]
     found = asked(Goal.RARE, CARDS, running, a_pod("waits").cpu(5).gpu(1))
     assert [pod for pod, _, _ in moves(found)] == ["default/plain-4"]
 
 
-def test_a_move_that_a_later_one_makes_needless_is_dropped() -> None:
+def test_unneeded_move_is_dropped() -> None:
     # small needs 2 CPUs, which the pod of 2 on b could leave; large needs 7 of 8 on a, where small fits then too.
     nodes = [a_node("a").cpu(12).labelled(pool="x"), a_node("b").cpu(4).labelled(pool="x"), a_node("c").cpu(16)]
     running = [a_service("on-a", "a").cpu(11), a_service("on-b", "b").cpu(4)]
@@ -230,7 +230,7 @@ def test_a_move_that_a_later_one_makes_needless_is_dropped() -> None:
     assert found.moves[0].makes_room_for == ("default/small", "default/large")
 
 
-def test_room_for_a_gang_is_found_for_all_its_members_or_not_at_all() -> None:
+def test_capacity_for_a_gang_covers_all_members_or_none() -> None:
     nodes = [a_node("a").cpu(4).labelled(pool="x"), a_node("b").cpu(4).labelled(pool="x"), a_node("c").cpu(8)]
     running = [a_service("on-a", "a").cpu(4), a_service("on-b", "b").cpu(4)]
     gang = [a_pod(f"m-{n}").cpu(4).on_nodes_with(pool="x").gang("ring", 2) for n in range(2)]
@@ -251,7 +251,7 @@ def test_pods_that_a_daemonset_or_the_kubelet_runs_never_leave_a_rare_node(how: 
 
 
 @pytest.mark.parametrize("waiting", [[], [a_pod("fits").gpu(1)], [a_pod("plain-new")]])
-def test_nothing_is_to_be_done_while_no_pod_waits_for_a_rare_node(waiting: list[PodBuilder]) -> None:
+def test_rare_goal_without_pending_pods_needs_no_moves(waiting: list[PodBuilder]) -> None:
     found = asked(Goal.RARE, CARDS, [a_service("plain", "cards"), a_service("gpu", "cards").gpu(1)], *waiting)
     assert (found.verdict, found.moves) == (AdviceVerdict.NOTHING, ())
 

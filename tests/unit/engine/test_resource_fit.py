@@ -1,4 +1,4 @@
-"""The resource-fit plugin: requests of every resource against what is left."""
+"""The resource-fit plugin: requests of every resource against the free amounts."""
 
 import pytest
 
@@ -42,13 +42,13 @@ def test_an_extended_resource_that_the_node_does_not_have_does_not_fit() -> None
     assert answer.reasons["n"][0].missing == ("example.com/fpga",)
 
 
-def test_a_pod_that_asks_for_nothing_fits_even_a_full_node() -> None:
+def test_pod_without_requests_fits_a_full_node() -> None:
     nothing = a_pod().shaped().best_effort()
     nothing.requesting("pods", 0)
     assert ask("resource-fit", nothing, [a_node("n").cpu(0)]).skipped
 
 
-def test_gpu_resources_are_left_to_gpu_fit_where_the_policy_has_it() -> None:
+def test_gpu_resources_are_left_to_gpu_fit() -> None:
     asking, fleet = a_pod().requesting(NVIDIA, 2).build(), [a_node("n")]
     assert scheduler(fleet, policy=policy_of("resource-fit")).schedule(asking).node is None
     assert scheduler(fleet, policy=policy_of("resource-fit", "gpu-fit")).schedule(asking).node == "n"

@@ -1,4 +1,4 @@
-"""A pod that somebody holds back is never placed, and says who holds it."""
+"""A pod with scheduling gates is never placed, and its reason names the gates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gated(name: str = "held") -> PodSpec:
     return a_pod(name).having(gates=GATES).build()
 
 
-def test_it_waits_with_its_gates_as_the_reason() -> None:
+def test_gated_pod_has_its_gates_as_the_reason() -> None:
     alone = scheduler([a_node()])
     answer = what_if(alone.state, alone.policy, [gated()], evaluated_at="")
     assert answer.verdict is Verdict.NOT_NOW
@@ -30,12 +30,12 @@ def test_it_waits_with_its_gates_as_the_reason() -> None:
     assert matrix(alone, gated()) == ()
 
 
-def test_it_takes_nothing_from_the_others() -> None:
+def test_gated_pod_reserves_nothing() -> None:
     full = scheduler([a_node().cpu("1")])
     assert [full.schedule(pod).node for pod in (gated(), a_pod("free").build())] == [None, "node"]
 
 
-def test_the_compiled_loop_leaves_it_out_too() -> None:
+def test_compiled_loop_skips_gated_pods() -> None:
     batch = BatchScheduler(scheduler([a_node()]), expected=1_000_000, shortest=1)
     outcomes = batch.schedule([a_pod("p1").build(), gated(), a_pod("p2").build()])
     assert [outcome.node for outcome in outcomes] == ["node", None, "node"]

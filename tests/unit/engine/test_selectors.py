@@ -1,4 +1,4 @@
-"""Label requirements mean what they mean in Kubernetes, one by one and over all nodes at once."""
+"""Label requirements have Kubernetes' semantics, one by one and over all nodes at once."""
 
 import cProfile
 import pstats
@@ -113,12 +113,12 @@ EXPRESSIONS = st.one_of(
 
 
 @given(EXPRESSIONS, st.lists(st.none() | VALUES, min_size=1, max_size=8))
-def test_the_look_up_by_value_equals_asking_every_node(expression: Expression, labels: list[str | None]) -> None:
+def test_lookup_by_value_equals_a_scan(expression: Expression, labels: list[str | None]) -> None:
     fleet = [a_node(f"n{i}").labelled({} if value is None else {"key": value}) for i, value in enumerate(labels)]
     assert nodes_with(cluster(fleet), expression).tolist() == [fits(expression, value) for value in labels]
 
 
-# -- the same answers as one node at a time, one requirement at a time ------------------------------------------------
+# -- the same results as one node at a time, one requirement at a time -----------------------------------------------
 
 LABELS = st.dictionaries(st.sampled_from(["zone", "rack", "disk"]), VALUES, max_size=3)
 ON_LABELS = st.builds(
@@ -136,7 +136,7 @@ TERMS = st.builds(NodeTerm, st.lists(ON_LABELS, max_size=3).map(tuple), st.lists
 
 
 def term_fits(term: NodeTerm, node: NodeReport) -> bool:
-    """Ask one node about one term, requirement by requirement."""
+    """Evaluate one term on one node, requirement by requirement."""
 
     def field_fits(field: Expression) -> bool:
         if field.key != "metadata.name" or field.operator not in ("In", "NotIn"):
@@ -168,7 +168,7 @@ def test_columns_equal_asking_every_node_alone(
         chosen = all(node.labels.get(key) == value for key, value in selector)
         return chosen and (terms is None or any(term_fits(term, node) for term in terms))
 
-    for _ in range(2):  # the second answer is the kept one
+    for _ in range(2):  # the second result is the cached one
         assert required_nodes(state, shape).tolist() == [allowed(node) for node in state.reports]
     scoring = active("node-affinity").instance
     request = state.compile(built(a_pod("p").shaped(preferred_nodes=preferred)))
@@ -177,18 +177,18 @@ def test_columns_equal_asking_every_node_alone(
     assert scoring.score(request, state.all_rows).tolist() == weights
 
 
-# -- what a pod of many terms costs ----------------------------------------------------------------------------------
+# -- cost of a pod with many terms ------------------------------------------------------------------------------------
 
 
 def calls(work: Callable[[], object]) -> int:
-    """Return how many functions of Python and of C are called."""
+    """Return the number of calls of Python and C functions."""
     profile = cProfile.Profile()
     profile.runcall(work)
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
 
 def many_terms(pod: int, count: int) -> tuple[NodeTerm, ...]:
-    """Return terms that no node meets, of two requirements each, one of them on a label that differs on every node."""
+    """Return terms that match no node, of two requirements each, one of them on a label that differs on every node."""
     return tuple(
         NodeTerm((Expression("l2", "NotIn", (f"{pod}",)), Expression(f"k{pod}-{i}", "Exists"))) for i in range(count)
     )
@@ -201,14 +201,14 @@ def test_a_requirement_costs_the_same_number_of_steps_on_ten_times_as_many_nodes
     took = []
     for nodes in (40, 400):
         state = cluster([a_node(f"n{i:03}").labelled(l=f"{i}") for i in range(nodes)])
-        nodes_of_terms(state, terms[:1])  # the columns are made once for an inventory
+        nodes_of_terms(state, terms[:1])  # the columns are built once for an inventory
         took.append(calls(lambda state=state: nodes_of_terms(state, terms)))
     assert took[1] <= took[0] + 10
     assert took[1] < 25 * 2 * len(terms)
 
 
-def test_a_decision_of_1700_terms_asks_no_node_one_by_one() -> None:
-    """One decision and its reasons on 400 nodes: 2,000,000 calls where every distinct value was asked."""
+def test_decision_with_1700_terms_is_vectorised() -> None:
+    """Regression: one decision with reasons on 400 nodes made 2,000,000 calls, one for every distinct value."""
     sched = scheduler([a_node(f"n{i:03}").labelled(l2=f"v{i}") for i in range(400)], policy="default-kube")
     sched.undo(sched.schedule(built(a_pod("first"))))
     pod = built(a_pod("p").shaped(node_terms=many_terms(1, 1700)))
@@ -217,7 +217,7 @@ def test_a_decision_of_1700_terms_asks_no_node_one_by_one() -> None:
 
 
 def test_terms_that_require_an_absent_label_evaluate_no_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,700 such terms on 2,000 nodes took 24 ms, of each of 36 pods that another namespace waited for."""
+    """Regression: 1,700 such terms on 2,000 nodes took 24 ms for each of 36 pods, and delayed another namespace."""
     state = cluster([a_node("n").labelled(l2="v")])
     evaluated: list[Expression] = []
     monkeypatch.setattr(selectors, "nodes_with", lambda state, one: evaluated.append(one) or np.ones(1, np.bool_))
@@ -228,7 +228,7 @@ def test_terms_that_require_an_absent_label_evaluate_no_column(monkeypatch: pyte
     assert evaluated == [absent]
 
 
-def test_labels_that_no_node_has_take_no_memory() -> None:
+def test_unknown_labels_use_no_memory() -> None:
     state = cluster([a_node("n").labelled(disk="ssd")])
     columns = {id(state.label(f"k{number}")[0]) for number in range(100)}
     assert len(columns) == 1
@@ -236,7 +236,7 @@ def test_labels_that_no_node_has_take_no_memory() -> None:
 
 
 def test_wide_shapes_replace_many_cached_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4,096 shapes of 1,700 terms were kept, 0.8 MiB each."""
+    """Regression: 4,096 shapes of 1,700 terms were cached, 0.8 MiB each."""
     monkeypatch.setattr(scoring, "_KEPT_SHAPES", 100)
     monkeypatch.setattr(scoring, "_KEPT_STATIC", 100)
     monkeypatch.setattr(state, "_COMPILED_LIMIT", 100)
@@ -250,12 +250,12 @@ def test_wide_shapes_replace_many_cached_ones(monkeypatch: pytest.MonkeyPatch) -
     evaluator = sched.evaluator
     assert width(wide[0].shape) == 11
     assert sum(compiled.width for compiled, _ in evaluator._kept.values()) <= 100
-    assert len(evaluator._kept) >= 50  # ordinary shapes are kept as before
+    assert len(evaluator._kept) >= 50  # ordinary shapes are cached as before
     assert len(evaluator._static) <= 120
     assert len(sched.state._compiled) <= 100
 
 
-def test_the_search_for_the_nearest_fit_pays_for_the_terms_it_evaluates() -> None:
+def test_nearest_fit_search_is_limited_by_evaluated_terms() -> None:
     sched = scheduler([a_node(f"n{i:03}").labelled(l2=f"v{i}") for i in range(50)], policy="default-kube")
     spent = []
     for count in (2, 1700):

@@ -1,4 +1,4 @@
-"""A pod that somebody else placed, beside what we would have chosen on the same state."""
+"""Comparison of another scheduler's placement with our choice on the same state."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_regret_is_the_score_difference() -> None:
     assert [row.name for row in found.top] == ["n1", "n2"]
 
 
-def test_a_node_that_we_refuse_has_a_reason_and_no_regret() -> None:
+def test_rejected_node_has_a_reason_and_no_regret() -> None:
     found = compare(scheduler([a_node("n1"), a_node("n2").cpu(1)], policy=FULLEST), a_pod("p").cpu(4).build(), "n2")
     assert (found.chosen, found.regret, found.rank) == ("n1", None, None)
     assert found.refusal is not None
     assert (found.refusal.plugin, found.refusal.code) == ("resource-fit", "InsufficientResource")
 
 
-def test_where_we_find_none_either_nothing_is_chosen() -> None:
+def test_no_choice_if_no_node_fits() -> None:
     found = compare(scheduler([a_node("n1").cpu(1)], policy=FULLEST), a_pod("p").cpu(4).build(), "n1")
     assert (found.chosen, found.feasible, found.our_score) == ("", 0, None)
     assert found.refusal is not None

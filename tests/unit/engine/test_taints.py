@@ -1,4 +1,4 @@
-"""The taints plugin: who may not run where, and who should rather not."""
+"""The taints plugin: excluded nodes and less preferred nodes."""
 
 import pytest
 
@@ -23,9 +23,9 @@ def test_soft_taint_filters_no_pod() -> None:
     ("toleration", "fits"),
     [
         (("gpu", "Equal", "a100", "NoSchedule"), True),
-        (("gpu", "Equal", "a100", ""), True),  # an empty effect is every effect
-        (("gpu", "Exists", "", "NoSchedule"), True),  # Exists takes every value
-        (("", "Exists", "", ""), True),  # Exists without a key takes every taint
+        (("gpu", "Equal", "a100", ""), True),  # an empty effect matches every effect
+        (("gpu", "Exists", "", "NoSchedule"), True),  # Exists matches every value
+        (("", "Exists", "", ""), True),  # Exists without a key matches every taint
         (("gpu", "Equal", "h100", "NoSchedule"), False),
         (("gpu", "Equal", "", "NoSchedule"), False),
         (("gpu", "Equal", "a100", "NoExecute"), False),
@@ -71,7 +71,7 @@ def test_without_soft_taints_in_the_cluster_it_does_not_score() -> None:
     assert score("taints", a_pod(), [a_node("n").tainted("a")]) is None
 
 
-def test_taint_sets_that_come_after_the_evaluation_are_understood() -> None:
+def test_new_taint_sets_after_the_evaluation_are_matched() -> None:
     # The emptied cluster drops condition taints, which makes a taint set that no node had before.
     sick = a_node("n").tainted("keep").tainted("node.kubernetes.io/not-ready", effect="NoExecute")
     state, instance = cluster([sick]), active("taints").instance

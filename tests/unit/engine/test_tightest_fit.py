@@ -1,4 +1,4 @@
-"""The tightest-fit plugin: the least left over wins."""
+"""The tightest-fit plugin: the least free capacity wins."""
 
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import score
@@ -20,5 +20,5 @@ def test_cards_count_by_their_free_milli_for_pods_that_ask_for_cards() -> None:
     assert score("tightest-fit", a_pod(), fleet, params=weights) is None
 
 
-def test_it_can_be_kept_to_pods_with_cards() -> None:
+def test_scoring_can_be_limited_to_gpu_pods() -> None:
     assert score("tightest-fit", a_pod(), [a_node("n")], params={"pods": "gpu"}) is None

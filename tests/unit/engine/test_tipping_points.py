@@ -1,4 +1,4 @@
-"""Tipping points of weights: a hair before the point the same node wins, a hair beyond it the named one."""
+"""Tipping points of weights: just below the point the same node wins, just above it the named one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def weighted(policy: Policy, plugin: str, weight: float) -> Policy:
     return compile_policy(msgspec.structs.replace(policy.spec, plugins=uses), REGISTRY)
 
 
-def test_the_point_is_where_two_totals_meet() -> None:
+def test_tipping_point_is_where_two_totals_meet() -> None:
     # Binpack wants the fuller node, least-allocated the empty one. Of 10 CPUs, b has 4 in use; memory does not count.
     #   binpack           a  1 of 10 -> 10   b  5 of 10 -> 50
     #   least-allocated   a  9 of 10 -> 90   b  5 of 10 -> 50
@@ -48,8 +48,8 @@ def test_the_point_is_where_two_totals_meet() -> None:
     ]  # fmt: skip
 
 
-def test_a_weight_of_nothing_is_no_point() -> None:
-    # Where only binpack tells the nodes apart, they are equal at weight 0, and there is no weight below it.
+def test_weight_of_0_is_no_tipping_point() -> None:
+    # If only binpack distinguishes the nodes, they are equal at weight 0, and there is no weight below it.
     policy = policy_of("resource-fit", PluginUse("binpack", params={"resources": {"cpu": 1}}))
     nodes = [a_node(name).cpu(7) for name in ("a", "b")]
     found = tipping(scheduler(nodes, [a_pod("r").cpu(3).running_on("b")], policy=policy), built(a_pod()))

@@ -1,4 +1,4 @@
-"""Predicted verdicts of the kubelet's topology manager; machines are counts by zone, as the domain sheet tells them."""
+"""Predicted admission by the kubelet's topology manager; machines are counts by zone, as in its documentation."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def test_a_request_that_fits_one_zone_is_admitted_by_all() -> None:
         assert says(policy, 4) == KubeletVerdict("", (4, 0), () if policy == "none" else (0,), (0, 0))
 
 
-def test_an_empty_zone_would_hold_it_but_now_only_two_do() -> None:
-    # 3 CPUs, 2 + 2 free of 4 + 4: a set of one zone is the smallest possible, and none has room.
+def test_request_fits_an_empty_zone_but_now_only_two() -> None:
+    # 3 CPUs, 2 + 2 free of 4 + 4: a set of one zone is the smallest possible, and none has capacity.
     assert refused(ALL, 3, free=(2, 2)) == ["restricted", "single-numa-node"]
 
 
 def test_a_request_larger_than_any_zone() -> None:
-    # 6 of 4 + 4: two zones are the smallest set, so restricted is content; single-numa-node never is.
+    # 6 of 4 + 4: two zones are the smallest set, so restricted admits it; single-numa-node never does.
     assert refused(ALL, 6) == ["single-numa-node"]
     assert says("restricted", 6).cpus == (4, 2)
 
 
 def test_two_cards_on_two_zones_where_one_zone_has_two() -> None:
-    # Zone 0 has two cards, one of them in use; one is free on each zone.
+    # Zone 0 has two GPUs, one of them in use; one is free on each zone.
     assert refused(ALL, 0, 2, cards_free=(1, 1), all_cards=(2, 1)) == ["restricted", "single-numa-node"]
 
 
@@ -53,12 +53,12 @@ def test_two_cards_on_two_zones_where_no_zone_has_two() -> None:
 
 
 def test_cpus_over_two_zones_and_a_card_of_one_do_not_agree() -> None:
-    # The CPUs need both zones, the card one: the sets differ, so no merged hint is preferred.
+    # The CPUs need both zones, the GPU one: the sets differ, so no merged hint is preferred.
     assert refused(ALL, 6, 1) == ["restricted", "single-numa-node"]
 
 
 def test_cards_come_from_the_zones_of_the_hint() -> None:
-    # Policy none holds to nothing: two of the three cards, zone 0 with its single card first, as the emptier one.
+    # Policy none restricts nothing: two of the three GPUs, zone 0 with its single GPU first, as the emptier one.
     assert says("single-numa-node", 1, 2, cards_free=(1, 2)).cards == (0, 2)
     assert says("none", 0, 2, cards_free=(1, 2)).cards == (1, 1)
 
@@ -87,8 +87,8 @@ def test_the_narrowest_hint_and_the_lowest_zones_win() -> None:
     assert says("best-effort", 6, free=(4, 4, 4), cards_free=(0, 0, 0)).aligned == (0, 1)
 
 
-def test_cpus_come_from_whole_zones_and_then_from_the_fewest_left() -> None:
-    assert says("none", 4, free=(2, 4)).cpus == (0, 4)  # zone 1 is free as a whole and fits
+def test_cpus_are_taken_from_whole_zones_and_then_the_fullest() -> None:
+    assert says("none", 4, free=(2, 4)).cpus == (0, 4)  # zone 1 is completely free and fits
     assert says("none", 5, free=(2, 4)).cpus == (1, 4)
     assert says("none", 3, free=(3, 2)).cpus == (1, 2)  # neither is: the one with fewer left is filled up first
 
@@ -113,7 +113,7 @@ def test_best_effort_takes_as_many_zones_as_the_larger_request_needs() -> None:
 
 
 @pytest.mark.parametrize(("pod_scope", "reason"), [(False, ""), (True, TOPOLOGY_AFFINITY_ERROR)])
-def test_scope_decides_whether_containers_may_lie_apart(pod_scope: bool, reason: str) -> None:
+def test_scope_decides_whether_containers_share_a_zone(pod_scope: bool, reason: str) -> None:
     # Two containers of 3 CPUs on two zones of 4: each fits one zone, their sum none.
     machine = ZoneResources((4, 4), (4, 4), (0, 0), (0, 0))
     assert (
@@ -125,7 +125,7 @@ def test_scope_decides_whether_containers_may_lie_apart(pod_scope: bool, reason:
 def test_containers_use_the_rest_of_earlier_ones() -> None:
     machine = ZoneResources((4, 4), (4, 4), (0, 0), (0, 0))
     found = verdict("single-numa-node", False, machine, (ContainerDemands(3, 0), ContainerDemands(2, 0)))
-    assert (found.cpus, found.aligned) == ((3, 2), ())  # held to both zones: to nothing
+    assert (found.cpus, found.aligned) == ((3, 2), ())  # restricted to both zones: not at all
     third = verdict(
         "single-numa-node", False, machine, (ContainerDemands(3, 0), ContainerDemands(2, 0), ContainerDemands(3, 0))
     )
@@ -134,7 +134,7 @@ def test_containers_use_the_rest_of_earlier_ones() -> None:
 
 def test_init_containers_release_their_resources() -> None:
     machine = ZoneResources((4, 4), (4, 3), (0, 0), (0, 0))
-    # 4 CPUs of zone 0 are used again by the pod's container, which would otherwise have gone nowhere.
+    # 4 CPUs of zone 0 are used again by the pod's container, which would otherwise fit nowhere.
     assert verdict(
         "single-numa-node", False, machine, (ContainerDemands(4, 0, init=True), ContainerDemands(4, 0))
     ).cpus == (4, 0)

@@ -1,4 +1,4 @@
-"""The topology-spread plugin: how even is even enough, and what is evener."""
+"""The topology-spread plugin: the allowed skew, and the score of a smaller skew."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def test_a_domain_may_lead_by_at_most_the_maximum_skew() -> None:
     assert ask("topology-spread", web("p", hard(2)), FLEET, running(a1=2, b1=1)).feasible == ["a1", "a2", "b1"]
 
 
-def test_a_pod_that_does_not_match_itself_adds_nothing() -> None:
+def test_pod_that_does_not_match_itself_is_not_counted() -> None:
     # zone a 2 + 0 - 1 = 1 fits
     answer = ask("topology-spread", a_pod().shaped(spread=(hard(),)), FLEET, running(a1=2, b1=1))
     assert answer.feasible == ["a1", "a2", "b1"]
@@ -76,7 +76,7 @@ def test_only_pods_of_the_own_namespace_count() -> None:
 
 
 def test_null_and_empty_selectors_count_no_pods() -> None:
-    # null: nobody matches, itself included: 0 + 0 - 0. empty: no pod counts but the pod matches itself: 0 + 1 - 0.
+    # null: no pod matches, itself included: 0 + 0 - 0. empty: no pod counts but the pod matches itself: 0 + 1 - 0.
     for selector in (None, LabelSelector()):
         constraint = SpreadConstraint(ZONE, 1, True, selector)
         assert ask("topology-spread", web("p", constraint), FLEET, running(a1=5)).feasible == ["a1", "a2", "b1"]
@@ -129,7 +129,7 @@ def test_the_hostname_counts_each_nodes_own_pods() -> None:
     assert score("topology-spread", asking, FLEET, running(a1=2, a2=1)) == {"a1": 0, "a2": 33, "b1": 100}
 
 
-def test_constraints_add_up_and_a_wider_skew_waters_them_down() -> None:
+def test_constraints_are_summed_and_weakened_by_a_wider_skew() -> None:
     # zone (2 domains, ln 4 = 1.3863, skew 3) + hostname (3 nodes, ln 5 = 1.6094, skew 1); pods a1 1, a2 2, b1 1
     #   a1: 3 * 1.3863 + 2 + 1 * 1.6094 + 0 = 7.768 -> 8
     #   a2: 3 * 1.3863 + 2 + 2 * 1.6094     = 9.378 -> 9
@@ -156,7 +156,7 @@ def test_feasible_nodes_come_from_the_cycle() -> None:
     assert [(row.name, row.total) for row in found] == [("b1", 100), ("a1", 25), ("c1", None)]
 
 
-def test_a_changed_label_is_seen_by_a_request_that_was_asked_before() -> None:
+def test_changed_label_invalidates_the_cached_request() -> None:
     # zone a has 1 pod, zone b none: b. When b1 moves to zone a, that is the only zone: 1 + 1 - 1 fits on both.
     state, plugin = cluster([A1, B1], running(a1=1)), active("topology-spread").instance
     request = state.compile(web("p", hard()).build())

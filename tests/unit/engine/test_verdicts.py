@@ -1,4 +1,4 @@
-"""Three honest verdicts, and reasons that count nodes."""
+"""The three verdicts, and reasons that count nodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_pod_above_the_empty_cluster_never_fits(pod: PodBuilder, node: Node) -> 
         (a_pod(), a_node("n").tainted("node.kubernetes.io/memory-pressure")),
         (a_pod().near(ZONE, app="web"), a_node("n")),  # rules between pods may be satisfied later
         (a_pod().spread(ZONE, app="web"), a_node("n")),
-        (a_pod().gpu(1, memory_mib=1), a_node("n").gpus(1, memory_mib=None)),  # unknown is not never
+        (a_pod().gpu(1, memory_mib=1), a_node("n").gpus(1, memory_mib=None)),  # unknown does not mean never
         (a_pod().isa("rv64gc"), a_node("n").isa(None)),
         (a_pod().isa("x86-64-v3"), a_node("n").having(isa=IsaReport("amd64", complete=False))),
     ],
@@ -57,12 +57,12 @@ def test_a_full_cluster_is_not_now() -> None:
 
 
 def test_unknown_fact_with_a_definite_mismatch_never_fits() -> None:
-    # The card's memory is unknown, but the node is too small whatever it is.
+    # The GPU's memory is unknown, but the node is too small in any case.
     pod = a_pod().cpu(9).gpu(1, memory_mib=1)
     assert verdict(pod, [a_node("n").cpu(8).gpus(1, memory_mib=None)]).verdict is Verdict.NEVER_FITS
 
 
-def test_a_pod_that_is_wrong_itself_is_misconfigured_whatever_the_cluster() -> None:
+def test_invalid_pod_is_misconfigured_on_any_cluster() -> None:
     pod = a_pod().wrong("IsaUnknownExtension", "hetsched.io/isa", "no such extension")
     found = verdict(pod, [a_node("n")])
     assert found.verdict is Verdict.MISCONFIGURED
@@ -98,18 +98,18 @@ def test_the_summary_has_numbers_and_the_largest_reason_first() -> None:
     )
 
 
-def test_no_reason_is_dropped_from_the_summary_without_a_word() -> None:
-    """Of many reasons those of nodes that could take the pod are named first; the others are counted, in nodes too."""
+def test_omitted_reasons_are_counted_in_the_summary() -> None:
+    """Reasons of nodes that could take the pod are named first; the others are counted, together with their nodes."""
     other = [a_node(f"t{i}{n}").tainted(f"x{i}") for i in range(5) for n in range(2)]
-    # 5 taints of 2 nodes each and one full node, which alone could take the pod once others leave: that one and three
-    # of the taints are named, 2 reasons with 4 nodes are left.
+    # 5 taints of 2 nodes each and one full node, the only one that could take the pod once others leave: that one and
+    # three of the taints are named, 2 reasons with 4 nodes are left.
     summary = verdict(a_pod().cpu(4), [*other, a_node("z").cpu(4)], [a_pod("r").cpu(1).running_on("z")]).summary
     assert summary == (
         "default/pod does not fit now: 0 of 11 nodes fit (2 the taint x0:NoSchedule is not tolerated; "
         "2 the taint x1:NoSchedule is not tolerated; 2 the taint x2:NoSchedule is not tolerated; "
         "1 Insufficient cpu: 4 requested; 4 for 2 other reasons)"
     )
-    # Five reasons are named all.
+    # All five reasons are named.
     summary = verdict(a_pod().cpu(4), [*other[2:], a_node("z").cpu(4)], [a_pod("r").cpu(1).running_on("z")]).summary
     assert summary.count(";") == 4
     assert "other reasons" not in summary
@@ -123,7 +123,7 @@ def test_never_fits_is_explained_by_the_empty_cluster() -> None:
 
 def test_rows_that_fewer_pods_could_open_are_known() -> None:
     nodes = [
-        a_node("a").cpu(8),  # full, large enough: could be opened
+        a_node("a").cpu(8),  # full, large enough: an eviction could free it
         a_node("b").cpu(1),  # too small even when empty
         a_node("c").cpu(8).tainted("x"),  # no eviction removes a taint
         a_node("d").cpu(8),  # only the neighbour is in the way
@@ -136,7 +136,7 @@ def test_rows_that_fewer_pods_could_open_are_known() -> None:
     assert found.resolvable == (0, 3)
 
 
-def test_a_cluster_without_nodes_says_so() -> None:
+def test_cluster_without_nodes_is_reported() -> None:
     assert "the cluster has no nodes" in verdict(a_pod(), []).summary
 
 

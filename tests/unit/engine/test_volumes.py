@@ -1,4 +1,4 @@
-"""Pods run where their volumes are or can be made, one pod after the other on the same storage."""
+"""Pods run where their volumes are or can be provisioned, one pod after the other on the same storage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MADE = StorageClass("csi.example.org", waits=True)
 
 
 def zoned(*zones: str) -> list[NodeBuilder]:
-    """Return one node in each zone, called like it."""
+    """Return one node in each zone, with the zone's name."""
     return [a_node(zone).labelled({ZONE: zone}) for zone in zones]
 
 
@@ -51,7 +51,7 @@ def in_zone(zone: str) -> tuple[NodeTerm, ...]:
 
 
 def volume(name: str, zone: str = "", *, size: int = 10, **facts: object) -> PersistentVolume:
-    """Return a volume of the local class, usable in one zone where one is named."""
+    """Return a volume of the local class, usable in one zone if one is named."""
     own = {"storage_class": "local", "modes": ("ReadWriteOnce",), "terms": in_zone(zone) if zone else None} | facts
     return PersistentVolume(name, size * GIB, **own)  # type: ignore[arg-type]
 
@@ -91,13 +91,13 @@ def why(pod: PodSpec, nodes: list[NodeBuilder], stored: Storage, *running: PodSp
 # -- bound claims ------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_goes_where_its_volume_is() -> None:
+def test_pod_is_placed_at_its_volume() -> None:
     things = volume("disk", "b", claim="default/data"), claim("data", volume="disk")
     assert place(using("p", "data"), zoned("a", "b", "c"), *things).node == "b"
 
 
 @pytest.mark.parametrize("key", [ZONE, "failure-domain.beta.kubernetes.io/zone"])
-def test_zone_labels_of_a_volume_hold_it_and_older_nodes_are_known(key: str) -> None:
+def test_zone_labels_of_a_volume_restrict_its_nodes(key: str) -> None:
     nodes = [a_node("a").labelled({key: "a"}), a_node("b").labelled({key: "b"})]
     disk = volume("disk", zones=(Expression(ZONE, "In", ("b", "c")),))
     assert place(using("p", "data"), nodes, disk, claim("data", volume="disk")).node == "b"
@@ -136,7 +136,7 @@ def test_a_claim_that_cannot_be_used_yet_is_waited_for(
     assert "data" in found.summary
 
 
-def test_a_volume_of_a_migrated_type_is_said_with_its_field() -> None:
+def test_migrated_volume_type_is_named_with_its_field() -> None:
     stored = storage(volume("disk", source="gcePersistentDisk"), claim("data", volume="disk"))
     found = why(using("p", "data"), zoned("a"), stored)
     assert found.verdict is Verdict.MISCONFIGURED
@@ -145,7 +145,7 @@ def test_a_volume_of_a_migrated_type_is_said_with_its_field() -> None:
     ]
 
 
-# -- claims that wait for their pod ------------------------------------------------------------------------------------
+# -- claims that wait for their pod -----------------------------------------------------------------------------------
 
 
 def test_the_smallest_volume_that_suits_is_chosen() -> None:
@@ -164,21 +164,21 @@ def test_the_smallest_volume_that_suits_is_chosen() -> None:
     assert outcome.allocation.volumes == (VolumeGrant("data", "right"),)
 
 
-def test_claim_takes_a_volume_of_its_selector() -> None:
+def test_claim_gets_a_volume_of_its_selector() -> None:
     gold = LabelSelector((Expression("tier", "In", ("gold",)),))
     things = volume("a", size=5), volume("b", size=9, labels={"tier": "gold"})
     outcome = place(using("p", "data"), zoned("n"), *things, claim("data", selector=gold))
     assert outcome.allocation.volumes == (VolumeGrant("data", "b"),)
 
 
-def test_a_volume_that_names_a_claim_is_for_it_alone() -> None:
+def test_volume_with_a_claim_reference_is_reserved_for_it() -> None:
     things = volume("a", size=5), volume("mine", "b", size=9, claim="default/data", claim_uid="u")
     outcome = place(using("p", "data"), zoned("a", "b"), *things, claim("data", uid="u"))
     assert (outcome.node, outcome.allocation.volumes) == ("b", (VolumeGrant("data", "mine"),))
     assert place(using("p", "data"), zoned("b"), things[1], claim("data", uid="another")).node is None
 
 
-def test_one_volume_is_chosen_once_and_is_free_again_when_its_pod_goes() -> None:
+def test_volume_is_selected_once_and_released_with_its_pod() -> None:
     stored = storage(volume("v", "a"), claim("one"), claim("two"))
     scheduler = on(zoned("a"), stored)
     first, second = using("p1", "one"), using("p2", "two")
@@ -192,7 +192,7 @@ def test_one_volume_is_chosen_once_and_is_free_again_when_its_pod_goes() -> None
     assert scheduler.schedule(second).allocation.volumes == (VolumeGrant("two", "v"),)
 
 
-def test_the_claims_of_one_pod_take_volumes_of_their_own_on_one_node() -> None:
+def test_claims_of_one_pod_get_different_volumes_on_one_node() -> None:
     # a has one volume, b has two; the larger claim needs the larger one.
     things = volume("a1", "a", size=20), volume("b1", "b", size=20), volume("b2", "b", size=6)
     claims = claim("big", size=15), claim("small", size=5)
@@ -205,7 +205,7 @@ def test_the_claims_of_one_pod_take_volumes_of_their_own_on_one_node() -> None:
     ]
 
 
-def test_a_class_makes_volumes_in_its_topologies() -> None:
+def test_class_provisions_in_its_topologies() -> None:
     made = msgspec.structs.replace(MADE, topologies=in_zone("c"))
     scheduler = on(zoned("a", "c"), storage(claim("data", kind="made"), made=made))
     outcome = scheduler.schedule(using("p", "data"))
@@ -240,7 +240,7 @@ def test_the_default_class_is_for_claims_that_name_none() -> None:
     assert on(zoned("a", "b"), stored).schedule(using("p", "data")).node == "b"
 
 
-# -- who else uses them ------------------------------------------------------------------------------------------------
+# -- other users of the volume ----------------------------------------------------------------------------------------
 
 
 def test_a_claim_for_one_pod_is_used_by_one() -> None:
@@ -248,11 +248,11 @@ def test_a_claim_for_one_pod_is_used_by_one() -> None:
     running = msgspec.structs.replace(using("user", "data"), node_name="a")
     found = why(using("p", "data"), zoned("a", "b"), stored, running)
     assert [(r.code, r.nodes) for r in found.reasons] == [("VolumeInUse", 1), ("VolumeInUse", 1)]
-    assert found.resolvable == (0,)  # only where its user is could that one leave
+    assert found.resolvable == (0,)  # only on its user's node could that one be evicted
 
 
-def test_no_driver_attaches_more_than_it_can() -> None:
-    # a can attach 2 and has h1; one more fits, and h1 again is no more; two more are 1 + 2 > 2.
+def test_attach_limits_are_respected() -> None:
+    # a can attach 2 and has h1; one more fits, and h1 again adds none; two more are 1 + 2 > 2.
     nodes = [a_node("a").having(attach_limits={"csi": 2})]
     things = [volume(f"v{i}", driver="csi", handle=f"h{i}") for i in range(1, 4)]
     stored = storage(*things, *(claim(f"c{i}", volume=f"v{i}") for i in range(1, 4)))
@@ -263,13 +263,13 @@ def test_no_driver_attaches_more_than_it_can() -> None:
     assert found.resolvable == (0,)
 
 
-def test_volumes_to_be_made_count_for_their_driver() -> None:
+def test_volumes_to_provision_count_for_their_driver() -> None:
     nodes = [a_node("a").having(attach_limits={"csi.example.org": 1}), a_node("b")]
     scheduler = on(nodes, storage(*(claim(f"c{i}", kind="made") for i in range(3))), policy="first-fit")
     assert [scheduler.schedule(using(f"p{i}", f"c{i}")).node for i in range(3)] == ["a", "b", "b"]
 
 
-# -- beside everything else --------------------------------------------------------------------------------------------
+# -- together with other rules ----------------------------------------------------------------------------------------
 
 
 def test_a_pod_without_claims_is_none_of_its_business() -> None:
@@ -293,7 +293,7 @@ def test_another_storage_is_another_snapshot() -> None:
     assert len(digests) == 3
 
 
-def test_a_what_if_answers_with_volumes() -> None:
+def test_what_if_considers_volumes() -> None:
     content = ClusterContent(
         nodes=tuple(node.build() for node in zoned("a", "b")), storage=storage(volume("v", "b"), claim("one"))
     )

@@ -1,4 +1,4 @@
-"""What-if: the same decisions on a copy, and nothing left behind."""
+"""What-if: the same decisions on a copy, without changes of the state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def asked(state: ClusterState, *pods: Pod, **more: Any) -> WhatIfAnswer:
     return what_if(state, POLICY, [built(pod) for pod in pods], evaluated_at=NOW, **more)
 
 
-def test_the_state_is_left_as_it_is() -> None:
+def test_state_is_unchanged() -> None:
     state = cluster([a_node("a"), a_node("b")], [a_pod("r").running_on("a")])
     before = state.digest(), state.columns.load.tobytes()
     answer = asked(state, a_pod("p"), explain=True, drain=["a"])
@@ -36,7 +36,7 @@ def test_the_state_is_left_as_it_is() -> None:
 
 
 def test_each_pod_sees_the_earlier_ones_in_queue_order() -> None:
-    # One node for one pod: the important one gets it, though it comes last in the file.
+    # One node for one pod: the one with the higher priority gets it, although it is last in the file.
     state = cluster([a_node("n").pods(1)])
     answer = asked(state, a_pod("low"), a_pod("high").priority(9))
     assert [placement.pod for placement in answer.placements] == ["default/high"]
@@ -64,7 +64,7 @@ def test_alike_pods_are_each_explained_by_their_own_name() -> None:
     assert answer.summary.startswith("2 of 4 pods fit; default/p2 does not fit now")
 
 
-def test_the_matrix_is_there_only_when_asked_for() -> None:
+def test_matrix_is_returned_on_request_only() -> None:
     state = cluster([a_node("a"), a_node("b").cordoned()])
     assert asked(state, a_pod("p")).nodes is None
     assert "nodes" not in asked(state, a_pod("p")).document()
@@ -75,8 +75,8 @@ def test_the_matrix_is_there_only_when_asked_for() -> None:
     ]  # fmt: skip
 
 
-def test_pods_of_a_drained_node_move_before_anything_new_comes() -> None:
-    # b has room for one pod: the one that has to leave a gets it.
+def test_pods_of_a_drained_node_move_before_new_pods() -> None:
+    # b has capacity for one pod: the one that has to leave a gets it.
     state = cluster([a_node("a"), a_node("b").pods(1)], [a_pod("old").running_on("a")])
     answer = asked(state, a_pod("new"), drain=["a"])
     assert [(moved.pod, moved.from_, moved.to, moved.verdict) for moved in answer.displaced] == [
@@ -85,7 +85,7 @@ def test_pods_of_a_drained_node_move_before_anything_new_comes() -> None:
     assert [item.pod for item in answer.unplaced] == ["default/new"]
 
 
-def test_a_displaced_pod_without_a_place_says_why() -> None:
+def test_displaced_pod_without_a_node_has_a_reason() -> None:
     state = cluster([a_node("a"), a_node("b").cpu(0)], [a_pod("old").running_on("a")])
     [moved] = asked(state, drain=["a"]).displaced
     assert (moved.to, moved.verdict) == (None, Verdict.NOT_NOW)  # the drained node could take it again
@@ -103,7 +103,7 @@ def test_a_displaced_pod_without_a_node_fails_the_request() -> None:
     messages = {one["pod"]: one.get("message") for one in document["displaced"]}
     assert messages["default/x"] is None
     assert messages["default/big"].startswith("default/big does not fit now: 0 of 2 nodes fit (")
-    # The same request with a pod that is placed fails as well.
+    # The same request with a placed pod fails as well.
     assert asked(state, a_pod("new"), drain=["a"]).verdict is Verdict.NOT_NOW
 
 
@@ -115,11 +115,11 @@ def test_displaced_pod_that_the_asked_pod_evicts_fails_the_request() -> None:
     assert moved.message is not None
     assert "default/new" in moved.message
     assert [one.node for one in answer.placements] == ["b"]
-    assert answer.evictions == ()  # it ran on a, not on the node that is said to be taken from it
+    assert answer.evictions == ()  # it ran on a, not on the node that is said to be removed
     assert answer.summary.startswith("the displaced pod finds no other node; ")
 
 
-def test_a_drain_that_moves_every_pod_says_so() -> None:
+def test_complete_drain_is_reported() -> None:
     state = cluster([a_node("a"), a_node("b")], [a_pod("old").running_on("a")])
     assert asked(state, drain=["a"]).summary == "the displaced pod fits on another node"
     assert asked(state, drain=["b"]).summary == "no pod has to move"
@@ -177,7 +177,7 @@ def test_every_number_of_the_matrix_adds_up(fleet: list[NodeReport], pods: Seque
 
 
 def test_summary_has_the_worst_rejection() -> None:
-    # The first refused pod only has to wait, the second can never run: the second decides the verdict.
+    # The first rejected pod only has to wait, the second can never run: the second decides the verdict.
     state = ClusterState([a_node("n").cpu(2).build()], [a_pod("r").cpu(2).running_on("n").build()])
     pods = [a_pod("waits").cpu(1).build(), a_pod("never").cpu(3).build()]
     answer = what_if(state, policy_of("resource-fit"), pods, evaluated_at="now")

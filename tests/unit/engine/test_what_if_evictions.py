@@ -1,4 +1,4 @@
-"""A what-if names the evictions a placement needs, in the list and in its sentence, and leaves the state alone."""
+"""A what-if lists the evictions of a placement and names them in its sentence, and leaves the state unchanged."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_without_preemption_the_pod_waits() -> None:
     assert "evict" not in answer.summary
 
 
-def test_one_of_the_pods_asked_about_may_have_to_go_again() -> None:
-    # Both teams are guaranteed 4 CPUs. The first pod borrows, the second claims what is its own.
+def test_requested_pod_may_be_evicted_again() -> None:
+    # Both teams are guaranteed 4 CPUs. The first pod borrows, the second claims its own guarantee.
     quotas = [ElasticQuota(name, name, (("cpu", 4000),)) for name in ("q1", "q2")]
     policy = policy_of("node-ready", "quota", "resource-fit", "preemption")
     cluster = ClusterState([a_node("a").build()], quotas=quotas)

@@ -1,4 +1,4 @@
-"""The mix that fragmentation is judged by: how it is counted, who tells it, and what it changes."""
+"""The workload mix of fragmentation: its counts, its sources, and its effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_same_pods_give_the_same_mix_in_any_order() -> None:
     assert mix.pods == 7
 
 
-def test_booked_pods_give_the_same_mix_whatever_came_and_went() -> None:
+def test_mix_depends_on_current_pods_only() -> None:
     state = cluster([a_node("n").cpu(99).gpus(8)])
     for pod in PODS:
         state.assume(state.compile(pod), 0)

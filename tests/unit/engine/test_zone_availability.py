@@ -1,4 +1,4 @@
-"""`available` of NodeResourceTopology zones counts; what bookings explain of it counts once."""
+"""`available` of NodeResourceTopology zones, with reservations that explain part of it counted once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIB = 2**30
 
 
 def node(*available: int | None, cpu_manager: str | None = None, policy: str | None = None, **more: int) -> NodeBuilder:
-    """Return a node of zones of 8 counted CPUs with so many of them available."""
+    """Return a node of zones of 8 counted CPUs with this many of them available."""
     zones = tuple(
         NumaZone(
             f"node-{number}", capacity={"cpu": 8000, **more}, allocatable={"cpu": 8000, **more},
@@ -37,10 +37,10 @@ def pinned(name: str, cpus: int) -> PodBuilder:
     return a_pod(name).cpu(cpus).guaranteed().numa(True, "exclusive")
 
 
-def test_no_pod_with_zones_goes_where_nothing_is_available() -> None:
+def test_pod_with_zones_avoids_unavailable_zones() -> None:
     chosen = scheduler([node(0, 0)], policy=policy_of("resource-fit", "numa-fit"))
     assert chosen.schedule(pinned("p", 4).build()).node is None
-    # The kubelet of a node that pins would reject it too.
+    # A pinning kubelet would reject it too.
     pins = scheduler([node(0, 0, cpu_manager="static", policy="none")], policy=policy_of("resource-fit", "numa-fit"))
     assert pins.schedule(a_pod("p").cpu(4).guaranteed().build()).node is None
 
@@ -65,7 +65,7 @@ def test_pods_that_were_running_at_the_report_count_once() -> None:
 
 
 def test_prediction_in_another_zone_is_corrected() -> None:
-    # Predicted in zone 0, in use is zone 1: together nothing is unexplained, and each zone has what is reported.
+    # Predicted in zone 0, in use is zone 1: together nothing is unexplained, and each zone has the reported amount.
     pod = a_pod("p").cpu(4).guaranteed().running_on("n")
     state = cluster([node(8, 4, cpu_manager="static", policy="none")], [pod])
     assert free(state) == [8000, 4000]
@@ -126,6 +126,6 @@ def test_memory_and_devices_count_too() -> None:
     assert free(state) == [8000, 8000]
 
 
-def test_zones_that_are_full_today_may_have_room_later() -> None:
+def test_full_zones_are_not_now() -> None:
     chosen = scheduler([node(0, 0)], policy=policy_of("resource-fit", "numa-fit"))
     assert chosen.state.emptied().load("zone_cpu_free")[:, 0].tolist() == [8000, 8000]

@@ -9,7 +9,7 @@ from hetsched.contracts.objects.policy import PluginUse
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler
 
-# As in crane every pod with whole CPUs takes part, whether or not it says anything about zones.
+# As in crane every pod with whole CPUs takes part, with or without a zone policy.
 CRANE = PluginUse("numa-fit", params={"pods": "whole-cpus"})
 AWARE = {"topology.crane.io/topology-awareness": "true"}
 CROSSING = {"topology.crane.io/topology-awareness": "false"}
@@ -18,13 +18,13 @@ GIB = 1024
 
 
 def machine(**labels: str) -> NodeBuilder:
-    """node1 has 2.5 CPUs and 4Gi, node2 has 3.9 CPUs and 4Gi."""
+    """Return node1 with 2.5 CPUs and 4Gi, node2 with 3.9 CPUs and 4Gi."""
     zones = a_node("n").cpu("6400m").memory("8Gi").zone("node1", cpu="2500m", memory="4Gi")
     return zones.zone("node2", cpu="3900m", memory="4Gi").labelled(labels)
 
 
 def using(first: int, second: int, memory_mib: int = 0) -> PodBuilder:
-    """A pod that holds so many CPUs of node1 and of node2."""
+    """Return a pod that holds this many CPUs of node1 and of node2."""
     zones = (ZoneGrant("node1", None, 1000 * first, memory_mib), ZoneGrant("node2", None, 1000 * second, memory_mib))
     return a_pod("runs").cpu(0).holding("n", *zones)
 
@@ -34,7 +34,7 @@ def asking(cpus: int, memory: str = "1Gi") -> PodBuilder:
 
 
 def placed(node: NodeBuilder, running: PodBuilder, pod: PodBuilder, fit: PluginUse = CRANE) -> dict[str, int] | None:
-    """Return the CPUs by zone that the pod got, None if it was refused."""
+    """Return the CPUs by zone of the pod, None if it was rejected."""
     outcome = scheduler([node], [running], policy=policy_of(fit)).schedule(pod.build())
     if outcome.node is None:
         return None
@@ -84,14 +84,14 @@ def test_other_pods_cross_zones(
         assert score(machine(**CROSSING), using(first, second), asking(cpus)) == points
 
 
-def test_parts_of_cpus_that_are_used_are_taken_off_the_whole_ones() -> None:
+def test_fractional_use_reduces_whole_cpus() -> None:
     # floor(2.5) - 0.6 = 1.4 and floor(3.9) - 0.6 = 2.4: 1 + 2 whole CPUs, not 1 + 3
     running = a_pod("runs").cpu(0).holding("n", ZoneGrant("node1", None, 600), ZoneGrant("node2", None, 600))
     assert placed(machine(**CROSSING), running, asking(3)) == {"node1": 1, "node2": 2}
     assert placed(machine(**CROSSING), running, asking(4)) is None
 
 
-def test_where_the_kubelet_pins_nothing_is_chosen_or_refused() -> None:
+def test_pinning_kubelet_disables_zone_selection() -> None:
     # 4 CPUs fit no zone (1.5 and 2.9 are left), but the kubelet binds here.
     node = machine(**AWARE).kubelet("static")
     assert placed(node, using(1, 1), asking(4)) == {}
@@ -108,7 +108,7 @@ def test_memory_counts_where_the_policy_says_so() -> None:
 
 
 def test_memory_may_need_more_zones_than_cpus() -> None:
-    # 2 CPUs come from node2 (3 whole), of 6Gi it has 4: the rest lies in node1; 100 // 2 = 50.
+    # 2 CPUs come from node2 (3 whole), of 6Gi it has 4: the rest is in node1; 100 // 2 = 50.
     with_memory = PluginUse("numa-fit", params={"pods": "whole-cpus", "memory": True})
     deciding = scheduler([machine(**CROSSING)], policy=policy_of(with_memory, "zone-count"))
     outcome = deciding.schedule(asking(2, "6Gi").build())
@@ -117,7 +117,7 @@ def test_memory_may_need_more_zones_than_cpus() -> None:
 
 
 def test_a_small_machine_is_crossed() -> None:
-    # 8 CPUs in two zones of 4: a pod of 6 takes 4 + 2 and scores 100 // 2 = 50; as aware it is refused.
+    # 8 CPUs in two zones of 4: a pod of 6 takes 4 + 2 and scores 100 // 2 = 50; with the aware policy it is rejected.
     small = a_node("n").cpu(8).zone("node0", cpu="4").zone("node1", cpu="4")
     assert placed(small.labelled(CROSSING), a_pod("x").cpu(0), asking(6)) == {"node0": 4, "node1": 2}
     assert score(small.labelled(CROSSING), a_pod("x").cpu(0), asking(6)) == 50
@@ -141,15 +141,15 @@ def test_fewer_zones_score_higher(zones: int, points: float) -> None:
     assert score(node, a_pod("x").cpu(0), asking(4 * zones)) == points
 
 
-def test_equal_zones_are_taken_in_the_order_of_their_names() -> None:
+def test_equal_zones_are_ordered_by_name() -> None:
     node = a_node("n").cpu(12).labelled(CROSSING)
     for number in (10, 2, 1):
         node.zone(f"node{number}", cpu="4")
     assert placed(node, a_pod("x").cpu(0), asking(6)) == {"node1": 4, "node2": 2}
 
 
-def test_a_zone_that_granted_more_than_it_has_gives_nothing_to_others() -> None:
-    # node1 fell to 1 CPU with 2 granted: -1 counts as 0, so 4 - 1 = 3 whole CPUs of node2 are all there is.
+def test_overcommitted_zone_has_no_free_cpus() -> None:
+    # node1 fell to 1 CPU with 2 granted: -1 counts as 0, so only 4 - 1 = 3 whole CPUs of node2 are left.
     node = a_node("n").cpu(8).labelled(CROSSING).zone("node1", cpu="4", offline="1").zone("node2", cpu="4")
     assert placed(node, using(2, 1), asking(3)) == {"node2": 3}
     assert placed(node, using(2, 1), asking(4)) is None

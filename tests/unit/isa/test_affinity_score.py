@@ -1,4 +1,4 @@
-"""Affinity: how much of the machine a program uses, 0-1, four digits."""
+"""Affinity: the share of the machine's features that a program uses, 0-1, four digits."""
 
 import pytest
 
@@ -29,7 +29,7 @@ from hetsched.isa import match, parse
         ("rv64i_zba_zbb_zbs", "rv64ib", 1.0),
     ],
 )
-def test_affinity_is_asked_over_offered(required: str, offered: str, affinity: float) -> None:
+def test_affinity_is_requested_over_offered(required: str, offered: str, affinity: float) -> None:
     assert match(parse(required), parse(offered)).affinity == affinity
 
 

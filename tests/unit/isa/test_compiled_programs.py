@@ -1,4 +1,4 @@
-"""Programs that real compilers built here, for RISC-V, Arm and x86, one by one and as a folder."""
+"""Programs of real compilers for RISC-V, Arm and x86, one by one and as a folder."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_riscv_program_without_sections_is_read_by_its_segments(tmp_path: Path
     subprocess.run(["riscv64-linux-gnu-strip", str(program)], check=True)
     assert "v" in parse(inspect(program)["requirement"]).extensions
     subprocess.run(["riscv64-linux-gnu-objcopy", "--remove-section=.riscv.attributes", str(program)], check=True)
-    # Without the attribute the header's flags are all there is: compressed, floating point of double width.
+    # Without the attribute only the header's flags remain: compressed, floating point of double width.
     data = program.read_bytes()
     assert inspect_elf(data).evidence in ("e_flags", "Tag_RISCV_arch")
     assert {"c", "d"} <= parse(inspect_elf(data).requirement or "").extensions
@@ -87,7 +87,7 @@ def test_a_64_bit_arm_program_states_its_machine_only(tmp_path: Path, march: str
     ("march", "level"),
     [("x86-64", "x86-64-v1"), ("x86-64-v2", "x86-64-v2"), ("x86-64-v3", "x86-64-v3"), ("x86-64-v4", "x86-64-v4")],
 )
-def test_an_x86_program_needs_the_level_that_its_notes_say(tmp_path: Path, march: str, level: str) -> None:
+def test_x86_program_requires_the_level_of_its_notes(tmp_path: Path, march: str, level: str) -> None:
     if os.uname().machine != "x86_64":
         pytest.skip("the compiler here builds for another machine")
     answer = inspect(built(tmp_path, "gcc", f"-march={march}", "-mneeded"))

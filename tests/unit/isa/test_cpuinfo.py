@@ -9,7 +9,7 @@ from hetsched.isa.x86 import X86
 
 
 def riscv_cpus(*strings: str, **more: str) -> str:
-    """One block for each hart; `more` lines stand in every block."""
+    """Return one block for each hart; `more` lines are in every block."""
     lines = "".join(f"{key.replace('_', '-')}\t: {value}\n" for key, value in more.items())
     return "\n".join(f"processor\t: {at}\nhart\t\t: {at}\nisa\t\t: {isa}\n{lines}" for at, isa in enumerate(strings))
 
@@ -56,7 +56,7 @@ def test_equivalent_extensions_of_harts_are_kept() -> None:
     "more",
     [{"cpu_vector": "0.7.1"}, {"mvendorid": "0x5b7", "marchid": "0x0"}],
 )
-def test_draft_vector_hardware_has_no_v_whatever_its_string_says(more: dict[str, str]) -> None:
+def test_draft_vector_hardware_has_no_v(more: dict[str, str]) -> None:
     isa = detect(riscv_cpus("rv64imafdcv_zfh", **more))
     assert isa.canonical == "rv64imafdc_zfh"
     assert isa.extensions.isdisjoint({"v", "zve32x", "zvl32b"})
@@ -88,7 +88,7 @@ def test_harts_of_different_width_are_no_machine() -> None:
         (V4, "x86-64-v4"),
         # A hypervisor that hides fma leaves avx2 behind: v2.
         (V3.replace(" fma ", " "), "x86-64-v2"),
-        # One missing flag stops the ladder there, whatever is above.
+        # One missing flag ends the levels there, whatever is above.
         (V4.replace(" pni ", " "), "x86-64-v1"),
         (f"{V2} avx aes xsave", "x86-64-v2"),
     ],
@@ -115,7 +115,7 @@ def test_cores_that_differ_are_intersected() -> None:
     [
         ("fp asimd evtstrm crc32 cpuid", "armv8.0-a", "armv8.0-a+cpuid+crc32+evtstrm"),
         (" ".join(sorted(ARM.levels["armv8.2-a"])), "armv8.2-a", "armv8.2-a"),
-        # Hidden words (bti, ssbs, dit) do not matter; with sve and sve2 it is armv9.0.
+        # Hidden features (bti, ssbs, dit) do not matter; with sve and sve2 it is armv9.0.
         (" ".join(sorted({*ARM.levels["armv8.5-a"], "sve", "sve2"})), "armv9.0-a", "armv9.0-a"),
         # Graviton 3: sve, bf16 and i8mm but no sve2.
         (" ".join(sorted({*ARM.levels["armv8.4-a"], "sve", "bf16", "i8mm"})), "armv8.4-a", "armv8.4-a+bf16+i8mm+sve"),

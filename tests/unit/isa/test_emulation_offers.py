@@ -1,4 +1,4 @@
-"""What QEMU user mode through binfmt_misc adds to a node."""
+"""Instruction sets that QEMU user mode through binfmt_misc adds to a node."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_a_stated_model_is_offered_instead() -> None:
         (entry(machine="2800"), True),
     ],
 )
-def test_an_entry_containers_cannot_use_offers_nothing(text: str, enabled: bool) -> None:
+def test_entry_without_the_fix_flag_offers_nothing(text: str, enabled: bool) -> None:
     assert offer_from_binfmt(text, enabled=enabled) is None
 
 

@@ -1,4 +1,4 @@
-"""`hetsched isa …` as a user types it: documents, exit codes, streams. Every example of the public contract."""
+"""`hetsched isa …` as users run it: documents, exit codes, streams, and every example of the public contract."""
 
 import json
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_architecture_names_of_the_publication_are_parsed(label: str, canonical:
     assert run("parse", label, "--source", "cpuinfo").exit_code == 2
 
 
-def test_versions_and_disbelieved_names_are_added_where_there_are_any() -> None:
+def test_versions_and_dropped_names_are_listed() -> None:
     parsed = document(run("parse", "rv64i2p1mvsu", "--source", "cpuinfo", "-o", "json"))
     assert (parsed["versions"], parsed["untrusted"]) == ({"i": "2.1"}, ["v"])
 
@@ -123,7 +123,7 @@ def test_check_of_a_wrong_string_exits_2(pair: tuple[str, str]) -> None:
 
 
 def test_the_source_is_the_offered_strings() -> None:
-    # A node's string gets zifencei, a pod's does not; the kernel's draft-era v is not believed.
+    # A node's string gets zifencei, a pod's does not; the kernel's draft-era v is dropped.
     assert run("check", "rv64g", "rv64imafd").exit_code == 1
     assert run("check", "rv64g", "rv64imafd", "--source", "node-label").exit_code == 0
     assert run("check", "rv64gcv", "rv64imafdcvsu", "--source", "cpuinfo").exit_code == 1
@@ -168,7 +168,7 @@ def test_check_answers_every_line_in_place() -> None:
     assert [answer["error"]["code"] for answer in answers[2:]] == ["IsaMissingPair", "IsaUnknownArchitecture"]
 
 
-def test_a_stream_takes_the_source_too() -> None:
+def test_stream_has_the_source_too() -> None:
     assert lines(run("check", "-", "--source", "node-label", stdin="rv64g\trv64imafd\n"))[0]["satisfied"]
     assert lines(run("parse", "-", "--source", "cpuinfo", stdin="rv64imafdcsu\n"))[0]["canonical"] == "rv64imafdc"
 
@@ -178,7 +178,7 @@ def test_bytes_that_are_no_text_are_answered_in_place() -> None:
 
 
 def test_arguments_that_are_no_text_are_answered_too() -> None:
-    # How Python hands over an argument that is no UTF-8.
+    # How Python passes an argument that is no UTF-8.
     result = run("parse", "rv64\udcff", "-o", "json")
     assert result.exit_code == 2
     assert document(result)["input"] == "rv64?"
@@ -221,7 +221,7 @@ def test_a_text_without_a_cpu_is_bad_input() -> None:
     assert "IsaNotDetected" in result.stderr
 
 
-def test_check_says_why_the_scheduler_answers_otherwise() -> None:
+def test_check_explains_differences_to_the_scheduler() -> None:
     result = run("check", "rv64gc", "rv64imafdc", "-o", "json")
     found = document(result)
     assert (result.exit_code, found["satisfied"], found["missing"]) == (1, False, ["zifencei"])

@@ -1,4 +1,4 @@
-"""Laws that hold for every string: closure, canonical text, match, and no surprise on any text."""
+"""Laws that hold for every string: closure, canonical text, match, and no unexpected exception."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from hetsched.isa.riscv_table import EXTENSIONS, PROFILES, closure
 from hetsched.isa.value import Source
 from hetsched.isa.x86 import X86
 
-# Names that any two of may stand together on rv64: no conflicts, no other width, no lone vector length.
+# Names that are compatible in pairs on rv64: no conflicts, no other width, no lone vector length.
 _PLAIN = sorted(
     name
     for name, row in EXTENSIONS.items()
@@ -66,7 +66,7 @@ def test_closure_is_idempotent_and_extensive(chosen: frozenset[str], xlen: int) 
 
 @given(names, names, widths)
 def test_closure_grows_with_its_argument(one: frozenset[str], more: frozenset[str], xlen: int) -> None:
-    # c is named beside zca only while no d asks for zcd too: the one exception, with zce.
+    # c is named together with zca only while no d requires zcd too: the one exception, with zce.
     assert closure(one, xlen) - {"c", "zce"} <= closure(one | more, xlen)
 
 
@@ -95,14 +95,14 @@ def test_the_label_form_means_the_same(text: str) -> None:
 
 
 @given(isas)
-def test_everything_covers_itself_fully(isa: Isa) -> None:
+def test_every_set_covers_itself(isa: Isa) -> None:
     result = match(isa, isa)
     assert (result.satisfied, result.missing, result.affinity) == (True, (), 1.0)
 
 
 @given(related, related, related)
 def test_covering_is_transitive(one: Isa, middle: Isa, other: Isa) -> None:
-    # A profile asks softly, so as the middle link it may pass on less than it promises: none among these.
+    # A profile has optional names, so as the middle link it may pass on less than it promises: none among these.
     if match(one, middle).satisfied and match(middle, other).satisfied:
         assert match(one, other).satisfied
 

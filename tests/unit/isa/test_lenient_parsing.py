@@ -1,4 +1,4 @@
-"""Lenient parsing: cpuinfo, device tree, gcc. What cannot be believed is set aside, never guessed."""
+"""Lenient parsing of cpuinfo, device tree and gcc: implausible items are dropped, never guessed."""
 
 import pytest
 
@@ -20,9 +20,9 @@ BASE = "rv64imafdc"
         ("rv64imafdcvu", BASE, ("v",)),
         ("rv64imafdcvsu_zve64d", "rv64imafdcv_zve64d", ()),
         ("rv64imafdcsu_zba", "rv64imafdc_zba", ()),
-        # Three parts name the bundle again by themselves.
+        # Three parts together give the bundle's name again.
         ("rv64imafdcbsux_zba_zbb_zbs", "rv64imafdc_zba_zbb_zbs", ()),
-        # After a _ it is a name like any other.
+        # After a _ it is an ordinary name.
         ("rv64imafdc_supm", "rv64imafdc_supm", ()),
         # A stated major version other than the table's is a draft.
         ("rv64imafdcv0p7", BASE, ("v",)),
@@ -43,7 +43,7 @@ def test_valid_parts_of_a_kernel_string_are_kept(text: str, canonical: str, untr
     assert (isa.canonical, isa.untrusted) == (canonical, untrusted)
 
 
-def test_dropped_marks_leave_no_vector_behind() -> None:
+def test_dropped_names_leave_no_vector_extension() -> None:
     assert "zve32x" not in parse("rv64imafdcvsu", source="cpuinfo").extensions
 
 

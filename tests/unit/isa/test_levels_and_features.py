@@ -21,10 +21,10 @@ from hetsched.isa.x86 import X86
         ("x86_64_v3", "x86-64-v3", "x86-64-v3"),
         ("X86-64-V3+AVX512F", "x86-64-v3", "x86-64-v3+avx512f"),
         ("x86-64-v3_avx512f", "x86-64-v3", "x86-64-v3+avx512f"),
-        # A flag may hold underscores itself: the longest known name wins.
+        # A flag may contain underscores: the longest known name wins.
         ("x86-64-v3_gfni_avx512_vnni_aes", "x86-64-v3", "x86-64-v3+aes+avx512_vnni+gfni"),
         ("x86_64_v2_sse4_1_sha_ni", "x86-64-v2", "x86-64-v2+sha_ni"),
-        # The base is the highest level whose flags are all there.
+        # The base is the highest level with all its flags present.
         ("x86-64-v3+avx512f+avx512bw+avx512cd+avx512dq+avx512vl", "x86-64-v4", "x86-64-v4"),
         ("x86-64-v3+avx2", "x86-64-v3", "x86-64-v3"),
         ("ARM64", "armv8.0-a", "armv8.0-a"),
@@ -66,7 +66,7 @@ def test_other_spellings_of_x86_flags_mean_the_linux_name(spelling: str, flag: s
 @pytest.mark.parametrize(
     ("spelling", "word"), [("ASIMDDP", "asimddp"), ("FEAT_SVE2", "sve2"), ("neon", "asimd"), ("lse", "atomics")]
 )
-def test_other_spellings_of_arm_words_mean_the_hwcap(spelling: str, word: str) -> None:
+def test_arm_feature_aliases_map_to_hwcaps(spelling: str, word: str) -> None:
     assert word in parse(f"arm64+{spelling}").extensions
 
 
@@ -85,7 +85,7 @@ def test_levels_are_cumulative() -> None:
     assert parse("armv9.2-a").extensions == parse("armv9.0-a").extensions | parse("armv8.7-a").extensions
 
 
-def test_hidden_arm_words_are_no_part_of_a_level_but_can_be_asked() -> None:
+def test_hidden_arm_features_are_outside_levels() -> None:
     assert "dit" not in parse("armv8.4-a").extensions
     assert "dit" in parse("armv8.4-a+dit").extensions
 

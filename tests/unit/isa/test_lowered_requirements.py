@@ -1,4 +1,4 @@
-"""What a machine covers of a requirement: it runs there, asks nothing new, and gives up no more than it must."""
+"""The covered part of a requirement: it runs on the machine, adds nothing, and drops no more than necessary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAIRS = list(product(STRINGS, STRINGS))
     [
         ("rv64gcv", "rv64gc", "rv64gc"),
         ("RV64IMFDV", "RV64IMFD", "rv64imfd"),
-        ("RV64IMFV", "RV64IMF_zve32f", "rv64imf_zve32f"),  # what v implies and the machine has
+        ("RV64IMFV", "RV64IMF_zve32f", "rv64imf_zve32f"),  # parts of v that the machine has
         ("rva22u64_v", "rva22u64", "rva22u64"),
         ("rva23u64", "rva22u64", "rva22u64"),
         ("rv64gc_zba_zbb_zbs", "rv64gc_zba", "rv64gc_zba"),
@@ -39,7 +39,7 @@ def test_lowered_requirement_is_written_shortly(required: str, offered: str, par
 
 
 @pytest.mark.parametrize(("required", "offered"), PAIRS)
-def test_the_machine_covers_it_and_so_does_the_requirement(required: str, offered: str) -> None:
+def test_lowered_requirement_is_covered_by_machine_and_requirement(required: str, offered: str) -> None:
     asked, has = parse(required), parse(offered, source="node-label")
     part = covered_part(asked, has)
     assert (part is None) == ((asked.arch, asked.xlen) != (has.arch, has.xlen))
@@ -49,7 +49,7 @@ def test_the_machine_covers_it_and_so_does_the_requirement(required: str, offere
 
 
 @pytest.mark.parametrize(("required", "offered"), PAIRS)
-def test_no_name_that_the_machine_has_is_given_up(required: str, offered: str) -> None:
+def test_available_names_are_kept(required: str, offered: str) -> None:
     asked, has = parse(required), parse(offered, source="node-label")
     part = covered_part(asked, has)
     if part is None:

@@ -66,11 +66,11 @@ def test_missing_items_are_named(required: str, offered: str, missing: tuple[str
 @pytest.mark.parametrize(
     ("required", "offered", "missing"),
     [
-        # A name that implies the others stands for them all.
+        # A name replaces all names that it implies.
         ("RV64IMV", "rv64im", ("v",)),
         ("rv64gcv", "rv64gc_zve64x_zvl128b", ("v",)),
         ("rv64gc", "rv64i", ("a", "c", "d", "m")),
-        # The bundle stands for its parts; a single missing part that was asked stands for itself.
+        # The bundle replaces its parts; a single missing requested part is named itself.
         ("rv64gc_zba_zbb_zbs", "rv64gc", ("b",)),
         ("rv64gc_zba_zbb_zbs", "rv64gc_zba_zbb", ("zbs",)),
         ("rv64gcb", "rv64gc_zba_zbb", ("b",)),
@@ -113,14 +113,14 @@ def test_missing_is_as_small_as_brute_force_finds(required: frozenset[str], offe
         ("rv64i_zba2p0", "rv64i_zba1p0", False),
         ("rv64i_zba", "rv64i_zba2p0", False),
         ("rv64i_zba2p0", "rv64i_zba", False),
-        # The table says A 2.1: where one side is silent only the major number counts.
+        # The table has A 2.1: if one side states no version, only the major number counts.
         ("rv64ia", "rv64ia2p0", True),
         ("rv64ia2p7", "rv64ia", True),
         ("rv64i2p0", "rv64i2p1", True),
         ("rv64i2p1", "rv64i2p0", False),
     ],
 )
-def test_versions_must_go_together(required: str, offered: str, satisfied: bool) -> None:
+def test_versions_must_be_compatible(required: str, offered: str, satisfied: bool) -> None:
     assert compare(required, offered, source="node-label").satisfied is satisfied
 
 
@@ -135,17 +135,17 @@ def test_optional_extensions_of_a_profile_do_not_reject_and_are_reported() -> No
 
 
 @pytest.mark.parametrize("name", ["zicbop", "zic64b", "za64rs"])
-def test_the_same_asked_by_name_rejects(name: str) -> None:
+def test_explicit_name_is_required(name: str) -> None:
     assert compare(f"rv64gc_{name}", K1).missing == (name,)
 
 
 def test_an_addition_to_a_profile_is_asked_by_name() -> None:
-    # zvkn brings zvkt, soft in rva23u64 but here asked by the addition.
+    # zvkn implies zvkt, optional in rva23u64 but required here by the addition.
     offered = "rva22u64_v_zvkb_zvkned_zvknhb"
     assert compare("rva22u64_v_zvkn", offered, source="node-label").missing == ("zvkn",)
 
 
-def test_a_bundle_that_only_a_soft_name_completes_is_not_asked() -> None:
-    # rva22u64 asks zkt softly; with zkn and zkr the closure names zk, which a node without zkt cannot have.
+def test_bundle_completed_by_an_optional_name_is_not_required() -> None:
+    # rva22u64 has zkt as optional; with zkn and zkr the closure names zk, which a node without zkt cannot have.
     offered = "rv64gcb_zfhmin_zicbom_zicboz_zihintpause_zkn_zkr"
     assert compare("rva22u64_zkn_zkr", offered).satisfied

@@ -49,7 +49,7 @@ def test_width_and_base_are_read() -> None:
     ]
 
 
-def test_the_closure_leaves_the_base_letter_out_and_the_explicit_names_keep_it() -> None:
+def test_closure_omits_the_base_letter() -> None:
     isa = parse("rv64imc")
     assert isa.extensions == {"m", "zmmul", "c", "zca"}
     assert isa.explicit == {"i", "m", "c"}

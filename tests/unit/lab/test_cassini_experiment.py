@@ -1,4 +1,4 @@
-"""The cassini experiment: what it counts, and that its expectations can fail."""
+"""The cassini experiment: its counts, and that its expectations can fail."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_no_kubelet_rejects_cassini_placements(made: Experiment) -> None:
     )
 
 
-def test_everything_expected_holds_and_says_that_the_data_is_ours(made: Experiment) -> None:
+def test_expectations_hold_and_name_the_data_source(made: Experiment) -> None:
     assert [expectation.text for expectation in made.expectations if not expectation.held] == []
     assert made.reconstruction
     assert any("memory_penalty 0.6" in note for note in made.notes)
@@ -73,5 +73,5 @@ def test_a_burst_is_admitted_or_waits() -> None:
     fleet = machines_of_every_kind(5, seed=3)
     ours, blind = (TrainingRun(policy, fleet).admit(pods) for policy in ("cassini", "default-kube"))
     assert (ours.pods, ours.rejections, ours.loops) == (40, 0, 0)
-    assert blind.rejections == 6 * blind.loops > 0  # made anew five times, rejected six times
+    assert blind.rejections == 6 * blind.loops > 0  # created again five times, rejected six times
     assert ours.ran >= blind.ran

@@ -45,7 +45,7 @@ def test_stolen_time_is_the_deficit_of_the_zone() -> None:
 
 
 def test_remote_memory_and_cards_slow_a_pod_down() -> None:
-    # Half in each zone: remote memory 1 - (1/4 + 1/4) = 0.5, its card is remote to half of it: 1 / (1 + 0.3 + 0.2).
+    # Half in each zone: remote memory 1 - (1/4 + 1/4) = 0.5, its GPU is remote to half of it: 1 / (1 + 0.3 + 0.2).
     found = speeds({"p": Running(4, {0: 2, 1: 2}, (0,))}, [8000, 8000], MODEL)
     assert found["p"] == (pytest.approx(1 / 1.5), 0.0)
 
@@ -57,13 +57,13 @@ def test_a_pod_without_zones_runs_where_time_is_left() -> None:
 
 
 def test_the_worst_is_evicted_until_none_loses_too_much() -> None:
-    # Zone 0: 8 CPUs on 4 lose 1 - 4/8 = 0.5 each, the first by name goes; then 4 on 4 lose nothing.
+    # Zone 0: 8 CPUs on 4 lose 1 - 4/8 = 0.5 each, the first by name is evicted; then 4 on 4 lose nothing.
     pods = {"a": Running(4, {0: 4}, ()), "b": Running(4, {0: 4}, ()), "c": Running(3, {1: 3}, ())}
     assert evicted(pods, [4000, 4000], MODEL) == ["a"]
     assert set(pods) == {"b", "c"}
 
 
-def test_a_kubelet_takes_and_rejects_by_its_own_account() -> None:
+def test_simulated_kubelet_admits_by_its_own_state() -> None:
     kubelet = two_zones("single-numa-node")
     assert kubelet.admit(whole("a", 3)) == AssignedResources((3, 0), ())
     assert kubelet.admit(whole("b", 3, 1)) == AssignedResources((0, 3), (1,))
@@ -75,7 +75,7 @@ def test_a_kubelet_takes_and_rejects_by_its_own_account() -> None:
 def test_a_kubelet_that_does_not_pin_judges_cards_only() -> None:
     kubelet = two_zones("single-numa-node", manager="none")
     assert kubelet.admit(whole("a", 6)) == AssignedResources((0, 0), ())
-    assert kubelet.admit(whole("b", 6, 2)) == TOPOLOGY_AFFINITY_ERROR  # one card on each zone
+    assert kubelet.admit(whole("b", 6, 2)) == TOPOLOGY_AFFINITY_ERROR  # one GPU on each zone
 
 
 def test_the_load_repeats_and_only_lent_machines_have_it() -> None:

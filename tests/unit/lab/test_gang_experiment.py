@@ -1,4 +1,4 @@
-"""The gang experiment: the published cases, and what must hold of any fleet."""
+"""The gang experiment: the published cases, and invariants of any fleet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def experiment() -> Experiment:
     return gang.run(lambda done, total: None)
 
 
-def test_everything_expected_held(experiment: Experiment) -> None:
+def test_expectations_hold(experiment: Experiment) -> None:
     assert [expectation.text for expectation in experiment.expectations if not expectation.held] == []
 
 
@@ -34,7 +34,7 @@ def test_the_plot_shows_both_policies(experiment: Experiment) -> None:
 @pytest.mark.parametrize(
     ("slots", "jobs", "held"),
     [
-        # Room for 3: as many as fit beyond the least; none where the least is 4.
+        # Capacity for 3: as many as fit beyond the minimum; none if the minimum is 4.
         (3, {"job": (6, 3)}, {"job": 3}),
         (3, {"job": (6, 4)}, {"job": 0}),
         # 6 slots: the first job whole, then 2 are left, too few for the other's 4, enough for its 2.
@@ -42,18 +42,18 @@ def test_the_plot_shows_both_policies(experiment: Experiment) -> None:
         (6, {"a": (4, 4), "b": (4, 2)}, {"a": 4, "b": 2}),
     ],
 )
-def test_slots_go_to_whole_gangs(slots: int, jobs: dict[str, tuple[int, int]], held: dict[str, int]) -> None:
+def test_slots_are_used_by_complete_gangs(slots: int, jobs: dict[str, tuple[int, int]], held: dict[str, int]) -> None:
     assert slots_held(GANG, slots, jobs) == (held, 0)
 
 
 def test_without_the_plugin_interleaved_jobs_lock_each_other_out() -> None:
-    # Three jobs by turns on 9 slots: 3 each of the 4 they need.
+    # Three jobs alternately on 9 slots: 3 each of the 4 they need.
     found, partial = slots_held(BUILTIN["default-kube"], 9, {"a": (4, 4), "b": (4, 4), "c": (4, 4)})
     assert (found, partial) == ({"a": 3, "b": 3, "c": 3}, 3)
 
 
-def test_gangs_that_are_too_big_hold_nothing_and_are_refused_as_a_whole() -> None:
-    # Gangs 0, 5 and 10 of 11 are too big: 8 can be had, with 32 slots of 40.
+def test_oversized_gangs_are_rejected_whole() -> None:
+    # Gangs 0, 5 and 10 of 11 are too large: 8 can be placed, with 32 slots of 40.
     large = LargeFleet("small", 40, 11, 5, 8)
     fleet = FleetTrial(GANG, *large.drawn())
     assert (fleet.whole, fleet.partial) == (8, 0)

@@ -1,4 +1,4 @@
-"""Replay of queues with gangs: the members of a gang that is not whole in the end were never there."""
+"""Replay of queues with gangs: members of a gang that is incomplete at the end do not count."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def policy(*plugins: str) -> Policy:
 
 
 def queue() -> list[PodSpec]:
-    """Return two gangs of 4 by turns, then two plain pods; each pod asks for 1 CPU."""
+    """Return two gangs of 4 alternately, then two plain pods; each pod requests 1 CPU."""
     mixed = [a_pod(f"{job}-{number}").gang(job, 4) for number in range(4) for job in ("a", "b")]
     return [pod.build() for pod in (*mixed, a_pod("plain-0"), a_pod("plain-1"))]
 
 
-def test_one_gang_runs_and_the_other_leaves_its_room_to_later_pods() -> None:
+def test_rejected_gang_leaves_capacity_for_later_pods() -> None:
     # 6 CPUs: 4 for a; b finds 2 of the 4 it needs and takes none; both plain pods run.
     state = ClusterState([a_node().cpu(6).build()])
     result, samples = replay(state, queue(), policy("gang-sort", "resource-fit", "gang"), samples=5)
@@ -48,7 +48,7 @@ def test_gang_without_its_last_member_is_pending() -> None:
 
 
 def test_order_by_shares_follows_placements() -> None:
-    # 4 CPUs. The first pod of `big` does not fit and costs it its turn alone: 0 : 1, 1 : 1, 2 : 1 and 2 : 2 quarters.
+    # 4 CPUs. The first pod of `big` does not fit and costs only it its turn: 0 : 1, 1 : 1, 2 : 1 and 2 : 2 quarters.
     state = ClusterState([a_node().cpu(4).build()])
     pods = [a_pod("huge", "big").cpu(5), *(a_pod(f"{n}", name) for name in ("big", "small") for n in range(3))]
     result, _ = replay(state, [pod.build() for pod in pods], policy("fair-share", "resource-fit"))

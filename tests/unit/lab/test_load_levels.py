@@ -1,4 +1,4 @@
-"""A cluster filled beyond what it holds: what is read off at each load, and how ties are broken."""
+"""A cluster filled beyond its capacity: the values at each load, and the order of ties."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODES = [a_node(f"n{number}").gpus(2).build() for number in range(2)]
 PODS = [a_pod(f"p{number}").gpu(1, milli=800).build() for number in range(6)]
 
 
-def test_a_load_counts_the_pods_up_to_it() -> None:
+def test_load_level_includes_its_pods() -> None:
     # 4 cards. Pods of 800: three are 2400 of 4000 = 60 %, a fourth would be 80 %; all of it fits until 4 * 800.
     # After 3: a whole card and 3 * 200, which 800 cannot use: F = 600 = 15 %. After 4: F = 800 = 20 %.
     policy = compile_policy(BUILTIN["first-fit"], load_registry())
@@ -23,14 +23,14 @@ def test_a_load_counts_the_pods_up_to_it() -> None:
     assert loads == [OverloadSample(0.6, 60.0, 15.0), OverloadSample(0.79, 60.0, 15.0), OverloadSample(1.2, 80.0, 20.0)]
 
 
-def test_the_given_state_stays_empty() -> None:
+def test_input_state_is_unchanged() -> None:
     state = ClusterState(NODES)
     fill(state, PODS, compile_policy(BUILTIN["fgd"], load_registry()), mix_of(PODS), [1.0])
     assert not state.bookings
     assert not state.mix.counts
 
 
-def test_names_are_shuffled_by_the_seed_and_nothing_else_changes() -> None:
+def test_seed_shuffles_only_names() -> None:
     nodes = [a_node(f"n{number}").gpus(number).build() for number in range(1, 9)]
     first, again, other = shuffled(nodes, 1), shuffled(nodes, 1), shuffled(nodes, 2)
     assert first == again
@@ -40,7 +40,7 @@ def test_names_are_shuffled_by_the_seed_and_nothing_else_changes() -> None:
     assert sorted(node.name[:6] for node in first) == [f"{place:06d}" for place in range(8)]
 
 
-def test_a_policy_that_draws_by_itself_keeps_drawing() -> None:
+def test_policy_with_random_ties_is_unchanged() -> None:
     assert tied(BUILTIN["fgd"], "name", 7).ties == Ties(by="name", seed=7)
     assert tied(BUILTIN["fgd"], "shuffled", 7).ties == Ties(by="name", seed=7)
     assert tied(BUILTIN["fgd"], "random", 7).ties == Ties(by="random", seed=7)

@@ -1,4 +1,4 @@
-"""The mbcgt experiment: what it measures and what it makes of it."""
+"""The mbcgt experiment: its measurements and their evaluation."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ def test_with_the_standard_deviation_the_gains_would_be_far_larger(made: Experim
         assert 26 <= value(made, "mbcgt", f"group {group}", "gain over default were S = 1 - std, %") < 28.1
 
 
-def test_nothing_is_overloaded_by_the_game_and_much_is_by_its_rivals(made: Experiment) -> None:
+def test_game_overloads_no_node_unlike_its_competitors(made: Experiment) -> None:
     for group in (1, 2, 3):
         assert value(made, "mbcgt", f"200 nodes, group {group}", "overloaded nodes") == 0
         assert value(made, "default", f"200 nodes, group {group}", "overloaded nodes") > 0
 
 
 @pytest.mark.parametrize("seed", [100 * group + order for group in range(3) for order in range(1, 6)])
-def test_one_or_two_of_the_four_nodes_stay_idle_in_every_order(seed: int) -> None:
+def test_some_nodes_stay_idle_in_every_order(seed: int) -> None:
     scheduler = Scheduler(ClusterState(nodes(4)), compile_policy(BUILTIN["mbcgt"], load_registry()))
     held = {scheduler.schedule(pod).node for pod in pods(3, seed)}
     assert None not in held
     assert 4 - len(held) in (1, 2)
 
 
-def test_the_blend_idles_fewer_nodes_and_stays_above_both_rivals(made: Experiment) -> None:
+def test_blend_idles_fewer_nodes_than_its_competitors(made: Experiment) -> None:
     for group in (1, 2, 3):
         case = f"200 nodes, group {group}"
         assert value(made, "mbcgt-spread", case, "idle nodes") < value(made, "mbcgt", case, "idle nodes")

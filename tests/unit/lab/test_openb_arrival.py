@@ -1,4 +1,4 @@
-"""The arrival stream: shuffled list first, then draws with replacement, until the GPU demand is there."""
+"""The arrival stream: shuffled list first, then draws with replacement, until the GPU demand is reached."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.builders import a_card, a_node, a_pod
 PODS = [a_pod(f"pod-{number}").gpu(1, milli=500).build() for number in range(10)]
 
 
-def test_the_list_comes_first_and_whole() -> None:
+def test_whole_list_arrives_first() -> None:
     stream = arrival_stream(PODS, capacity_milli=4000, ratio=2.0, seed=1)
     # 8000 milli are 16 pods: the ten of the list in another order, then six drawn again.
     assert len(stream) == 16
@@ -18,7 +18,7 @@ def test_the_list_comes_first_and_whole() -> None:
     assert [pod.name for pod in stream[:10]] != [pod.name for pod in PODS]
 
 
-def test_it_ends_with_the_pod_that_reaches_the_demand() -> None:
+def test_stream_ends_with_the_pod_that_reaches_the_demand() -> None:
     stream = arrival_stream(PODS, capacity_milli=1000, ratio=1.3, seed=1)
     # 1300 milli: two pods bring 1000, the third 1500.
     assert len(stream) == 3

@@ -1,4 +1,4 @@
-"""The openb experiment on a small fleet of the same make: rows, expectations, and what hetsched-gpu is there for."""
+"""The openb experiment on a small fleet of the same structure: rows, expectations, and the gain of hetsched-gpu."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetsched.lab.experiments import openb
 from hetsched.lab.experiments.openb import Published, Study
 from tests.builders import a_node, a_pod
 
-# Like the trace: most cards on nodes with 12 cores a card, fewer on nodes with 32 to 48, none with much to spare.
+# Like the trace: most GPUs on nodes with 12 cores per GPU, fewer on nodes with 32 to 48, none with much spare CPU.
 NODES = (
     *(a_node(f"g{number:02}").cpu(96).memory("768Gi").gpus(8, "G2", None).build() for number in range(8)),
     *(a_node(f"t{number:02}").cpu(96).memory("512Gi").gpus(2, "T4", 15360).build() for number in range(8)),
@@ -19,7 +19,7 @@ NODES = (
 
 
 def a_list(*, tied: bool):
-    """400 pods: whole cards with little and much CPU, shares of 470, 810 and 320, pods without cards."""
+    """Return 400 pods: whole GPUs with little and much CPU, shares of 470, 810 and 320, pods without GPUs."""
     kinds = [
         (100, a_pod().cpu(8).gpu(1)),
         (60, a_pod().cpu(16).gpu(1)),
@@ -52,7 +52,7 @@ def test_hetsched_gpu_leaves_no_more_cards_unused_than_fgd(rule) -> None:
     assert value(made, "hetsched-gpu", case, metric) <= value(made, "fgd", case, metric)
 
 
-def test_cards_that_some_pods_are_tied_to_are_left_to_them() -> None:
+def test_gpus_required_by_model_are_kept_free() -> None:
     made = ran(
         "first-fit",
         "fgd",
@@ -100,7 +100,7 @@ def test_published_results_are_next_to_the_runs_under_their_protocol() -> None:
     known = {("small", "fgd"): Published({130: 90.0}, {130: 4.0})}
     made = ran("fgd", ties=("shuffled", "random"), published=known)
     rows = {(row.case, row.metric): row.published for row in made.rows}
-    # 88 cards: 10 % of them are 8.8 unallocated
+    # 88 GPUs: 10 % of them are 8.8 unallocated
     assert rows["small, ties by shuffled names", "GPUs allocated at 130 % (%)"] == 90.0
     assert rows["small, ties by shuffled names", "GPUs fragmented at 130 % (%)"] == 4.0
     assert rows["small, ties by shuffled names", "unallocated GPUs at 130 %"] == 8.8
@@ -124,7 +124,7 @@ def test_means_and_the_ratio_are_reported_where_every_published_list_ran() -> No
     assert not [e.text for e in part.expectations if e.text.startswith("mean")]
 
 
-def test_a_policy_that_draws_by_itself_runs_once_whatever_the_tie_rules() -> None:
+def test_policy_with_random_ties_runs_once() -> None:
     made = ran("random", "first-fit", seeds=1)
     assert {row.case for row in made.rows if row.policy == "random"} == {"small, ties by shuffled names"}
     assert len({row.case for row in made.rows if row.policy == "first-fit"}) == 3

@@ -1,4 +1,4 @@
-"""Charts: well-formed, escaped, round scales, gaps, told apart without colour."""
+"""Charts: well-formed, escaped, round scales, gaps, distinguishable without colour."""
 
 import itertools
 import re
@@ -21,8 +21,8 @@ def test_lines_are_labelled_at_their_ends_and_differ_in_dashes() -> None:
     assert svg.count("stroke-dasharray") == 1
 
 
-def test_names_too_wide_for_their_bar_take_two_lines() -> None:
-    # Eight bars share 684 px: 85.5 px each, room for 12 letters of 7 px.
+def test_wide_names_use_two_lines() -> None:
+    # Eight bars share 684 px: 85.5 px each, enough for 12 letters of 7 px.
     names = ["short one", "a name that is long", *"cdefgh"]
     found = texts(bar_chart("t", [(name, 1.0) for name in names], y_label=""))
     assert "short one" in found
@@ -38,7 +38,7 @@ def test_a_gap_cuts_the_line() -> None:
     assert svg.count("<polyline") == 2
 
 
-def test_nothing_to_draw_is_said() -> None:
+def test_empty_chart_has_a_message() -> None:
     assert "no values" in texts(line_chart("t", [PlotLine("a", ((0, None),))], x_label="", y_label=""))
 
 

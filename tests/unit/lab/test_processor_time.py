@@ -1,4 +1,4 @@
-"""Processor time of a process and its children, from outside."""
+"""Processor time of a process and its children, measured from outside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUSY = "import sys; sum(range(9_000_000)); print('done', flush=True); sys.stdin
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 def test_a_busy_child_is_counted_with_its_parent() -> None:
-    # a shell, so that nothing else that tests have running is below it
+    # a shell, so that no other process of the tests is below it
     command = ["sh", "-c", '"$0" -c "$1" worker; true', sys.executable, _BUSY]
     shell = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert shell.stdin is not None
@@ -29,6 +29,6 @@ def test_a_busy_child_is_counted_with_its_parent() -> None:
     assert cpu_of(shell.pid) == {}
 
 
-def test_the_one_that_used_most_comes_first() -> None:
+def test_processes_are_ordered_by_processor_time() -> None:
     # 5.0 - 1.0 = 4.0; 0.5 - 0.0 = 0.5
     assert list(spent({"a": 1.0}, {"b": 0.5, "a": 5.0}).items()) == [("a", 4.0), ("b", 0.5)]

@@ -1,4 +1,4 @@
-"""Replay: queue order, one try each, metrics at the end, samples on the way."""
+"""Replay: queue order, one try each, metrics at the end, samples during the run."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_a_pod_that_fits_nowhere_is_not_tried_again(policy: Policy) -> None:
     assert result.metrics.cpu_utilization == 1.0
 
 
-def test_the_state_it_was_given_stays_as_it_was(policy: Policy) -> None:
+def test_replay_does_not_change_its_input_state(policy: Policy) -> None:
     state = ClusterState([a_node().build()])
     before = state.digest()
     replay(state, [a_pod().build()], policy)
@@ -55,7 +55,7 @@ def test_progress_ends_at_the_last_pod(policy: Policy) -> None:
 
 
 def test_fragmentation_is_measured_against_the_workload_not_the_stream(policy: Policy) -> None:
-    # One card with 500 of 1000 milli free. The stream's own mix (500) can use that; a mix of whole cards cannot.
+    # One GPU with 500 of 1000 milli free. The stream's own mix (500) can use that; a mix of whole GPUs cannot.
     state = ClusterState([a_node().gpus(1).build()])
     stream = [a_pod("half").gpu(1, milli=500).build()]
     whole = [a_pod("whole").gpu(1).build()]

@@ -1,4 +1,4 @@
-"""The gauntlet's list keeps up with the source: every place is there once, every named test exists."""
+"""The gauntlet's list matches the source: every text is found exactly once, every named test exists."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def test_its_place_is_there_once_and_its_test_exists(bug: Bug) -> None:
     assert not name or re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
 
 
-def test_they_are_two_dozen() -> None:
+def test_list_has_two_dozen_bugs() -> None:
     assert [bug.name for bug in BUGS] == [f"K{number}" for number in range(1, 25)]

@@ -212,7 +212,7 @@ def test_a_request_that_is_sent_slowly_ends_at_its_deadline(
         wait_until(is_ended, what="the end of a slow request", seconds=5)
 
 
-def test_verified_connections_that_stay_open_leave_room_for_calls(door: TlsServer, pairs: Path) -> None:
+def test_open_verified_connections_keep_capacity_for_calls(door: TlsServer, pairs: Path) -> None:
     """0 of 20 calls were answered while 128 verified connections sent their bodies byte by byte."""
     with ExitStack() as opened:
         for _ in range(VERIFIED):

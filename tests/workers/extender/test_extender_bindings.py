@@ -71,7 +71,7 @@ def test_next_answer_includes_the_last_reservation(extender: Extender, api: ApiS
     assert Reservation.objects.filter(active=True).count() == 2
 
 
-def test_ten_is_for_the_node_of_our_own_cycle_alone(extender: Extender, api: ApiServer) -> None:
+def test_best_score_is_for_the_node_of_our_own_cycle_only(extender: Extender, api: ApiServer) -> None:
     pod = offered(api, "plain")
     scores = {one.host: one.score for one in extender.prioritize(asked(pod, *ALL, "nowhere"))}
     assert set(scores) == {*ALL, "nowhere"}
@@ -120,7 +120,7 @@ def test_unfinished_binding_of_an_extender_is_sent_by_the_workers(
     assert [binding["target"]["name"] for binding in api.bound] == ["amd"]
 
 
-def test_pods_that_another_scheduler_bound_meanwhile_are_left_alone(extender: Extender, api: ApiServer) -> None:
+def test_pods_bound_by_another_scheduler_are_not_changed(extender: Extender, api: ApiServer) -> None:
     pod = offered(api, "p")
     api.pods["p"]["spec"]["nodeName"] = "risc"
     assert refused(extender.bind, to(pod, "amd")) == "PodBoundElsewhere"
@@ -133,7 +133,7 @@ def test_pods_that_another_scheduler_bound_meanwhile_are_left_alone(extender: Ex
     assert not Pod.objects.exists()
 
 
-def test_a_node_that_filled_up_meanwhile_is_refused(extender: Extender, api: ApiServer, live: Cluster) -> None:
+def test_node_that_filled_up_is_rejected(extender: Extender, api: ApiServer, live: Cluster) -> None:
     pod = offered(api, "p", cpu="4")
     assert "amd" in (extender.filter(asked(pod, *ALL)).node_names or ())
     spec = a_pod("theirs").cpu(6).having(uid="u", node_name="amd").build()
@@ -144,7 +144,7 @@ def test_a_node_that_filled_up_meanwhile_is_refused(extender: Extender, api: Api
     assert check_invariants() == []
 
 
-def test_nothing_is_answered_about_a_cluster_in_shadow(extender: Extender, api: ApiServer) -> None:
+def test_cluster_in_shadow_mode_gets_an_error(extender: Extender, api: ApiServer) -> None:
     Connection.objects.update(shadow_of="default-scheduler")
     pod = offered(api, "p")
     for ask in (extender.filter, extender.prioritize):
@@ -154,7 +154,7 @@ def test_nothing_is_answered_about_a_cluster_in_shadow(extender: Extender, api: 
     assert not Reservation.objects.exists()
 
 
-def test_nothing_is_answered_about_a_cluster_out_of_step(extender: Extender, api: ApiServer) -> None:
+def test_cluster_out_of_sync_gets_an_error(extender: Extender, api: ApiServer) -> None:
     Sync.objects.update(synced_at=None)
     pod = offered(api, "p")
     for ask in (extender.filter, extender.prioritize):
@@ -163,7 +163,7 @@ def test_nothing_is_answered_about_a_cluster_out_of_step(extender: Extender, api
     assert api.bound == []
 
 
-def test_pods_of_ours_and_of_gangs_are_not_another_schedulers(extender: Extender, api: ApiServer) -> None:
+def test_own_pods_and_gangs_are_rejected(extender: Extender, api: ApiServer) -> None:
     ours = offered(api, "ours", schedulerName="hetsched")
     assert refused(extender.filter, asked(ours, *ALL)) == "PodIsOurs"
     labels = {
@@ -174,7 +174,7 @@ def test_pods_of_ours_and_of_gangs_are_not_another_schedulers(extender: Extender
     assert "schedulerName hetsched places gangs whole" in answer.failed_and_unresolvable_nodes["amd"]
 
 
-def test_a_booking_that_loses_a_race_is_decided_again_and_leaves_nothing(
+def test_lost_reservation_race_is_decided_again(
     extender: Extender, api: ApiServer, live: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rivals = [a_pod(f"rival-{number}").cpu(3).having(uid=f"r{number}", node_name="amd").build() for number in range(2)]
@@ -245,7 +245,7 @@ def test_two_pods_are_answered_one_after_the_other(extender: Extender, api: ApiS
     assert extender.turns._missed == 0
 
 
-def test_a_binding_asked_for_again_frees_nothing_while_the_first_may_still_come(
+def test_repeated_binding_keeps_the_reservation_while_the_first_is_in_flight(
     extender: Extender, api: ApiServer
 ) -> None:
     pod = offered(api, "p")

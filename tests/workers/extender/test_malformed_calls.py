@@ -98,7 +98,7 @@ def test_unknown_nodes_and_long_lists_are_answered_node_by_node(ask: Any) -> Non
     assert ask("filter", {"Pod": a_plain_pod("q"), "NodeNames": []}) == {"NodeNames": []}
 
 
-def test_whole_nodes_go_back_as_they_came(ask: Any) -> None:
+def test_whole_nodes_are_returned_unchanged(ask: Any) -> None:
     nodes = [{"metadata": {"name": name, "x": [1.50, "é"]}, "spec": {}} for name in ("risc", "amd", "stranger")]
     call = {"Pod": a_plain_pod("p"), "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
     answer = ask("filter", call)
@@ -118,7 +118,7 @@ def test_whole_nodes_go_back_as_they_came(ask: Any) -> None:
         ({"cpu": "64"}, ""),
     ],
 )
-def test_a_pod_that_no_node_can_ever_take_is_hopeless_everywhere(ask: Any, pod: dict[str, Any], reason: str) -> None:
+def test_pod_that_never_fits_is_unresolvable_on_every_node(ask: Any, pod: dict[str, Any], reason: str) -> None:
     found = ask("filter", {"Pod": a_plain_pod("p", **pod), "NodeNames": ["amd", "risc"]})
     assert found["NodeNames"] == []
     why = {**found.get("FailedNodes", {}), **found.get("FailedAndUnresolvableNodes", {})}
@@ -132,13 +132,13 @@ def test_deep_and_broken_json_is_refused(ask: Any) -> None:
             ask("filter", body)
 
 
-def test_a_binding_with_names_that_are_paths_reads_nothing(ask: Any, api: ApiServer) -> None:
+def test_binding_with_path_names_makes_no_call(ask: Any, api: ApiServer) -> None:
     call = {"PodName": "..", "PodNamespace": "default", "PodUID": "u", "Node": "amd"}
     assert "NameInvalid" in ask("bind", call)["Error"]
     assert "PodGone" in ask("bind", {**call, "PodName": "nobody"})["Error"]
 
 
-def test_rejection_is_in_the_answer_where_it_has_a_field(ask: Any, live: Cluster) -> None:
+def test_rejection_uses_the_error_field_of_the_response(ask: Any, live: Cluster) -> None:
     ours = a_plain_pod("p", schedulerName="hetsched-binpack")
     assert ask("filter", {"Pod": ours, "NodeNames": ["amd"]})["Error"].startswith(
         "hetsched: default/p has schedulerName"

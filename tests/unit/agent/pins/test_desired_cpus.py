@@ -1,4 +1,4 @@
-"""Which CPUs every container is to have, by the policy of what its pod was granted."""
+"""The desired CPUs of every container, by the policy of its pod's allocation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def planned(
     settled: dict[str, str] | None = None,
     side: bool = True,
 ) -> PinPlan:
-    """Plan for pods in order of their age, each with the containers main and side; ids are `pod/name`."""
+    """Plan for pods in order of their age, each with the containers main and side; IDs are `pod/name`."""
     names = ("main", "side") if side else ("main",)
     members = [PodContainer(f"{uid}/{name}", uid, name) for uid in pods for name in names]
     there = {one: parse_cpuset(cpus) for one, cpus in (settled or {}).items()}
@@ -40,7 +40,7 @@ def cpus(found: PinPlan) -> dict[str, str]:
     return {one: format_cpuset(wanted.cpus) for one, wanted in found.containers.items()}
 
 
-def test_without_grants_everybody_shares_everything() -> None:
+def test_containers_without_grants_share_all_cpus() -> None:
     found = planned({"a": None, "b": granted("none", main="0-3"), "c": granted(None, main="1")}, side=False)
     assert cpus(found) == {"a/main": "0-15", "b/main": "0-15", "c/main": "0-15"}
     assert all(wanted.predicted is None for wanted in found.containers.values())
@@ -48,7 +48,7 @@ def test_without_grants_everybody_shares_everything() -> None:
 
 def test_exclusive_cpus_leave_the_shared_ones() -> None:
     found = planned({"a": granted("exclusive", main="2-3"), "b": None})
-    # 16 CPUs less 2 and 3; a's other container was given none of its own.
+    # 16 CPUs less 2 and 3; a's other container has no exclusive CPUs.
     shared = "0-1,4-15"
     assert cpus(found) == {"a/main": "2-3", "a/side": shared, "b/main": shared, "b/side": shared}
     assert [one for one, wanted in found.containers.items() if wanted.own] == ["a/main"]
@@ -110,7 +110,7 @@ def test_offline_cpus_are_nobodys() -> None:
     assert (cpus(found)["b/main"], found.containers["b/main"].why) == ("0-1", "CPUs 7 are offline")
 
 
-def test_where_everything_is_somebodys_own_nothing_is_shared() -> None:
+def test_fully_exclusive_machine_has_no_shared_cpus() -> None:
     found = planned({"a": granted("exclusive", main="0-15"), "b": None}, side=False)
     assert cpus(found) == {"a/main": "0-15", "b/main": ""}
 

@@ -1,4 +1,4 @@
-"""Step by step, containers come to their CPUs and stay there, whoever else moves, ends or begins."""
+"""Reconciliation moves containers to their CPUs step by step and keeps them there while others change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Agent = Callable[..., Pinner]
 
 @pytest.fixture
 def agent(runtime: FakeRuntime, tmp_path: Path) -> Iterator[Agent]:
-    """Return what starts an agent anew; the one before it ends."""
+    """Return a function that starts a new agent and ends the previous one."""
     running: list[Pinner] = []
 
     def start(learns: bool = True, **more: Any) -> Pinner:
@@ -93,14 +93,14 @@ def test_current_cpuset_is_not_written_again(runtime: FakeRuntime, agent: Agent,
     assert (runtime.written, (tmp_path / "state/pins").stat().st_ino) == (written, inode)
 
 
-def test_without_pins_ordinary_pods_are_left_alone(runtime: FakeRuntime, agent: Agent) -> None:
+def test_ordinary_pods_are_unchanged_without_pins(runtime: FakeRuntime, agent: Agent) -> None:
     for number in range(20):
         runtime.pod(f"p{number}")
     pinner = agent()
     assert pinner.step(0) == ()
     asked = runtime.calls
     pinner.step(1)
-    # The two lists and nothing else: what shares is looked at once in a while.
+    # Only the two lists: containers on shared CPUs are checked once in a while.
     assert (runtime.written, runtime.calls - asked) == ([], 2)
 
 
@@ -116,7 +116,7 @@ def test_exclusive_cpus_have_one_container_after_any_write(runtime: FakeRuntime,
         placed.intersection_update(now)
         if moved in own:
             placed.add(moved)
-            # Whoever gets CPUs of its own finds nobody there but those that have theirs still to come.
+            # When a container gets its exclusive CPUs, only containers that still wait for theirs may be there.
             overlaps.extend(one for one in now if one not in own and now[one] & now[moved])
         overlaps.extend((one, other) for one in placed for other in placed if one < other and now[one] & now[other])
 
@@ -137,7 +137,7 @@ def test_a_container_that_starts_again_gets_the_same(runtime: FakeRuntime, agent
     runtime.end_container(a)
     (other,) = runtime.pod("other")
     pinner.step(1)
-    assert runtime.on(other) == "0-1,6-63"  # what is a's stays a's meanwhile
+    assert runtime.on(other) == "0-1,6-63"  # a's CPUs stay a's until then
     again = runtime.container("a", running=False)
     pinner.step(2)
     assert runtime.sets[again] == "2-5"  # before it runs
@@ -211,7 +211,7 @@ def test_pods_without_an_annotation_get_the_answered_allocation(runtime: FakeRun
     pinner.learn("prod", KEY, [("a", signed("a", main="2-5"))])
     pinner.step(0)
     assert runtime.on(a) == "2-5"
-    agent(learns=False).step(1)  # an agent that never heard of it again
+    agent(learns=False).step(1)  # an agent that gets no new allocations
     assert runtime.on(a) == "2-5"
 
 
@@ -224,7 +224,7 @@ def test_lower_epoch_displaces_no_container(runtime: FakeRuntime, agent: Agent) 
     assert (runtime.on(new), runtime.on(old)) == ("2-3", "0-1,4-63")
 
 
-def test_a_killed_agent_puts_everything_back_by_itself(runtime: FakeRuntime, agent: Agent) -> None:
+def test_restarted_agent_restores_cpusets(runtime: FakeRuntime, agent: Agent) -> None:
     (a,) = runtime.pod("a", signed("a", main="2-5"))
     agent().step(0)
     runtime.put(a, "0-63")
@@ -241,7 +241,7 @@ def test_damaged_state_file_is_replaced(
     file = tmp_path / "state/pins"
     file.write_bytes(damage if damage is not None else file.read_bytes()[:-1])
     pinner = agent(learns=False)
-    assert pinner.step(1) == ()  # it waits for the key, and moves nobody meanwhile
+    assert pinner.step(1) == ()  # it waits for the key, and moves no container until then
     assert (codes(pinner), runtime.on(a)) == (["PinsForgotten", "KeyUnknown"], "2-5")
     pinner.learn("prod", KEY, [])
     runtime.put(a, "0-63")
@@ -256,7 +256,7 @@ def test_the_file_is_the_owners_alone(runtime: FakeRuntime, agent: Agent, tmp_pa
     assert [path.stat().st_mode & 0o777 for path in (tmp_path / "state", tmp_path / "state/pins")] == [0o700, 0o600]
 
 
-def test_without_a_place_for_its_file_it_pins_all_the_same(runtime: FakeRuntime, agent: Agent, tmp_path: Path) -> None:
+def test_agent_without_a_state_file_pins_too(runtime: FakeRuntime, agent: Agent, tmp_path: Path) -> None:
     (a,) = runtime.pod("a", signed("a", main="2-5"))
     (tmp_path / "state").write_text("no folder")
     pinner = agent()
@@ -351,7 +351,7 @@ def test_one_container_that_cannot_be_moved_holds_up_no_other(
     assert drifts(pinner.step(1)) == {"a/main": "", "b/main": ""}
 
 
-def test_where_nothing_is_left_to_share_others_stay(runtime: FakeRuntime, agent: Agent) -> None:
+def test_other_containers_stay_without_shared_cpus(runtime: FakeRuntime, agent: Agent) -> None:
     (a,), (other,) = runtime.pod("a", signed("a", main="0-63")), runtime.pod("other")
     pinner = agent()
     assert drifts(pinner.step(0)) == {"a/main": ""}

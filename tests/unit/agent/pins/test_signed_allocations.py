@@ -1,4 +1,4 @@
-"""Of what pods carry and the control plane answers, only what it signed for the pod on this node counts, the latest."""
+"""Allocations from annotations and responses apply only if signed for the pod on this node; the latest wins."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_signed_one_counts(grants: Grants) -> None:
         ("{}}", "AllocationMalformed"),
     ],
 )
-def test_forged_replayed_and_foreign_ones_do_not(grants: Grants, said: str, code: str) -> None:
+def test_forged_replayed_and_foreign_allocations_are_rejected(grants: Grants, said: str, code: str) -> None:
     grants.carried("u1", said)
     assert (cpus(grants), codes(grants)) == (None, [code])
     grants.answered([("u1", said)])
@@ -65,7 +65,7 @@ def test_nothing_is_accepted_before_the_signer_is_known() -> None:
     assert grants.of("u1") is None
 
 
-def test_an_earlier_epoch_never_comes_back(grants: Grants) -> None:
+def test_earlier_epoch_is_rejected(grants: Grants) -> None:
     grants.carried("u1", text(epoch=6, cpus="4-5"))
     grants.carried("u1", text(epoch=5, cpus="2-3"))
     grants.answered([("u1", text(epoch=5, cpus="2-3"))])
