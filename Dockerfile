@@ -1,17 +1,17 @@
-# One image for every process: web, worker and beat differ only in their command.
-# It runs as an ordinary user on a read-only root; /data and /tmp are the only places written to.
+# One image for all processes: web, workers and beat differ only in their command.
+# The image runs as an unprivileged user with a read-only root file system; processes write only to /data and /tmp.
 
 FROM python:3.11-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/hetsched
 ENV PATH=/opt/hetsched/bin:$PATH
 WORKDIR /app
-# The locks change rarely and the sources often: packages have a layer of their own.
+# A separate layer for packages, because the locks change less often than the sources.
 COPY requirements/ requirements/
 RUN pip install --require-hashes -r requirements/runtime.lock \
  && pip install --require-hashes --target /opt/build -r requirements/build.lock
 COPY . .
-# Installed as a link to /app, which is at the same place in the image below.
+# An editable install refers to /app, which has the same path in the final image.
 RUN PYTHONPATH=/opt/build pip install --no-deps --no-build-isolation --editable . \
  && HETSCHED_DATA=/tmp/data HETSCHED_STATIC=/app/staticfiles python manage.py collectstatic --noinput \
  && python -m compileall -q /app

@@ -1,4 +1,4 @@
-# Thin names for dev.py, which also works where there is no make. Arguments: make test ARGS="-k cpuset".
+# Aliases for the targets of dev.py. Arguments: make test ARGS="-k cpuset".
 PYTHON ?= python3
 TARGETS := run test chaos fuzz properties gauntlet screenshots fast lint fmt audit bench load soak setup lock kube kube-up clean
 

@@ -2,7 +2,7 @@
 {{- if contains "hetsched" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-hetsched" (.Release.Name | trunc 40) }}{{ end }}
 {{- end }}
 
-{{/* Labels of everything; `role` is the process. */}}
+{{/* Common labels of all objects. */}}
 {{- define "hetsched.labels" -}}
 app.kubernetes.io/name: hetsched
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -21,7 +21,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{/* The address that agents report to. */}}
+{{/* URL of the server that agents report to. */}}
 {{- define "hetsched.agentServer" -}}
 {{- if .Values.agent.server }}{{ .Values.agent.server }}
 {{- else if .Values.web.tlsSecret }}{{ printf "https://%s.%s.svc:%v" (include "hetsched.name" .) .Release.Namespace .Values.service.port }}
@@ -31,9 +31,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{/* Each variable once: dict root, env. `settings` replace what the chart sets for all processes, `env` is that of one
-     process. Secrets are read from files, because others may see an environment. A number of a values file is a float,
-     which prints from a million on as 1e+06. */}}
+{{/* Environment of a container without duplicate names. Arguments: dict root, env. Precedence: `env` of the process, then
+     `settings`, then the chart's defaults. Secrets are passed as files, because other processes may read an environment.
+     Helm parses numbers as float64, which print as 1e+06 from one million on; therefore whole numbers become int64. */}}
 {{- define "hetsched.environment" -}}
 {{- $found := dict }}
 {{- with .root }}
@@ -80,9 +80,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{/* The pod of one process: dict root, role, command, resources; account true where it calls API servers, as the
-     account with `identity` behind its name; env and the
-     Secret `certificates` where it wants them. */}}
+{{/* Pod template of one process. Arguments: dict root, role, command, resources. Optional: account (true mounts the token
+     of the service account), identity (suffix of that account's name), env, and certificates (name of a TLS Secret). */}}
 {{- define "hetsched.pod" -}}
 metadata:
   labels:
@@ -170,11 +169,11 @@ spec:
     - name: data
       emptyDir: {sizeLimit: 256Mi}
     - name: tmp
-      {{- /* Of web: the bodies of requests that are under way, and a copy of one that is inspected. */}}
+      {{- /* The web process buffers request bodies and the file under inspection in /tmp. */}}
       emptyDir: {sizeLimit: {{ ternary "1Gi" "256Mi" (eq .role "web") }}}
 {{- end }}
 
-{{/* A Deployment of one process, and what may be evicted of it at once. */}}
+{{/* Deployment and PodDisruptionBudget of one process. */}}
 {{- define "hetsched.deployment" -}}
 apiVersion: apps/v1
 kind: Deployment
