@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Set up this checkout and run one of its targets.
+"""Set up this checkout and run a development target.
 
-Problem: a bare Debian 12 has Python 3.11 without pip, venv or make, and PEP 668 closes the system's site-packages.
-Rule: everything goes through uv into `.venv`: the uv on PATH, else the one pinned in requirements/bootstrap.lock,
-fetched by whatever pip can be had: Python's own, the wheel ensurepip carries, or Debian's (unpacked here, not
-installed). Set-up is skipped while the stamp in `.venv`, a hash of the locks and pyproject.toml, still matches.
-Invariants: standard library only; nothing outside this folder is changed, caches aside; every Python package is
-checked against a hash in requirements/; the index is the user's own (PIP_* variables, pip.conf, UV_* variables).
+A minimal Debian 12 has Python 3.11 without pip, venv and make, and PEP 668 forbids pip in the system's site-packages.
+Therefore uv installs everything into `.venv`. The script uses the uv on PATH, or else downloads the version pinned in
+requirements/bootstrap.lock with pip: that of Python, the wheel bundled with ensurepip, or Debian's wheel unpacked into
+`.tools`. It skips the set-up while the stamp in `.venv`, a hash of the locks and pyproject.toml, matches.
+
+The script uses only the standard library and writes only to this folder and to caches. Every Python package is checked
+against a hash in requirements/. The package index is the one that the user configured for pip or uv.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_UV = (0, 8)
 SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
-# uv reads none of pip's settings, so they are handed over under uv's names.
+# uv does not read pip's settings; these are passed to it under uv's names.
 UV_NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -56,12 +57,12 @@ UV_NAMES = {
     "timeout": "UV_HTTP_TIMEOUT",
     "default-timeout": "UV_HTTP_TIMEOUT",
 }
-# Set by the user for other projects; here they would aim uv at the wrong Python or refuse the project itself.
+# Users set these for other projects; here they select the wrong Python or reject the editable install.
 UV_DROPPED = {"UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_REQUIRE_HASHES", "VIRTUAL_ENV"}
 
 
 class SetupError(Exception):
-    """A reason to stop that the user can act on."""
+    """Failure that the user can fix; the message says how."""
 
 
 # --- output and subprocesses --------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def step(title: str):
-    """Announce a step, and how long it took when that was noticeable."""
+    """Print the title of a step, and its duration if it took more than two seconds."""
     say(f"{title} …")
     start = time.monotonic()
     yield
@@ -83,14 +84,14 @@ def step(title: str):
 
 
 def run(*argv: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT, why: str = "") -> None:
-    """Run a program to its end. Raises SetupError when it fails."""
+    """Run a program. Raises SetupError if it fails."""
     code = subprocess.run([str(a) for a in argv], env=env, cwd=cwd, check=False).returncode
     if code:
-        raise SetupError(f"{why or Path(argv[0]).name} failed (exit {code}); its own message is above")
+        raise SetupError(f"{why or Path(argv[0]).name} failed (exit {code}); see its output above")
 
 
 def become(*argv: str | Path) -> None:
-    """Replace this process, so that signals and the exit code are the program's own."""
+    """Replace this process with the program, which then receives signals and sets the exit code."""
     os.chdir(ROOT)
     os.environ["PATH"] = os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)])
     os.execve(argv[0], [str(a) for a in argv], os.environ)
@@ -100,7 +101,7 @@ def become(*argv: str | Path) -> None:
 
 
 def pip_settings() -> dict[str, str]:
-    """Return pip's own settings, as its files and then its environment variables give them."""
+    """Return pip's settings from its configuration files, overridden by its environment variables."""
     home = Path(os.environ.get("HOME") or "/nonexistent")
     config_home = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     files = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf", config_home / "pip/pip.conf"]
@@ -122,13 +123,13 @@ def pip_settings() -> dict[str, str]:
 
 
 def uv_environment() -> dict[str, str]:
-    """Return the environment uv runs in: the user's, with pip's settings under uv's names where uv has none."""
+    """Return the user's environment plus pip's settings under uv's names, unless these are set."""
     env = {name: value for name, value in os.environ.items() if name not in UV_DROPPED}
     env["UV_PYTHON_DOWNLOADS"] = "never"
     if not env.get("HOME"):
         env.setdefault("UV_CACHE_DIR", str(TOOLS / "cache"))
     settings = pip_settings()
-    if links := settings.pop("find-links", ""):  # a folder that is not there is a warning to pip, an error to uv
+    if links := settings.pop("find-links", ""):  # pip warns about a missing folder, uv fails
         present = (link for link in links.split() if "://" in link or Path(link).is_dir())
         settings["find-links"] = ",".join(present)
     for name, value in settings.items():
@@ -143,7 +144,7 @@ def uv_environment() -> dict[str, str]:
 
 
 def find_uv() -> Path:
-    """Return a uv to run: the one on PATH if recent enough, else the pinned one, fetched once."""
+    """Return the uv on PATH if it is recent enough, else the pinned version, downloaded once."""
     if on_path := shutil.which("uv"):
         printed = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False).stdout
         if (found := re.search(r"(\d+)\.(\d+)", printed)) and tuple(map(int, found.groups())) >= OLDEST_UV:
@@ -155,7 +156,7 @@ def find_uv() -> Path:
             wheel = fetch_uv_wheel(version)
             if hashlib.sha256(wheel.read_bytes()).hexdigest() not in hashes:
                 wheel.unlink()
-                raise SetupError(f"{wheel.name} is not the file whose hash {BOOTSTRAP.name} records; nothing was run")
+                raise SetupError(f"{wheel.name} does not match the hash in {BOOTSTRAP.name}; it was deleted")
             unpack_uv(wheel, uv)
             for leftover in ("wheels", "apt"):
                 shutil.rmtree(TOOLS / leftover, ignore_errors=True)
@@ -177,7 +178,7 @@ def unpack_uv(wheel: Path, uv: Path) -> None:
 
 
 def fetch_uv_wheel(version: str) -> Path:
-    """Download uv's wheel for this machine, unchecked, in the first way that this machine offers."""
+    """Download uv's wheel with the first available method; the caller checks its hash."""
     folder = TOOLS / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
     if importlib.util.find_spec("pip"):
@@ -190,7 +191,7 @@ def fetch_uv_wheel(version: str) -> Path:
         pip_download(folder, pip=wheel)
     else:
         raise SetupError(
-            "no way to fetch packages: Python has neither pip nor ensurepip here. Do one of these, then try again:\n"
+            "cannot download packages: this Python has neither pip nor ensurepip. Do one of these, then try again:\n"
             "  - install pip or uv with the package manager of this system\n"
             "  - set PIP_INDEX_URL to the package index to use"
         )
@@ -198,7 +199,7 @@ def fetch_uv_wheel(version: str) -> Path:
 
 
 def bundled_pip() -> Path | None:
-    """Return the pip wheel that ensurepip installs from, if this machine has it."""
+    """Return the pip wheel bundled with ensurepip, or None."""
     places = [Path("/usr/share/python-wheels")]
     if ensurepip := importlib.util.find_spec("ensurepip"):
         places.append(Path(ensurepip.origin).parent / "_bundled")
@@ -206,7 +207,7 @@ def bundled_pip() -> Path | None:
 
 
 def pip_download(folder: Path, *, pip: Path | None = None) -> None:
-    """Download the pinned uv with Python's own pip, or with one run straight out of its wheel."""
+    """Download the pinned uv with the installed pip, or with the pip in the wheel `pip`."""
     env = dict(os.environ, PIP_REQUIRE_VIRTUALENV="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
     if pip:
         env["PYTHONPATH"] = str(pip)
@@ -217,25 +218,25 @@ def pip_download(folder: Path, *, pip: Path | None = None) -> None:
 
 
 def download_from(index: str, version: str, folder: Path) -> None:
-    """Take the wheel from a simple index's HTML page, for a Python that has no pip at all."""
+    """Download the wheel from the HTML page of a simple index, without pip."""
     page_url = index.rstrip("/") + "/uv/"
     try:
         trust = ssl.create_default_context(cafile=pip_settings().get("cert"))
         with urllib.request.urlopen(page_url, timeout=60, context=trust) as page:
             links = re.findall(r'href="([^"]+)"', page.read().decode())
-        wanted = re.compile(rf"/uv-{re.escape(version)}-py3-none-manylinux[^/]*_{platform.machine()}\.[^/]*whl(#|$)")
-        link = next((link for link in links if wanted.search(link)), None)
+        pattern = re.compile(rf"/uv-{re.escape(version)}-py3-none-manylinux[^/]*_{platform.machine()}\.[^/]*whl(#|$)")
+        link = next((link for link in links if pattern.search(link)), None)
         if link is None:
             raise SetupError(f"the package index has no uv {version} for {platform.system()} on {platform.machine()}")
         url = urllib.parse.urldefrag(urllib.parse.urljoin(page_url, link)).url
         with urllib.request.urlopen(url, timeout=300, context=trust) as body:
             (folder / Path(urllib.parse.urlsplit(url).path).name).write_bytes(body.read())
     except (OSError, ValueError) as error:
-        raise SetupError(f"cannot fetch uv from the package index that pip's settings name: {error}") from error
+        raise SetupError(f"cannot download uv from the package index of pip's settings: {error}") from error
 
 
 def debian_pip() -> Path | None:
-    """Unpack Debian's pip wheel, and its certificates if the system has none, under `.tools`; needs no root."""
+    """Unpack Debian's pip wheel and CA certificates under `.tools`, without root, and return the wheel."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return None
     apt = TOOLS / "apt"
@@ -243,7 +244,7 @@ def debian_pip() -> Path | None:
         (apt / folder).mkdir(parents=True, exist_ok=True)
     options = [f"Dir::State::lists={apt}/lists", f"Dir::Cache={apt}/cache", "APT::Sandbox::User=root"]
     apt_get = ["apt-get", "-qq", *(word for option in options for word in ("-o", option))]
-    say("Python has no pip here: unpacking Debian's into .tools (apt-get download; nothing is installed)")
+    say("This Python has no pip: unpacking Debian's pip into .tools (apt-get download; nothing is installed)")
     run(*apt_get, "update", why="apt-get update")
     run(*apt_get, "download", "python3-pip-whl", "ca-certificates", cwd=apt, why="apt-get download")
     for package in apt.glob("*.deb"):
@@ -267,7 +268,7 @@ def is_current() -> bool:
 
 
 def setup() -> None:
-    """Make `.venv` what the locks say; quick when it already is."""
+    """Create or update `.venv` from the locks; return at once if it is current."""
     if is_current():
         return
     TOOLS.mkdir(exist_ok=True)
@@ -289,7 +290,7 @@ def setup() -> None:
 
 
 def relock(*args: str) -> None:
-    """Resolve requirements/*.in again; `--upgrade` moves every pin."""
+    """Resolve requirements/*.in; `--upgrade` updates every pin."""
     uv, env = find_uv(), uv_environment()
     flags = "--universal --generate-hashes --no-emit-index-url --no-emit-find-links --quiet --python-version 3.11"
     for name in LOCKS:
@@ -303,23 +304,23 @@ def relock(*args: str) -> None:
 
 
 def start(*args: str) -> None:
-    """Start everything on this machine: web, worker, beat, message store, demo cluster"""
+    """Run all processes on this machine: web, workers, beat, message store, demo cluster"""
     setup()
     become(BIN / "hetsched", "standalone", *args)
 
 
 def test(*args: str) -> None:
-    """Run every test this machine can run; extra arguments go to pytest"""
+    """Run all tests that this machine supports; extra arguments go to pytest"""
     setup()
     if not args:
         build_kube()
-        # Two lanes: much of the time is spent on waiting for programs. A file's tests share what they started.
+        # Two workers, because many tests wait for other processes. The tests of a file share fixtures: loadfile.
         args = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "40")
     become(BIN / "python", "-m", "pytest", *args)
 
 
 def chaos(*args: str) -> None:
-    """Kill and put to sleep what runs, hundreds of times, and print what came of it (half an hour and more)"""
+    """Run the chaos tests: kill and suspend processes hundreds of times (half an hour or more)"""
     setup()
     build_kube()
     sizes = {
@@ -332,7 +333,7 @@ def chaos(*args: str) -> None:
 
 
 def fuzz(*args: str) -> None:
-    """Send every operation 1,000 requests made from its schema, and every parser 20,000 texts (an hour and more)"""
+    """Fuzz each REST operation with 1,000 requests and each parser with 20,000 inputs (an hour or more)"""
     setup()
     sizes = {"HETSCHED_TEST_FUZZ_CASES": "1000", "HETSCHED_TEST_PARSER_CASES": "20000"}
     os.environ.update({name: os.environ.get(name, size) for name, size in sizes.items()})
@@ -340,7 +341,7 @@ def fuzz(*args: str) -> None:
 
 
 def properties(*args: str) -> None:
-    """Have every property test draw 20 times the examples that it states (hours; name files to run some)"""
+    """Run property tests with 20 times their number of examples (hours); arguments select files"""
     setup()
     os.environ["HETSCHED_TEST_EXAMPLES"] = os.environ.get("HETSCHED_TEST_EXAMPLES", "20")
     become(
@@ -349,32 +350,32 @@ def properties(*args: str) -> None:
 
 
 def gauntlet(*args: str) -> None:
-    """Seed two dozen bugs that other schedulers had, one after the other, and see a test notice each"""
+    """Run mutation tests: inject known scheduler bugs one by one and check that a test fails"""
     setup()
     build_kube()
     become(BIN / "python", "-m", "tests.gauntlet.run", *args)
 
 
 def screenshots(*args: str) -> None:
-    """Take the pictures of the documentation; --all DIR takes every screen, theme, language and width"""
+    """Create the screenshots of the docs; --all DIR covers all pages, themes, languages and widths"""
     setup()
     become(BIN / "python", "-m", "tests.browser.screenshots", *args)
 
 
 def fast(*args: str) -> None:
-    """Run only tests/unit, in seconds"""
+    """Run only tests/unit"""
     setup()
     become(BIN / "python", "-m", "pytest", "tests/unit", *args)
 
 
 def lint(*args: str) -> None:
-    """Check style, import floors, types, generated pages, Django's checks and missing migrations"""
+    """Check style, imports between layers, types, generated pages, Django and missing migrations"""
     setup()
     packages = [name for name in ("hetsched", "web", "workers") if (ROOT / name / "__init__.py").exists()]
     checks = {
         "ruff": ["ruff", "check", "."],
         "format": ["ruff", "format", "--check", "."],
-        "floors": ["lint-imports"],
+        "imports": ["lint-imports"],
         "types": ["mypy", *packages],
         "django": ["python", "manage.py", "check"],
         "docs": ["hetsched", "docs", "--check"],
@@ -391,22 +392,22 @@ def lint(*args: str) -> None:
 
 
 def audit(*args: str) -> None:
-    """Ask what is known against the locked packages, and write their bill of materials"""
+    """Check the locked packages for known vulnerabilities and write their bill of materials"""
     setup()
     become(BIN / "python", "-m", "tests.audit", *args)
 
 
 def fmt(*args: str) -> None:
-    """Format and fix what can be fixed"""
+    """Format the code and apply automatic fixes"""
     setup()
     run(BIN / "ruff", "check", "--fix", "--quiet", ".")
     run(BIN / "ruff", "format", ".")
 
 
 def kube(*args: str) -> None:
-    """Build the Kubernetes API server and helm that tests run, where there is none (needs Go)"""
+    """Build kube-apiserver and helm for the tests unless present (needs Go)"""
     if not build_kube():
-        raise SetupError("the Kubernetes programs are not there; the message above says why")
+        raise SetupError("kube-apiserver or helm is missing; see the message above")
 
 
 def kube_up(*args: str) -> None:
@@ -416,31 +417,31 @@ def kube_up(*args: str) -> None:
 
 
 def build_kube() -> bool:
-    """Build what is missing, once; tests that need it say so loudly where it cannot be had."""
-    with step("Looking for kube-apiserver and helm, building what is missing (some minutes, once)"):
+    """Build kube-apiserver and helm unless present; return whether both are available."""
+    with step("Checking for kube-apiserver and helm, building missing ones (some minutes, once)"):
         return subprocess.run([sys.executable, CONTROL_PLANE, "build"], cwd=ROOT, check=False).returncode == 0
 
 
 def bench(*args: str) -> None:
-    """Measure the engine; extra arguments go to `hetsched bench`"""
+    """Run the engine benchmarks; extra arguments go to `hetsched bench`"""
     setup()
     become(BIN / "hetsched", "bench", *(args or ["engine"]))
 
 
 def load(*args: str) -> None:
-    """Put load on control planes of real processes, on both kinds of database (half an hour); see --help"""
+    """Run the load tests against real processes, on SQLite and PostgreSQL (half an hour); see --help"""
     setup()
     become(BIN / "python", "-m", "tests.load.run", *args)
 
 
 def soak(*args: str) -> None:
-    """Keep load up for half an hour while programs are killed, and see whether anything is lost or grows"""
+    """Run the soak test: half an hour of load with killed processes; checks for losses and leaks"""
     setup()
     become(BIN / "python", "-m", "tests.load.run", "soak", *args)
 
 
 def clean(*args: str) -> None:
-    """Remove what dev.py and the tools made here, data of local runs excepted"""
+    """Remove the files that dev.py and the tools created, except the data of local runs"""
     names = [".venv", ".tools", "build", "staticfiles", ".hypothesis", "hetsched.egg-info"]
     names += [".pytest_cache", ".mypy_cache", ".ruff_cache", ".import_linter_cache"]
     for name in names:
@@ -450,12 +451,12 @@ def clean(*args: str) -> None:
 
 
 def set_up(*args: str) -> None:
-    """Only make .venv"""
+    """Create .venv"""
     setup()
 
 
 def lock(*args: str) -> None:
-    """Resolve the locks again; --upgrade moves every pin"""
+    """Resolve the locks; --upgrade updates every pin"""
     relock(*args)
 
 
@@ -467,10 +468,10 @@ TARGETS = {
 
 
 def use_newer_python() -> None:
-    """Start again under the newest suitable Python on PATH. Raises SetupError when there is none."""
+    """Re-execute this script with the newest suitable Python on PATH. Raises SetupError if there is none."""
     for minor in range(20, OLDEST_PYTHON[1] - 1, -1):
         newer = shutil.which(f"python3.{minor}")
-        # Version managers put names on PATH that lead to no Python.
+        # Shims of version managers may exist on PATH without an installed Python.
         if newer and subprocess.run([newer, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0:
             os.execv(newer, [newer, *sys.argv])
     raise SetupError(f"Python 3.{OLDEST_PYTHON[1]} or newer is needed; this is {platform.python_version()}")

@@ -13,6 +13,7 @@ import msgspec
 
 from hetsched.adapters.oci.facts import with_demand
 from hetsched.contracts.errors import Problem
+from hetsched.contracts.message import as_message
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.objects.cards import vendor_of
 from hetsched.contracts.objects.node_report import (
@@ -201,7 +202,7 @@ class PodBuilder:
 
     def wrong(self, code: str = "IsaUnknownExtension", field: str = "hetsched.io/isa", message: str = "wrong") -> Self:
         """Add a problem to the pod."""
-        return self.having(problems=(*self._pod.problems, Problem(code, field, message)))
+        return self.having(problems=(*self._pod.problems, Problem(code, field, as_message(message))))
 
     def running_on(self, node: str, *cards: CardGrant) -> Self:
         """Run the pod on `node`, with `cards` as its GPU allocation if given."""

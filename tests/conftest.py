@@ -30,7 +30,7 @@ EXAMPLES = int(os.environ.get("HETSCHED_TEST_EXAMPLES", "1"))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_in_this_process() -> Iterator[None]:
+def _reset_process_state() -> Iterator[None]:
     """Clear process-wide state: the thread's language, and caches by IDs that a rollback frees for the next test.
 
     A command that calls `django.setup()` in this process configures logging again, with the stderr of its own test.
@@ -53,7 +53,7 @@ def _nothing_is_left_in_this_process() -> Iterator[None]:
     if counting._everywhere:  # set for the process by the first request to a server's own ASGI handler
         for module, name in _OF_A_SERVER:
             getattr(sys.modules[module], name).clear()
-        pytest.fail("threads of a server would tell things beside every later test: have `handler._begin` do nothing")
+        pytest.fail("a server's threads would run during all later tests: make `handler._begin` do nothing")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,6 +14,7 @@ from django.utils import timezone
 from hetsched.adapters.collectors.registry import build
 from hetsched.adapters.collectors.requests import SourceError
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.inventory.collection import aliases, asker, claim, due, note_failure, take_in
 from hetsched.placement import dispatch
 
@@ -42,7 +43,7 @@ def run(collector_id: int) -> bool:
         code, message = failed.code, failed.message
     except Exception as error:  # a third-party collector may fail in any way
         log.exception("collector failed", cluster=row.cluster.name, collector=row.name)
-        code, message = "CollectorFailed", f"the collector failed: {type(error).__name__}"
+        code, message = "CollectorFailed", Message("the collector failed: {name}", name=type(error).__name__)
     else:
         take_in(row, collected, now=timezone.now())
         return True

@@ -110,7 +110,7 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
         check_identity(cluster, api)
         if not reason:
             missing = _missing(api)
-            reason = f"{len(missing)} rights are missing" if missing else _not_ours(cluster, api)
+            reason = Message("{n} rights are missing", n=len(missing)) if missing else _not_ours(cluster, api)
         known = _known(cluster, timezone.now())
         listed, served = _published(api)
         for one in listed:
@@ -165,7 +165,7 @@ def _not_ours(cluster: Cluster, api: Api) -> str:
     if not holder:
         return "no process schedules the cluster"
     ours = holder.startswith(f"{cluster.connection.installation}/")
-    return "" if ours else f"another installation schedules the cluster: {holder}"
+    return "" if ours else Message("another installation schedules the cluster: {text}", text=holder)
 
 
 def _published(api: Api) -> tuple[Iterator[PublishedNode], ServedKinds]:

@@ -19,6 +19,7 @@ from hetsched.adapters.oci.reference import parse_reference
 from hetsched.adapters.oci.registry import look_up
 from hetsched.adapters.oci.wire import ImageUnreadable
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, as_message, joined
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex
 from hetsched.placement import dispatch
@@ -58,20 +59,21 @@ def _secrets_api(cluster: Cluster) -> Api | None:
 
 
 def _read(api: Api | None, row: ImageIndex) -> ImageReading:
-    secrets, unread = _secrets(api, row.secrets) if api is not None else ([], "")
+    secrets, unread = _secrets(api, row.secrets) if api is not None else ([], Message(""))
     try:
         reference = parse_reference(row.reference)
         found = look_up(reference, allowed(), credential_for(reference, secrets))
     except ImageUnreadable as error:
-        message = f"{error.message}; {unread}" if unread and error.code == "RegistryRefused" else error.message
+        partly = unread and error.code == "RegistryRefused"
+        message = joined("; ", [as_message(error.message), unread]) if partly else error.message
         return ImageReading(code=error.code, message=message, wait_seconds=error.wait_seconds)
     except Exception as error:  # one malformed image must not block the others
         log.exception("image lookup failed", image=row.reference)
-        return ImageReading(code="ImageFailed", message=f"the lookup failed: {type(error).__name__}")
+        return ImageReading(code="ImageFailed", message=Message("the lookup failed: {name}", name=type(error).__name__))
     return ImageReading(found.digest, found.platforms)
 
 
-def _secrets(api: Api, names: Sequence[str]) -> tuple[list[bytes], str]:
+def _secrets(api: Api, names: Sequence[str]) -> tuple[list[bytes], Message]:
     """Return the readable pull secrets, and a message about the others."""
     found: list[bytes] = []
     unread: list[str] = []
@@ -81,4 +83,6 @@ def _secrets(api: Api, names: Sequence[str]) -> tuple[list[bytes], str]:
             found.append(api.get(SECRETS.path(namespace=namespace, name=name)))
         except (ApiFailure, ValueError):
             unread.append(full)
-    return found, f"pull secret {', '.join(unread)} could not be read" if unread else ""
+    if not unread:
+        return found, Message("")
+    return found, Message("pull secret {names} could not be read", names=joined(", ", unread))

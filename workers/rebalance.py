@@ -1,6 +1,6 @@
 """Continue confirmed plans of moves.
 
-`go_on` does the steps that are possible now and ends; the sweep wakes the task again while a plan is in progress. Of
+`advance_plan` executes the steps that are possible now; the sweep wakes the task again while a plan is in progress. Of
 two concurrent runs the second one finds the state changed and reads it again.
 """
 
@@ -10,10 +10,10 @@ from celery import shared_task
 
 from hetsched.inventory.connections import in_shadow
 from hetsched.placement import dispatch
-from hetsched.placement.actions.rebalances import go_on
+from hetsched.placement.actions.rebalances import advance_plan
 
 
 @shared_task(name=dispatch.REBALANCE)
 def run(cluster_id: int) -> int:
     """Continue a cluster's plan; return how many moves started or ended."""
-    return 0 if in_shadow(cluster_id) else go_on(cluster_id)
+    return 0 if in_shadow(cluster_id) else advance_plan(cluster_id)

@@ -15,6 +15,7 @@ from celery import shared_task
 from django.conf import settings
 
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import Message
 from hetsched.placement import dispatch
 from hetsched.placement.actions.previews import Cancelled, claim, fail, finish, note_progress
 from hetsched.placement.queries.replay import replay
@@ -31,20 +32,20 @@ def run(preview_id: int) -> bool:
         return False
     revision = row.policy.revisions.filter(version=row.version).first()
     if revision is None:
-        fail(
-            row.pk, Problem("PolicyVersionUnknown", "version", f"policy {row.policy.name} has no version {row.version}")
-        )
+        message = Message("policy {name} has no version {version}", name=row.policy.name, version=row.version)
+        fail(row.pk, Problem("PolicyVersionUnknown", "version", message))
         return False
     try:
         result, changes = replay(row.cluster, revision.spec, row.asked, progress=_Clock(row.pk))
     except Cancelled:
         return False
     except InputError as error:
-        fail(row.pk, Problem(error.code, error.place, str(error)))
+        fail(row.pk, Problem(error.code, error.place, error.advice))
         return False
     except Exception as error:
         log.exception("preview failed", preview=row.pk, policy=row.policy.name, version=row.version)
-        fail(row.pk, Problem("PreviewFailed", "", f"the preview failed: {type(error).__name__}; see the log"))
+        message = Message("the preview failed: {name}; see the log", name=type(error).__name__)
+        fail(row.pk, Problem("PreviewFailed", "", message))
         return False
     finish(row.pk, result, changes)
     return True
@@ -66,6 +67,10 @@ class _Clock:
         if now - self._began > settings.HETSCHED_REPLAY_SECONDS:
             raise InputError(
                 "PreviewTooLong",
-                f"the preview took more than {settings.HETSCHED_REPLAY_SECONDS} s at {share:.0%}",
+                Message(
+                    "the preview took more than {n} s at {share}",
+                    n=settings.HETSCHED_REPLAY_SECONDS,
+                    share=f"{share:.0%}",
+                ),
                 hint="Replay fewer decisions",
             )

@@ -38,13 +38,13 @@ from hetsched.placement.actions import (
     forget_summaries,
 )
 from hetsched.placement.actions.evictions import due_evictions, late_nominations
-from hetsched.placement.actions.gangs import half_bound, settle_half_gangs
+from hetsched.placement.actions.gangs import half_bound, settle_incomplete_gangs
 from hetsched.placement.actions.image_platforms import due_images, forget_images
 from hetsched.placement.actions.kubelet_rejections import forget_rejections, wake_after_backoff
 from hetsched.placement.actions.live_submissions import due
-from hetsched.placement.actions.rebalances import forget_plans, under_way
+from hetsched.placement.actions.rebalances import forget_plans, has_running_plan
 from hetsched.placement.actions.shadow_decisions import due_shadows, forget_shadows
-from hetsched.placement.actions.terminating_pods import end_remnants
+from hetsched.placement.actions.terminating_pods import release_orphaned_pods
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.notifications.deliveries import due_hosts, forget_deliveries, give_up_old
 from hetsched.placement.scheduling_queue.active_queue import active_pods
@@ -95,7 +95,7 @@ def _chores(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
     yield partial(take_samples, cluster.pk)
     yield partial(age_samples, cluster.pk)
     yield partial(wake_after_backoff, cluster.pk, now)
-    yield partial(end_remnants, cluster.pk)
+    yield partial(release_orphaned_pods, cluster.pk)
     yield partial(end_holds, cluster.pk)
     yield partial(_settle_gangs, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
@@ -109,7 +109,7 @@ def _wakes(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
         yield dispatch.REPORT, partial(_has_reports, cluster.pk)
     yield dispatch.CREATE, due(cluster.pk).exists
     yield dispatch.EVICT, partial(_to_evict, cluster.pk)
-    yield dispatch.REBALANCE, partial(under_way, cluster.pk)
+    yield dispatch.REBALANCE, partial(has_running_plan, cluster.pk)
     yield dispatch.SHADOW, partial(due_shadows, cluster.pk)
     yield dispatch.IMAGES, due_images(cluster.pk).exists
     yield dispatch.BIND, partial(unbound, cluster)
@@ -144,7 +144,7 @@ def _is_left_waiting(cluster_id: int) -> bool:
 
 def _settle_gangs(cluster_id: int) -> None:
     if half_bound(cluster_id):
-        settle_half_gangs(cluster_id)
+        settle_incomplete_gangs(cluster_id)
 
 
 def _to_evict(cluster_id: int) -> bool:

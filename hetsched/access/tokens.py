@@ -25,6 +25,7 @@ from knox.crypto import hash_token
 from knox.settings import CONSTANTS
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance, amounts, read_quota
 from hetsched.journal import audit
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
@@ -68,14 +69,14 @@ def create_token(
     `QuotaInvalid`, `PermissionDenied`.
     """
     if role not in set(Role):
-        raise InputError("RoleUnknown", f"{role!r} is not a role", place="role", hint=f"Known: {', '.join(Role)}")
+        hint = Message("Known: {text}", text=", ".join(Role))
+        raise InputError("RoleUnknown", Message("{role} is not a role", role=repr(role)), place="role", hint=hint)
     limited_to = check_namespaces(list(namespaces))
     check_binding(role, cluster, node)
     bounds = check_bounds(role, most_priority, submits_per_minute, quota or {})
     if not timedelta(0) < lifetime <= LIFETIME:
-        raise InputError(
-            "TokenLifetimeInvalid", f"the lifetime of a token is at most {LIFETIME.days} days", place="lifetime"
-        )
+        message = Message("the lifetime of a token is at most {n} days", n=LIFETIME.days)
+        raise InputError("TokenLifetimeInvalid", message, place="lifetime")
     if actor is not None and not actor.may(Action.ADMIN):
         raise InputError("PermissionDenied", "creating tokens needs the right 'admin'", place="actor")
     with write_transaction():
@@ -100,7 +101,8 @@ def check_namespaces(namespaces: Any) -> list[str]:
         raise InputError("NamespaceInvalid", "the value is not a list of names", place="namespaces")
     for name in namespaces:
         if not isinstance(name, str) or not _NAMESPACE.fullmatch(name):
-            raise InputError("NamespaceInvalid", f"{str(name)[:80]!r} is not a namespace name", place="namespaces")
+            message = Message("{text} is not a namespace name", text=repr(str(name)[:80]))
+            raise InputError("NamespaceInvalid", message, place="namespaces")
     return sorted(set(namespaces))
 
 
@@ -111,13 +113,14 @@ def check_binding(role: str, cluster: str, node: str) -> None:
     """
     if role != Role.AGENT:
         if cluster or node:
-            raise InputError("NodeInvalid", f"a token for role {role} cannot name a node", place="node")
+            message = Message("a token for role {role} cannot name a node", role=role)
+            raise InputError("NodeInvalid", message, place="node")
         return
     for name, place in ((cluster, "cluster"), (node, "node")):
         if len(name) > 253 or not _NODE.fullmatch(name):
-            message = (
-                f"{name[:80]!r} is not the name of a {place}" if name else f"an agent token needs the field {place}"
-            )
+            message = Message("an agent token needs the field {what}", what=place)
+            if name:
+                message = Message("{text} is not the name of a {what}", text=repr(name[:80]), what=place)
             raise InputError(
                 "NodeInvalid", message, place=place, hint="An agent token belongs to one node of one cluster"
             )
@@ -133,11 +136,14 @@ def check_bounds(role: str, most_priority: Any, submits_per_minute: Any, quota: 
         (submits_per_minute, range(1_000_001), "submitsPerMinute"),
     ):
         if value is not None and value not in range_:
-            text = f"the value is not a whole number from {range_.start} to {range_.stop - 1}"
-            raise InputError("TokenBoundInvalid", text, place=place)
+            message = Message(
+                "the value is not a whole number from {low} to {high}", low=range_.start, high=range_.stop - 1
+            )
+            raise InputError("TokenBoundInvalid", message, place=place)
     bounds = {"most_priority": most_priority, "submits_per_minute": submits_per_minute, "quota": read_quota(quota)}
     if any(value not in (None, {}) for value in bounds.values()) and Action.SUBMIT not in MAY[Role(role)]:
-        raise InputError("TokenBoundInvalid", f"a token for role {role} cannot submit workloads", place="role")
+        message = Message("a token for role {role} cannot submit workloads", role=role)
+        raise InputError("TokenBoundInvalid", message, place="role")
     return bounds
 
 

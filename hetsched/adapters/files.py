@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent
 
 from .objects.documents import MAX_BYTES, Document, load_documents
@@ -62,14 +63,14 @@ def _parse(
         nodes=objects.nodes + tuple(node for part in lists for node in part.nodes),
         pending=objects.pending + tuple(pod for part in lists for pod in part.pending),
     )
-    _refuse_repeated("nodes", (node.name for node in content.nodes))
-    _refuse_repeated("pods", (pod.key for pod in content.running + content.pending))
+    _refuse_repeated("Node", (node.name for node in content.nodes))
+    _refuse_repeated("Pod", (pod.key for pod in content.running + content.pending))
     return content
 
 
-def _refuse_repeated(what: str, names: Iterable[str]) -> None:
+def _refuse_repeated(kind: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InputError("ObjectDuplicate", f"two {what} are called {name}")
+            raise InputError("ObjectDuplicate", Message("two {kind} objects are called {name}", kind=kind, name=name))
         seen.add(name)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 
 MISSING: Any = object()
 _MOST_STEPS = 16
@@ -29,7 +30,9 @@ def parse(path: str) -> tuple[str | int, ...]:
         match = _STEP.match(rest)
         if match is None or (steps and match["name"] and not rest.startswith(".")) or len(steps) >= _MOST_STEPS:
             hint = 'Write names and numbers only, as $.racks[0]["power state"].watts'
-            raise InputError("JsonPathMalformed", f"{path[:80]!r} is no path to a value", hint=hint)
+            raise InputError(
+                "JsonPathMalformed", Message("{text} is no path to a value", text=repr(path[:80])), hint=hint
+            )
         steps.append(int(match["index"]) if match["index"] else match["name"] or match["quoted"])
         rest = rest[match.end() :]
     return tuple(steps)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import PodUsage
 from hetsched.contracts.objects.node_report import Usage
 from hetsched.contracts.objects.workload import PodSpec
@@ -32,7 +33,7 @@ def pod_usage(root: FieldView) -> PodUsage:
         for resource, amount in container.amounts("usage").items():
             total[resource] = total.get(resource, 0) + amount
             if total[resource] > _MOST:
-                container.fail(f"the pod's use of {resource} is too large", "usage")
+                container.fail(Message("the pod's use of {resource} is too large", resource=resource), "usage")
     return PodUsage(namespace_of(meta), meta.text("name"), controller_of(meta), total, root.text("timestamp"))
 
 

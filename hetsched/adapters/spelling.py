@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from hetsched.contracts.message import Message, joined
+
 LONGEST = 100
 
 
@@ -15,6 +17,6 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.7) -> str:
     return lower[found[0]] if found else ""
 
 
-def suggestion(*meant: str) -> str:
+def suggestion(*meant: str) -> Message:
     """Return a hint that names the probable correction."""
-    return f"Did you mean {' or '.join(meant)}?"
+    return Message("Did you mean {name}?", name=joined(" or ", meant))

@@ -19,6 +19,7 @@ from rich.markup import escape
 
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import from_parts
 from hetsched.contracts.objects.warnings import ManifestWarning
 
 from .client import DEFAULT_SERVER, Client, ServerOption, ServerUnavailable, TokenOption, connect
@@ -191,7 +192,7 @@ def import_inventory(
         headers = {"Content-Type": "application/yaml", "If-Match": seen}
         query = {"reason": reason}
         document = client.send("POST", f"{address}import/", query=query, body=body, headers=headers).json()
-    print_warnings(msgspec.convert(document.get("warnings", ()), tuple[ManifestWarning, ...]))
+    print_warnings(msgspec.convert(document.get("warnings", ()), tuple[ManifestWarning, ...], dec_hook=from_parts))
     _print_result(document, f"imported into [bold]{escape(name)}[/]", output)
 
 

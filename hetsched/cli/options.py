@@ -23,6 +23,7 @@ from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnin
 from hetsched.adapters.traces.openb import looks_like_openb
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.warnings import in_order
@@ -306,7 +307,7 @@ def choose_policies(
             chosen[name] = None
         else:
             field = pod.policy_field if pod.policy else f"default policy of namespace {pod.namespace}"
-            problem = Problem("PolicyUnknown", field, f"unknown policy {name!r}")
+            problem = Problem("PolicyUnknown", field, Message("unknown policy {name}", name=repr(name)))
             pod = msgspec.structs.replace(pod, problems=(*pod.problems, problem))
         pods.append(pod)
     if len(chosen) > 1:

@@ -21,6 +21,7 @@ from rich.markup import escape
 
 from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import from_parts
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from .options import STDIN, choose_policies, read_cluster, read_sources
@@ -269,7 +270,7 @@ def _check_server(cluster: list[str], policy: list[str], version: int, server: s
     with connect(server, token) as client:
         body = encode(asked)
         found = client.send("POST", "golden-placements/check/", body=body, headers=_JSON, repeat=True).json()
-    return [msgspec.convert(found, GoldenCheck)]
+    return [msgspec.convert(found, GoldenCheck, dec_hook=from_parts)]
 
 
 def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> list[GoldenCheck]:

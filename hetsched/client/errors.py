@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import from_parts
 from hetsched.contracts.objects.warnings import ManifestWarning
 
 
@@ -32,7 +33,9 @@ class Refused(InputError):
         self.problem = dict(problem)
         # A server of another version may send other warnings; the error is complete without them.
         with suppress(msgspec.ValidationError):
-            self.with_warnings(msgspec.convert(problem.get("warnings", ()), tuple[ManifestWarning, ...]))
+            self.with_warnings(
+                msgspec.convert(problem.get("warnings", ()), tuple[ManifestWarning, ...], dec_hook=from_parts)
+            )
 
 
 class ServerUnavailable(Exception):

@@ -176,7 +176,8 @@ class Transport:
         if response.is_success or response.status_code == 304:
             return response
         refused = Refused(response.status_code, _problem(response), response.reason_phrase)
-        hint, passing = refused.hint, response.status_code == 429 or response.is_server_error
+        hint: str = refused.hint
+        passing = response.status_code == 429 or response.is_server_error
         if response.status_code in (401, 403):
             hint = hint or "Give a token of the right role with --token or HETSCHED_TOKEN"
         elif response.status_code == 429:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 
 from .errors import InputError
+from .message import Message
 
 MAX_CPU_ID = 65_535
 _ITEM = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
@@ -30,12 +31,16 @@ def parse_cpuset(text: str) -> frozenset[int]:
         match = _ITEM.fullmatch(item)
         if match is None:
             raise InputError(
-                "CpusetMalformed", f"{text[:80]!r} is not a CPU list", hint="Use ids and ranges, such as 0-3,8"
+                "CpusetMalformed",
+                Message("{text} is not a CPU list", text=repr(text[:80])),
+                hint="Use ids and ranges, such as 0-3,8",
             )
         first = int(match[1])
         last = int(match[2] or first)
         if last < first or last > MAX_CPU_ID:
-            raise InputError("CpusetMalformed", f"{item!r} is not an ascending range up to {MAX_CPU_ID}")
+            raise InputError(
+                "CpusetMalformed", Message("{text} is not an ascending range up to {n}", text=repr(item), n=MAX_CPU_ID)
+            )
         ranges.append((first, last))
     # Each ID is added once, so the cost does not grow with repetitions in a long text.
     cpus: list[int] = []

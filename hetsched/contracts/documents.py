@@ -17,6 +17,6 @@ def encode(
     return msgspec.json.encode(document, order=order, enc_hook=hook)
 
 
-def to_plain(document: Any) -> Any:
-    """Return a document as plain values."""
-    return msgspec.to_builtins(document, enc_hook=as_text)
+def to_plain(document: Any, *, hook: Callable[[Any], Any] = as_text) -> Any:
+    """Return a document as plain values; `hook` encodes the messages."""
+    return msgspec.to_builtins(document, enc_hook=hook)

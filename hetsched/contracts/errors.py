@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from .message import Message, as_message, joined
+
 if TYPE_CHECKING:
     from .objects.warnings import ManifestWarning
 
@@ -23,9 +25,9 @@ class InputError(ValueError):
     def __init__(self, code: str, message: str, *, place: str = "", hint: str = "") -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = as_message(message)
         self.place = place
-        self.hint = hint
+        self.hint = as_message(hint)
         self.warnings: tuple[ManifestWarning, ...] = ()
 
     def at(self, place: str) -> InputError:
@@ -43,7 +45,7 @@ class InputError(ValueError):
         return with_hint(f"{text} [{self.code}]", self.hint)
 
     @property
-    def advice(self) -> str:
+    def advice(self) -> Message:
         """Return what is wrong and what to do in one text."""
         return with_hint(self.message, self.hint)
 
@@ -53,11 +55,11 @@ class Problem(msgspec.Struct, frozen=True):
 
     code: str
     field: str
-    message: str
+    message: Message
 
 
-def with_hint(message: str, hint: str) -> str:
+def with_hint(message: str, hint: str) -> Message:
     """Return a message with its hint; a hint that starts with a lower-case letter continues the sentence."""
     if not hint:
-        return message
-    return f"{message}; {hint}" if hint[0].islower() else f"{message}. {hint}"
+        return as_message(message)
+    return joined("; " if hint[0].islower() else ". ", [as_message(message), as_message(hint)])

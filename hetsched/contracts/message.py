@@ -82,6 +82,18 @@ def as_message(text: str) -> Message:
     return text if isinstance(text, Message) else Message(text)
 
 
+def verbatim(text: str) -> Message:
+    """Return a text of a user or of another program as a message: it names no redacted pod and is not translated."""
+    if isinstance(text, Message):
+        return text
+    return Message("{text}", text=text) if text else Message("")
+
+
+def shortened(text: str, most: int) -> Message:
+    """Return a text of at most `most` characters as a message; a longer one loses its parameters."""
+    return as_message(text if len(text) <= most else text[:most])
+
+
 def about(message: Message, pod: str) -> Message:
     """Return a message about one pod as a message about another one."""
     assert isinstance(message.params, dict)
@@ -111,7 +123,7 @@ def stored(text: str) -> str:
 def restored(text: str) -> str:
     """Return the message that a column stores; rows without parameters keep their text."""
     if not text.startswith(_STORED):
-        return text
+        return Message(text) if text else text
     try:
         return _message(_decoder.decode(text))
     except (
@@ -120,7 +132,7 @@ def restored(text: str) -> str:
         AttributeError,
         ValueError,
     ):  # a text of an earlier version that begins alike
-        return text
+        return Message(text)
 
 
 def as_text(value: Any) -> str:

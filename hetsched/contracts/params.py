@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from .errors import InputError
+from .message import Message, joined
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,24 +29,27 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
     Raises: InputError `PolicyParamInvalid`, naming the plugin and the field.
     """
     if not _finite(values):
-        raise InputError("PolicyParamInvalid", f"{plugin}: parameters must be finite numbers", place="params")
+        raise InputError(
+            "PolicyParamInvalid", Message("{name}: parameters must be finite numbers", name=plugin), place="params"
+        )
     try:
         return msgspec.convert(values, declaration, strict=True)
     except msgspec.ValidationError as error:
-        known = ", ".join(declaration.__struct_encode_fields__) or "none"
-        hint = _choices(declaration, str(error)) or f"Known parameters: {known}"
-        raise InputError("PolicyParamInvalid", f"{plugin}: {error}", place="params", hint=hint) from None
+        known = joined(", ", declaration.__struct_encode_fields__) or "none"
+        hint = _choices(declaration, str(error)) or Message("Known parameters: {text}", text=known)
+        said = Message("{name}: {said}", name=plugin, said=str(error))
+        raise InputError("PolicyParamInvalid", said, place="params", hint=hint) from None
 
 
-def _choices(declaration: type[Params], error: str) -> str:
+def _choices(declaration: type[Params], error: str) -> Message:
     """Return the allowed values of the parameter in an error; an empty string if it has no fixed values."""
     info = msgspec.inspect.type_info(declaration)
     assert isinstance(info, msgspec.inspect.StructType)
     for field in info.fields:
         kind = field.type.type if isinstance(field.type, msgspec.inspect.Metadata) else field.type
         if isinstance(kind, msgspec.inspect.LiteralType) and f"`$.{field.encode_name}`" in error:
-            return f"{field.name} must be one of {', '.join(map(str, kind.values))}"
-    return ""
+            return Message("{name} must be one of {names}", name=field.name, names=joined(", ", map(str, kind.values)))
+    return Message("")
 
 
 def _finite(value: Any) -> bool:

@@ -15,6 +15,7 @@ from decimal import Context, Decimal, InvalidOperation
 from functools import lru_cache
 
 from .errors import InputError
+from .message import Message
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -49,22 +50,22 @@ def parse_quantity(text: str) -> Decimal:
     if match is None:
         raise InputError(
             "QuantityMalformed",
-            f"{text[:80]!r} is not a quantity",
+            Message("{text} is not a quantity", text=repr(text[:80])),
             hint="Use a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi",
         )
     number, exponent, suffix = match.groups()
     try:
         value = _EXACT.multiply(Decimal(number + (exponent or "")), _SUFFIX_FACTOR[suffix or ""])
     except InvalidOperation:
-        raise InputError("QuantityMalformed", f"{text[:80]!r} is not a quantity") from None
+        raise InputError("QuantityMalformed", Message("{text} is not a quantity", text=repr(text[:80]))) from None
     if abs(value) > INT64_MAX // 1000:
-        raise InputError("QuantityTooLarge", f"{text!r} is too large")
+        raise InputError("QuantityTooLarge", Message("{text} is too large", text=repr(text)))
     return value
 
 
 def _as_text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError("QuantityMalformed", f"{value!r} is not a quantity")
+        raise InputError("QuantityMalformed", Message("{text} is not a quantity", text=repr(value)))
     return value if isinstance(value, str) else repr(value)
 
 
@@ -72,12 +73,18 @@ def _as_text(value: object) -> str:
 def _amount(resource: str, text: str) -> int:
     value = parse_quantity(text)
     if value < 0:
-        raise InputError("QuantityNegative", f"{resource} must not be negative, it is {text!r}")
+        raise InputError(
+            "QuantityNegative",
+            Message("{resource} must not be negative, it is {value}", resource=resource, value=repr(text)),
+        )
     exact = _EXACT.multiply(value, Decimal(1000)) if resource == CPU else value
     whole = int(exact)
     if whole != exact:
         if is_extended(resource):
-            raise InputError("QuantityNotInteger", f"{resource} is counted in whole units, it is {text!r}")
+            raise InputError(
+                "QuantityNotInteger",
+                Message("{resource} is counted in whole units, it is {value}", resource=resource, value=repr(text)),
+            )
         whole += 1
     return whole
 

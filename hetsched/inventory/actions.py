@@ -17,6 +17,7 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cards import cards_of, installed_cards
 from hetsched.contracts.objects.doubts import still_in_doubt
 from hetsched.contracts.objects.node_report import NodeReport
@@ -53,10 +54,18 @@ def require_reason(reason: str) -> str:
         )
     if len(text) > LONGEST_REASON:
         raise InputError(
-            "ReasonTooLong", f"the reason has {len(text)} characters, the maximum is {LONGEST_REASON}", place="reason",
+            "ReasonTooLong",
+            Message("the reason has {n} characters, the maximum is {m}", n=len(text), m=LONGEST_REASON),
+            place="reason",
             hint="Shorten it and refer to a document for details",
-        )  # fmt: skip
+        )
     return text
+
+
+def node_unknown(cluster: Cluster, node_name: str) -> InputError:
+    """Return the error about a node that a cluster does not have."""
+    message = Message("cluster {cluster} has no node {node}", cluster=cluster.name, node=repr(node_name[:80]))
+    return InputError("NodeUnknown", message, place="node")
 
 
 def create_cluster(
@@ -67,20 +76,20 @@ def create_cluster(
     Raises: InputError `ClusterNameInvalid`, `ClusterKindUnknown` or `ClusterExists`.
     """
     if not re.fullmatch(DNS_LABEL.regex, name):
-        raise InputError(
-            "ClusterNameInvalid", f"{name[:80]!r} is not a cluster name", place="name", hint=str(DNS_LABEL.message)
-        )
+        message = Message("{text} is not a cluster name", text=repr(name[:80]))
+        raise InputError("ClusterNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
     if kind not in ClusterKind.values:
-        raise InputError(
-            "ClusterKindUnknown", f"{kind!r} is not a kind of cluster", place="kind", hint=f"Use {ClusterKind.values}"
-        )
+        message = Message("{text} is not a kind of cluster", text=repr(kind))
+        hint = Message("Use {names}", names=joined(", ", ClusterKind.values))
+        raise InputError("ClusterKindUnknown", message, place="kind", hint=hint)
     try:
         with write_transaction():
             cluster = Cluster.objects.create(name=name, kind=kind, policy_name=policy_name)
             record(actor=actor.name, role=actor.role, action="cluster.create", obj=cluster, reason=reason)
             publish_many({cluster_topic(cluster): cluster_head(cluster)})
     except IntegrityError:
-        raise InputError("ClusterExists", f"cluster {name!r} already exists", place="name") from None
+        message = Message("cluster {name} already exists", name=repr(name))
+        raise InputError("ClusterExists", message, place="name") from None
     return cluster
 
 
@@ -196,7 +205,7 @@ def _set_cordon(cluster: Cluster, node_name: str, cordoned: bool, action: str, a
         locked = advance(cluster.pk)
         node = Node.objects.filter(cluster=locked, name=node_name).first()
         if node is None:
-            raise InputError("NodeUnknown", f"cluster {locked.name} has no node {node_name[:80]!r}", place="node")
+            raise node_unknown(locked, node_name)
         node.cordoned_by_operator = cordoned
         node.unschedulable = node.report.unschedulable or cordoned
         node.changed_revision = locked.revision

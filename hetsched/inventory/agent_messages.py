@@ -27,6 +27,7 @@ from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.units import DISK_MBPS, INT64_MAX, NETWORK_MBPS
 from hetsched.storage.write_lock import write_transaction
 
+from .actions import node_unknown
 from .facts import AGENT, new_facts, settle
 from .freshness import SAMPLE_COLUMNS, aged, set_usage
 from .ledger import advance, write_columns
@@ -59,7 +60,7 @@ def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda ku
     started = _started(message, now)
     node = Node.objects.select_related("cluster").filter(cluster=cluster, name=message.node, gone=False).first()
     if node is None:
-        raise InputError("NodeUnknown", f"cluster {cluster.name} has no node {message.node[:80]!r}", place="node")
+        raise node_unknown(cluster, message.node)
     row = NodeFacts.objects.filter(node=node).first()
     if row is not None and _is_repeated(row, message, started, now):
         return MessageResult(node, wanted=row.reported is None)

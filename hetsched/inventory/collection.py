@@ -28,6 +28,7 @@ from hetsched.adapters.node_facts.collected_facts import usage_of, words_of
 from hetsched.adapters.node_facts.report_merge import newer
 from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.collected import Collected, CollectedFact, CollectedNode, NodeAlias
 from hetsched.contracts.objects.facts import noted
 from hetsched.contracts.objects.node_report import Usage
@@ -85,9 +86,8 @@ def configure(
     """
     reason = require_reason(reason)
     if not re.fullmatch(DNS_LABEL.regex, name):
-        raise InputError(
-            "CollectorNameInvalid", f"{name[:80]!r} is not a valid name", place="name", hint=str(DNS_LABEL.message)
-        )
+        message = Message("{text} is not a valid name", text=repr(name[:80]))
+        raise InputError("CollectorNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
     made = registry.build(kind, params)
     refuse_foreign(made.urls())
     load = registry.load_collectors()[kind].load
@@ -96,15 +96,15 @@ def configure(
         bounds["mostFailures"] = (most_failures, 1, 1000)
     for place, (value, least, most) in bounds.items():
         if not least <= value <= most:
-            raise InputError("CollectorParamInvalid", f"{value} is not between {least} and {most}", place=place)
+            message = Message("{value} is not between {low} and {high}", value=value, low=least, high=most)
+            raise InputError("CollectorParamInvalid", message, place=place)
     with write_transaction():
         locked = Cluster.objects.select_for_update().get(pk=cluster.pk)
         row = Collector.objects.filter(cluster=locked, name=name).first()
         if row is None:
             if Collector.objects.filter(cluster=locked).count() >= MOST_COLLECTORS:
-                raise InputError(
-                    "CollectorsTooMany", f"a cluster has at most {MOST_COLLECTORS} collectors", place="name"
-                )
+                message = Message("a cluster has at most {n} collectors", n=MOST_COLLECTORS)
+                raise InputError("CollectorsTooMany", message, place="name")
             row = Collector(cluster=locked, name=name)
         new = row._state.adding
         moved = not new and made.urls() != _urls(row)
@@ -134,7 +134,8 @@ def remove(cluster: Cluster, name: str, *, actor: Actor, reason: str) -> None:
     reason = require_reason(reason)
     row = Collector.objects.filter(cluster=cluster, name=name).first()
     if row is None:
-        raise InputError("CollectorUnknown", f"unknown collector {name[:80]!r}", place="name")
+        message = Message("unknown collector {text}", text=repr(name[:80]))
+        raise InputError("CollectorUnknown", message, place="name")
     with write_transaction():
         _lay(row, {}, status={})
         row.delete()

@@ -21,6 +21,7 @@ from django.db.models import F
 
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import is_ours
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor, record
@@ -64,7 +65,10 @@ def connect(
     """
     reason = require_reason(reason)
     if cluster.kind != ClusterKind.KUBERNETES:
-        raise InputError("ClusterNotLive", f"cluster {cluster.name} has kind {cluster.kind} and no API server")
+        message = Message(
+            "cluster {cluster} has kind {kind} and no API server", cluster=cluster.name, kind=cluster.kind
+        )
+        raise InputError("ClusterNotLive", message)
     if in_cluster and (kubeconfig is not None or context):
         raise InputError(
             "ConnectionUnclear", "kubeconfig and in-cluster exclude each other: use one of them", place="inCluster"
@@ -73,7 +77,7 @@ def connect(
     discovering = None if discovery_kubeconfig is None else _kept(discovery_kubeconfig or None, "")[0]
     namespaces = None if enrolled_namespaces is None else _checked(enrolled_namespaces)
     if shadow_of and (is_ours(shadow_of) or not re.fullmatch(DNS_LABEL.regex, shadow_of)):
-        message = f"{shadow_of[:80]!r} is not the name of another scheduler"
+        message = Message("{text} is not the name of another scheduler", text=repr(shadow_of[:80]))
         raise InputError(
             "ShadowUnclear", message, place="shadowOf", hint="The default scheduler of Kubernetes is default-scheduler"
         )
@@ -154,7 +158,7 @@ def api_of(cluster: Cluster) -> Api:
 
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
-        raise InputError("ClusterNotConnected", f"cluster {cluster.name} has no connection")
+        raise _not_connected(cluster)
     made_of = connection.sealed_kubeconfig, connection.shadow_of
     known = _apis.get(cluster.pk)
     if known is not None and known[0] == made_of:
@@ -186,7 +190,7 @@ def discovery_api(cluster: Cluster) -> tuple[Api, str]:
 
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
-        raise InputError("ClusterNotConnected", f"cluster {cluster.name} has no connection")
+        raise _not_connected(cluster)
     if connection.shadow_of:
         return api_of(cluster), f"the cluster is in shadow mode with {connection.shadow_of}"
     if not connection.sealed_discovery_kubeconfig and connection.sealed_kubeconfig:
@@ -216,19 +220,30 @@ def check_identity(cluster: Cluster, api: Api) -> str:
     if twin is not None and acting.filter(cluster=cluster).exists():
         raise InputError(
             "ClusterConnectedTwice",
-            f"the API server of {cluster.name} is already connected as cluster {twin}",
-            hint=f"Use {twin}, or disconnect one of the two",
+            Message(
+                "the API server of {cluster} is already connected as cluster {other}", cluster=cluster.name, other=twin
+            ),
+            hint=Message("Use {other}, or disconnect one of the two", other=twin),
         )
     Connection.objects.filter(cluster=cluster, cluster_uid="").update(cluster_uid=uid)
     known = Connection.objects.values_list("cluster_uid", flat=True).get(cluster=cluster)
     if known != uid:
         raise InputError(
             "AnotherCluster",
-            f"the API server of {cluster.name} belongs to another cluster than before (uid of "
-            f"kube-system {uid}, not {known})",
+            Message(
+                "the API server of {cluster} belongs to another cluster than before (uid of kube-system {uid}, "
+                "not {known})",
+                cluster=cluster.name,
+                uid=uid,
+                known=known,
+            ),
             hint="Connect the previous cluster, or add this cluster under a new name",
         )
     return uid
+
+
+def _not_connected(cluster: Cluster) -> InputError:
+    return InputError("ClusterNotConnected", Message("cluster {cluster} has no connection", cluster=cluster.name))
 
 
 def _opened(connection: Connection, cluster: Cluster) -> str | None:
@@ -262,7 +277,8 @@ def _kept(kubeconfig: Any, context: str) -> tuple[str, str]:
     kept = one_context(document, context=context)
     access = Access(kept)
     if len(access.server) > 300:
-        raise InputError("KubeconfigMalformed", "it is longer than 300 characters", place="clusters.cluster.server")
+        message = Message("it is longer than {n} characters", n=300)
+        raise InputError("KubeconfigMalformed", message, place="clusters.cluster.server")
     _refuse_foreign(access.server)
     return encode(kept).decode(), access.server
 
@@ -275,7 +291,7 @@ def _refuse_foreign(server: str) -> None:
     if allowed and {host, host.rpartition(":")[0]}.isdisjoint(allowed):
         raise InputError(
             "ClusterHostNotAllowed",
-            f"this server is not allowed to connect to {host}",
+            Message("this server is not allowed to connect to {host}", host=host),
             place="clusters.cluster.server",
             hint="Add the API server to HETSCHED_CLUSTER_HOSTS of the server",
         )
@@ -283,12 +299,12 @@ def _refuse_foreign(server: str) -> None:
 
 def _checked(namespaces: Sequence[str]) -> list[str]:
     if len(namespaces) > MOST_NAMESPACES:
-        raise InputError("NamespaceInvalid", f"more than {MOST_NAMESPACES} namespaces", place="namespaces")
+        raise InputError("NamespaceInvalid", Message("more than {n} namespaces", n=MOST_NAMESPACES), place="namespaces")
     for name in namespaces:
         if not re.fullmatch(DNS_LABEL.regex, name):
             raise InputError(
                 "NamespaceInvalid",
-                f"{name[:80]!r} is not a valid namespace",
+                Message("{text} is not a valid namespace", text=repr(name[:80])),
                 place="namespaces",
                 hint=str(DNS_LABEL.message),
             )

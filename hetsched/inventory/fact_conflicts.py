@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.doubts import FactConflict
 from hetsched.journal.audit import SYSTEM, Actor, record, record_many
 from hetsched.journal.publish import Patch, publish_many
 
-from .actions import node_topic
+from .actions import node_topic, node_unknown
 from .facts import named
 from .ledger import write_columns
 from .models import Cluster, Node
@@ -58,9 +59,9 @@ def clear_doubts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, 
     """
     node = Node.objects.filter(cluster=cluster, name=node_name).first()
     if node is None:
-        raise InputError("NodeUnknown", f"cluster {cluster.name} has no node {node_name[:80]!r}", place="node")
+        raise node_unknown(cluster, node_name)
     if not node.doubts and not freed:
-        raise InputError("NothingInDoubt", f"node {node_name} has no fact to review", place="node")
+        raise InputError("NothingInDoubt", Message("node {node} has no fact to review", node=node_name), place="node")
     details: dict[str, Any] = {one.fact: _why(one) for one in node.doubts} | {"rejections": freed}
     node.doubts = ()
     write_columns([node], _COLUMNS)

@@ -13,13 +13,14 @@ import msgspec
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.facts import Override
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.journal.audit import Actor, record
 from hetsched.storage.write_lock import write_transaction
 
-from .actions import require_reason
+from .actions import node_unknown, require_reason
 from .facts import named, new_facts, settle
 from .ledger import advance
 from .models import Cluster, Node
@@ -58,7 +59,8 @@ def _rule(
         node, row = _find(locked, node_name)
         one = next((one for one in row.quarantined if one.id == fact), None) if row is not None else None
         if row is None or one is None:
-            raise InputError("FactUnknown", f"no fact {fact[:40]!r} of {node_name[:80]} is in quarantine", place="fact")
+            message = Message("no fact {fact} of {node} is in quarantine", fact=repr(fact[:40]), node=node_name[:80])
+            raise InputError("FactUnknown", message, place="fact")
         approved = [one.id] if verdict == "approve" else []
         if verdict == "reject":
             row.quarantined = tuple(
@@ -105,7 +107,8 @@ def override(
             read_override(node.report, fact, value)
             kept = (*kept, Override(fact, value, ends, rfc3339(now), actor.name, reason))
         elif kept == row.overrides:
-            raise InputError("FactUnknown", f"fact {fact[:80]!r} is not overridden", place="fact")
+            message = Message("fact {text} is not overridden", text=repr(fact[:80]))
+            raise InputError("FactUnknown", message, place="fact")
         row.overrides = kept
         settle(locked, node, row, now)
         details = {"fact": fact, "before": before, "value": value, "until": until}
@@ -129,7 +132,7 @@ def _expiry(until: str | None, now: datetime) -> str:
 def _find(cluster: Cluster, node_name: str) -> tuple[Node, NodeFacts | None]:
     node = Node.objects.select_related("cluster").filter(cluster=cluster, name=node_name).first()
     if node is None:
-        raise InputError("NodeUnknown", f"cluster {cluster.name} has no node {node_name[:80]!r}", place="node")
+        raise node_unknown(cluster, node_name)
     return node, NodeFacts.objects.filter(node=node).first()
 
 

@@ -200,7 +200,7 @@ def named(cluster: Cluster, node: Node) -> tuple[str, str]:
 # -- reports of the cluster --------------------------------------------------------------------------------------------
 
 
-def with_words_of_agents(cluster: Cluster, reports: Iterable[NodeReport]) -> list[NodeReport]:
+def merge_agent_facts(cluster: Cluster, reports: Iterable[NodeReport]) -> list[NodeReport]:
     """Return the reports of an operator's files merged with those of agents, inside the import's transaction."""
     known = {node.name: node for node in Node.objects.filter(cluster=cluster, facts__isnull=False)}
     return merged(cluster, reports, known)

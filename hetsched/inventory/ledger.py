@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 from django.db.models import F, Model
 
+from hetsched.contracts.message import as_message
 from hetsched.journal import counters, figures
 from hetsched.storage.bulk_rows import update
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
@@ -52,6 +53,10 @@ _ADVANCE = PreparedUpdate(
 
 class Conflict(Exception):
     """Another writer came first, or a newer leader is in charge: nothing was written, retry on the new state."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = as_message(message)
 
 
 class Contradiction(Conflict):

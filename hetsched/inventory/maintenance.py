@@ -8,6 +8,7 @@ operator overrides, so they expire and are listed with the others.
 from __future__ import annotations
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.journal.audit import Actor
 
 from .fact_review import override
@@ -24,7 +25,8 @@ def maintain(
     Raises: InputError `NodeUnknown`, `ReasonMissing`, `PartUnknown`, `FactUnknown`, `ExpiryInvalid`.
     """
     if part not in MAINTAINED:
-        raise InputError("PartUnknown", f"unknown part {part[:40]!r}", place="part", hint="Known: card, zone")
+        message = Message("unknown part {text}", text=repr(part[:40]))
+        raise InputError("PartUnknown", message, place="part", hint=Message("Known: {text}", text="card, zone"))
     kind, value = MAINTAINED[part]
     stated, action = (value, "node.maintenance") if until is not None else (None, "node.maintenance-end")
     return override(cluster, node_name, f"{kind}.{name}", stated, until, actor=actor, reason=reason, action=action)

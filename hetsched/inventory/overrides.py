@@ -13,6 +13,7 @@ import msgspec
 
 from hetsched import isa
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.facts import Maintenance, Override
 from hetsched.contracts.objects.node_report import GpuCard, NodeReport
 from hetsched.contracts.units import CPU, parse_amount
@@ -69,7 +70,7 @@ def read_override(report: NodeReport, fact: str, value: str) -> NodeReport:
     if kind == "card":
         return _card(report, name, value)
     raise InputError(
-        "FactUnknown", f"{fact[:80]!r} cannot be overridden", place="fact",
+        "FactUnknown", Message("{text} cannot be overridden", text=repr(fact[:80])), place="fact",
         hint="Known: isa, allocatable.<resource>, offline-capacity.<zone>, card.<index>",
     )  # fmt: skip
 
@@ -77,16 +78,17 @@ def read_override(report: NodeReport, fact: str, value: str) -> NodeReport:
 def _zone(report: NodeReport, name: str, millis: int) -> NodeReport:
     numa = report.numa
     if numa is None or all(zone.name != name for zone in numa.zones):
-        raise InputError("FactUnknown", f"the node has no zone {name[:80]!r}", place="fact")
+        raise InputError("FactUnknown", Message("the node has no zone {name}", name=repr(name[:80])), place="fact")
     zones = tuple(_replace(zone, offline_capacity_millis=millis) if zone.name == name else zone for zone in numa.zones)
     return _replace(report, numa=_replace(numa, zones=zones))
 
 
 def _card(report: NodeReport, index: str, value: str) -> NodeReport:
     if all(str(card.index) != index for card in report.gpus or ()):
-        raise InputError("FactUnknown", f"the node has no card {index[:20]!r}", place="fact")
+        raise InputError("FactUnknown", Message("the node has no card {card}", card=repr(index[:20])), place="fact")
     if value not in (*_HEALTH, MAINTENANCE):
-        raise InputError("FactInvalid", f"the health of a card is {' or '.join(_HEALTH)}", place="value")
+        message = Message("the health of a card is {text}", text=joined(" or ", _HEALTH))
+        raise InputError("FactInvalid", message, place="value")
     cards = tuple(_card_as(card, value) if str(card.index) == index else card for card in report.gpus or ())
     return _replace(report, gpus=cards)
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from hetsched.contracts.message import Message, joined
+
 from .arm import ARM
 from .codes import refuse
 from .levelled import Family, levelled_isa
@@ -51,7 +53,10 @@ def detect(cpuinfo_text: str) -> Isa:
     """Return the instruction set of the machine. Raises: InputError (IsaNotDetected)."""
     report = read_cpuinfo(cpuinfo_text)
     if report.isa is None:
-        refuse("IsaNotDetected", f"a {report.xlen}-bit {report.family} machine has no place in the ISA lattice")
+        refuse(
+            "IsaNotDetected",
+            Message("a {n}-bit {family} machine has no place in the ISA lattice", n=report.xlen, family=report.family),
+        )
     return report.isa
 
 
@@ -101,14 +106,17 @@ def _values(blocks: Iterable[Block], key: str, *, prefix: str = "") -> list[str]
 def _distinct(lines: list[str]) -> list[str]:
     distinct = list(dict.fromkeys(lines))
     if len(distinct) > _MAX_KINDS:
-        refuse("IsaNotDetected", f"the text shows {len(distinct)} kinds of cores, at most {_MAX_KINDS} are believed")
+        refuse(
+            "IsaNotDetected",
+            Message("the text shows {n} kinds of cores, at most {m} are believed", n=len(distinct), m=_MAX_KINDS),
+        )
     return distinct
 
 
 def _common(lines: list[str]) -> tuple[frozenset[str], tuple[str, ...]]:
     sets = [frozenset(line.split(None, _MAX_FEATURES)) for line in _distinct(lines)]
     if any(len(words) > _MAX_FEATURES for words in sets):
-        refuse("IsaNotDetected", f"a core has more than {_MAX_FEATURES} features")
+        refuse("IsaNotDetected", Message("a core has more than {n} features", n=_MAX_FEATURES))
     common = frozenset.intersection(*sets)
     differing = frozenset.union(*sets) - common
     return common, (f"not on every CPU: {' '.join(sorted(differing))}",) if differing else ()
@@ -134,7 +142,7 @@ def _riscv(strings: list[str], blocks: list[Block], cpus: int) -> CpuReport:
     distinct = _distinct(strings)
     harts = [parse(string, source="cpuinfo") for string in distinct]
     if len({(hart.xlen, hart.base) for hart in harts}) > 1:
-        refuse("IsaNotDetected", f"the harts have different bases: {', '.join(distinct)}")
+        refuse("IsaNotDetected", Message("the harts have different bases: {names}", names=joined(", ", distinct)))
     isa = harts[0] if len(harts) == 1 else _intersect(harts)
     differing, rejected = [], []
     if len(harts) > 1:

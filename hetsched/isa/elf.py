@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from hetsched.contracts.message import Message
+
 from .codes import refuse
 from .elf_attributes import arm_arch, riscv_arch
 from .requirement import parse
@@ -69,7 +71,7 @@ def inspect_elf(data: bytes | memoryview) -> ElfNeed:
         if machine == "arm":
             return _arm_need(header)
     except (struct.error, IndexError, OverflowError) as error:
-        refuse("ElfMalformed", f"the ELF file is cut short or inconsistent: {error}")
+        refuse("ElfMalformed", Message("the ELF file is cut short or inconsistent: {text}", text=str(error)))
     requirement = "armv8.0-a" if machine == "aarch64" else None
     return ElfNeed(machine=machine, bits=header.bits, requirement=requirement, evidence="ELF header")
 
@@ -102,7 +104,7 @@ def _read_header(data: memoryview) -> _Header:
 def _table(data: memoryview, form: str, start: int, count: int, size: int) -> Iterator[tuple[int, int, int]]:
     least = struct.calcsize(form)
     if count > _MAX_ENTRIES:
-        refuse("ElfMalformed", f"the ELF file has more than {_MAX_ENTRIES} entries in a header table")
+        refuse("ElfMalformed", Message("the ELF file has more than {n} entries in a header table", n=_MAX_ENTRIES))
     if count and (size < least or start + count * size > len(data)):
         refuse("ElfMalformed", "a header table lies outside the ELF file")
     for index in range(count):
@@ -118,7 +120,10 @@ def _blobs(header: _Header, segment_kinds: tuple[int, ...], section_kind: int) -
     for _, offset, length in wanted:
         left -= length
         if left < 0:
-            refuse("ElfMalformed", f"the ELF file has more than {_MAX_NOTE_BYTES} bytes of notes or attributes")
+            refuse(
+                "ElfMalformed",
+                Message("the ELF file has more than {n} bytes of notes or attributes", n=_MAX_NOTE_BYTES),
+            )
         if offset + length > len(header.data):
             refuse("ElfMalformed", "a part of the ELF file lies outside of it")
         yield header.data[offset : offset + length]
@@ -164,7 +169,10 @@ def _x86_need(header: _Header) -> ElfNeed:
                 needed |= bits
     level = max(needed.bit_length(), 1)
     if level > 4:
-        refuse("IsaUnknownLevel", f"the program needs x86-64 level bits {needed:#x}, levels 1 to 4 are known")
+        refuse(
+            "IsaUnknownLevel",
+            Message("the program needs x86-64 level bits {text}, levels 1 to 4 are known", text=f"{needed:#x}"),
+        )
     return ElfNeed("x86-64", header.bits, f"x86-64-v{level}", "GNU property ISA needed" if needed else "ELF header")
 
 

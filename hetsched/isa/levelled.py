@@ -13,6 +13,8 @@ from difflib import get_close_matches
 
 import msgspec
 
+from hetsched.contracts.message import Message, joined
+
 from .codes import refuse
 from .value import STRICT_SOURCES, Arch, Isa, Source
 
@@ -42,7 +44,7 @@ def parse_levelled(family: Family, original: str, text: str, source: Source) -> 
     stated += [family.features.get(part) or _unknown(family, part, strict=strict) for part in plus_parts]
     if strict and len(set(stated)) != len(stated):
         twice = next(name for name in stated if stated.count(name) > 1)
-        refuse("IsaRepeatedItem", f"{twice} is stated twice")
+        refuse("IsaRepeatedItem", Message("{text} is stated twice", text=twice))
     named = frozenset(stated) - {""}
     return levelled_isa(family, original, source, family.levels[level] | named, explicit=named)
 
@@ -53,7 +55,10 @@ def levelled_isa(
     """Build the value from its features. Raises: InputError if not even the lowest level is complete."""
     level = family.highest_level(extensions)
     if level is None:
-        refuse("IsaUnknownLevel", f"the features of {original!r} do not make a 64-bit {family.arch} level")
+        refuse(
+            "IsaUnknownLevel",
+            Message("the features of {text} do not make a 64-bit {arch} level", text=repr(original), arch=family.arch),
+        )
     return Isa(
         input=original,
         source=source,
@@ -72,8 +77,12 @@ def _cut_head(family: Family, words: list[str]) -> tuple[str, list[str]]:
         level = family.spellings.get("_".join(words[:count]))
         if level is not None:
             return level, words[count:]
-    known = ", ".join(family.levels)
-    refuse("IsaUnknownLevel", f"{'_'.join(words)!r} is no known level of {family.arch}", hint=f"known: {known}")
+    known = joined(", ", family.levels)
+    refuse(
+        "IsaUnknownLevel",
+        Message("{text} is no known level of {arch}", text=repr("_".join(words)), arch=family.arch),
+        hint=Message("known: {text}", text=known),
+    )
 
 
 def _cut_features(family: Family, words: list[str], *, strict: bool) -> list[str]:
@@ -101,6 +110,6 @@ def _unknown(family: Family, name: str, *, strict: bool) -> str:
     near = get_close_matches(name, family.features, n=1, cutoff=0.75)
     refuse(
         "IsaUnknownExtension",
-        f"{name} is no known feature of {family.arch}",
-        hint=f"did you mean {family.features[near[0]]}?" if near else "",
+        Message("{text} is no known feature of {arch}", text=name, arch=family.arch),
+        hint=Message("did you mean {name}?", name=family.features[near[0]]) if near else "",
     )

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from itertools import combinations
 
+from hetsched.contracts.message import Message
+
 from .codes import refuse
 
 _LABEL = re.compile(r"RV(32|64)([A-Z0-9_]*)")
@@ -27,7 +29,7 @@ def modules(label: str) -> frozenset[str]:
     """Return the modules of a RISC-V label, closed; empty if it names none."""
     found = _LABEL.fullmatch(label.strip().upper())
     if found is None:
-        refuse("IsaUnknownArchitecture", f"{label!r} is no RISC-V label of the form RV64IMFDV")
+        refuse("IsaUnknownArchitecture", Message("{text} is no RISC-V label of the form RV64IMFDV", text=repr(label)))
     names: set[str] = set()
     for word in found[2].split("_"):
         letters = _LETTERS.match(word)
@@ -58,7 +60,7 @@ def paper_match(pod_label: str, node_label: str) -> bool:
     if "RV" not in pod:
         return bool(pod) and pod in node
     if not modules(pod):
-        refuse("IsaMissingBase", f"{pod_label!r} names no module", hint="write at least RV64I")
+        refuse("IsaMissingBase", Message("{text} names no module", text=repr(pod_label)), hint="write at least RV64I")
     if _LABEL.fullmatch(node) is None:
         return False
     return pod[:4] == node[:4] and letters_subset(pod, node)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 
 from .arm import ARM
 from .codes import refuse
@@ -43,7 +44,11 @@ def normalise(platform: str) -> Platform:
     """Return (system, architecture, variant) of `linux/arm64/v8`; the variant is empty if not stated."""
     parts = _PLATFORM.fullmatch(platform)
     if parts is None:
-        refuse("PlatformMalformed", f"{platform[:80]!r} is no platform", hint="write linux/amd64 or linux/arm64/v8")
+        refuse(
+            "PlatformMalformed",
+            Message("{text} is no platform", text=repr(platform[:80])),
+            hint="write linux/amd64 or linux/arm64/v8",
+        )
     system, written, variant = (part.lower() for part in (parts[1], parts[2], parts[3] or ""))
     architecture = _ARCHITECTURES.get(written, written)
     variant = _ARM_NAMES.get(written) or _VARIANTS.get(architecture, {}).get(variant, variant)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from hetsched.contracts.message import Message, joined
+
 from .arm import ARM
 from .codes import refuse
 from .levelled import parse_levelled
@@ -40,9 +42,15 @@ def published_isa(text: str) -> str:
 @lru_cache(maxsize=8192)
 def _parse(text: str, source: Source) -> Isa:
     if source not in SOURCES:
-        refuse("IsaUnknownSource", f"{source!r} is no source of ISA strings", hint=f"known: {', '.join(SOURCES)}")
+        refuse(
+            "IsaUnknownSource",
+            Message("{text} is no source of ISA strings", text=repr(source)),
+            hint=Message("known: {text}", text=joined(", ", SOURCES)),
+        )
     if len(text) > MAX_LENGTH:
-        refuse("IsaTooLong", f"the ISA string has {len(text)} characters, at most {MAX_LENGTH} are read")
+        refuse(
+            "IsaTooLong", Message("the ISA string has {n} characters, at most {m} are read", n=len(text), m=MAX_LENGTH)
+        )
     # Non-ASCII letters must not turn into ASCII ones by lower-casing (the Kelvin sign would become a k).
     plain = text.strip().encode("ascii", "replace").decode().lower()
     if not plain:
@@ -57,7 +65,7 @@ def _parse(text: str, source: Source) -> Isa:
         return parse_levelled(ARM, text, plain, source)
     refuse(
         "IsaUnknownArchitecture",
-        f"{_shown(text)} is no instruction set known here",
+        Message("{text} is no instruction set known here", text=_shown(text)),
         hint=_KNOWN,
     )
 

@@ -16,6 +16,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from hetsched.contracts.message import Message, joined
+
 from .codes import refuse
 from .riscv_items import Item, read_items
 from .riscv_table import (
@@ -53,15 +55,20 @@ def parse_riscv(original: str, text: str, source: Source) -> Isa:
         return _parse_profile(original, found[1], found[2], source)
     head = _HEAD.fullmatch(text)
     if head is None or head[1] not in ("32", "64", "128"):
-        refuse("IsaUnknownArchitecture", f"{original!r} is no RISC-V string: rv32 or rv64 must come first")
+        refuse(
+            "IsaUnknownArchitecture",
+            Message("{text} is no RISC-V string: rv32 or rv64 must come first", text=repr(original)),
+        )
     if head[1] == "128":
         refuse("IsaUnratified", "rv128 is not a ratified base")
     rest = head[2] if strict else head[2].lstrip("_")
     base = _BASE.fullmatch(rest)
     if base is None:
-        refuse("IsaMissingBase", f"rv{head[1]} must be followed by the base letter i, e or g")
+        refuse("IsaMissingBase", Message("rv{xlen} must be followed by the base letter i, e or g", xlen=head[1]))
     if strict and base[2] and (base[1] == "g" or base[4].startswith("p")):
-        refuse("IsaBadVersion", f"the version of {base[1]} is not written like 2p1 or 2, or it has none")
+        refuse(
+            "IsaBadVersion", Message("the version of {text} is not written like 2p1 or 2, or it has none", text=base[1])
+        )
     first = Item(base[1], (int(base[2]), int(base[3] or 0)) if base[2] else None)
     items, legacy, unreadable = read_items(base[4], strict=strict)
     letter = "e" if base[1] == "e" else "i"
@@ -86,10 +93,18 @@ def parse_riscv(original: str, text: str, source: Source) -> Isa:
 def _parse_profile(original: str, name: str, rest: str, source: Source) -> Isa:
     profile = PROFILES.get(name)
     if profile is None:
-        refuse("IsaUnknownProfile", f"{name} is no ratified profile", hint=f"known: {', '.join(PROFILES)}")
+        refuse(
+            "IsaUnknownProfile",
+            Message("{text} is no ratified profile", text=name),
+            hint=Message("known: {text}", text=joined(", ", PROFILES)),
+        )
     strict = source in STRICT_SOURCES
     if rest and not rest.startswith("_"):
-        refuse("IsaUnknownProfile", f"{name + rest} is no profile", hint=f"additions follow after a _: {name}_v")
+        refuse(
+            "IsaUnknownProfile",
+            Message("{name} is no profile", name=name + rest),
+            hint=Message("additions follow after a _: {name}", name=f"{name}_v"),
+        )
     items, _, unreadable = read_items(rest, strict=strict)
     mandatory = frozenset(profile["mandatory"]) | {profile["base"]}
     stated = _state(items, profile["base"], mandatory, strict=strict)
@@ -113,15 +128,16 @@ def _state(items: Iterable[Item], base: str, present: frozenset[str], *, strict:
     for name, version in items:
         if name in _OTHER_BASE[base]:
             if strict:
-                refuse("IsaConflict", f"the bases {base} and {name} exclude each other")
+                refuse("IsaConflict", Message("the bases {base} and {name} exclude each other", base=base, name=name))
             continue
         parts = G_LETTERS if name == "g" else (name,)
         for part in parts:
             if part not in stated:
                 stated.add(part)
             elif strict:
-                as_part = f" (part of {name})" if part != name else ""
-                refuse("IsaRepeatedItem", f"{part}{as_part} is stated twice", hint="g and a profile name their parts")
+                twice = Message("{part} (part of {name})", part=part, name=name) if part != name else part
+                said = Message("{text} is stated twice", text=twice)
+                refuse("IsaRepeatedItem", said, hint="g and a profile name their parts")
         drafted = version is not None and name in VERSIONS and version[0] != VERSIONS[name][0]
         if drafted and not strict and name != base:
             untrusted.add(name)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from hetsched.contracts.message import Message
+
 from .codes import refuse
 from .riscv_table import EXTENSIONS
 
@@ -63,7 +65,7 @@ def read_items(body: str, *, strict: bool) -> Items:
                 version = (int(number[1]), int(number[2] or 0))
                 at = number.end()
                 if strict and body[at : at + 1] == "p":
-                    refuse("IsaBadVersion", f"the version of {letter} is not written like 2p1 or 2")
+                    refuse("IsaBadVersion", Message("the version of {text} is not written like 2p1 or 2", text=letter))
             if letter == "u" and not strict:
                 legacy = True
                 continue
@@ -71,7 +73,7 @@ def read_items(body: str, *, strict: bool) -> Items:
                 _check_known(letter)
             items.append(Item(letter, version))
         elif strict:
-            refuse("IsaBadCharacter", f"{letter!r} is no part of an ISA string")
+            refuse("IsaBadCharacter", Message("{text} is no part of an ISA string", text=repr(letter)))
         else:
             at += 1
     return Items(items, legacy, unreadable)
@@ -83,12 +85,15 @@ def _read_long(word: str, *, strict: bool) -> Item | None:
     if found is None:
         if strict:
             bad = next(letter for letter in word if not letter.isalnum() or not letter.isascii())
-            refuse("IsaBadCharacter", f"{bad!r} in {word!r} is no part of an ISA string")
+            refuse(
+                "IsaBadCharacter",
+                Message("{text} in {text_b} is no part of an ISA string", text=repr(bad), text_b=repr(word)),
+            )
         return None
     name = found[1]
     if _DIGIT_P.search(name):
         if strict:
-            refuse("IsaBadVersion", f"the version of {word!r} is not written like 2p1 or 2")
+            refuse("IsaBadVersion", Message("the version of {text} is not written like 2p1 or 2", text=repr(word)))
         return None
     if strict:
         _check_known(name)
@@ -109,7 +114,7 @@ def _check_known(name: str) -> None:
             from difflib import get_close_matches
 
             near = get_close_matches(name, EXTENSIONS, n=1, cutoff=0.75)
-            hint = f"did you mean {near[0]}?" if near else ""
-        refuse("IsaUnknownExtension", f"{name} is no RISC-V extension", hint=hint)
+            hint = Message("did you mean {name}?", name=near[0]) if near else ""
+        refuse("IsaUnknownExtension", Message("{text} is no RISC-V extension", text=name), hint=hint)
     if not row["ratified"]:
-        refuse("IsaUnratified", f"{name} is a draft (version {row['version']})")
+        refuse("IsaUnratified", Message("{name} is a draft (version {version})", name=name, version=row["version"]))

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from hetsched.contracts.message import Message, joined
+
 from .codes import refuse
 from .tables import load
 
@@ -130,13 +132,19 @@ def check_coherent(extensions: frozenset[str], xlen: int) -> None:
         if row is None:
             continue
         if row.get("xlen", xlen) != xlen:
-            refuse("IsaWrongXlen", f"{name} exists on rv{row['xlen']} only, this is rv{xlen}")
+            refuse(
+                "IsaWrongXlen",
+                Message("{name} exists on rv{xlen} only, this is rv{other}", name=name, xlen=row["xlen"], other=xlen),
+            )
         for other in row.get("conflicts", ()):
             if other in extensions:
-                refuse("IsaConflict", f"{name} and {other} exclude each other")
+                refuse("IsaConflict", Message("{name} and {other} exclude each other", name=name, other=other))
         needs = row.get("needs_any")
         if needs and not any(
             any(has.startswith(need[:-1]) for has in extensions) if need.endswith("*") else need in extensions
             for need in needs
         ):
-            refuse("IsaMissingDependency", f"{name} also needs one of {', '.join(needs)}")
+            refuse(
+                "IsaMissingDependency",
+                Message("{name} also needs one of {names}", name=name, names=joined(", ", needs)),
+            )

@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.inventory.actions import create_cluster, set_default_policy
 from hetsched.inventory.models import Cluster
 from hetsched.journal.admin import ReadOnlyAdmin, acting, pretty, quantities
@@ -83,7 +84,8 @@ class ClusterAdmin(ReadOnlyAdmin):
                 "actor": acting(request),
             }
             if Cluster.objects.filter(name=values["name"]).exists():
-                raise InputError("ClusterExists", f"cluster {values['name']!r} already exists", place="name")
+                message = Message("cluster {name} already exists", name=repr(values["name"]))
+                raise InputError("ClusterExists", message, place="name")
             return import_cluster(form.content, **values) if form.content else create_cluster(**values)
 
         return self._page(request, form, _("Add a cluster"), None, act)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.contracts.objects.node_report import GpuCard
 
@@ -131,5 +131,5 @@ def _overfull(held: Mapping[str, Grants]) -> dict[int, list[str]]:
     }
 
 
-def _names(cards: Sequence[int]) -> str:
-    return ", ".join(f"card {index}" for index in sorted(cards)) or "none"
+def _names(cards: Sequence[int]) -> Message:
+    return joined(", ", [Message("card {card}", card=index) for index in sorted(cards)]) if cards else Message("none")

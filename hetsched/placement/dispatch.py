@@ -96,11 +96,11 @@ def wake(row_id: int | str, task: str = SCHEDULE) -> None:
         transaction.on_commit(asked)
 
 
-def here(row_id: int | str, task: str, act: Callable[[], None]) -> None:
-    """Route this process's wake-ups of this kind to `act` instead, until `elsewhere`."""
+def route_locally(row_id: int | str, task: str, act: Callable[[], None]) -> None:
+    """Route this process's wake-ups of this kind to `act` instead, until `route_to_workers`."""
     _here[row_id, task] = act
 
 
-def elsewhere(row_id: int | str, task: str) -> None:
+def route_to_workers(row_id: int | str, task: str) -> None:
     """Send such wake-ups to the workers again."""
     _here.pop((row_id, task), None)

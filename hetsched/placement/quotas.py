@@ -18,6 +18,7 @@ from django.conf import settings
 from django.db.models import Q
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allowance import GPU_MILLI, PODS, Allowance
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
@@ -40,12 +41,12 @@ def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int |
         return
     pods = list(pods)
     for pod in pods if priority is None else ():
-        # A live cluster may know the class by now; its priority there is unknown here.
+        # The class may have been added to the live cluster since; its priority is then unknown here.
         unknown = next((one for one in pod.problems if one.code == "PriorityClassUnknown"), None)
         if unknown is not None:
             raise InputError(
                 "PriorityNotAllowed",
-                f"{unknown.message}, and {most} is the highest priority for this token",
+                Message("{said}, and {n} is the highest priority for this token", said=unknown.message, n=most),
                 place=unknown.field,
                 hint="Use a PriorityClass of the cluster, or none",
             )
@@ -53,7 +54,7 @@ def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int |
     if highest > most:
         raise InputError(
             "PriorityNotAllowed",
-            f"priority {highest} is higher than {most}, the highest for this token",
+            Message("priority {value} is higher than {most}, the highest for this token", value=highest, most=most),
             place="priority",
             hint="Use a lower priority or another token",
         )
@@ -131,9 +132,10 @@ def _check_owner(owner: str, most: Mapping[str, int], wanted: Mapping[str, int])
             raise InputError("QuotaExceeded", text, place=name, hint="Wait for the end of workloads, or cancel some")
 
 
-def _over(name: str, bound: int, wanted: int, held: int) -> str:
+def _over(name: str, bound: int, wanted: int, held: int) -> Message:
     asked, most, there = (format_amount(name, amount) for amount in (wanted, bound, held))
-    return f"{name}: {asked} requested, {there} in use, the quota of this token is {most}"
+    text = "{resource}: {asked} requested, {held} in use, the quota of this token is {most}"
+    return Message(text, resource=name, asked=asked, held=there, most=most)
 
 
 def _asked(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
@@ -166,8 +168,13 @@ def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
     if waiting > most:
         raise InputError(
             "NamespaceFull",
-            f"{waiting - coming} pods of namespace {namespace} are already pending in cluster "
-            f"{cluster.name}, the maximum is {most}",
+            Message(
+                "{n} pods of namespace {namespace} are already pending in cluster {cluster}, the maximum is {m}",
+                n=waiting - coming,
+                namespace=namespace,
+                cluster=cluster.name,
+                m=most,
+            ),
             place="manifest",
             hint="Try again later with the same Idempotency-Key, or submit fewer pods",
         )

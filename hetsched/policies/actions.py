@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from hetsched.contracts.api.golden import GoldenCheck, GoldenPlacementBroken
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import MAX_WEIGHT, compile_policy
@@ -41,16 +42,15 @@ def check(spec: PolicySpec) -> PolicySpec:
     Raises: InputError `PolicyNameInvalid`, or the errors of `compile_policy`.
     """
     if not re.fullmatch(DNS_LABEL.regex, spec.name):
-        raise InputError(
-            "PolicyNameInvalid", f"{spec.name[:80]!r} is not a policy name", place="name", hint=str(DNS_LABEL.message)
-        )
+        message = Message("{text} is not a policy name", text=repr(spec.name[:80]))
+        raise InputError("PolicyNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
     for use in spec.plugins:
         if not math.isfinite(use.weight) or not 0 <= use.weight <= MAX_WEIGHT:
-            raise InputError(
-                "PolicyWeightInvalid",
-                f"{use.name}: weight {use.weight} is not between 0 and {MAX_WEIGHT:g}",
-                place=f"plugins.{use.name}.weight",
-            )
+            message = Message(
+                "{name}: weight {value} is not between 0 and {most}",
+                name=use.name, value=use.weight, most=f"{MAX_WEIGHT:g}",
+            )  # fmt: skip
+            raise InputError("PolicyWeightInvalid", message, place=f"plugins.{use.name}.weight")
     compile_policy(spec, load_registry())
     return spec
 
@@ -113,19 +113,17 @@ def activate(
     with write_transaction():
         policy = locked(name, kept=kept_by is not None)
         if expected_active is not None and policy.active_version != expected_active:
-            raise InputError(
-                "PolicyChanged",
-                f"version {policy.active_version} of policy {name} is active, not {expected_active}",
-                hint="Check the active version, then try again",
-            )
+            message = Message(
+                "version {version} of policy {name} is active, not {other}",
+                version=policy.active_version, name=name, other=expected_active,
+            )  # fmt: skip
+            raise InputError("PolicyChanged", message, hint="Check the active version, then try again")
         revision = policy.revisions.filter(version=version).first()
         if revision is None:
-            hint = f"GET policies/{name}/versions/ lists the existing ones"
-            text = f"policy {name} has no version {version}"
-            raise InputError("PolicyVersionUnknown", text, place="version", hint=hint)
+            raise version_unknown(name, version, place="version")
         check(revision.spec)
         goldens = require_goldens(revision.spec)
-        _let_decide(policy, revision, goldens, actor, reason)
+        _set_active(policy, revision, goldens, actor, reason)
     return revision
 
 
@@ -149,7 +147,7 @@ def note_refused(name: str, version: int, refusal: InputError, *, actor: Actor, 
     )
 
 
-def _let_decide(policy: Policy, revision: PolicyRevision, goldens: GoldenCheck, actor: Actor, reason: str) -> None:
+def _set_active(policy: Policy, revision: PolicyRevision, goldens: GoldenCheck, actor: Actor, reason: str) -> None:
     """Make a revision of a locked policy the active one."""
     before = policy.active_version
     policy.revisions.filter(state=RevisionState.ACTIVE).update(state=RevisionState.RETIRED)
@@ -177,7 +175,8 @@ def rollback(name: str, *, actor: Actor, reason: str, expected_active: int | Non
     policy = Policy.objects.filter(name=name).first()
     previous = policy.previous if policy else None
     if previous is None:
-        raise InputError("PolicyNothingToRollBack", f"policy {name} has no earlier version that was active")
+        message = Message("policy {name} has no earlier version that was active", name=name)
+        raise InputError("PolicyNothingToRollBack", message)
     return activate(name, previous.version, actor=actor, reason=reason, expected_active=expected_active)
 
 
@@ -191,9 +190,10 @@ def set_namespace_rule(
     named = [name for name in (default_policy, *allowed_policies) if name]
     unknown = set(named) - set(Policy.objects.filter(name__in=named).values_list("name", flat=True))
     if unknown:
-        raise InputError("PolicyUnknown", f"unknown policy {min(unknown)!r}", place="policy", hint=known_policies())
+        raise policy_unknown(min(unknown))
     if default_policy and allowed_policies and default_policy not in allowed_policies:
-        raise InputError("PolicyNotAllowed", f"the default {default_policy} is not an allowed policy", place="policy")
+        message = Message("the default {name} is not an allowed policy", name=default_policy)
+        raise InputError("PolicyNotAllowed", message, place="policy")
     with write_transaction():
         rule, _ = NamespaceRule.objects.update_or_create(
             cluster=cluster,
@@ -253,16 +253,38 @@ def locked(name: str, *, kept: bool = False) -> Policy:
     """Return a policy, locked. Raises: InputError `PolicyUnknown`; unless `kept`, `PolicyKeptInCluster`."""
     policy = Policy.objects.select_for_update().filter(name=name).first()
     if policy is None:
-        raise InputError("PolicyUnknown", f"unknown policy {name[:80]!r}", place="policy", hint=known_policies())
+        raise policy_unknown(name)
     if policy.keeper is not None and not kept:
         raise InputError(
             "PolicyKeptInCluster",
-            f"policy {name} is managed by the SchedulingPolicy of this name in cluster {policy.keeper.name}",
+            Message(
+                "policy {name} is managed by the SchedulingPolicy of this name in cluster {cluster}",
+                name=name,
+                cluster=policy.keeper.name,
+            ),
             hint="Change the object there, or take over the policy first: POST /api/v1/policies/NAME/owner/",
         )
     return policy
 
 
-def known_policies() -> str:
+def policy_unknown(name: str) -> InputError:
+    """Return the error about a policy that does not exist."""
+    return InputError("PolicyUnknown", unknown_policy(name), place="policy", hint=known_policies())
+
+
+def unknown_policy(name: str) -> Message:
+    """Return the message about a policy that does not exist."""
+    return Message("unknown policy {name}", name=repr(name[:80]))
+
+
+def version_unknown(name: str, version: int, *, place: str) -> InputError:
+    """Return the error about a version that a policy does not have."""
+    message = Message("policy {name} has no version {version}", name=name, version=version)
+    hint = Message("GET {path} lists the existing ones", path=f"policies/{name}/versions/")
+    return InputError("PolicyVersionUnknown", message, place=place, hint=hint)
+
+
+def known_policies() -> Message:
     """Return a hint that lists the policies."""
-    return f"Known policies: {', '.join(Policy.objects.values_list('name', flat=True)) or 'none'}"
+    names = list(Policy.objects.values_list("name", flat=True))
+    return Message("Known policies: {names}", names=joined(", ", names or ["none"]))

@@ -15,6 +15,7 @@ from django.db.models import Sum
 
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, from_parts
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.engine.cluster.state import ClusterState
 
@@ -39,16 +40,18 @@ def keep_state(row: GoldenPlacement, agreed: RecordedCluster) -> None:
     kept = others.aggregate(size=Sum("size"))["size"] or 0
     hint = "Omit the decision to check it on empty nodes"
     if others.count() >= MOST_STATES:
-        raise InputError(
-            "GoldensTooMany", f"the maximum of {MOST_STATES} stored states is reached", place="decision", hint=hint
-        )
+        message = Message("the maximum of {n} stored states is reached", n=MOST_STATES)
+        raise InputError("GoldensTooMany", message, place="decision", hint=hint)
     if len(content) > MOST_BYTES or kept + len(content) > MOST_BYTES_IN_ALL:
-        text = f"the state has {len(content)} bytes, of at most {MOST_BYTES} for one and {MOST_BYTES_IN_ALL} for all"
-        raise InputError("GoldenStateTooLarge", text, place="decision", hint=hint)
+        message = Message(
+            "the state has {n} bytes, of at most {m} for one and {k} for all",
+            n=len(content), m=MOST_BYTES, k=MOST_BYTES_IN_ALL,
+        )  # fmt: skip
+        raise InputError("GoldenStateTooLarge", message, place="decision", hint=hint)
     AgreedState.objects.update_or_create(golden=row, defaults={"content": content, "size": len(content)})
 
 
-def drop_state(row: GoldenPlacement) -> None:
+def delete_state(row: GoldenPlacement) -> None:
     """Delete the stored state: the golden placement is checked on empty nodes from now on."""
     AgreedState.objects.filter(golden=row).delete()
 
@@ -62,4 +65,6 @@ def state_of(row: GoldenPlacement) -> ClusterState:
 def _state_of(pk: int, changed_at: datetime) -> ClusterState:
     """Read a stored state; `changed_at` is the cache key of its content."""
     content = bytes(AgreedState.objects.values_list("content", flat=True).get(golden_id=pk))
-    return ClusterState.of(msgspec.json.decode(zlib.decompress(content), type=ClusterContent), clocked=True)
+    return ClusterState.of(
+        msgspec.json.decode(zlib.decompress(content), type=ClusterContent, dec_hook=from_parts), clocked=True
+    )

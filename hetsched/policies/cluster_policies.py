@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.observed import ObservedPolicy
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.inventory.actions import require_reason
@@ -66,7 +67,7 @@ def keep(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Po
         if cluster is not None:
             mine = objects.get(cluster.pk)
             if mine is None:
-                message = f"cluster {cluster.name} has no SchedulingPolicy {name}"
+                message = Message("cluster {cluster} has no SchedulingPolicy {name}", cluster=cluster.name, name=name)
                 raise InputError(
                     "PolicyObjectMissing", message, hint="Create the object in the cluster first", place="cluster"
                 )
@@ -80,9 +81,9 @@ def keep(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Po
     return policy
 
 
-def where_kept(cluster: Cluster | None) -> str:
-    """Return the name of a policy's owner."""
-    return "the database" if cluster is None else f"cluster {cluster.name}"
+def where_kept(cluster: Cluster | None) -> Message:
+    """Return the owner of a policy."""
+    return Message("the database") if cluster is None else Message("cluster {cluster}", cluster=cluster.name)
 
 
 def _missing(cluster: Cluster, listed: Collection[str] | None) -> Iterable[ObservedPolicy]:
@@ -124,7 +125,7 @@ def _judge(row: PolicyObject, unreadable: Problem | None = None, *, before: obje
         try:
             row.version, row.problem = _version(row.cluster, row.spec, row.generation), None
         except InputError as error:
-            row.problem = Problem(error.code, error.place, error.advice[:500])
+            row.problem = Problem(error.code, error.place, error.advice)
     if before == (row.uid, row.generation, row.spec, row.problem, row.gone):
         return False
     now = timezone.now()
@@ -146,17 +147,17 @@ def _version(cluster: Cluster, spec: PolicySpec, generation: int) -> int:
     Policy.objects.get_or_create(name=spec.name, defaults={"keeper": cluster})
     policy = locked(spec.name, kept=True)
     if policy.keeper_id != cluster.pk:
-        place = where_kept(policy.keeper)
         raise InputError(
             "PolicyNameTaken",
-            f"policy {spec.name} is managed in {place}",
+            Message("policy {name} is managed in {text}", name=spec.name, text=where_kept(policy.keeper)),
             place="metadata.name",
             hint="Use another name, or transfer the policy: POST /api/v1/policies/NAME/owner/",
         )
     active = policy.revisions.filter(version=policy.active_version).first()
     if active is not None and same(active.spec, spec):
         return active.version
-    actor, reason = _of(cluster), f"generation {generation} of the object in {where_kept(cluster)}"
+    actor = _of(cluster)
+    reason = Message("generation {n} of the object in cluster {cluster}", n=generation, cluster=cluster.name)
     draft = save_draft(spec, actor=actor, reason=reason, kept_by=cluster)
     return activate(spec.name, draft.version, actor=actor, reason=reason, kept_by=cluster).version
 

@@ -14,12 +14,13 @@ import msgspec
 from django.db.models import F
 
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.inventory.models import Cluster
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
 
-from .actions import known_policies
+from .actions import known_policies, policy_unknown, unknown_policy
 from .models import NamespaceRule, Policy, PolicyRevision
 
 
@@ -68,11 +69,14 @@ class Chooser:
         if not name:
             known = default.name in self.known
             field = f"{default.rule} default policy"
-            return default, None if known else Problem("PolicyUnknown", field, f"unknown policy {default.name!r}")
+            return default, None if known else Problem("PolicyUnknown", field, unknown_policy(default.name))
         if name not in self.known:
-            code, message = "PolicyUnknown", f"unknown policy {name[:80]!r}"
+            code, message = "PolicyUnknown", unknown_policy(name)
         elif allowed and name not in allowed:
-            code, message = "PolicyNotAllowed", f"namespace {pod.namespace} may not use policy {name!r}"
+            code, message = (
+                "PolicyNotAllowed",
+                Message("namespace {namespace} may not use policy {name}", namespace=pod.namespace, name=repr(name)),
+            )
         else:
             return EffectivePolicy(name, "request" if requested else pod.policy_rule), None
         if requested:
@@ -100,5 +104,5 @@ def effective(cluster: Cluster, requested: str = "", namespace: str = "default")
     chosen, _ = Chooser(cluster).choose(probe, requested)
     specs = active_specs({chosen.name})
     if chosen.name not in specs:
-        raise InputError("PolicyUnknown", f"unknown policy {chosen.name!r}", place="policy", hint=known_policies())
+        raise policy_unknown(chosen.name)
     return specs[chosen.name]

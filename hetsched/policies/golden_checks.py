@@ -15,7 +15,8 @@ from itertools import groupby
 import structlog
 from django.db.models import Q, QuerySet
 
-from hetsched.contracts.api.golden import GoldenCheck, GoldenPlacementBroken, GoldenState, Judged
+from hetsched.contracts.api.golden import GoldenCheck, GoldenPlacementBroken, GoldenState, GoldenVerdict
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
@@ -61,7 +62,7 @@ def read_nodes(name: str) -> None:
         state_of(row)
 
 
-def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[Judged, ...]:
+def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[GoldenVerdict, ...]:
     """Check these golden placements under a policy, ordered by cluster and name."""
     found = list(
         rows.select_related("cluster").defer("cluster__definitions", "manifest").order_by("cluster_id", "name")
@@ -69,7 +70,7 @@ def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[Judge
     if not found:
         return ()
     compiled = compile_policy(spec, load_registry(), implied=IMPLIED)
-    results: list[Judged] = []
+    results: list[GoldenVerdict] = []
     for (_, decision), some in groupby(found, key=lambda row: (row.cluster_id, row.decision and row.pk)):
         same = list(some)
         state = empty_state(same[0].cluster) if decision is None else state_of(same[0])
@@ -77,16 +78,16 @@ def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[Judge
     return tuple(results)
 
 
-def _judge(state: ClusterState, policy: Policy, rows: Iterable[GoldenPlacement]) -> list[Judged]:
-    results: list[Judged] = []
+def _judge(state: ClusterState, policy: Policy, rows: Iterable[GoldenPlacement]) -> list[GoldenVerdict]:
+    results: list[GoldenVerdict] = []
     scheduler = Scheduler(state.fork(), policy)
     for row in rows:
         try:
             results.append(judge(scheduler, Golden(row.name, row.cluster.name, row.pod, row.expectation)))
         except Exception as error:
             log.exception("a golden placement could not be judged", golden=row.name, policy=policy.spec.name)
-            got = f"the engine failed: {type(error).__name__}"
-            results.append(Judged(row.name, row.cluster.name, GoldenState.BROKEN, str(row.expectation), got))
+            got = Message("the engine failed: {name}", name=type(error).__name__)
+            results.append(GoldenVerdict(row.name, row.cluster.name, GoldenState.BROKEN, row.expectation.words, got))
             scheduler = Scheduler(state.fork(), policy)  # the failed call may have left the state inconsistent
     return results
 
@@ -109,7 +110,7 @@ def _empty_state(cluster_id: int, created_at: datetime, basis: str) -> ClusterSt
     return ClusterState.of(definitions, nodes=empty(reports), running=())
 
 
-def worst(results: Mapping[str, Judged]) -> tuple[GoldenState, str]:
+def worst(results: Mapping[str, GoldenVerdict]) -> tuple[GoldenState, str]:
     """Return the worst state of a golden placement under several policies, by their names, and its result."""
     order = [GoldenState.BROKEN, GoldenState.UNKNOWN, GoldenState.KEPT]
     ranked = sorted(results.items(), key=lambda item: (order.index(item[1].state), item[0]))

@@ -20,8 +20,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from hetsched.adapters.objects.golden_placements import one_pod
-from hetsched.contracts.api.golden import Expectation, GoldenState, Judged
+from hetsched.contracts.api.golden import Expectation, GoldenState, GoldenVerdict
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.isa.isa_strings import required_isa
@@ -32,8 +33,8 @@ from hetsched.journal.audit import SYSTEM, Actor, record
 from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
-from .actions import known_policies
-from .agreed_states import RecordedCluster, drop_state, keep_state
+from .actions import policy_unknown
+from .agreed_states import RecordedCluster, delete_state, keep_state
 from .documents import GOLDENS, golden_document
 from .golden_checks import basis_of, empty_state, judge_rows, worst
 from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
@@ -66,24 +67,22 @@ def save_golden(
     """
     reason = require_reason(reason)
     if not re.fullmatch(DNS_LABEL.regex, name) or name in RESERVED:
-        raise InputError(
-            "GoldenNameInvalid", f"{name[:80]!r} is not a valid name", place="name", hint=str(DNS_LABEL.message)
-        )
+        message = Message("{text} is not a valid name", text=repr(name[:80]))
+        raise InputError("GoldenNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
     pod = pod or read_pod(manifest, cluster)
     expectation.checked()
     if expectation.isa:
         _check_isa(expectation.isa)
     if policy_name and not Policy.objects.filter(name=policy_name).exists():
-        raise InputError("PolicyUnknown", f"unknown policy {policy_name[:80]!r}", place="policy", hint=known_policies())
+        raise policy_unknown(policy_name)
     empty_state(cluster)  # read before any row is locked
     with write_transaction():
         row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
         new = row is None
         if row is None:
             if GoldenPlacement.objects.count() >= MOST_GOLDENS:
-                raise InputError(
-                    "GoldensTooMany", f"the maximum of {MOST_GOLDENS} golden placements is reached", place="name"
-                )
+                message = Message("the maximum of {n} golden placements is reached", n=MOST_GOLDENS)
+                raise InputError("GoldensTooMany", message, place="name")
             row = GoldenPlacement(name=name)
         if not new and row.cluster_id != cluster.pk and agreed is msgspec.UNSET:
             agreed = None  # the stored state belongs to another cluster
@@ -94,7 +93,7 @@ def save_golden(
             row.decision = None if agreed is None else agreed.decision
         row.save()
         if agreed is None:
-            drop_state(row)
+            delete_state(row)
         elif agreed is not msgspec.UNSET:
             keep_state(row, agreed)
         _look(row, _active_specs(), timezone.now())
@@ -115,7 +114,8 @@ def remove_golden(name: str, *, actor: Actor, reason: str) -> None:
     with write_transaction():
         row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
         if row is None:
-            raise InputError("GoldenUnknown", f"unknown golden placement {name[:80]!r}", place="name")
+            message = Message("unknown golden placement {name}", name=repr(name[:80]))
+            raise InputError("GoldenUnknown", message, place="name")
         details = {"cluster": row.cluster.name, "policy": row.policy_name, "expects": str(row.expectation)}
         row.delete()
         record(
@@ -131,7 +131,8 @@ def read_pod(manifest: str, cluster: Cluster | None = None) -> PodSpec:
     Raises: InputError `GoldenPodInvalid`, or the errors of the manifest.
     """
     if len(manifest.encode()) > MOST_BYTES:
-        raise InputError("GoldenPodInvalid", f"the manifest has more than {MOST_BYTES} bytes", place="manifest")
+        message = Message("the manifest has more than {n} bytes", n=MOST_BYTES)
+        raise InputError("GoldenPodInvalid", message, place="manifest")
     return one_pod(manifest.encode(), cluster.definitions if cluster is not None else None)
 
 
@@ -187,7 +188,7 @@ def _check(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) ->
 def _look(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
     """Check one golden placement under the active policies that it guards, and save the result."""
     rows = GoldenPlacement.objects.filter(pk=row.pk)
-    results: dict[str, Judged] = {}
+    results: dict[str, GoldenVerdict] = {}
     for spec in _guarded(row, specs):
         (results[spec.name],) = judge_rows(spec, rows)
     state, got = worst(results)

@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import DNS_LABEL, Cluster
@@ -28,7 +29,7 @@ from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
-from .actions import activate, known_policies, note_refused
+from .actions import activate, note_refused, policy_unknown, version_unknown
 from .documents import PLANS, plan_document
 from .golden_checks import check_goldens
 from .hysteresis import HysteresisState, Switch, Way, entered, look, switches, version_of
@@ -62,22 +63,23 @@ def save_plan(
     """
     reason, now = require_reason(reason), now or timezone.now()
     if not re.fullmatch(DNS_LABEL.regex, name) or name in RESERVED:
-        raise InputError(
-            "PlanNameInvalid", f"{name[:80]!r} is not a valid name", place="name", hint=str(DNS_LABEL.message)
-        )
+        message = Message("{text} is not a valid name", text=repr(name[:80]))
+        raise InputError("PlanNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
     policy = Policy.objects.select_related("keeper").filter(name=policy_name).first()
     if policy is None:
-        message = f"unknown policy {policy_name[:80]!r}"
-        raise InputError("PolicyUnknown", message, place="policy", hint=known_policies())
+        raise policy_unknown(policy_name)
     if policy.keeper is not None:
-        raise InputError("PolicyKeptInCluster", f"policy {policy_name} is managed in cluster {policy.keeper.name}")
+        keeper = Message("cluster {cluster}", cluster=policy.keeper.name)
+        message = Message("policy {name} is managed in {text}", name=policy_name, text=keeper)
+        raise InputError("PolicyKeptInCluster", message)
     cluster = _check(policy, once, condition, now)
     with write_transaction():
         row = PolicyPlan.objects.select_for_update().filter(name=name).first()
         new = row is None
         if row is None:
             if PolicyPlan.objects.count() >= MOST_PLANS:
-                raise InputError("PlansTooMany", f"the maximum of {MOST_PLANS} plans is reached", place="name")
+                message = Message("the maximum of {n} plans is reached", n=MOST_PLANS)
+                raise InputError("PlansTooMany", message, place="name")
             row = PolicyPlan(name=name)
         was_enabled = row.enabled if not new else None
         row.policy, row.cluster, row.once, row.condition = policy, cluster, once, condition
@@ -102,7 +104,7 @@ def remove_plan(name: str, *, actor: Actor, reason: str) -> None:
     with write_transaction():
         row = PolicyPlan.objects.select_for_update().filter(name=name).first()
         if row is None:
-            raise InputError("PlanUnknown", f"unknown plan {name[:80]!r}", place="name")
+            raise InputError("PlanUnknown", Message("unknown plan {name}", name=repr(name[:80])), place="name")
         row.delete()
         record(actor=actor.name, role=actor.role, action="plan.remove", obj=("plan", name), reason=reason)
         publish_many({PLANS: {name: None}})
@@ -114,20 +116,22 @@ def _check(policy: Policy, once: Once | None, condition: Condition | None, now: 
         raise InputError("PlanInvalid", "a plan needs either a time or a condition", place="once")
     if once is not None:
         if once.at <= now:
-            raise InputError("PlanInvalid", f"{once.at.isoformat()} is in the past", place="once.at")
+            message = Message("{time} is in the past", time=once.at.isoformat())
+            raise InputError("PlanInvalid", message, place="once.at")
         if once.at > now + FARTHEST:
             raise InputError("PlanInvalid", "the time is more than ten years in the future", place="once.at")
         _check_versions(policy, {once.version: "once.version"})
         return None
     assert condition is not None
     if not condition.below < condition.above:
-        message = f"{condition.below:g} is not less than {condition.above:g}"
+        message = Message("{text} is not less than {value}", text=f"{condition.below:g}", value=f"{condition.above:g}")
         raise InputError(
             "PlanInvalid", message, place="condition.below", hint="Use a lower value to prevent frequent switches"
         )
     most = float("inf") if condition.metric == "pendingPods" else 1.0
     if condition.below < 0 or condition.above > most:
-        raise InputError("PlanInvalid", f"{condition.metric} must be between 0 and {most:g}", place="condition.above")
+        message = Message("{name} must be between {low} and {high}", name=condition.metric, low=0, high=f"{most:g}")
+        raise InputError("PlanInvalid", message, place="condition.above")
     if condition.above_version == condition.below_version:
         raise InputError("PlanInvalid", "both sides name the same version", place="condition.belowVersion")
     _check_versions(
@@ -135,7 +139,7 @@ def _check(policy: Policy, once: Once | None, condition: Condition | None, now: 
     )
     cluster = Cluster.objects.filter(name=condition.cluster).first()
     if cluster is None:
-        message = f"unknown cluster {condition.cluster[:80]!r}"
+        message = Message("unknown cluster {name}", name=repr(condition.cluster[:80]))
         raise InputError("ClusterUnknown", message, place="condition.cluster")
     return cluster
 
@@ -144,9 +148,7 @@ def _check_versions(policy: Policy, wanted: dict[int, str]) -> None:
     known = set(policy.revisions.filter(version__in=wanted).values_list("version", flat=True))
     for version, place in wanted.items():
         if version not in known:
-            message = f"policy {policy.name} has no version {version}"
-            hint = f"GET policies/{policy.name}/versions/ lists the existing ones"
-            raise InputError("PolicyVersionUnknown", message, place=place, hint=hint)
+            raise version_unknown(policy.name, version, place=place)
 
 
 def _in_its_way(policy: Policy, once: Once | None, condition: Condition | None) -> str:

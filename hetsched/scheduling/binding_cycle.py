@@ -34,7 +34,7 @@ from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind, bind, read_refused
 from hetsched.adapters.kubernetes.device_allocation import allocate, release
 from hetsched.adapters.kubernetes.volume_binding import provide
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, verbatim
 from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.connections import api_of, in_shadow
@@ -42,7 +42,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.node_events import in_step
 from hetsched.journal import counters, figures
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
-from hetsched.placement.actions.gangs import keep_gangs_whole
+from hetsched.placement.actions.gangs import recover_gangs
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.signed_grants import granting
@@ -71,7 +71,7 @@ def run(cluster_id: int) -> int:
     cluster = Cluster.objects.filter(pk=cluster_id).first()
     if cluster is None or cluster.kind == ClusterKind.OFFLINE or in_shadow(cluster_id):
         return 0
-    return _pretend(cluster_id) if cluster.kind == ClusterKind.DEMO else _bind_all(cluster)
+    return _start_demo_pods(cluster_id) if cluster.kind == ClusterKind.DEMO else _bind_all(cluster)
 
 
 def unbound(cluster: Cluster) -> bool:
@@ -80,7 +80,7 @@ def unbound(cluster: Cluster) -> bool:
     return bool(states) and Pod.objects.filter(cluster=cluster, state__in=states).exists()
 
 
-def _pretend(cluster_id: int) -> int:
+def _start_demo_pods(cluster_id: int) -> int:
     """Start every placed pod of a demo cluster."""
     started = 0
     for state, step in STEPS:
@@ -216,9 +216,9 @@ def note(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     by_result: dict[BindingResult, list[BindingOutcome]] = defaultdict(list)
     for one in outcomes:
         by_result[one.result].append(one)
-    reasons: dict[str, list[int]] = defaultdict(list)
+    reasons: dict[Message, list[int]] = defaultdict(list)
     for one in by_result[BindingResult.REFUSED]:
-        reasons[one.message[:500]].append(one.pod_id)
+        reasons[verbatim(one.message)].append(one.pod_id)
     act_on(cluster, confirm, [one.pod_id for one in by_result[BindingResult.BOUND]])
     if by_result[BindingResult.WAITING]:  # nothing was written: the next run may retry at once
         pods = [one.pod_id for one in by_result[BindingResult.WAITING]]
@@ -227,7 +227,7 @@ def note(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
         act_on(cluster, partial(reject, reason=reason), pods)
     for result in (BindingResult.REFUSED, BindingResult.LOST, BindingResult.GONE):
         if by_result[result]:
-            keep_gangs_whole(cluster.pk, [one.pod_id for one in by_result[result]], by_result[result][0].message)
+            recover_gangs(cluster.pk, [one.pod_id for one in by_result[result]], by_result[result][0].message)
     if by_result[BindingResult.UNPROVEN]:
         Connection.objects.filter(cluster=cluster).update(failure=by_result[BindingResult.UNPROVEN][0].message[:500])
     for result in (BindingResult.LOST, BindingResult.GONE, BindingResult.UNKNOWN, BindingResult.UNPROVEN):

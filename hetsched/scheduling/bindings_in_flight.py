@@ -185,7 +185,7 @@ class BindingsInFlight:
             del self._skipped[event.key]
         return found
 
-    def leave_out_confirmations(self, changes: Changes) -> None:
+    def remove_confirmations(self, changes: Changes) -> None:
         """Remove watch confirmations of this process's bindings from `changes` and record them."""
         kept = []
         for key in changes.pods_gone:

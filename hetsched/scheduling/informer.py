@@ -34,7 +34,7 @@ from hetsched.inventory.staleness import report_staleness
 from hetsched.journal import counters
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, follow
-from hetsched.placement.actions.terminating_pods import end_remnants
+from hetsched.placement.actions.terminating_pods import release_orphaned_pods
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.pod_counts import count_always, count_seldom, count_up
@@ -132,7 +132,7 @@ class Informer:
         if self._begun and not self._lost and now - self._released > RELEASE_SECONDS:
             self._released = now
             with suppress(Conflict, DatabaseError):
-                end_remnants(self.lease.cluster_id, rewrite_after=RENEW_HOLDS)
+                release_orphaned_pods(self.lease.cluster_id, rewrite_after=RENEW_HOLDS)
 
     def _over(self) -> bool:
         return self._lost or self.ended.is_set()
@@ -199,7 +199,7 @@ class Informer:
     def _in_step(self) -> bool:
         """Return whether every resource has synced, except optional ones that this API server does not serve."""
         return all(
-            known.synced_at is not None or (resource not in REQUIRED and known.cannot_be_had)
+            known.synced_at is not None or (resource not in REQUIRED and known.is_unavailable)
             for resource, known in self._known.items()
         )
 
@@ -248,10 +248,10 @@ class Informer:
             if self._host is not None:
                 # before the first pods become due; otherwise a worker woken for them becomes the leader
                 self._host.lead()
-            changes.nodes_gone, changes.pods_gone = self._left_behind()
+            changes.nodes_gone, changes.pods_gone = self._missing_from_lists()
             changes.bound = set()  # no stored state precedes these bindings, so shadow mode cannot review them
         elif self._host is not None:
-            self._host.bindings.leave_out_confirmations(changes)
+            self._host.bindings.remove_confirmations(changes)
         if not changes and self._begun:
             return
         for attempt in range(MOST_CONFLICTS):
@@ -268,7 +268,7 @@ class Informer:
             raise RuntimeError(f"cluster {self.lease.cluster_id}: changes could not be written")
         if not self._begun:
             self._begun = True
-            # the listed objects live long: collecting garbage among them takes longer than handling one event
+            # the listed objects are long-lived: a garbage collection of them takes longer than one event
             gc.freeze()
             self._write_sync()
 
@@ -277,7 +277,7 @@ class Informer:
         if followed.arrivals_only and self._host is not None:
             cache_of(self.lease.cluster_id).passed(followed.revision)
 
-    def _left_behind(self) -> tuple[list[str], list[str]]:
+    def _missing_from_lists(self) -> tuple[list[str], list[str]]:
         """Return the nodes and pods that the database has but the first lists do not."""
         cluster_id = self.lease.cluster_id
         nodes = set(Node.objects.filter(cluster_id=cluster_id).values_list("name", flat=True))
@@ -331,7 +331,7 @@ class _Known:
         self.reason = ""
 
     @property
-    def cannot_be_had(self) -> bool:
+    def is_unavailable(self) -> bool:
         """Whether the API server lacks this resource, denies access to it, or fails repeatedly."""
         return self.status in (403, 404) or self.failures >= OPTIONAL_TRIES
 

@@ -73,8 +73,8 @@ class InformerHost:
         self.bindings = BindingsInFlight(cluster, api, self._threads, self._may_bind)
         self._warming: Future[None] | None = None
         self._unreported_since: float | None = None
-        dispatch.here(cluster.pk, dispatch.SCHEDULE, self.look)
-        dispatch.here(cluster.pk, dispatch.REPORT, self._report_later)
+        dispatch.route_locally(cluster.pk, dispatch.SCHEDULE, self.look)
+        dispatch.route_locally(cluster.pk, dispatch.REPORT, self._report_later)
 
     def look(self) -> None:
         """Mark the queue as possibly changed."""
@@ -86,8 +86,8 @@ class InformerHost:
 
     def close(self) -> None:
         """Finish bindings in flight and release the leader lease."""
-        dispatch.elsewhere(self._cluster.pk, dispatch.SCHEDULE)
-        dispatch.elsewhere(self._cluster.pk, dispatch.REPORT)
+        dispatch.route_to_workers(self._cluster.pk, dispatch.SCHEDULE)
+        dispatch.route_to_workers(self._cluster.pk, dispatch.REPORT)
         self.bindings.close()
         if self._lease is not None:
             leading.give_up(self._lease)

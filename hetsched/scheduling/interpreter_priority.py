@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 import threading
 
-GIVE_WAY_SECONDS = 0.0002  # switch interval: a thread that wants to run waits this long for the interpreter
+SWITCH_INTERVAL_SECONDS = 0.0002  # switch interval: the longest wait of a runnable thread for the interpreter
 
 
 class LowPriority:
-    """While a thread is inside, the interpreter switches to another waiting thread after `GIVE_WAY_SECONDS`."""
+    """While a thread is inside, the interpreter switches to another waiting thread after `SWITCH_INTERVAL_SECONDS`."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = threading.Lock(), 0, 0.0
@@ -22,7 +22,7 @@ class LowPriority:
         with self._lock:
             if not self._inside:
                 self._before = sys.getswitchinterval()
-                sys.setswitchinterval(GIVE_WAY_SECONDS)
+                sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:

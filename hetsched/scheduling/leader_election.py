@@ -18,6 +18,7 @@ from django.db import connections
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.leader_lease import NAME, NAMESPACE, RENEW_SECONDS, Election
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.inventory.models import Cluster, Sync
 from hetsched.scheduling.leases import Lease
 
@@ -40,10 +41,14 @@ def leadership(
     if holder:
         raise InputError(
             "AnotherInstallation",
-            f"another installation of hetsched is the leader for {cluster.name}: {holder}",
-            hint=(
-                f"Stop it, or wait until its Lease {NAMESPACE}/{NAME} expires; this installation "
-                "makes no decisions until then"
+            Message(
+                "another installation of hetsched is the leader for {cluster}: {text}",
+                cluster=cluster.name,
+                text=holder,
+            ),
+            hint=Message(
+                "Stop it, or wait until its Lease {lease} expires; this installation makes no decisions until then",
+                lease=f"{NAMESPACE}/{NAME}",
             ),
         )
     over, done = threading.Event(), threading.Event()

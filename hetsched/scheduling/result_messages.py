@@ -1,11 +1,11 @@
-"""Messages of scheduling results: where a pod is placed, and what may keep it from running there."""
+"""Messages of scheduling results: the placement of a pod, and reasons why it may fail to run there."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hetsched.contracts.api.decision import Reason
-from hetsched.contracts.message import Message, as_message, joined, named
+from hetsched.contracts.message import Message, joined, named
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.outcome import Outcome
@@ -62,4 +62,4 @@ def unknown_images(pod: PodSpec) -> tuple[Message, ...]:
 def image_warnings(outcome: Outcome) -> tuple[Message, ...]:
     """Return which images the node's container runtime may reject."""
     isa = outcome.allocation.isa
-    return tuple(map(as_message, isa.warnings or ())) if isa is not None else ()
+    return isa.warnings or () if isa is not None else ()

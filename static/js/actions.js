@@ -1,12 +1,11 @@
-// What buttons of operators need beyond the dialog: how long something lasts, and several rows at once.
+// Operator actions beyond the dialog: durations and bulk actions.
 //
-// A choice of time spans is a moment for the server (`data-seconds`), counted from when the dialog opens. Rows are picked
-// by check boxes (`data-pick`: the id of a workload); the bar `#picked` shows while any is, and its buttons (`data-bulk`:
-// the action) do one request after the other, each with the tag of what it was when the dialog opened.
+// Duration options (`data-seconds`) become end times, counted from the opening of the dialog. Check boxes (`data-pick`: the
+// id of a workload) select rows. The bar `#picked` is visible while rows are selected; its buttons (`data-bulk`: the action)
+// send one request per row, each with the ETag read when the dialog opened.
 import { act, token } from "./dialog.js";
 import { fill } from "./draw.js";
 import { reloadWithNote, showNote } from "./notes.js";
-import { localized } from "./messages.js";
 
 document.addEventListener(
   "click",
@@ -18,7 +17,7 @@ document.addEventListener(
       }
     }
   },
-  true, // before the dialog takes the fields over
+  true, // capture phase: before the dialog copies the fields
 );
 
 const bar = document.getElementById("picked");
@@ -29,13 +28,13 @@ const unreachable = () => document.querySelector("#act [data-words]").dataset.un
 const boxes = () => document.querySelectorAll("input[data-pick]");
 
 function showPicked() {
-  const there = new Set([...boxes()].map((box) => box.dataset.pick));
-  for (const id of picked) if (!there.has(id)) picked.delete(id);
+  const present = new Set([...boxes()].map((box) => box.dataset.pick));
+  for (const id of picked) if (!present.has(id)) picked.delete(id);
   for (const box of boxes()) box.checked = picked.has(box.dataset.pick);
   const all = document.querySelector("input[data-pick-all]");
   if (all) {
-    all.checked = there.size > 0 && picked.size === there.size;
-    all.indeterminate = picked.size > 0 && picked.size < there.size;
+    all.checked = present.size > 0 && picked.size === present.size;
+    all.indeterminate = picked.size > 0 && picked.size < present.size;
   }
   bar.hidden = picked.size === 0;
   bar.querySelector("[data-count]").textContent = fill(bar.dataset.count, { count: picked.size });
@@ -45,8 +44,8 @@ async function read(id) {
   const answer = await fetch(`/api/v1/workloads/${id}/`, { headers: { Accept: "application/json" } }).catch(() => null);
   if (!answer) throw new Error(unreachable());
   const workload = await answer.json();
-  if (!answer.ok) throw new Error(localized(workload.detail));
-  // What is compressed on its way has a weak tag, which a write must not name; it is the same tag.
+  if (!answer.ok) throw new Error(workload.detail);
+  // A compressing proxy makes the ETag weak; If-Match takes only the strong form.
   const tag = answer.headers.get("ETag").replace(/^W\//, "");
   return { id, tag, name: [workload.namespace, workload.name].filter(Boolean).join("/"), pods: workload.podCount };
 }
@@ -59,7 +58,7 @@ async function send(row, body) {
   if (!answer) return unreachable();
   if (answer.ok) return null;
   const problem = await answer.json().catch(() => ({}));
-  return answer.status === 412 ? bar.dataset.outdated : (localized(problem.detail) ?? answer.statusText);
+  return answer.status === 412 ? bar.dataset.outdated : (problem.detail ?? answer.statusText);
 }
 
 async function bulk(button) {
@@ -88,12 +87,12 @@ async function bulk(button) {
     },
   });
   if (done === null) return;
-  const said = fill(bar.dataset.done, { count: rows.length - failed.length, all: rows.length });
+  const summary = fill(bar.dataset.done, { count: rows.length - failed.length, all: rows.length });
   if (!failed.length) {
-    reloadWithNote(said);
+    reloadWithNote(summary);
     return;
   }
-  showNote(said, "wait");
+  showNote(summary, "wait");
   for (const problem of failed.slice(0, 5)) showNote(problem, "bad");
 }
 
@@ -107,6 +106,6 @@ if (bar) {
     showPicked();
   });
   for (const button of bar.querySelectorAll("[data-bulk]")) button.addEventListener("click", () => bulk(button));
-  // Rows are exchanged while the page lives; what is picked stays picked.
+  // Live updates replace rows; the selection stays.
   new MutationObserver(showPicked).observe(document.getElementById("content"), { childList: true, subtree: false });
 }

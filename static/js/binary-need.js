@@ -1,8 +1,7 @@
-// The need of a program or image from one's own disk, read by the server and put into the form.
+// Instruction set requirement of a local program or image file: the server reads it, the form takes the result.
 import { element, fill } from "./draw.js";
-import { localized } from "./messages.js";
 
-// `input` takes the file, `said` what came of it, `isa` the need; `token` is the form's.
+// `input`: file field; `said`: element for the result; `isa`: field for the requirement; `token`: CSRF field of the form.
 export function readNeeds({ input, said, isa, token, words }) {
   input.addEventListener("change", async () => {
     const [file] = input.files;
@@ -17,7 +16,7 @@ export function readNeeds({ input, said, isa, token, words }) {
       });
       const found = await response.json();
       if (response.ok) showNeeds(file.name, found);
-      else said.textContent = `${localized(found.detail)} (${found.code})`;
+      else said.textContent = `${found.detail} (${found.code})`;
     } catch {
       said.textContent = words.unreachable;
     }
@@ -28,7 +27,7 @@ export function readNeeds({ input, said, isa, token, words }) {
     isa.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
-  // A program has one need; an image one for each architecture, of which one is chosen.
+  // A program has one requirement. An image has one per architecture; the user chooses one of them.
   function showNeeds(name, found) {
     const needs = found.requirements ?? { [found.machine]: found.requirement };
     const known = Object.entries(needs).filter(([, need]) => need);

@@ -2,7 +2,6 @@
 import { token } from "./dialog.js";
 import { element } from "./draw.js";
 import { showNote } from "./notes.js";
-import { localized } from "./messages.js";
 
 const words = JSON.parse(document.getElementById("words").textContent);
 
@@ -20,7 +19,7 @@ async function test(button) {
     const answer = await fetch(button.dataset.test, { method: "POST", headers: { "X-CSRFToken": token() } });
     const report = await answer.json();
     place.replaceChildren(answer.ok ? panel(report) : "");
-    if (!answer.ok) showNote([report.detail, report.hint].filter(Boolean).map(localized).join(" "), "bad");
+    if (!answer.ok) showNote([report.detail, report.hint].filter(Boolean).join(" "), "bad");
   } catch {
     place.replaceChildren();
     showNote(words.unreachable, "bad");
@@ -35,7 +34,7 @@ function panel({ cluster, ok, checks }) {
       {},
       element("th", { scope: "row" }, one.check),
       element("td", {}, element("span", { class: `chip ${one.ok ? "good" : "bad"}` }, one.ok ? words.well : words.wrong)),
-      element("td", { class: "wrap" }, localized(one.detail)),
+      element("td", { class: "wrap" }, one.detail),
     ),
   );
   const title = (checks.length ? (ok ? words.allWell : words.someWrong) : words.nothing).replace("{name}", cluster);

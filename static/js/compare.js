@@ -1,11 +1,10 @@
-// Two answers side by side, row by row; rows that differ are marked by colour and by a sign.
+// Comparison of two what-if answers, row by row; different rows have a colour and a sign.
 import { element, fill, keeping, stateChip } from "./draw.js";
-import { localized } from "./messages.js";
 
 const MOST = 8;
 const number = (value, digits) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 
-// `sides`: {question, answer: {ok, document}} twice; `exchange` brings the second into the form, if it can.
+// `sides`: two of {question, answer: {ok, document}}; `exchange`: loads the second question into the form, or null.
 export function drawComparison(container, words, sides, exchange) {
   const columns = sides.map(({ question, answer }) => (answer.ok ? columnOf(words, question, answer.document) : wrong(words, answer.document)));
   const rows = Object.keys(words.compared).filter((key) => columns.some((column) => column[key]));
@@ -41,7 +40,7 @@ function row(words, key, columns) {
 const plain = (text) => ({ text });
 
 function wrong(words, problem) {
-  return { verdict: plain(`${problem.code}: ${localized(problem.detail)}`) };
+  return { verdict: plain(`${problem.code}: ${problem.detail}`) };
 }
 
 function columnOf(words, question, answer) {
@@ -56,21 +55,21 @@ function columnOf(words, question, answer) {
     fleet: fleet ? plain(fleet) : undefined,
     policy: plain(`${answer.policy.name} v${answer.policy.version}`),
     verdict: { text: answer.verdict, shown: [stateChip(answer.verdict, words[answer.verdict])] },
-    summary: plain(localized(answer.summary)),
+    summary: plain(answer.summary),
     placements: places(words, answer.placements),
     score: answer.placements.length ? plain(number(mean(answer.placements.map(({ score }) => score)), 2)) : undefined,
     evictions: answer.evictions.length ? plain(answer.evictions.map(({ pod }) => pod).join(", ")) : undefined,
     displaced: answer.displaced.length
       ? plain(answer.displaced.map(({ pod, to }) => `${pod} → ${to ?? words.nowhere}`).join(", "))
       : undefined,
-    nearest: answer.unplaced[0]?.nearestFit.length ? plain(localized(answer.unplaced[0].nearestFit[0].change)) : undefined,
+    nearest: answer.unplaced[0]?.nearestFit.length ? plain(answer.unplaced[0].nearestFit[0].change) : undefined,
     balance: plain(`${number(answer.balance.before, 4)} → ${number(answer.balance.after, 4)}`),
   };
 }
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-// "node ×3, other": how many pods go where, with cards and CPUs of the first.
+// "node ×3, other": number of pods per node, with GPUs and CPUs of the first pod.
 function places(words, placements) {
   if (!placements.length) return undefined;
   const byNode = new Map();

@@ -1,19 +1,19 @@
-// Buttons that copy a text: to the clipboard, or, where a page may not use it, into view to be marked by hand.
+// Buttons that copy a text to the clipboard, or show it selected if the page has no access to the clipboard.
 
-// `texts` has, by the `data-copies` of a button, what makes its text.
-export function copyBy(buttons, { texts, shown, said, words }) {
+// `texts`: function that returns the text, by the `data-copies` of a button.
+export function copyBy(buttons, { texts, shown, status, words }) {
   for (const button of buttons) {
     button.addEventListener("click", async () => {
       const text = texts[button.dataset.copies]();
       shown.hidden = true;
       try {
         await navigator.clipboard.writeText(text);
-        said.textContent = words.copied;
+        status.textContent = words.copied;
       } catch {
-        // Without a secure address there is no clipboard.
+        // The clipboard is available only in a secure context.
         shown.textContent = text;
         shown.hidden = false;
-        said.textContent = words["not-copied"];
+        status.textContent = words["not-copied"];
       }
     });
   }

@@ -1,8 +1,7 @@
-// One decision: every node with every plugin's score, and the same decision made again; both worked out when asked for.
+// Decision page: the score of each plugin on each node, and the replay of the decision; both computed on request.
 import { element, fill, keeping, stateChip, words as readWords } from "./draw.js";
 import { NodeMatrix } from "./matrix.js";
 import { drawProblem } from "./result.js";
-import { localized } from "./messages.js";
 
 const words = readWords();
 const button = document.getElementById("matrix");
@@ -36,7 +35,7 @@ button.addEventListener("click", async () => {
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   const version = form.elements.version.value;
-  // A version alone is one of the policy that decided.
+  // A version without a name belongs to the policy of the decision.
   const policy = form.elements.policy.value || (version && form.dataset.policy);
   const query = new URLSearchParams(Object.entries({ policy, version }).filter(([, value]) => value));
   again.replaceChildren(element("p", { class: "muted" }, words["working-out"]));
@@ -47,7 +46,7 @@ function showResult(found) {
   const head = element(
     "p", { class: `note ${found.same ? "" : "wait"}` },
     stateChip(found.verdict, words[found.verdict]), " ",
-    element("strong", {}, fill(words[found.same ? "again-same" : "again-other"], { summary: localized(found.summary) })),
+    element("strong", {}, fill(words[found.same ? "again-same" : "again-other"], { summary: found.summary })),
     found.node ? element("a", { href: keeping(`/nodes/${encodeURIComponent(found.node)}/`) }, ` ${found.node}`) : null,
   );
   const by = element("p", { class: "small muted" }, fill(words.by, found.policy));

@@ -1,27 +1,26 @@
-// One dialog for everything that changes something: what will happen, why it is done, and what went wrong, in place.
+// Confirmation dialog of all changes: consequences, reason, and errors of the request.
 //
-// Without any script of your own: a button that says what it does.
+// Declarative use: a button with data attributes.
 //
 //   <button type="button" data-act="/api/v1/nodes/n1/actions/" data-title="Cordon n1?" data-text="Nothing new is placed on
 //     it; what runs there stays." data-confirm="Cordon" data-body='{"action": "cordon"}' data-etag="{{ etag }}">Cordon</button>
 //
-//   data-act       address that is asked; required      data-method   POST unless said (PUT, PATCH, DELETE: `?reason=`)
-//   data-title     question; required                   data-text     what follows of it
-//   data-confirm   word on the button                   data-tone     "bad" for what destroys or interrupts
-//   data-body      JSON; `reason` is added to it        data-etag     sent as If-Match; 412 asks to look again
+//   data-act       URL of the request; required         data-method   POST (default), PUT, PATCH, DELETE (`?reason=`)
+//   data-title     question; required                   data-text     consequences
+//   data-confirm   label of the button                  data-tone     "bad" for destructive actions
+//   data-body      JSON; `reason` is added              data-etag     sent as If-Match; 412 asks to reload
 //   data-reason    "required" (default), "optional" or "none"
-//   data-done      note afterwards                      data-next     address to open afterwards, else the page reloads
-//   data-more      id of a <template>: consequences as markup, and fields whose names are keys of the body (numbers
-//                  and what is marked `data-number` as numbers, check boxes as booleans, empty ones left out)
+//   data-done      note after success                   data-next     URL to open after success; default: reload
+//   data-more      id of a <template>: consequences as markup, and fields whose names are keys of the body (number
+//                  fields and `data-number` as numbers, check boxes as booleans, empty fields omitted)
 //
-// From a script: `const answer = await act({act, title, text, body, …})` with the same names: null when the person cancels,
-// else the parsed answer; what follows is the script's own. `more` may be an element, `body` an object. `actOn` does the
-// same for a resource that is read first.
-// `blocked` disables the confirmation: what is in `more` says why it cannot be done.
-// `send`, a function of the body, asks in place of `act`, where it is more than one request.
-// A button's own listener may stop the load: the event "acted" (detail: the answer) bubbles from it and can be prevented.
+// From a script: `const answer = await act({act, title, text, body, …})` with the same names. The result is null if the
+// user cancels, else the parsed response; the page does not reload. `more` may be an element, `body` an object. `actOn` reads a
+// resource first.
+// `blocked` disables the confirmation; `more` then contains the reason.
+// `send`, a function of the body, replaces the request to `act`, for example to send several requests.
+// The event "acted" (detail: the response) bubbles from the button; a listener that prevents it stops the reload.
 import { reloadWithNote, showNote } from "./notes.js";
-import { localized } from "./messages.js";
 
 const dialog = document.getElementById("act");
 const form = dialog.querySelector("form");
@@ -30,17 +29,17 @@ const reason = form.elements.reason;
 const problem = form.querySelector("[data-problem]");
 const confirm = form.querySelector("[data-confirm]");
 const cancel = form.querySelector("[data-cancel]");
-const said = dialog.querySelector("[data-words]").dataset;
+const texts = dialog.querySelector("[data-words]").dataset;
 const usual = confirm.textContent;
-let asked = null; // { wish, resolve } while the dialog is open
+let current = null; // { wish, resolve } while the dialog is open
 let busy = false;
 
 export const token = () => document.querySelector("[name=csrfmiddlewaretoken]").value;
 
-// Shows the dialog; see above.
+// Shows the dialog; see the options above.
 export function act(wish) {
   return new Promise((resolve) => {
-    asked = { wish, resolve };
+    current = { wish, resolve };
     form.reset();
     problem.hidden = true;
     form.querySelector("#act-title").textContent = wish.title;
@@ -60,13 +59,13 @@ export function act(wish) {
   });
 }
 
-// Reads the resource at an address, then shows the dialog to change or remove it: the request sends the ETag of what was
-// read. `wish` is a wish without `act` and `etag`, or a function of the resource that returns one.
+// Reads the resource at a URL, then shows the dialog to change or delete it; the request sends the ETag of the resource.
+// `wish`: options without `act` and `etag`, or a function of the resource that returns them.
 export async function actOn(address, wish) {
   const answer = await fetch(address);
   const now = await answer.json();
   if (!answer.ok) {
-    showNote(localized(now.detail), "bad");
+    showNote(now.detail, "bad");
     return null;
   }
   // A proxy that compresses a response makes its ETag weak; If-Match compares strongly and takes only the strong form.
@@ -87,17 +86,17 @@ function bodyOf(wish) {
 
 function refuse(detail, { code = "", id = "", outdated = false } = {}) {
   problem.querySelector("[data-detail]").textContent = detail;
-  problem.querySelector("[data-code]").textContent = code && said.codeOf.replace("{code}", code).replace("{id}", id);
+  problem.querySelector("[data-code]").textContent = code && texts.codeOf.replace("{code}", code).replace("{id}", id);
   problem.querySelector("[data-outdated]").hidden = !outdated;
   problem.hidden = false;
 }
 
 async function send() {
-  const { wish } = asked;
+  const { wish } = current;
   if (confirm.disabled) return;
   problem.hidden = true;
   if (reason.required && !reason.value.trim()) {
-    refuse(said.needReason);
+    refuse(texts.needReason);
     reason.focus();
     return;
   }
@@ -119,17 +118,17 @@ async function send() {
     const answer = await fetch(url, { method, headers, ...(bare ? {} : { body: JSON.stringify(body) }) });
     const reply = await answer.json().catch(() => ({}));
     if (answer.ok) finish(reply);
-    else if (answer.status === 412) refuse(said.outdated, { code: reply.code, id: reply.requestId, outdated: true });
-    else refuse([reply.detail ?? reply.title ?? answer.statusText, reply.hint].filter(Boolean).map(localized).join(" "), { code: reply.code ?? answer.status, id: reply.requestId });
+    else if (answer.status === 412) refuse(texts.outdated, { code: reply.code, id: reply.requestId, outdated: true });
+    else refuse([reply.detail ?? reply.title ?? answer.statusText, reply.hint].filter(Boolean).join(" "), { code: reply.code ?? answer.status, id: reply.requestId });
   } catch {
-    refuse(said.unreachable);
+    refuse(texts.unreachable);
   }
   busy = confirm.disabled = false;
 }
 
 function finish(answer) {
-  const { resolve } = asked;
-  asked = null;
+  const { resolve } = current;
+  current = null;
   dialog.close();
   resolve(answer);
 }
@@ -144,8 +143,8 @@ dialog.addEventListener("cancel", (event) => {
   if (busy) event.preventDefault();
 });
 dialog.addEventListener("close", () => {
-  asked?.resolve(null);
-  asked = null;
+  current?.resolve(null);
+  current = null;
 });
 reason.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
@@ -158,7 +157,7 @@ document.addEventListener("click", async (event) => {
   const answer = await act(wish);
   if (answer === null) return;
   if (!button.dispatchEvent(new CustomEvent("acted", { bubbles: true, cancelable: true, detail: answer }))) {
-    showNote(wish.done ?? said.done);
+    showNote(wish.done ?? texts.done);
   } else if (wish.next) location.assign(wish.next);
-  else reloadWithNote(wish.done ?? said.done);
+  else reloadWithNote(wish.done ?? texts.done);
 });

@@ -1,4 +1,4 @@
-// Small pieces that several pages draw. Text from outside only ever becomes text nodes.
+// Elements that several pages draw. External text only becomes text nodes, never markup.
 
 // Shows invisible and text-direction characters by name, as the server does (web/pages/visible.py).
 const UNSEEN = new RegExp(
@@ -13,15 +13,15 @@ const named = (mark) => {
 export const visible = (text) => (typeof text === "string" ? text.replace(UNSEEN, named) : text);
 
 export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name === "class") made.className = value;
-    else if (name === "title" || name === "aria-label") made.setAttribute(name, visible(value));
-    else made.setAttribute(name, value === true ? "" : value);
+    if (name === "class") node.className = value;
+    else if (name === "title" || name === "aria-label") node.setAttribute(name, visible(value));
+    else node.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined).map(visible));
-  return made;
+  node.append(...children.filter((child) => child !== null && child !== undefined).map(visible));
+  return node;
 }
 
 export const words = (id = "words") => JSON.parse(document.getElementById(id).textContent);
@@ -54,7 +54,7 @@ const UNITS = [
   [60, "minute"],
   [1, "second"],
 ];
-// Figures and times are in the page's language, not the browser's; hours are counted to 24 in both.
+// Numbers and times use the language of the page, not of the browser, and 24 hours.
 const LANGUAGE = document.documentElement.lang || "en";
 const format = (options) => new Intl.DateTimeFormat(LANGUAGE, { hourCycle: "h23", ...options });
 const whole = new Intl.NumberFormat(LANGUAGE);
@@ -71,8 +71,8 @@ const relative = new Intl.RelativeTimeFormat(LANGUAGE, { numeric: "auto", style:
 
 const MOST_ROUNDING = 1.25;
 
-// A time to come is rounded up, in the largest unit that does not stretch it much: what is due in 3:59:59 is "in 4h", in
-// 25 hours "in 25h". An age is counted in whole units.
+// Future times are rounded up in the largest unit with a small error: 3:59:59 is "in 4h", 25 hours are "in 25h". Ages are
+// rounded down.
 export function ago(iso, now = Date.now()) {
   const seconds = Math.ceil((new Date(iso) - now) / 1000);
   if (seconds > 0) {
@@ -98,5 +98,5 @@ const STATE_CLASS = {
 };
 export const stateChip = (state, word) => element("span", { class: `chip ${STATE_CLASS[state] ?? "good"}` }, word ?? state);
 
-// An address with what keeps the cluster in view, which the server knows: the page of a pod is one of its cluster.
+// Adds the query that keeps the cluster of the page selected; the server provides it.
 export const keeping = (path) => path + (document.getElementById("content").dataset.keep ?? "");

@@ -8,12 +8,12 @@ const MOST = 12;
 const box = document.getElementById("filter");
 const list = document.getElementById("filter-list");
 const { fields } = JSON.parse(document.getElementById("filter-suggestions").textContent);
-const known = new Map(fields.map((field) => [field.name, field]));
-const asked = new Map();
+const fieldsByName = new Map(fields.map((field) => [field.name, field]));
+const requests = new Map();
 let active = -1;
 let round = 0;
 
-// The piece of text that the caret is in: from the last space outside quotes.
+// The condition at the caret: from the last space outside quotes.
 function piece() {
   const before = box.value.slice(0, box.selectionStart);
   const start = before.length - before.match(/(?:[^\s"]|"[^"]*"?)*$/)[0].length + (/(?:^|\s)-[^\s]*$/.test(before) ? 1 : 0);
@@ -23,29 +23,29 @@ function piece() {
 async function valuesOf(field, key) {
   const name = key === undefined ? field.name : `${field.name}:${key}`;
   if (!field.found) return field.values;
-  if (!asked.has(name)) {
+  if (!requests.has(name)) {
     const where = new URLSearchParams(location.search);
     for (const one of ["q", "page", "sort"]) where.delete(one);
     where.set("values", name);
-    const wanted = fetch(`${location.pathname}?${where}`, { headers: { Accept: "application/json" } })
+    const request = fetch(`${location.pathname}?${where}`, { headers: { Accept: "application/json" } })
       .then(async (answer) => (answer.ok ? (await answer.json()).values : []))
       .catch(() => []);
-    asked.set(name, wanted);
+    requests.set(name, request);
   }
-  return [...new Set([...field.values, ...(await asked.get(name))])];
+  return [...new Set([...field.values, ...(await requests.get(name))])];
 }
 
 const quoted = (value) => (/[\s,"]/.test(value) ? `"${value.replaceAll('"', "")}"` : value);
 const matching = (all, text, name = (one) => one) => {
-  const wanted = text.toLowerCase();
-  const rank = (one) => (name(one).toLowerCase().startsWith(wanted) ? 0 : 1);
-  return all.filter((one) => name(one).toLowerCase().includes(wanted)).sort((a, b) => rank(a) - rank(b));
+  const needle = text.toLowerCase();
+  const rank = (one) => (name(one).toLowerCase().startsWith(needle) ? 0 : 1);
+  return all.filter((one) => name(one).toLowerCase().includes(needle)).sort((a, b) => rank(a) - rank(b));
 };
 
-// Replacements for the piece: { text, shown, help, more }; `more` means that the condition continues.
+// Suggestions for the condition: { text, shown, help, more }; `more`: the condition continues.
 async function offers(text) {
   const [, name, key, operation, value] = text.match(/^([A-Za-z][\w.-]*)(:[^<>=!~"\s]*)?(!=|!~|>=|<=|=|~|>|<)?(.*)$/s) ?? [null, text];
-  const field = known.get(name?.toLowerCase());
+  const field = fieldsByName.get(name?.toLowerCase());
   if (field && operation) {
     const parts = value.split(",");
     const typed = parts.at(-1).replaceAll('"', "");
@@ -69,17 +69,17 @@ async function offers(text) {
 }
 
 async function suggest() {
-  const mine = ++round;
+  const current = ++round;
   const { text } = piece();
-  const found = (await offers(text)).slice(0, text ? MOST : fields.length);
-  if (mine !== round || document.activeElement !== box) return;
-  show(found);
+  const suggestions = (await offers(text)).slice(0, text ? MOST : fields.length);
+  if (current !== round || document.activeElement !== box) return;
+  show(suggestions);
 }
 
-function show(found) {
+function show(suggestions) {
   active = -1;
   box.removeAttribute("aria-activedescendant");
-  list.replaceChildren(...found.map((one, index) => {
+  list.replaceChildren(...suggestions.map((one, index) => {
     const option = element("li", { role: "option", id: `filter-option-${index}`, "aria-selected": "false" },
       element("span", { class: "mono" }, one.shown), one.help ? element("span", { class: "muted small" }, one.help) : null);
     option.addEventListener("pointerdown", (event) => {
@@ -89,7 +89,7 @@ function show(found) {
     option.offer = one;
     return option;
   }));
-  list.hidden = !found.length;
+  list.hidden = !suggestions.length;
   box.setAttribute("aria-expanded", String(!list.hidden));
 }
 
@@ -132,7 +132,7 @@ box.addEventListener("keydown", (event) => {
   }
 });
 
-// A choice of columns goes into the address as one short parameter.
+// The selected columns become one short parameter of the URL.
 document.querySelector("form[data-columns]")?.addEventListener("formdata", ({ formData }) => {
   formData.set("columns", formData.getAll("column").join("~"));
   formData.delete("column");

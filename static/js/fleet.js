@@ -1,13 +1,12 @@
-// The first screen: verdicts, headroom, nodes and decisions, redrawn from live documents piece by piece.
+// Fleet page: verdicts, headroom, nodes and decisions, updated from live documents.
 //
-// Nothing moves under the pointer: while the pointer or the focus is on the nodes, added, removed and moved nodes wait
-// behind a button with their number; changed values are shown at once.
+// While the pointer or the focus is on the node grid, tiles do not move: a button shows the number of added, removed and
+// moved nodes and applies them. Changed values are shown at once.
 import { ago, counted, element, keeping, percent, setRatio, stateChip, updateTimes, words as readWords } from "./draw.js";
 import { MOST_LARGE_TILES, NodeGrid } from "./grid.js";
 import { HeatMap } from "./heat.js";
 import { showHeadroom } from "./headroom.js";
 import { liveOfPage, showStatus } from "./live.js";
-import { localized } from "./messages.js";
 
 const FEED_LENGTH = 10;
 const BALANCE_SECONDS = 15;
@@ -25,7 +24,7 @@ const legends = { tiles: document.getElementById("legend-tiles"), heat: document
 
 // -- nodes ------------------------------------------------------------------------------------------------------------
 
-// The page brings the nodes as columns, see `packed`; what follows them live is a map of tiles.
+// The page contains the nodes as columns (`packed`); live documents contain them as a map by name.
 function unpacked({ groups, isas, ...columns }) {
   const nodes = {};
   const ratio = (value) => (value < 0 ? undefined : value / 10_000);
@@ -74,7 +73,7 @@ function drawNodes() {
   askBalance();
 }
 
-// How many GPUs and zones take nothing new; the chip leads to their nodes, or to the only one.
+// The number of GPUs and zones in maintenance; the chip links to their nodes, or to the only one.
 function drawMaintenance() {
   const chip = document.getElementById("maintained");
   const found = Object.values(nodes).filter((node) => node.maintenance);
@@ -99,10 +98,10 @@ const moved = new Set();
 const isRead = () => holder.matches(":hover") || holder.contains(document.activeElement);
 
 function changeNodes(names) {
-  const away = names.filter((name) => !view.holds(nodes, [name]));
+  const moving = names.filter((name) => !view.holds(nodes, [name]));
   view.update(nodes, names);
   drawMaintenance();
-  for (const name of away) moved.add(name);
+  for (const name of moving) moved.add(name);
   if (moved.size && !isRead()) drawNodes();
   else showUpdates();
 }
@@ -156,7 +155,7 @@ measures.addEventListener("change", (event) => {
   askBalance();
 });
 
-// -- figures ----------------------------------------------------------------------------------------------------------
+// -- metrics ----------------------------------------------------------------------------------------------------------
 
 function drawFigures(head) {
   const total = (states) => states.split(" ").reduce((sum, state) => sum + (head.counts[state] ?? 0), 0);
@@ -199,9 +198,9 @@ function drawPolicy(name) {
 const feed = document.getElementById("feed");
 let latest = [];
 function drawFeed(decisions) {
-  // The topic holds the latest of all clusters: what a busy one displaces there stays here.
-  const mine = Object.values(decisions).filter((decision) => decision.cluster === cluster);
-  const known = new Map([...latest, ...mine].map((decision) => [decision.id, decision]));
+  // The topic contains the latest decisions of all clusters. Keep those of this cluster that others displace.
+  const own = Object.values(decisions).filter((decision) => decision.cluster === cluster);
+  const known = new Map([...latest, ...own].map((decision) => [decision.id, decision]));
   latest = [...known.values()].sort((a, b) => b.id - a.id).slice(0, FEED_LENGTH);
   const shown = new Map([...feed.children].map((row) => [row.dataset.id, row]));
   const first = shown.size === 0;
@@ -225,15 +224,15 @@ const feedRow = (decision, id, fresh) =>
     decision.verdict === "placed" ? null : stateChip(decision.verdict, words[decision.verdict]),
     element(
       "a",
-      { href: keeping(`/decisions/${id}/`), title: localized(decision.summary) },
-      element("b", {}, decision.pod), " ", localized(sentence(decision)),
+      { href: keeping(`/decisions/${id}/`), title: decision.summary },
+      element("b", {}, decision.pod), " ", sentence(decision),
     ),
     element("time", { datetime: decision.createdAt }),
   );
 
 // -- live -------------------------------------------------------------------------------------------------------------
 
-// Several deltas between two frames are drawn once.
+// Draws all patches between two frames at once.
 let pending = null;
 function drawSoon(head, patch) {
   if (pending === null) requestAnimationFrame(drawPending);
@@ -246,7 +245,7 @@ function drawPending() {
   const began = performance.now();
   const { head, names, whole } = pending;
   pending = null;
-  // A whole document, as after a gap, moves what it moves and no more: who reads the nodes keeps what is under the hand.
+  // A snapshot, such as after a gap, is applied as a patch of all nodes, so that tiles under the pointer do not move.
   if (whole) for (const name of [...Object.keys(nodes), ...Object.keys(head.nodes ?? {})]) names.add(name);
   nodes = head.nodes ?? {};
   if (names.size) changeNodes([...names]);

@@ -1,7 +1,7 @@
-// The node grid: one tile a node, by ISA family, then pool, then name; the order never changes under live updates.
+// The node grid: one tile per node, ordered by ISA family, pool and name; live updates do not change the order.
 //
-// Two sizes: tiles with names and figures, and, from a hundred and some nodes on, small ones with bars only, whose text
-// the line above shows while the pointer or the focus is on them. One tile takes the Tab key; arrows move from it.
+// Large tiles have names and numbers. Large fleets get small tiles with bars only; the line above the grid describes the
+// tile under the pointer or the focus. One tile is a tab stop; arrow keys move the focus.
 import { ago, element, keeping, percent, setRatio, visible } from "./draw.js";
 
 export const FAMILIES = ["riscv", "arm", "x86", "unknown"];
@@ -14,7 +14,7 @@ const TILE_PIXELS = { large: 120, dense: 25 };
 export const stateOf = (node) => (!node.ready ? "not-ready" : node.cordoned ? "cordoned" : "ready");
 export const byName = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
-// Which GPUs and zones of a node take nothing new, until when, and why.
+// Description of the GPUs and zones of a node in maintenance: number, end and reason.
 export function maintenanceOf({ maintenance, cardsInstalled }, words) {
   const { cards, zones, until, reason } = maintenance;
   const fill = (text, count) =>
@@ -25,7 +25,7 @@ export function maintenanceOf({ maintenance, cardsInstalled }, words) {
   return `${parts.join(", ")}: ${reason}`;
 }
 
-// A node in words.
+// Text that describes a node.
 export function sentenceOf(node, words) {
   const parts = [node.name, node.isa ?? words["isa-unknown"], node.pool, words[stateOf(node)]];
   for (const kind of MEASURES) {
@@ -36,7 +36,7 @@ export function sentenceOf(node, words) {
   return parts.join(" · ");
 }
 
-// What fits on a tile of a long ISA string: the level, the profile, or the base letters.
+// Short form of an ISA string for a tile: the level, the profile, or the base letters.
 export function shortIsa(isa) {
   if (!isa) return "?";
   const name = isa.toLowerCase();
@@ -49,20 +49,20 @@ export function shortIsa(isa) {
   return name.split("_")[0].replace("imafd", "g").slice(0, 8).toUpperCase();
 }
 
-// How many columns of tiles each family gets, so that the longest of them is as short as can be.
-// `families`: for each one the sizes of its pools; heights are in tiles, a pool's heading counts as a part of one.
+// Number of tile columns of each family that minimises the height of the tallest family.
+// `families`: the pool sizes of each family. Heights are in tiles; the heading of a pool counts as a fraction of one.
 function columnsFor(families, columns) {
   const least = 2;
   if (columns < least * families.length) return null;
-  const given = families.map(() => least);
+  const counts = families.map(() => least);
   const useful = families.map((sizes) => Math.max(...sizes));
-  const height = (at) => families[at].reduce((sum, size) => sum + Math.ceil(size / given[at]) + 0.3, 0);
+  const height = (at) => families[at].reduce((sum, size) => sum + Math.ceil(size / counts[at]) + 0.3, 0);
   for (let left = columns - least * families.length; left > 0; left -= 1) {
-    const growing = families.map((_, at) => at).filter((at) => given[at] < useful[at]);
+    const growing = families.map((_, at) => at).filter((at) => counts[at] < useful[at]);
     if (!growing.length) break;
-    given[growing.reduce((tallest, at) => (height(at) > height(tallest) ? at : tallest))] += 1;
+    counts[growing.reduce((tallest, at) => (height(at) > height(tallest) ? at : tallest))] += 1;
   }
-  return given;
+  return counts;
 }
 
 export class NodeGrid {
@@ -118,7 +118,7 @@ export class NodeGrid {
     if (focused) stop?.root.focus({ preventScroll: true });
   }
 
-  // Families are in a row, each as wide as needed; without enough width they are stacked.
+  // Families are side by side, each as wide as needed, or stacked if the width is not sufficient.
   arrange() {
     const fits = Math.floor(this.container.clientWidth / TILE_PIXELS[this.dense ? "dense" : "large"]);
     const columns = columnsFor(this.pools, fits);
@@ -136,7 +136,7 @@ export class NodeGrid {
       element("h3", {}, this.words[family], " ", element("span", { class: "muted" }, size)),
     );
     for (const [pool, members] of [...pools].sort(([a], [b]) => byName(a, b))) {
-      // What all nodes of a pool have in common is said once.
+      // Values that all nodes of a pool share are shown once.
       const badges = new Set(members.map((node) => shortIsa(node.isa)));
       const [common] = badges.size === 1 ? badges : [null];
       const tiles = members.map((node) => this.tile(node, dense, common ? null : shortIsa(node.isa).replace("RV64", "")));
@@ -232,14 +232,14 @@ export class NodeGrid {
     readout.textContent = visible(this.sentence(this.nodes[name]));
   }
 
-  // Hides what does not match; returns how many are left.
+  // Hides nodes that do not match; returns the number of visible nodes.
   filter(query) {
     this.query = query;
-    const wanted = query.toLowerCase().split(/\s+/).filter(Boolean);
+    const terms = query.toLowerCase().split(/\s+/).filter(Boolean);
     let left = 0;
     for (const { root, node } of this.tiles.values()) {
       const text = `${node.name} ${node.pool} ${node.isa ?? ""} ${node.family} ${stateOf(node)}`.toLowerCase();
-      root.hidden = !wanted.every((word) => text.includes(word));
+      root.hidden = !terms.every((word) => text.includes(word));
       left += !root.hidden;
     }
     for (const group of this.container.querySelectorAll(".pool, .family")) {
@@ -279,7 +279,7 @@ export class NodeGrid {
   }
 }
 
-// The tile of the next row, up or down, whose middle is closest.
+// The tile of the next row, up or down, with the closest centre.
 function nearestRow(tiles, from, direction) {
   const here = from.getBoundingClientRect();
   const middle = here.left + here.width / 2;

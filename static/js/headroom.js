@@ -1,10 +1,9 @@
-// Headroom: how many more copies of common shapes fit now, pools down, shapes across; a figure opens its what-if.
+// Headroom: how many more pods of common shapes fit now, by pool (rows) and shape (columns). Each number links to a what-if.
 //
-// The table is requested after the page is rendered, again when the cluster has moved on, and never more often than every few
-// seconds; it says how old it is. Rows and columns keep their places as long as the shapes and pools are the same.
+// The table is requested after the page is rendered and after changes of the cluster, at most every few seconds, and shows
+// its age. Rows and columns keep their positions while the shapes and pools are the same.
 import { ago, counted, element, fill, keeping, moment, visible } from "./draw.js";
 import { shortIsa } from "./grid.js";
-import { localized } from "./messages.js";
 
 const PAUSE_SECONDS = 5;
 const WAIT_SECONDS = 3;
@@ -65,13 +64,13 @@ export function showHeadroom(panel, words, cluster) {
   }
 
   function body({ pools, shapes }) {
-    const made = element("tbody");
+    const tbody = element("tbody");
     for (const pool of pools) {
       const cells = shapes.map((shape) => element("td", { class: "number" }, element("a", { href: whatIf(shape, pool) })));
       const name = element("th", { scope: "row", title: pool.name, "data-family": pool.family }, element("span", {}, pool.name));
-      made.append(element("tr", {}, name, ...cells));
+      tbody.append(element("tr", {}, name, ...cells));
     }
-    return [made];
+    return [tbody];
   }
 
   function write(cell, found, shape, at) {
@@ -83,7 +82,7 @@ export function showHeadroom(panel, words, cluster) {
     cell.className = count ? "" : "none";
     const sentence = count
       ? fill(exact ? words["headroom-fits"] : words["headroom-fits-least"], { count: counted(count), pool: pool.name })
-      : fill(words["headroom-none"], { pool: pool.name, reason: localized(reason) ?? "" });
+      : fill(words["headroom-none"], { pool: pool.name, reason: reason ?? "" });
     const how = emulated ? `; ${fill(words["headroom-emulated"], { count: counted(emulated) })}` : "";
     cell.dataset.says = visible(`${inWords(shape)}: ${sentence}${how}`);
     cell.setAttribute("aria-label", cell.dataset.says);
@@ -91,7 +90,7 @@ export function showHeadroom(panel, words, cluster) {
 
   const compact = (count) => (count < 10_000 ? String(count) : `${Math.floor(count / 1000)}k`);
 
-  // What is asked for, in words and as three short lines.
+  // Description of a shape: a text, and three short lines for the column heading.
   function inWords(shape) {
     const gpu = shape.milli
       ? fill(words["headroom-part"], { milli: shape.milli })
@@ -114,15 +113,15 @@ export function showHeadroom(panel, words, cluster) {
     return [shape.cpu ? `${shape.cpu} C` : "–", memory || "–", third].map((text) => element("span", {}, text));
   }
 
-  // The form where its fields say all of the shape, else the manifest; the pool is chosen by its label.
+  // Link to the form if its fields can express the shape, else to the manifest; a node selector selects the pool.
   function whatIf(shape, pool) {
     const chosen = Object.keys(pool?.selector ?? {}).length > 0;
     if (shape.plain && !chosen) {
       const { cpu, memory, isa, emulated, milli, gpuMemoryMib, model } = shape;
       const fields = { cpu, memory, isa, emulated, milli, model, gpumem: gpuMemoryMib, cards: milli ? null : shape.cards || null };
       const query = new URLSearchParams(Object.entries(fields).filter(([, value]) => value !== null));
-      const kept = new URLSearchParams(keeping("").slice(1));
-      for (const [name, value] of kept) query.set(name, value);
+      const keep = new URLSearchParams(keeping("").slice(1));
+      for (const [name, value] of keep) query.set(name, value);
       return `/what-if/?${query}`;
     }
     const { metadata, spec, ...rest } = shape.manifest;
@@ -145,7 +144,7 @@ export function showHeadroom(panel, words, cluster) {
     });
   }
   setInterval(updateAge, 1000);
-  // After what is in view already.
+  // Runs after the visible parts of the page are drawn.
   requestAnimationFrame(() => setTimeout(ask));
   return {
     changed(revision) {

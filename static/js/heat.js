@@ -1,9 +1,9 @@
-// The heat map of a large fleet: one small square a node on a canvas, in rows by ISA family and pool, in name order.
+// The heat map of a large fleet: one small square per node on a canvas, in rows by ISA family and pool, ordered by name.
 //
-// All squares are placed by integer arithmetic, so the square under the pointer is found without looking for it, and a
-// change paints one square. Colour is a table of 64 steps of one hue, from the least to the most and even in lightness, in
-// both themes; state is drawn on it as well (⊘ as a slash, ✕ as a cross), and the line below says all of it in words.
-// The size of a square follows from how many there are. Arrows move on from the square that has the focus, Enter opens.
+// Positions are integer arithmetic: the square under the pointer is computed without a search, and a change repaints one
+// square. The scale has 64 steps of one hue with even lightness in both themes. The state is drawn on top (⊘ as a slash,
+// ✕ as a cross), and the line below describes the node in words. The size of a square depends on the number of nodes. Arrow
+// keys move the focus, Enter opens the node.
 import { byName, FAMILIES, sentenceOf, stateOf } from "./grid.js";
 import { counted, element, keeping, percent, visible } from "./draw.js";
 
@@ -29,7 +29,7 @@ export class HeatMap {
     this.place = new Map();
     this.balance = {};
     this.marks = new Map();
-    this.wanted = [];
+    this.terms = [];
     this.at = -1;
     this.canvas = element("canvas", { tabindex: "0", role: "img", "aria-describedby": options.readout?.id });
     this.cursor = element("span", { class: "heat-cursor", hidden: true });
@@ -97,7 +97,7 @@ export class HeatMap {
     }
   }
 
-  // -- where squares are ------------------------------------------------------------------------------------------------
+  // -- layout -------------------------------------------------------------------------------------------------------
 
   layOut(anyway = false) {
     const width = this.board.clientWidth;
@@ -138,10 +138,10 @@ export class HeatMap {
   }
 
   label(kind, top, height, attributes, ...children) {
-    const made = element("span", { class: kind, ...attributes }, ...children);
-    made.style.top = `${top}px`;
-    made.style.height = `${height}px`;
-    this.labels.append(made);
+    const label = element("span", { class: kind, ...attributes }, ...children);
+    label.style.top = `${top}px`;
+    label.style.height = `${height}px`;
+    this.labels.append(label);
   }
 
   columnsAt = (pitch) => Math.max(1, Math.floor((this.width - LABEL_PIXELS) / pitch));
@@ -213,7 +213,7 @@ export class HeatMap {
     probe.remove();
   }
 
-  // 0 to 1 along the scale, null where there is nothing to measure.
+  // Position on the scale from 0 to 1, or null without a measurement.
   level(node) {
     if (this.measure !== "balance") return node[this.measure] ?? null;
     const degree = this.balance[node.name];
@@ -269,7 +269,7 @@ export class HeatMap {
     context.globalAlpha = 1;
   }
 
-  // A slash for a cordoned node, a cross for one that is not ready, both with a light edge on dark squares.
+  // A slash for a cordoned node, a cross for a node that is not ready; both have a light edge on dark squares.
   sign(state, x, y, side) {
     const { context, colours } = this;
     context.beginPath();
@@ -306,23 +306,23 @@ export class HeatMap {
     return [least, scale, most, ...none, ...parts];
   }
 
-  // -- finding, marking, reading ----------------------------------------------------------------------------------------
+  // -- search, marks, read-out -----------------------------------------------------------------------------------------
 
-  // Fades what does not match, so that everything keeps its place; returns how many match.
+  // Fades nodes that do not match, so that positions stay; returns the number of matches.
   filter(query) {
-    this.wanted = query.toLowerCase().split(/\s+/).filter(Boolean);
+    this.terms = query.toLowerCase().split(/\s+/).filter(Boolean);
     const left = this.match();
     this.repaint();
     return left;
   }
 
   match() {
-    this.hidden = this.wanted.length ? new Uint8Array(this.shown.length) : null;
+    this.hidden = this.terms.length ? new Uint8Array(this.shown.length) : null;
     if (!this.hidden) return this.shown.length;
     let left = 0;
     for (const [at, node] of this.shown.entries()) {
       const text = `${node.name} ${node.pool} ${node.isa ?? ""} ${node.family} ${stateOf(node)}`.toLowerCase();
-      this.hidden[at] = !this.wanted.every((word) => text.includes(word));
+      this.hidden[at] = !this.terms.every((word) => text.includes(word));
       left += !this.hidden[at];
     }
     return left;
@@ -394,7 +394,7 @@ export class HeatMap {
     if (end > this.container.scrollTop) this.container.scrollTop = end;
   }
 
-  // The square of the next row, up or down; from one pool into the next.
+  // The square in the next row, up or down, across pools.
   below(at, step) {
     const pool = this.poolOf(at);
     const column = (at - pool.first) % this.columns;

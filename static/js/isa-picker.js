@@ -1,15 +1,14 @@
-// The picker of instruction sets: a base, and chips for what comes on top; what a choice implies is greyed.
+// The picker of instruction sets: a base and chips for extensions; implied extensions are greyed out.
 //
-// Names, what they bring and on how many nodes they are come from the server (`isa/`), and what a whole text means too
-// (`isa/parse/`), so the rules of the lattice are in one place.
+// The server provides the names, their extensions and node counts (`isa/`) and parses texts (`isa/parse/`), so that the
+// rules of the ISA lattice are in one place.
 import { element, fill } from "./draw.js";
-import { localized } from "./messages.js";
 
 const MOST_CHIPS = 48;
 const PAUSE_MILLISECONDS = 200;
 
 export class IsaPicker {
-  // `input`: the field that holds the text; `said`: the element for its meaning or its error.
+  // `input`: the field with the text; `said`: the element for its meaning or error.
   constructor(part, input, said, words, cluster) {
     this.part = part;
     this.input = input;
@@ -56,7 +55,7 @@ export class IsaPicker {
     this.timer = setTimeout(() => this.ask(), pause);
   }
 
-  // Asks what the text means; the latest question counts.
+  // Requests the meaning of the text; only the latest response is used.
   async ask() {
     const text = this.input.value.trim();
     this.means = { extensions: [] };
@@ -69,7 +68,7 @@ export class IsaPicker {
         this.means = found;
         this.family = found.arch;
         this.said.textContent = fill(this.words["isa-means"], { name: found.canonical, count: found.extensions.length });
-      } else if (found) this.said.textContent = [found.detail, found.hint].filter(Boolean).map(localized).join(". ");
+      } else if (found) this.said.textContent = [found.detail, found.hint].filter(Boolean).join(". ");
     }
     this.draw();
   }
@@ -111,9 +110,9 @@ export class IsaPicker {
     const none = element("option", { value: "" }, "–");
     this.base.replaceChildren(none, ...bases.map(({ name }) => element("option", { value: name, selected: name === base }, name)));
     const has = new Set(this.family === this.means.arch ? this.means.extensions : []);
-    const wanted = this.find.value.trim().toLowerCase();
-    const matches = ({ name, text }) => !wanted || name.includes(wanted) || text.toLowerCase().includes(wanted);
-    // What is chosen first, then what most nodes have.
+    const needle = this.find.value.trim().toLowerCase();
+    const matches = ({ name, text }) => !needle || name.includes(needle) || text.toLowerCase().includes(needle);
+    // Selected extensions first, then by number of nodes.
     const order = (name) => (picks.includes(name) ? 2e9 : 0) + (nodes[name] ?? 0);
     const shown = features.filter(matches).sort((a, b) => order(b.name) - order(a.name) || a.name.localeCompare(b.name));
     const focused = document.activeElement?.closest("#isa-chips button")?.value;
@@ -129,11 +128,11 @@ export class IsaPicker {
     const implied = has.has(name) && !picked;
     const count = nodes[name] ?? 0;
     const title = [text, implies.length ? fill(this.words.implies, { names: implies.join(", ") }) : ""].filter(Boolean);
-    const said = fill(this.words[implied ? "chip-implied" : "chip-nodes"], { name, count });
+    const label = fill(this.words[implied ? "chip-implied" : "chip-nodes"], { name, count });
     return element(
       "button",
       {
-        type: "button", value: name, class: "pick", title: title.join(". "), "aria-label": said,
+        type: "button", value: name, class: "pick", title: title.join(". "), "aria-label": label,
         "aria-pressed": String(picked || implied), "aria-disabled": implied ? "true" : null,
       },
       name, element("span", { class: "count" }, count),

@@ -1,15 +1,14 @@
-// A new secret or token is shown once, to be copied, and never written anywhere. Buttons that make one have
-// `data-secret`.
-const made = document.getElementById("made");
+// A new secret or token is shown once and not stored in the browser. Buttons that create one have `data-secret`.
+const panel = document.getElementById("made");
 const field = document.getElementById("plaintext");
 const copy = document.getElementById("copy");
 
 document.addEventListener("acted", (event) => {
   if (!("secret" in event.target.dataset)) return;
-  event.preventDefault(); // no load: it would take the secret away
+  event.preventDefault(); // no reload: it would remove the secret
   field.value = event.detail.secret ?? event.detail.token;
-  made.hidden = false;
-  made.scrollIntoView({ block: "nearest" });
+  panel.hidden = false;
+  panel.scrollIntoView({ block: "nearest" });
   field.focus();
   field.select();
 });
@@ -19,7 +18,7 @@ copy.addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(field.value);
   } catch {
-    if (!document.execCommand("copy")) return; // a page without TLS has no clipboard of its own
+    if (!document.execCommand("copy")) return; // a page without TLS has no access to the clipboard
   }
   copy.textContent = copy.dataset.copied;
 });

@@ -1,7 +1,6 @@
-// Every node of one pod: what refused it, or its rank and every plugin's score. Grouped by reason, sorted and in pages,
-// so that five thousand rows stay readable; as CSV and JSON the whole of it.
+// Table of all nodes for one pod: the rejecting plugin, or the rank and the score of each plugin. Rows are grouped by
+// reason, sorted and paginated for large fleets. CSV and JSON contain all rows.
 import { element, fill, keeping } from "./draw.js";
-import { localized } from "./messages.js";
 
 const PAGE = 50;
 const nodeLink = (name) => element("a", { class: "nowrap", href: keeping(`/nodes/${encodeURIComponent(name)}/`) }, name);
@@ -10,7 +9,7 @@ const FEASIBLE = "feasible";
 const keyOf = (node) => (node.feasible ? FEASIBLE : `${node.refused?.plugin}\n${node.refused?.code}\n${node.refused?.message}`);
 
 export class NodeMatrix {
-  // `only`: a plugin; the groups of the nodes that fell there are shown alone.
+  // `only`: name of a plugin; the table then shows only nodes that this plugin rejected.
   constructor(container, words, nodes, { only = null, name = "nodes" } = {}) {
     this.container = container;
     this.words = words;
@@ -103,7 +102,7 @@ export class NodeMatrix {
       chip("", this.words["all-nodes"], all),
       ...sizes.map(([key, members]) => {
         const [first] = members;
-        return chip(key, first.feasible ? this.words.feasible : `${first.refused?.plugin}: ${localized(first.refused?.message)}`, members.length);
+        return chip(key, first.feasible ? this.words.feasible : `${first.refused?.plugin}: ${first.refused?.message}`, members.length);
       }),
     );
   }
@@ -127,7 +126,7 @@ export class NodeMatrix {
       ...(scored ? [element("td", { class: "number strong" }, number(node.total))] : []),
       ...(scored ? this.plugins.map(({ plugin }) => element("td", { class: "number" }, number(scores.get(plugin)))) : []),
       ...(refused
-        ? [element("td", {}, node.refused ? `${node.refused.plugin}: ${localized(node.refused.message)}` : "–", missing.length ? ` (${missing.join(", ")})` : "")]
+        ? [element("td", {}, node.refused ? `${node.refused.plugin}: ${node.refused.message}` : "–", missing.length ? ` (${missing.join(", ")})` : "")]
         : []),
     );
   }
@@ -150,7 +149,7 @@ export class NodeMatrix {
     );
   }
 
-  // The rows in view, all pages of them.
+  // All rows of the current filter, on all pages.
   save(kind) {
     const rows = this.rows();
     if (kind === "json") return download(`${this.name}.json`, "application/json", JSON.stringify(rows, null, 1));
@@ -166,7 +165,7 @@ export class NodeMatrix {
   }
 }
 
-// RFC 4180; what a spreadsheet would take for a formula is marked as text.
+// RFC 4180; cells that a spreadsheet would interpret as a formula are marked as text.
 function cell(value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "string") return String(value);

@@ -1,6 +1,5 @@
 // The policy form: reads and writes the draft, and keeps rows, sliders and positions in sync.
 import { element, fill } from "./draw.js";
-import { localized } from "./messages.js";
 
 // Slider scale: weights are compared as ratios, so the steps grow. The number field takes any value.
 const STOPS = [
@@ -11,7 +10,7 @@ const nearest = (weight) => STOPS.reduce((best, stop, at) => (Math.abs(stop - we
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 export class PolicyForm {
-  // `deciding`: the plugins of the version that decides; one that is switched on again gets what it had there.
+  // `deciding`: the plugins of the active version; re-enabling a plugin restores its values from there.
   constructor(root, words, deciding, changed) {
     this.root = root;
     this.deciding = deciding;
@@ -81,7 +80,7 @@ export class PolicyForm {
     return field.value === "" ? null : Number(field.value);
   }
 
-  // A parameter at its default is left out, so that it follows when the default changes.
+  // Parameters with their default value are omitted, so that they follow changes of the default.
   params(row) {
     const labels = row.querySelectorAll("[data-param]");
     if (!labels.length) return JSON.parse(row.dataset.params);
@@ -147,7 +146,7 @@ export class PolicyForm {
     }
   }
 
-  // -- changing -------------------------------------------------------------------------------------------------------
+  // -- editing --------------------------------------------------------------------------------------------------------
 
   input(event) {
     const row = event.target.closest(".use");
@@ -236,9 +235,9 @@ export class PolicyForm {
     });
   }
 
-  // -- faults ---------------------------------------------------------------------------------------------------------
+  // -- errors ---------------------------------------------------------------------------------------------------------
 
-  // Shows at its plugin what the server finds wrong; returns the row, if it is about one.
+  // Shows a validation error of the server at its plugin; returns the row, or null for other errors.
   fault(problem) {
     for (const place of this.root.querySelectorAll(".use > .problem")) place.hidden = true;
     if (!problem) return null;
@@ -246,7 +245,7 @@ export class PolicyForm {
     const row = problem.plugin ? this.rowOf(problem.plugin) : at && this.rows.filter((one) => this.isOn(one))[Number(at[1])];
     const place = row?.querySelector(":scope > .problem");
     if (!place) return null;
-    place.replaceChildren(element("span", {}, localized(problem.message)), problem.hint ? ` ${localized(problem.hint)}` : "");
+    place.replaceChildren(element("span", {}, problem.message), problem.hint ? ` ${problem.hint}` : "");
     place.hidden = false;
     return row;
   }

@@ -1,15 +1,14 @@
-// Golden placements on the desk: agreed on from a decision or a manifest, changed, taken back, and judged under the draft.
+// Golden placements of the policy page: create from a decision or a manifest, edit, delete, and check against the draft.
 import { act, actOn, token } from "./dialog.js";
 import { element, fill, words as readWords } from "./draw.js";
 import { reloadWithNote } from "./notes.js";
-import { localized } from "./messages.js";
 
 const API = "/api/v1/golden-placements/";
 const PAUSE_MILLISECONDS = 600;
 const EXAMPLES = { nodes: "gpu-0, gpu-1", selector: "hetsched.io/pool=gpu", isa: "rv64gcv" };
 
 export class Goldens {
-  // `judged` is called with the broken ones once a draft was judged.
+  // `judged` is called with the broken golden placements after a check of the draft.
   constructor(section, words, { name, judged }) {
     Object.assign(this, { section, words, name, judged });
     this.pods = readWords("golden-pods");
@@ -28,7 +27,7 @@ export class Goldens {
     return document.querySelector("#goldens tr[data-golden]") !== null;
   }
 
-  // -- agreeing -------------------------------------------------------------------------------------------------------
+  // -- editing --------------------------------------------------------------------------------------------------------
 
   async add(decision = "") {
     const { words } = this;
@@ -62,7 +61,7 @@ export class Goldens {
     if (done) reloadWithNote(fill(this.words["golden-removed"], { name }));
   }
 
-  // The fields of the dialog; what has no plain value of its own is kept in `body`, which the dialog sends.
+  // The fields of the dialog. Structured values are stored in `body`, which the dialog sends.
   form(body, now = null, decision = "") {
     const form = document.getElementById("golden-form").content.firstElementChild.cloneNode(true);
     const find = (selector) => form.querySelector(selector);
@@ -127,9 +126,9 @@ export class Goldens {
     return form;
   }
 
-  // -- judging --------------------------------------------------------------------------------------------------------
+  // -- checking -------------------------------------------------------------------------------------------------------
 
-  // Has the draft judged once it has stood still for a moment.
+  // Checks the draft after a pause in editing.
   judge(draft) {
     clearTimeout(this.timer);
     if (this.there) this.timer = setTimeout(() => this.ask(draft), PAUSE_MILLISECONDS);
@@ -149,7 +148,7 @@ export class Goldens {
       const tone = { kept: "good", broken: "bad", unknown: "wait" }[found?.state];
       row.querySelector("[data-under-draft]").replaceChildren(
         ...(found
-          ? [element("span", { class: `chip ${tone}` }, this.words[`golden-${found.state}`]), element("span", { class: "small" }, ` ${localized(found.got)}`)]
+          ? [element("span", { class: `chip ${tone}` }, this.words[`golden-${found.state}`]), element("span", { class: "small" }, ` ${found.got}`)]
           : [element("span", { class: "muted" }, "–")]),
       );
     }

@@ -1,12 +1,11 @@
-// Planned activations: a version at a time, or as a figure of a cluster goes up and down.
+// Planned activations of versions: at a time, or when a metric of a cluster crosses a threshold.
 import { act, actOn, token } from "./dialog.js";
 import { element, fill, moment } from "./draw.js";
 import { reloadWithNote } from "./notes.js";
-import { localized } from "./messages.js";
 
 const API = "/api/v1/policy-plans/";
 const number = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumFractionDigits: 3 });
-// What the field for a local time takes.
+// Value of a datetime-local field.
 const local = (iso) => new Date(new Date(iso) - new Date(iso).getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 
 export class Plans {
@@ -52,12 +51,12 @@ export class Plans {
     if (done) reloadWithNote(fill(this.words["plan-removed"], { name }));
   }
 
-  // The fields of the dialog; what the plan goes by is kept in `body`, which the dialog sends.
+  // The fields of the dialog. The trigger of the plan is stored in `body`, which the dialog sends.
   form(body, now = null) {
     const form = document.getElementById("plan-form").content.firstElementChild.cloneNode(true);
     const find = (name) => form.querySelector(`[data-${name}]`);
     const value = (name) => find(name).value;
-    // The page may know more versions by now than when it was drawn.
+    // Versions may have been added since the page was rendered.
     const versions = [...document.querySelectorAll("#versions tbody th")].map((one) => one.textContent.trim());
     for (const select of form.querySelectorAll("[data-version], [data-above-version], [data-below-version]")) {
       select.replaceChildren(...versions.map((version) => element("option", { value: version.slice(1) }, version)));
@@ -106,14 +105,14 @@ export class Plans {
     return form;
   }
 
-  // What the plan would have done on the measurements of the last days.
+  // The activations that the plan would have triggered on the measurements of the last days.
   async tried(place, body) {
     const headers = { "Content-Type": "application/json", "X-CSRFToken": token() };
     const asked = JSON.stringify({ condition: body.condition });
     const answer = await fetch(`${API}preview/`, { method: "POST", headers, body: asked });
     const trial = await answer.json();
     if (!answer.ok || !trial.known) {
-      place.textContent = localized(trial.detail ?? trial.note);
+      place.textContent = trial.detail ?? trial.note;
       return;
     }
     const count = trial.switches.length;

@@ -1,9 +1,8 @@
-// What would have moved: a draft replayed over recorded decisions by a worker, with its progress, figures and rows.
+// Policy preview: a worker replays recorded decisions with the draft. Shows progress, metrics and changed pods.
 import { token } from "./dialog.js";
 import { element, fill, moment } from "./draw.js";
 import { download } from "./matrix.js";
 import { showNote } from "./notes.js";
-import { localized } from "./messages.js";
 
 const WAIT_SECONDS = 10;
 const PAUSE_MILLISECONDS = 500;
@@ -31,7 +30,7 @@ export class Preview {
     this.last();
   }
 
-  // `unsaved`: the draft has to be saved as a version before a worker can replay it, which is asked for first.
+  // `unsaved`: saves the draft as a version after a confirmation, because a worker can replay only versions.
   allow(valid, unsaved) {
     if (!this.start) return;
     this.start.disabled = !valid || this.running !== null;
@@ -39,7 +38,7 @@ export class Preview {
     this.section.querySelector("#replay-saves").hidden = !unsaved;
   }
 
-  // The last replay of the version on the desk is shown again, or followed while it runs.
+  // Shows the last replay of the selected version, or follows it while it runs.
   async last() {
     const answer = await fetch(`${this.api}preview/?limit=20`);
     if (!answer.ok) return;
@@ -65,7 +64,7 @@ export class Preview {
     this.start.disabled = false;
     if (answer?.ok) this.follow(started);
     else if (!answer) showNote(this.words.unreachable, "bad");
-    else showNote([started.detail, started.hint].filter(Boolean).map(localized).join(" "), "bad");
+    else showNote([started.detail, started.hint].filter(Boolean).join(" "), "bad");
   }
 
   async follow(preview) {
@@ -103,7 +102,7 @@ export class Preview {
     if (this.stop) this.stop.hidden = true;
     if (this.start) this.start.disabled = false;
     if (preview.state !== "done") {
-      const message = localized(preview.problem?.message) ?? this.words[`state-${preview.state}`] ?? "";
+      const message = preview.problem?.message ?? this.words[`state-${preview.state}`] ?? "";
       this.said.textContent = preview.state === "failed" ? fill(this.words["replay-failed"], { message }) : message;
       return;
     }
@@ -124,7 +123,7 @@ export class Preview {
     if (result.moved + result.infeasible + result.feasible) this.list("");
   }
 
-  // Every decision is in one of them.
+  // Each decision is in exactly one segment.
   figures(result) {
     const tones = { moved: "wait", same: "good", infeasible: result.infeasible ? "bad" : "", feasible: result.feasible ? "good" : "" };
     return element(
@@ -162,11 +161,11 @@ export class Preview {
   notes(result) {
     const sentences = [];
     if (result.fidelity?.compared) sentences.push(fill(this.words.fidelity, result.fidelity));
-    for (const note of result.notes ?? []) sentences.push(localized(note.message));
+    for (const note of result.notes ?? []) sentences.push(note.message);
     return sentences.map((text) => element("p", { class: "small muted" }, text));
   }
 
-  // -- the pods that came out otherwise -------------------------------------------------------------------------------
+  // -- pods with other placements -------------------------------------------------------------------------------------
 
   changes(result) {
     if (!(result.moved + result.infeasible + result.feasible)) return element("p", { class: "strong" }, this.words["nothing-moves"]);
@@ -228,7 +227,7 @@ export class Preview {
       for (const one of page.items) lines.push([one.pod, one.change, one.from, one.to, one.margin, one.reason, one.decision]);
       next = page.next ? new URL(page.next, location.href).searchParams.get("cursor") : "";
     } while (next);
-    // A cell that a spreadsheet would take for a formula begins with an apostrophe.
+    // Cells that a spreadsheet would interpret as a formula begin with an apostrophe.
     const cell = (value) => {
       const text = String(value ?? "");
       return `"${(/^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text).replaceAll('"', '""')}"`;

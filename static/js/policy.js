@@ -1,4 +1,4 @@
-// The policy desk: a draft in form and text, checked by the server as it is written, kept in this tab until it is saved.
+// Policy editor: the draft as form and text; the server validates each change; the tab keeps the draft until it is saved.
 import { act, token } from "./dialog.js";
 import { element, fill, words as readWords } from "./draw.js";
 import { reloadWithNote, showNote } from "./notes.js";
@@ -9,19 +9,18 @@ import { PolicyForm } from "./policy-form.js";
 import { Plans } from "./policy-plans.js";
 import { Preview } from "./policy-preview.js";
 import { Try } from "./policy-try.js";
-import { localized } from "./messages.js";
 
 const PAUSE_MILLISECONDS = 300;
 const words = readWords();
 const desk = readWords("desk");
 const api = `/api/v1/policies/${encodeURIComponent(desk.name)}/`;
-const kept = `policy-draft ${desk.name}`;
+const storageKey = `policy-draft ${desk.name}`;
 const byId = (id) => document.getElementById(id);
 const yaml = byId("manifest");
 let etag = byId("tags").dataset.etag;
 let checked = null; // the server's last check of the current draft
 let timer = null;
-let asked = null;
+let running = null;
 let leaving = false;
 let latest = Number(byId("versions")?.dataset.latest ?? 0);
 
@@ -47,26 +46,26 @@ function changed(text = null) {
   timer = setTimeout(() => check(text), PAUSE_MILLISECONDS);
   remember();
   attempt?.show();
-  // Until the server has said so, nothing is known to be right.
+  // The draft is not valid until the server has validated it.
   checked = null;
   drawState();
 }
 
 async function check(text = null) {
   timer = null;
-  asked?.abort();
-  const mine = new AbortController();
-  asked = mine;
+  running?.abort();
+  const controller = new AbortController();
+  running = controller;
   const against = byId("against")?.value;
   const headers = { "Content-Type": text === null ? "application/json" : "application/yaml", "X-CSRFToken": token() };
   const body = text ?? JSON.stringify(form.read());
   try {
     const url = `${api}check/${against ? `?against=${against}` : ""}`;
-    const answer = await fetch(url, { method: "POST", headers, body, signal: mine.signal });
-    if (asked !== mine) return;
+    const answer = await fetch(url, { method: "POST", headers, body, signal: controller.signal });
+    if (running !== controller) return;
     const result = await answer.json();
     if (answer.ok) understood(result, text !== null);
-    else byId("draft-text").textContent = localized(result.detail);
+    else byId("draft-text").textContent = result.detail;
   } catch (error) {
     if (error.name !== "AbortError") byId("draft-text").textContent = words.unreachable;
   }
@@ -83,17 +82,17 @@ function understood(result, fromText) {
   const row = form.fault(result.problem);
   const fault = byId("draft-fault");
   fault.hidden = !result.problem;
-  if (row) fault.replaceChildren(element("a", { href: `#${row.id}` }, localized(result.problem.message)));
-  else fault.textContent = result.problem ? [result.problem.message, result.problem.hint].filter(Boolean).map(localized).join(" ") : "";
+  if (row) fault.replaceChildren(element("a", { href: `#${row.id}` }, result.problem.message));
+  else fault.textContent = result.problem ? [result.problem.message, result.problem.hint].filter(Boolean).join(" ") : "";
   yaml.setAttribute("aria-invalid", String(Boolean(result.problem)));
-  byId("manifest-said").textContent = result.problem ? localized(result.problem.message) : words["yaml-alike"];
+  byId("manifest-said").textContent = result.problem ? result.problem.message : words["yaml-alike"];
   const right = dirty() ? words.draft : `v${desk.shown}`;
   if (result.diff) byId("changes").replaceChildren(drawDiff(result.diff, words, `v${result.against}`, right));
   else byId("changes").replaceChildren(element("p", { class: "muted" }, result.valid ? words["nothing-to-compare"] : words["compare-later"]));
   drawState();
 }
 
-// -- the draft's state ------------------------------------------------------------------------------------------------
+// -- state of the draft -----------------------------------------------------------------------------------------------
 
 function drawState() {
   const chip = byId("draft-state");
@@ -130,13 +129,13 @@ function drawState() {
 
 function remember() {
   if (desk.locked) return;
-  if (dirty()) sessionStorage.setItem(kept, JSON.stringify({ spec: form.read(), shown: desk.shown, at: Date.now() }));
-  else sessionStorage.removeItem(kept);
+  if (dirty()) sessionStorage.setItem(storageKey, JSON.stringify({ spec: form.read(), shown: desk.shown, at: Date.now() }));
+  else sessionStorage.removeItem(storageKey);
 }
 
 function restore() {
-  const stored = desk.locked ? null : JSON.parse(sessionStorage.getItem(kept) ?? "null");
-  // A draft begun on another version stays where it is, until that version is opened again.
+  const stored = desk.locked ? null : JSON.parse(sessionStorage.getItem(storageKey) ?? "null");
+  // A draft of another version stays stored until that version is opened.
   if (!stored || stored.shown !== desk.shown) return;
   form.write(stored.spec);
   if (dirty() && desk.shown) showNote(words.restored);
@@ -148,7 +147,7 @@ window.addEventListener("beforeunload", (event) => {
 
 // -- saving -----------------------------------------------------------------------------------------------------------
 
-// Saves the draft and goes on with it as the version on the desk; null when it was not saved.
+// Saves the draft as a version and selects this version; returns null if it was not saved.
 async function save() {
   const sent = form.read();
   const headers = { "Content-Type": "application/json", "X-CSRFToken": token(), ...(etag ? { "If-Match": etag } : {}) };
@@ -163,16 +162,16 @@ async function save() {
     return null;
   }
   if (answer.status === 412) await conflict();
-  else if (!answer.ok) showNote([result.detail, result.hint].filter(Boolean).map(localized).join(" "), "bad");
+  else if (!answer.ok) showNote([result.detail, result.hint].filter(Boolean).join(" "), "bad");
   if (!answer.ok) return null;
   await adopt(result, JSON.stringify(sent));
   return result;
 }
 
-// The draft just saved is the version on the desk from now on.
+// Selects the saved version without a reload.
 async function adopt(saved, content) {
   latest = Math.max(latest, saved.version);
-  sessionStorage.removeItem(kept);
+  sessionStorage.removeItem(storageKey);
   const address = new URL(location.href);
   address.searchParams.set("version", saved.version);
   address.searchParams.delete("from");
@@ -219,7 +218,7 @@ async function conflict() {
     },
     takeTheirs() {
       leaving = true;
-      sessionStorage.removeItem(kept);
+      sessionStorage.removeItem(storageKey);
       location.assign(`?version=${theirs.version}`);
     },
   });
@@ -230,7 +229,7 @@ byId("save")?.addEventListener("click", async () => {
   if (saved) reloadWithNote(fill(words.saved, { version: saved.version }));
 });
 byId("discard")?.addEventListener("click", () => {
-  sessionStorage.removeItem(kept);
+  sessionStorage.removeItem(storageKey);
   form.write(desk.spec);
   changed();
 });
@@ -243,19 +242,19 @@ function showNewerVersion() {
   latest = Number(versions.dataset.latest);
   const look = element("button", { type: "button" }, words[dirty() ? "look-at-both" : "open-it"]);
   look.addEventListener("click", () => (dirty() ? conflict() : location.assign(`?version=${latest}`)));
-  const said = fill(words.newer, { author: versions.dataset.author, version: latest });
-  byId("conflict").replaceChildren(element("p", { class: "note wait row", role: "status" }, said, look));
+  const text = fill(words.newer, { author: versions.dataset.author, version: latest });
+  byId("conflict").replaceChildren(element("p", { class: "note wait row", role: "status" }, text, look));
   byId("conflict").hidden = false;
 }
 
-// -- deciding ---------------------------------------------------------------------------------------------------------
+// -- activation -------------------------------------------------------------------------------------------------------
 
 async function comparison(before, after) {
   const answer = await fetch(`${api}versions/${before}/diff/${after}/`).catch(() => null);
   return answer?.ok ? drawDiff((await answer.json()).diff, words, `v${before}`, `v${after}`) : null;
 }
 
-// What a version would do to the golden placements, as far as it can be said before it is tried.
+// The result of the golden placements for a version, checked before its activation.
 async function goldens(version) {
   const answer = await fetch(`${api}versions/${version}/goldens/`).catch(() => null);
   if (!answer?.ok) return null;
@@ -271,17 +270,17 @@ async function goldens(version) {
 }
 
 const goldenLine = (one) =>
-  element("li", {}, element("strong", {}, one.golden), `: ${fill(words["expected-got"], { expected: localized(one.expected), got: localized(one.got) })}`);
+  element("li", {}, element("strong", {}, one.golden), `: ${fill(words["expected-got"], { expected: one.expected, got: one.got })}`);
 
 async function decide(address, version, wish) {
   const [differs, golden] = await Promise.all([desk.active ? comparison(desk.active, version) : null, goldens(version)]);
   const more = element("div", { class: "stack" }, ...(differs ? [differs] : []), ...(golden ? [golden] : []));
-  // The server would refuse it: activating and going back pass the same check.
+  // The server would reject it: activation and rollback run the same check.
   const blocked = Boolean(golden?.dataset.broken);
   return act({ act: `${api}${address}/`, etag, more, blocked, ...wish });
 }
 
-// `step` is activate, rollback or rollforward: what an activation of this version is called.
+// `step`: activate, rollback or rollforward; selects the words of the dialog.
 function stepWords(step, version) {
   const text = words[step === "activate" ? "activate-text" : "rollback-text"];
   return { title: fill(words[`${step}-title`], { version, name: desk.name }), text, confirm: fill(words[`${step}-confirm`], { version }) };
@@ -325,7 +324,7 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-// -- the text twin, comparing, trying ---------------------------------------------------------------------------------
+// -- YAML text, comparison, preview -----------------------------------------------------------------------------------
 
 yaml.addEventListener("input", () => {
   clearTimeout(timer);
@@ -350,8 +349,8 @@ const preview = byId("preview") && new Preview(byId("preview"), words, {
   api,
   version: async () => {
     if (!dirty()) return desk.shown;
-    const asked = { title: words["replay-title"], text: words["replay-text"], confirm: words["save-and-replay"] };
-    if ((await act({ ...asked, reason: "none", send: () => ({}) })) === null) return null;
+    const options = { title: words["replay-title"], text: words["replay-text"], confirm: words["save-and-replay"] };
+    if ((await act({ ...options, reason: "none", send: () => ({}) })) === null) return null;
     const saved = await save();
     if (saved) showNote(fill(words.saved, { version: saved.version }));
     return saved?.version ?? null;

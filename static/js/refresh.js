@@ -1,8 +1,8 @@
 // Server-rendered pages reload their parts when their topic reports a change.
 //
-// Elements with `data-part` are exchanged one by one, and only if they differ; the focus stays where it was. Lists, whose
-// rows would move away under the hand (`data-hold`), wait while the pointer or the focus is on them, behind a button that
-// counts what came and shows it at once. At most one request every two seconds, none while the page is hidden.
+// Elements with `data-part` are replaced one by one if they differ; the focus is preserved. Lists (`data-hold`) are not
+// replaced while the pointer or the focus is on them, so that rows do not move; a button shows the number of changes and
+// applies them. At most one request every two seconds, none while the page is hidden.
 import { counted, drawBars, element, fill, updateTimes } from "./draw.js";
 import { liveOfPage, showStatus } from "./live.js";
 import { showNote } from "./notes.js";
@@ -18,7 +18,7 @@ let timer = null;
 let request = null;
 
 async function refresh() {
-  // One request at a time: of two, the earlier page could arrive last and stay in view.
+  // One request at a time: the response of an earlier request could arrive last.
   await request?.catch(() => {});
   timer = null;
   if (over) return;
@@ -35,10 +35,10 @@ async function refresh() {
 async function reload() {
   const options = { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(ANSWER_SECONDS * 1000) };
   const answer = await fetch(location.href, options).catch(() => null);
-  // Another page than was asked for is that of the login: what is in view stays, and is not asked for any more.
+  // A redirect leads to the sign-in page: keep the current content and stop refreshing.
   if (answer?.redirected && new URL(answer.url).pathname !== location.pathname) signedOut();
   else if (answer?.ok) exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
-  // Out of reach, or failing: what changed is not seen yet. An answer that it is gone or not allowed stays as it is.
+  // After a network or server error, retry. After 4xx, the content stays as it is.
   else if (!answer || answer.status >= 500) timer ??= setTimeout(refresh, AGAIN_SECONDS * 1000);
 }
 
@@ -60,7 +60,7 @@ function placeOf(focused) {
   return null;
 }
 
-// A new part is inserted after the part that it follows, or first in its parent; a part that is gone is removed.
+// A new part is inserted after its predecessor, or first in its parent; a removed part is deleted.
 function comeAndGo(fresh) {
   for (const part of document.querySelectorAll("[data-part]")) if (!fresh.getElementById(part.id)) part.remove();
   for (const part of fresh.querySelectorAll("[data-part]")) {
@@ -80,14 +80,14 @@ function comeAndGo(fresh) {
   }
 }
 
-function exchange(fresh, wanted = false) {
+function exchange(fresh, forced = false) {
   comeAndGo(fresh);
-  const before = seen; // of the parts in view: one that is exchanged first must not hide what the next one missed
+  const before = seen; // before any replacement: a part replaced first must not affect the decision for the next one
   const focused = placeOf(document.activeElement);
   for (const part of document.querySelectorAll("[data-part]")) {
     const next = fresh.getElementById(part.id);
     if (!next || sent.get(part.id) === next.outerHTML) continue;
-    if (!wanted && part.matches("[data-hold]:is(:hover, :focus-within)")) {
+    if (!forced && part.matches("[data-hold]:is(:hover, :focus-within)")) {
       hold(part, fresh, before);
       continue;
     }
@@ -107,7 +107,7 @@ function exchange(fresh, wanted = false) {
   }
 }
 
-// The button for held updates, the latest page of the server, and the shown revision.
+// { button, fresh, seen }: the button for held updates, the latest page of the server, and the shown revision.
 let held = null;
 const LEAVES = ["pointerleave", "focusout"];
 
@@ -117,7 +117,7 @@ function hold(part, fresh, before) {
     button.addEventListener("click", () => letGo(true));
     document.body.append(button);
     held = { button, seen: before };
-    // The button may cover the list: on the way to it the pointer and the focus leave the list.
+    // The button may cover the list: the pointer and the focus leave the list on the way to it.
     const both = [part, button];
     const later = () =>
       setTimeout(() => {
@@ -128,21 +128,21 @@ function hold(part, fresh, before) {
     for (const one of both) for (const kind of LEAVES) one.addEventListener(kind, later);
   }
   held.fresh = fresh;
-  // A part may change without a revision, such as the state of a worker: then there is no number to show.
+  // Parts may change without a new revision, such as the state of a worker; then there is no number to show.
   const updates = shown - held.seen;
   held.button.textContent = updates ? fill(page.dataset.held, { n: counted(updates) }) : page.dataset.heldUncounted;
 }
 
-// Shows what waits; leaving the list asks once more, the button shows what it counted.
-function letGo(wanted) {
+// Ends the hold: the button applies the held updates, leaving the list requests the latest page.
+function letGo(forced) {
   const { button, fresh } = held;
   held = null;
   button.remove();
-  if (wanted) exchange(fresh, true);
+  if (forced) exchange(fresh, true);
   else changed();
 }
 
-// What the server sent last, part by part, before times and bars were drawn into it.
+// The last HTML of each part as sent by the server, before scripts changed times and bars.
 const sent = new Map();
 
 function changed() {
@@ -154,7 +154,7 @@ if (page.dataset.every) setInterval(changed, Number(page.dataset.every) * 1000);
 
 const live = liveOfPage();
 showStatus(live, document.getElementById("live"));
-// Of the topic only the number counts here: what changed is asked of the server as a page.
+// Only the revision of the topic is used; the changes are requested as a page.
 const known = { revision: shown, document: {} };
 live.subscribe(
   page.dataset.topic,

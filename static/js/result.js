@@ -1,6 +1,5 @@
-// The answer of a what-if as panels: the verdict, who goes where, who does not and why, and the best nodes.
+// The answer of a what-if as panels: the verdict, placements, rejections with reasons, and the best nodes.
 import { bar, clock, counted, element, fill, keeping, stateChip } from "./draw.js";
-import { localized } from "./messages.js";
 
 const MOST_PLACEMENTS = 12;
 const MOST_NODES = 10;
@@ -28,7 +27,7 @@ function table(heads, rows, kind = null) {
 }
 const right = (title) => ({ title, number: true });
 
-// Addresses of a node's tabs with what a placement would take drawn in as a ghost; null for a node that is only supposed.
+// URLs of the node tabs that show the placement as a ghost; null for a hypothetical node.
 function ghostsOf({ node, zones, gpus }, known) {
   if (known && !known.has(node)) return null;
   const cpus = zones.map((zone) => zone.cpus).filter(Boolean).join(",");
@@ -41,8 +40,8 @@ function ghostsOf({ node, zones, gpus }, known) {
   return { numa: address("numa"), gpu: address("gpu") };
 }
 
-// `attempt(fit)` returns what asks with a change applied, or null where the question does not say it plainly; `known`
-// are the nodes that there are, `offer` a button below the verdict.
+// `attempt(fit)`: returns a function that asks again with the change, or null if the question cannot express it. `known`:
+// names of existing nodes. `offer`: a button below the verdict.
 export function drawAnswer(container, words, answer, nodes, { margin = null, attempt = () => null, known = null, offer = null, scoring = {} } = {}) {
   const placed = answer.placements.length ? [placements(words, answer.placements, known)] : [];
   if (margin) placed.push(margins(words, margin));
@@ -58,24 +57,24 @@ export function drawAnswer(container, words, answer, nodes, { margin = null, att
   );
 }
 
-// A refused question: its code, what to do, and the request id to quote; null when no answer came at all.
+// A rejected question: code, hint and request id; `problem` is null if there was no response.
 export function drawProblem(container, words, problem) {
   const said = problem
     ? [
-        element("p", { class: "strong" }, [problem.place, localized(problem.detail)].filter(Boolean).join(": ")),
-        problem.hint ? element("p", {}, localized(problem.hint)) : null,
+        element("p", { class: "strong" }, [problem.place, problem.detail].filter(Boolean).join(": ")),
+        problem.hint ? element("p", {}, problem.hint) : null,
         element("p", { class: "small muted" }, fill(words["code-of"], { code: problem.code, id: problem.requestId ?? "–" })),
       ]
     : [element("p", {}, words.unreachable)];
   container.replaceChildren(element("section", { class: "note bad stack", role: "alert" }, ...said.filter(Boolean)));
 }
 
-// What the node grid shows of an answer: chosen nodes as ghosts, refused ones faint.
+// Marks of the node grid for an answer: chosen nodes as ghosts, rejected nodes faded.
 export function marksOf(words, answer, nodes) {
   const marks = new Map();
   for (const node of nodes) {
     if (!node.feasible) {
-      marks.set(node.name, { kind: "out", words: fill(words.refused, { reason: localized(node.refused?.message) ?? "–" }) });
+      marks.set(node.name, { kind: "out", words: fill(words.refused, { reason: node.refused?.message ?? "–" }) });
     }
   }
   const chosen = new Map();
@@ -84,7 +83,7 @@ export function marksOf(words, answer, nodes) {
   return marks;
 }
 
-// What a decision could have been: the smallest changes of a refused request, or what would change the winner.
+// Alternatives of a decision: the smallest changes that make a rejected request fit, or that change the winner.
 export function drawFurther(container, words, decision) {
   const fits = decision.nearestFit?.length ? [panel(words["nearest-fit"], nearest(words, decision.nearestFit))] : [];
   const use = decision.expectedUse ? [panel(words["expected-use"], element("p", {}, expected(decision.expectedUse)))] : [];
@@ -100,7 +99,7 @@ function nearest(words, fits, attempt = () => null) {
     const button = ask && element("button", { type: "button" }, words.try);
     button?.addEventListener("click", ask);
     return [
-      element("b", {}, localized(fit.change)),
+      element("b", {}, fit.change),
       more > 0 ? [...nodes, ` ${fill(words.more, { count: more })}`] : nodes,
       element("span", { class: "mono small muted" }, fields),
       button ?? "",
@@ -123,11 +122,11 @@ function margins(words, { node, runnerUp, margin, points }) {
   return panel(words.margins, element("p", {}, won), detail);
 }
 
-// What the manifest probably misspells.
+// Probable misspellings in the manifest.
 function warnings(words, answer) {
   if (!answer.warnings?.length) return [];
   const lines = answer.warnings.map(({ place, message, hint }) =>
-    element("li", {}, element("span", { class: "mono" }, place.replace("manifest#1 ", "")), `: ${localized(message)}`, hint ? `. ${localized(hint)}` : ""));
+    element("li", {}, element("span", { class: "mono" }, place.replace("manifest#1 ", "")), `: ${message}`, hint ? `. ${hint}` : ""));
   return [element("section", { class: "note wait stack" }, element("h2", {}, words.warnings), element("ul", {}, ...lines))];
 }
 
@@ -143,7 +142,7 @@ function verdict(words, answer, offer) {
       "div",
       { class: "verdict-line" },
       stateChip(answer.verdict, words[answer.verdict]),
-      element("p", { id: "sentence" }, localized(answer.summary)),
+      element("p", { id: "sentence" }, answer.summary),
     ),
     element(
       "p",
@@ -164,7 +163,7 @@ function placements(words, placed, known) {
     return [
       item.pod,
       known && !known.has(item.node) ? `${item.node} (${words.supposed})` : nodeLink(item.node),
-      item.isa.mode === "any" ? "–" : instructions(item.isa),
+      item.isa.mode === "any" ? "–" : instructions(words, item.isa),
       linked(cards(words, item.gpus), "gpu"),
       linked(item.zones.map((zone) => (zone.cpus ? `${zone.name} [${zone.cpus}]` : zone.name)).join(", "), "numa"),
       item.expectedUse ? expected(item.expectedUse) : "–",
@@ -174,7 +173,7 @@ function placements(words, placed, known) {
   const heads = [words.pod, words.node, words.mode, words.cards, words.zones, words["expected-use"], right(words.score)];
   const filled = heads.map((_, at) => rows.some((row) => row[at] !== "–"));
   const more = placed.length - rows.length;
-  const warned = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.isa.warnings ?? []).map((said) => `${item.pod}: ${localized(said)}`));
+  const warned = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.isa.warnings ?? []).map((said) => `${item.pod}: ${said}`));
   const paired = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.pairings ?? []).map((said) => `${item.pod}: ${said}`));
   return panel(
     `${words["placed-on"]} ${placed.length}`,
@@ -189,17 +188,17 @@ function placements(words, placed, known) {
 const expected = ({ amounts, basis }) =>
   `${Object.entries(amounts).map((pair) => pair.join(" ")).join(", ")} · ${basis}`;
 
-const instructions = ({ mode, required, offered }) =>
-  element("span", { title: offered }, `${localized(mode)} `, element("span", { class: "mono" }, required));
+const instructions = (words, { mode, required, offered }) =>
+  element("span", { title: offered }, `${words[`isa-${mode}`] ?? mode} `, element("span", { class: "mono" }, required));
 
-// "#0, #1 · 32,510 MiB each": cards of one pod are charged alike.
+// "#0, #1 · 32,510 MiB each": all GPUs of a pod have the same allocation.
 function cards(words, held) {
   const names = held.map((card) => fill(card.milli < 1000 ? words["milli-of"] : words["card-of"], card)).join(", ");
   const memory = held[0]?.memoryMiB;
   return memory ? `${names} · ${fill(words["mib-each"], { memory: counted(memory) })}` : names;
 }
 
-// A message often names what is missing already.
+// Messages often contain the missing amount already.
 function missing(words, reason) {
   const names = (reason.missing ?? []).filter((name) => !reason.message.includes(name));
   return names.length ? element("span", { class: "mono" }, ` ${words.missing}: ${names.join(", ")}`) : "";
@@ -220,7 +219,7 @@ function refusals(words, answer, attempt) {
       reason.nodes ? bar("", reason.nodes / most) : "",
       [
         reason.field ? `${reason.field}: ` : "",
-        localized(reason.message),
+        reason.message,
         missing(words, reason),
       ],
       reason.plugin,
@@ -244,7 +243,7 @@ function refusals(words, answer, attempt) {
   });
 }
 
-// How many nodes each rule left, in the order of the rules; fields that are zero are left out.
+// Number of nodes that passed each plugin, in the order of the plugins; fields that are zero are omitted.
 function funnel(words, pod) {
   const before = pod.reasons[0]?.before;
   if (!before) return null;
@@ -258,7 +257,7 @@ const eviction = (words, { priority, pdb }) =>
   fill(words[pdb ? "evicted-against" : "evicted-at"], { priority, budget: pdb });
 
 const displacement = (words) => ({ pod, from, to, verdict, message }) => [
-  pod, from, to ?? words.nowhere, [stateChip(verdict, words[verdict]), message ? ` ${localized(message)}` : ""],
+  pod, from, to ?? words.nowhere, [stateChip(verdict, words[verdict]), message ? ` ${message}` : ""],
 ];
 
 function moves(words, answer) {
@@ -269,7 +268,7 @@ function moves(words, answer) {
   return rows.length ? [panel(words.displaced, table([words.pod, words.node, "→", ""], rows))] : [];
 }
 
-// The plugins that score under the policy that answered, with their weights; none where it is another version by now.
+// The scoring plugins of the policy of the answer with their weights; empty if the policy has another version now.
 const weightsOf = ({ name, version }, scoring) => (scoring[name]?.version === version ? scoring[name].weights : []);
 
 function bestNodes(words, nodes, pods, weights, most = MOST_NODES) {
@@ -303,7 +302,7 @@ function bestNodes(words, nodes, pods, weights, most = MOST_NODES) {
       without.length ? ` ${fill(words["score-without"], { plugins: without.join(", ") })}` : null,
     ),
   );
-  // Many plugins are many columns: the table gets the whole width then.
+  // With many plugins, and so many columns, the table gets the full width.
   made.classList.toggle("whole", plugins.length > MOST_SIDE_BY_SIDE);
   return made;
 }

@@ -1,4 +1,4 @@
-// The box that `/` opens: asks while one types, arrow keys choose, Enter opens; without a choice the page of results.
+// The search box (`/`): searches while the user types. Arrow keys select, Enter opens the selection or the results page.
 import { element } from "./draw.js";
 
 const PAUSE_MILLISECONDS = 120;
@@ -6,7 +6,7 @@ const dialog = document.getElementById("search");
 const form = dialog.querySelector("form");
 const box = document.getElementById("search-for");
 const list = document.getElementById("search-found");
-const said = document.getElementById("search-said");
+const status = document.getElementById("search-said");
 let active = -1;
 let timer = null;
 let asking = null;
@@ -16,16 +16,16 @@ const options = () => [...list.querySelectorAll("[role=option]")];
 async function ask() {
   asking?.abort();
   asking = new AbortController();
-  const wanted = new URLSearchParams(new FormData(form));
-  wanted.set("format", "json");
+  const query = new URLSearchParams(new FormData(form));
+  query.set("format", "json");
   try {
-    const answer = await fetch(`${form.action}?${wanted}`, { headers: { Accept: "application/json" }, signal: asking.signal });
+    const answer = await fetch(`${form.action}?${query}`, { headers: { Accept: "application/json" }, signal: asking.signal });
     if (!answer.ok) throw new Error(answer.statusText);
     show((await answer.json()).groups);
   } catch (error) {
     if (error.name === "AbortError") return;
     show([]);
-    said.textContent = said.dataset.failed;
+    status.textContent = status.dataset.failed;
   }
 }
 
@@ -42,7 +42,7 @@ function show(groups) {
       return option;
     }))));
   box.setAttribute("aria-expanded", String(number > 0));
-  said.textContent = number || !box.value.trim() ? "" : said.dataset.none;
+  status.textContent = number || !box.value.trim() ? "" : status.dataset.none;
 }
 
 function move(step) {

@@ -1,6 +1,6 @@
 // A short tour of the console, from page to page; once closed, it stays closed until the menu reopens it.
 //
-// The browser stores its position: a step's number, or "closed". It begins by itself on a demo cluster only.
+// Local storage keeps the step number or "closed". The tour starts automatically only on a demo cluster.
 
 import { closeMenus } from "./page.js";
 
@@ -12,10 +12,10 @@ const back = document.getElementById("tour-back");
 const next = document.getElementById("tour-next");
 
 function address(step) {
-  const wanted = new URLSearchParams(step.dataset.query ?? "");
-  const kept = new URLSearchParams(document.getElementById("content").dataset.keep ?? "");
-  for (const [name, value] of kept) wanted.set(name, value);
-  return wanted.size ? `${step.dataset.page}?${wanted}` : step.dataset.page;
+  const query = new URLSearchParams(step.dataset.query ?? "");
+  const keep = new URLSearchParams(document.getElementById("content").dataset.keep ?? "");
+  for (const [name, value] of keep) query.set(name, value);
+  return query.size ? `${step.dataset.page}?${query}` : step.dataset.page;
 }
 
 function close() {
@@ -62,13 +62,13 @@ tour.addEventListener("keydown", (event) => {
 });
 for (const starter of document.querySelectorAll("[data-starts-tour]")) {
   starter.addEventListener("click", () => {
-    closeMenus(); // the one it was started from
+    closeMenus(); // the element that started the tour
     go(0);
     if (!tour.hidden) next.focus();
   });
 }
 
-const kept = localStorage.getItem("tour");
-const number = kept === null && tour.dataset.starts === "yes" ? 0 : Number.parseInt(kept, 10);
-// The tour does not follow other navigation; it waits on its page.
+const stored = localStorage.getItem("tour");
+const number = stored === null && tour.dataset.starts === "yes" ? 0 : Number.parseInt(stored, 10);
+// The tour does not follow other navigation; it continues on its page.
 if (steps[number]?.dataset.page === location.pathname) show(number);

@@ -1,4 +1,4 @@
-// The what-if page: the question as fields or YAML, kept in the address, asked 300 ms after the last change.
+// The what-if page: the question as fields or YAML, stored in the URL and sent 300 ms after the last change.
 import { readNeeds } from "./binary-need.js";
 import { offerCommonWorkloads } from "./common-workloads.js";
 import { drawComparison } from "./compare.js";
@@ -17,7 +17,7 @@ const LONGEST_ADDRESS = 6000;
 const LARGEST_MANIFEST = 32 << 20;
 const words = readWords();
 const nodes = readWords("nodes");
-const scoring = readWords("scoring"); // which plugins of each policy score, and with which weights
+const scoring = readWords("scoring"); // scoring plugins of each policy with their weights
 const form = document.getElementById("question");
 const yaml = document.getElementById("yaml");
 const nodesYaml = document.getElementById("nodes-yaml");
@@ -37,9 +37,9 @@ const grid = new NodeGrid(document.getElementById("grid"), words, {
 let mode = "form";
 let drain = [];
 let copies = {};
-let pinned = null; // a second question, as the query and hash of its address
+let pinned = null; // URL query and fragment of the pinned question, or null
 let timer = null;
-let asked = null;
+let controller = null;
 let matrixNodes = [];
 
 const field = (name) => form.elements[name];
@@ -69,7 +69,7 @@ function put(one) {
   }
 }
 
-// -- the address ------------------------------------------------------------------------------------------------------
+// -- URL --------------------------------------------------------------------------------------------------------------
 
 function writeAddress(one) {
   const address = new URL(location.href);
@@ -97,7 +97,7 @@ function showMode(chosen) {
   for (const part of form.querySelectorAll("[data-mode]")) part.hidden = part.dataset.mode !== mode;
 }
 
-// -- asking -----------------------------------------------------------------------------------------------------------
+// -- requests ---------------------------------------------------------------------------------------------------------
 
 function changed() {
   clearTimeout(timer);
@@ -108,7 +108,7 @@ async function ask() {
   clearTimeout(timer);
   const mine = question();
   writeAddress(mine);
-  asked?.abort();
+  controller?.abort();
   document.getElementById("examples").hidden = !mine.isEmpty;
   result.hidden = mine.isEmpty;
   if (mine.isEmpty) jump.hidden = true;
@@ -118,11 +118,11 @@ async function ask() {
     return;
   }
   const control = new AbortController();
-  asked = control;
+  controller = control;
   answer.setAttribute("aria-busy", "true");
   const other = comparedWith(mine);
   try {
-    // Every node for every one of many alike pods would be a large answer; the first pod's table says what matters.
+    // All nodes for each of many identical pods would be a large answer; request the table of the first pod only.
     const [whole, first, second] = await Promise.all([
       post(mine.body(cluster, { explain: mine.hasPods && !mine.several }), control.signal),
       mine.several ? post(mine.body(cluster, { explain: true, first: true }), control.signal) : null,
@@ -134,10 +134,10 @@ async function ask() {
     if (error.name === "AbortError") return;
     drawProblem(result, words, null);
   }
-  if (asked === control) answer.setAttribute("aria-busy", "false");
+  if (controller === control) answer.setAttribute("aria-busy", "false");
 }
 
-// The input to compare with: the pinned one, else this one with another policy.
+// The question to compare with: the pinned one, else the current one with the second policy.
 function comparedWith(mine) {
   if (pinned) {
     const [search, hash = ""] = pinned.split("#");
@@ -161,10 +161,10 @@ async function post(body, signal) {
 
 // If the form is above the result, the verdict stays visible and links to it.
 function showVerdict(whole) {
-  const said = whole.ok
+  const parts = whole.ok
     ? [stateChip(whole.document.verdict, words[whole.document.verdict]), words["to-answer"]]
     : [stateChip("misconfigured", whole.document.code), words["to-answer"]];
-  jump.replaceChildren(...said);
+  jump.replaceChildren(...parts);
   jump.hidden = false;
 }
 
@@ -208,14 +208,14 @@ function compare(mine, whole, other, second) {
   drawComparison(comparison, words, sides, pinned ? () => exchange(mine, other) : null);
 }
 
-// The kept question comes back into the form, and this one is kept.
+// Swaps the pinned question and the form.
 function exchange(mine, other) {
   pin(mine);
   put(other);
   ask();
 }
 
-// The form's field for a field of the request; a change of other fields is only shown.
+// The form field of a request field; changes of other fields are only shown.
 const INPUTS = {
   "resources.requests.cpu": "cpu",
   "resources.requests.memory": "memory",
@@ -261,7 +261,7 @@ function inForm({ field: name, from, to }) {
   return null;
 }
 
-// -- nodes less and more ----------------------------------------------------------------------------------------------
+// -- changes of nodes -------------------------------------------------------------------------------------------------
 
 function showNodes() {
   const chip = (text, drop) => {
@@ -312,7 +312,7 @@ document.getElementById("fleet-part").addEventListener("toggle", () => {
   if (!list.children.length) list.append(...Object.keys(nodes).sort().map((value) => element("option", { value })));
 });
 
-// -- the comparison ---------------------------------------------------------------------------------------------------
+// -- comparison -------------------------------------------------------------------------------------------------------
 
 function pin(one) {
   const { query, hash } = one.write(LONGEST_ADDRESS);
@@ -334,7 +334,7 @@ document.getElementById("unpin").addEventListener("click", (event) => {
   ask();
 });
 
-// -- files, common workloads, copies -----------------------------------------------------------------------------------
+// -- files, common workloads, copying ---------------------------------------------------------------------------------
 
 readNeeds({
   input: document.getElementById("binary"), said: binarySaid, isa: field("isa"), token: field("csrfmiddlewaretoken"), words,
@@ -348,7 +348,7 @@ offerCommonWorkloads(document.getElementById("shapes"), {
   },
 });
 copyBy(form.querySelectorAll("[data-copies]"), {
-  shown: copyText, said: copied, words,
+  shown: copyText, status: copied, words,
   texts: {
     curl: () => curlOf(question().body(cluster, { explain: true })),
     cli: () => commandOf(question().manifestText, question().body(cluster)),
@@ -369,7 +369,7 @@ document.getElementById("manifest").addEventListener("change", async (event) => 
   ask();
 });
 
-// -- wiring -----------------------------------------------------------------------------------------------------------
+// -- events -----------------------------------------------------------------------------------------------------------
 
 form.addEventListener("submit", (event) => event.preventDefault());
 form.addEventListener("input", (event) => {
@@ -392,7 +392,7 @@ form.addEventListener("reset", () => {
 });
 document.getElementById("mode").addEventListener("click", (event) => {
   if (!event.target.value) return;
-  // Going over to YAML takes the form's question along.
+  // Switching to YAML converts the form to a manifest.
   const mine = question();
   if (event.target.value === "yaml" && !yaml.value && mine.hasPods) yaml.value = mine.manifestText;
   showMode(event.target.value);
@@ -408,14 +408,14 @@ for (const button of document.querySelectorAll("[data-example]")) {
   });
 }
 document.getElementById("matrix-part").addEventListener("toggle", drawEveryNode);
-// The address keeps the question behind its #, so the way to the answer must not change it.
+// The fragment contains the question, so a link to the answer must not change it.
 jump.addEventListener("click", (event) => {
   event.preventDefault();
   answer.scrollIntoView();
   answer.focus({ preventScroll: true });
 });
 
-// Another cluster is asked the same question, but for what was said of nodes by their names.
+// The question is kept for another cluster, except changes of nodes by name.
 document.querySelector("select[name=cluster]")?.form.addEventListener("submit", (event) => {
   event.preventDefault();
   writeAddress(question());

@@ -1,27 +1,26 @@
-// The why page: what would place a waiting pod now, which nodes fell at which rule, and the documents behind the page.
+// The why page: changes that would place a pending pod, the rejecting plugin of each node, and the raw documents.
 import { clock, element, fill, keeping, words as readWords } from "./draw.js";
 import { whatIfAddress, yamlText } from "./manifest.js";
 import { NodeMatrix } from "./matrix.js";
 import { drawFurther } from "./result.js";
-import { localized } from "./messages.js";
 
 const words = readWords();
 const page = document.getElementById("why");
 const { pod, cluster } = page.dataset;
 let found = null; // the document of the page
 let matrix = null; // the nodes, once requested
-let asked = 0;
+let requestNumber = 0;
 let verdict = document.getElementById("verdict");
 
 const nodeLink = (name) => element("a", { class: "nowrap", href: keeping(`/nodes/${encodeURIComponent(name)}/`) }, name);
 
-// -- what would place it now ------------------------------------------------------------------------------------------
+// -- outlook ----------------------------------------------------------------------------------------------------------
 
 async function load() {
-  const mine = ++asked;
+  const number = ++requestNumber;
   const next = document.getElementById("next");
   const answer = await fetch(`/api/v1/pods/${pod}/why/${next ? "?outlook=true" : ""}`).catch(() => null);
-  if (mine !== asked) return;
+  if (number !== requestNumber) return;
   const document_ = answer ? await answer.json().catch(() => null) : null;
   if (answer?.ok && document_) {
     found = document_;
@@ -32,7 +31,7 @@ async function load() {
   next.setAttribute("aria-busy", "false");
   const [head] = next.children;
   if (!answer?.ok || !document_) {
-    const said = document_ ? `${localized(document_.detail)} (${document_.code}, ${document_.requestId ?? "–"})` : words.unreachable;
+    const said = document_ ? `${document_.detail} (${document_.code}, ${document_.requestId ?? "–"})` : words.unreachable;
     next.replaceChildren(head, element("p", { class: "note bad" }, said));
     return;
   }
@@ -44,17 +43,17 @@ function outlook({ outlook: now, pod: name, manifest }) {
   const again = ask(manifest, words["ask-again"]);
   const time = clock(now.evaluatedAt);
   const banner = element("p", { class: "small muted" }, fill(words.banner, { time }), " ", fill(words["by-policy"], { name: now.policy }));
-  if (now.verdict === "placed") return [element("p", {}, localized(now.summary)), banner, again];
+  if (now.verdict === "placed") return [element("p", {}, now.summary), banner, again];
   const steps = now.nextSteps.map(({ fit, manifest: changed }) => {
     const count = fit.count || fit.nodes.length;
     const nodes = fill(words[count === 1 ? "would-do-one" : "would-do"], { count, node: fit.nodes[0] ?? "–" });
     const address = whatIfAddress(changed, cluster);
     const tried = address ? ` · ${words["try-it"]} →` : "";
-    const inside = [element("b", {}, localized(fit.change)), element("small", {}, nodes + tried)];
+    const inside = [element("b", {}, fit.change), element("small", {}, nodes + tried)];
     return element("li", {}, address ? element("a", { class: "button", href: address }, ...inside) : element("div", { class: "button" }, ...inside));
   });
   return [
-    now.summary === found.summary ? null : element("p", {}, localized(now.summary)),
+    now.summary === found.summary ? null : element("p", {}, now.summary),
     steps.length ? element("ul", { class: "next-steps" }, ...steps) : element("p", { class: "muted" }, fill(words["no-step"], { pod: name })),
     blockers(now.blockers),
     element("div", { class: "row" }, again),
@@ -92,7 +91,7 @@ function blockers(nodes) {
 
 // -- nodes ------------------------------------------------------------------------------------------------------------
 
-// The matrix that was decided on; where that state is gone, as it would be now for a pod that waits.
+// The node table of the decision; if its state was deleted, the current one of a pending pod.
 async function nodesOf() {
   const said = document.getElementById("matrix-said");
   said.textContent = words["working-out"];
@@ -103,7 +102,7 @@ async function nodesOf() {
     return document_.nodes;
   }
   if (!found?.outlook) {
-    said.textContent = `${localized(document_.detail)} (${document_.code})`;
+    said.textContent = `${document_.detail} (${document_.code})`;
     return null;
   }
   const answer = await fetch("/api/v1/what-if/", {
@@ -115,7 +114,7 @@ async function nodesOf() {
     body: JSON.stringify({ manifest: found.manifest, cluster, explain: true, noPreempt: true }),
   });
   const now = await answer.json();
-  said.textContent = answer.ok ? words["as-now"] : `${localized(now.detail)} (${now.code})`;
+  said.textContent = answer.ok ? words["as-now"] : `${now.detail} (${now.code})`;
   return answer.ok ? now.nodes : null;
 }
 
@@ -147,7 +146,7 @@ function drawRaw() {
   }
 }
 
-// -- wiring -----------------------------------------------------------------------------------------------------------
+// -- events -----------------------------------------------------------------------------------------------------------
 
 const further = page.querySelector("[data-further]");
 if (further) {
@@ -156,13 +155,13 @@ if (further) {
     .then((decision) => drawFurther(further, words, decision))
     .catch(() => {});
 }
-// What the page follows exchanges the verdict when it changed: then all else is asked again.
+// A live update replaces the verdict; then request everything else again.
 new MutationObserver(() => {
   const now = document.getElementById("verdict");
   if (now === verdict) return;
   const [before, after] = [verdict, now].map((one) => one.dataset.decision);
   verdict = now;
-  // Of its first decision the page has no nodes yet; of another one those that are shown are of the one before.
+  // The first decision needs a reload with its node table. After further decisions the shown table is outdated.
   if (!before && after) return location.reload();
   if (before !== after) {
     document.getElementById("matrix").replaceChildren();

@@ -1,4 +1,4 @@
-"""What shrinks or grows is in quarantine until an operator says what is so; nothing that is held goes meanwhile."""
+"""Facts that shrink or grow are quarantined until an operator decides; reserved devices stay until then."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ZONES = (MachineZone(0, "0-3", 16384), MachineZone(1, "4-7", 16384))
 REPORT = AgentReport("n2", MachineIsa("x86", "x86-64-v3"), ZONES, (), CARDS)
 
 
-class Node2:
-    """The agent of n2 and what came of its words."""
+class AgentOfNode2:
+    """The agent of n2 and the results of its reports."""
 
     def __init__(self, cluster: Cluster, operator: Api) -> None:
         self.cluster, self.operator, self.sequence = cluster, operator, 0
@@ -57,18 +57,18 @@ class Node2:
 
 
 @pytest.fixture
-def node(cluster: Cluster, operator: Api, settings: Any) -> Node2:
+def node(cluster: Cluster, operator: Api, settings: Any) -> AgentOfNode2:
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
-    found = Node2(cluster, operator)
+    found = AgentOfNode2(cluster, operator)
     found.says()
     return found
 
 
-def test_missing_gpu_stays_with_its_holder(node: Node2) -> None:
+def test_missing_gpu_stays_with_its_holder(node: AgentOfNode2) -> None:
     workload = submitted(node.cluster, a_pod("p").gpu(1))
     recorded(node.cluster, placing(node.cluster, "n2", CardGrant(0, 1000, 40960, "GPU-0")))
     pod = workload.pods.get()
-    node.says(gpus=(msgspec.structs.replace(CARDS[1], index=0),))  # the driver counts the rest anew
+    node.says(gpus=(msgspec.structs.replace(CARDS[1], index=0),))  # the driver renumbers the remaining GPU
     assert node.cards == [(0, "GPU-0", False), (1, "GPU-1", True)]
     assert node.quarantined() == [("gpu", "GPU-0", "shrunk")]
     assert Reservation.objects.filter(pod=pod, active=True).exists()
@@ -79,23 +79,23 @@ def test_missing_gpu_stays_with_its_holder(node: Node2) -> None:
     assert (node.cards, node.quarantined()) == ([(0, "GPU-0", True), (1, "GPU-1", True)], [])
 
 
-def test_approved_loss_is_permanent(node: Node2) -> None:
+def test_approved_loss_is_permanent(node: AgentOfNode2) -> None:
     node.says(gpus=CARDS[:1])
     shown = node.act("approve")
     assert (node.cards, shown["quarantined"]) == ([(0, "GPU-0", True)], [])
     assert AuditEntry.objects.filter(action="node.approve", reason="looked at it").exists()
     node.says()
-    assert node.quarantined() == [("gpu", "GPU-1", "grown")]  # back again, it is new
+    assert node.quarantined() == [("gpu", "GPU-1", "grown")]  # it is new when it returns
 
 
-def test_a_loss_that_is_rejected_counts_on(node: Node2) -> None:
+def test_rejected_loss_keeps_the_fact(node: AgentOfNode2) -> None:
     node.says(gpus=CARDS[:1])
     node.act("reject")
     assert node.cards == [(0, "GPU-0", True), (1, "GPU-1", True)]
     assert NodeFacts.objects.get().quarantined[0].state == "rejected"
 
 
-def test_a_card_that_joins_waits_for_approval(node: Node2) -> None:
+def test_new_gpu_waits_for_approval(node: AgentOfNode2) -> None:
     new = msgspec.structs.replace(CARDS[0], index=2, uuid="GPU-2")
     node.says(gpus=(*CARDS, new))
     assert len(node.cards) == 2
@@ -105,7 +105,7 @@ def test_a_card_that_joins_waits_for_approval(node: Node2) -> None:
     assert node.quarantined() == []
 
 
-def test_a_card_that_becomes_another_waits_for_approval(node: Node2) -> None:
+def test_changed_gpu_waits_for_approval(node: AgentOfNode2) -> None:
     changed = (msgspec.structs.replace(CARDS[0], model="H100-SXM5-80GB", memory_mib=8_000_000), CARDS[1])
     node.says(gpus=changed)
     assert node.offers == [("A100-SXM4-40GB", 40960), ("A100-SXM4-40GB", 40960)]
@@ -116,7 +116,7 @@ def test_a_card_that_becomes_another_waits_for_approval(node: Node2) -> None:
     assert node.quarantined() == []
 
 
-def test_facts_quarantined_together_are_one_audit_entry(node: Node2) -> None:
+def test_facts_quarantined_together_are_one_audit_entry(node: AgentOfNode2) -> None:
     def entries() -> list[dict[str, Any]]:
         return list(
             AuditEntry.objects.filter(action="node.quarantine").order_by("pk").values_list("details", flat=True)
@@ -125,17 +125,17 @@ def test_facts_quarantined_together_are_one_audit_entry(node: Node2) -> None:
     new = [msgspec.structs.replace(CARDS[0], index=i, uuid=f"NEW-{i:03}") for i in range(2, 32)]
     node.says(gpus=(*CARDS, *reversed(new)))
     (details,) = entries()
-    # 30 cards are new: all are counted, and the first 20 by name are told.
+    # 30 GPUs are new: the entry counts all and names the first 20.
     assert details["count"] == 30
     assert [one["item"] for one in details["facts"]] == [f"NEW-{i:03}" for i in range(2, 22)]
     node.says(gpus=(*CARDS, *new), memory_mib=1024)
-    assert len(entries()) == 1  # what stands is not written down anew
+    assert len(entries()) == 1  # known quarantines are not recorded again
     node.says(gpus=(CARDS[0], *new))
     lost = {"fact": "gpu", "item": "GPU-1", "change": "shrunk", "known": "GPU-1 A100-SXM4-40GB", "told": "missing"}
     assert entries()[1:] == [{"count": 1, "facts": [lost]}]
 
 
-def test_cpus_that_are_missing_are_lost_not_freed(node: Node2) -> None:
+def test_missing_cpus_are_not_freed(node: AgentOfNode2) -> None:
     node.says(zones=(ZONES[0], MachineZone(1, "4-5", 16384)))
     numa = Node.objects.get(name="n2").report.numa
     assert numa is not None
@@ -147,16 +147,16 @@ def test_cpus_that_are_missing_are_lost_not_freed(node: Node2) -> None:
     assert numa.lost_cpus is None
 
 
-def test_tenfold_capacity_is_not_accepted(node: Node2) -> None:
+def test_tenfold_capacity_is_not_accepted(node: AgentOfNode2) -> None:
     node.says(zones=(MachineZone(0, "0-39", 163840), MachineZone(1, "40-79", 163840)))
     numa = Node.objects.get(name="n2").report.numa
     assert numa is not None
-    # 80 CPUs are told and 8 known: of what was known what is still told counts, and its memory.
+    # 80 CPUs are reported and 8 known: the known CPUs that are still reported stay, with their memory.
     assert [zone.cpus for zone in numa.zones] == ["0-3", "4-7"]
     assert sorted(node.quarantined()) == [("numa", "CPUs", "grown"), ("numa", "memory", "grown")]
 
 
-def test_rulings_need_a_reason_the_newest_state_and_a_fact_that_is_there(node: Node2) -> None:
+def test_review_requires_a_reason_and_the_current_state(node: AgentOfNode2) -> None:
     node.says(gpus=CARDS[:1])
     assert node.act("approve", 400, reason=" ")["code"] == "ReasonMissing"
     assert node.act("approve", 400, fact="nothing")["code"] == "FactUnknown"
@@ -166,7 +166,7 @@ def test_rulings_need_a_reason_the_newest_state_and_a_fact_that_is_there(node: N
     node.operator("POST", "nodes/n2/actions/", body, if_match=tag, status=412)
 
 
-def test_an_override_holds_until_its_time_is_over(node: Node2) -> None:
+def test_an_override_holds_until_its_time_is_over(node: AgentOfNode2) -> None:
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     shown = node.act("override", fact="card.1", value="unhealthy", until=until)
     assert (shown["overrides"][0]["fact"], node.cards[1][2]) == ("card.1", False)
@@ -191,11 +191,13 @@ def test_an_override_holds_until_its_time_is_over(node: Node2) -> None:
         ("isa", None, None, "FactUnknown"),
     ],
 )
-def test_wrong_overrides_are_refused(node: Node2, fact: str, value: str | None, until: str | None, code: str) -> None:
+def test_wrong_overrides_are_refused(
+    node: AgentOfNode2, fact: str, value: str | None, until: str | None, code: str
+) -> None:
     assert node.act("override", 400, fact=fact, value=value, until=until)["code"] == code
 
 
-def test_every_report_is_kept_with_its_source(node: Node2, operator: Api) -> None:
+def test_every_report_is_kept_with_its_source(node: AgentOfNode2, operator: Api) -> None:
     node.says(isa=MachineIsa("x86", "x86-64-v4"))
     said = operator.get("nodes/n2/")["facts"]["isa"]["said"]
     reported = [(one["source"], one["text"], one["current"]) for one in said if one["source"] == "agent"]

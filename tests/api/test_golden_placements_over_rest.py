@@ -1,4 +1,4 @@
-"""Golden placements are agreed on, guard what is activated, and are told in every refusal."""
+"""Golden placements over REST: creation, checks before an activation, and details in every rejection."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hetsched.policies.models import GoldenPlacement
 
 from .conftest import POD, Api
 
-# `n1` has no card, `n2` has two; equal scores go to the lowest name, so a pod that asks for a CPU goes to n1.
+# `n1` has no GPU, `n2` has two; the lowest name wins ties, so a pod that requests only CPU goes to n1.
 AGREED = {"name": "small-first", "cluster": "lab", "manifest": POD, "expect": {"nodes": ["n1"]}, "reason": "agreed"}
-# The same filters, but full nodes come first: with nobody anywhere n1 and n2 are equal, and the draw says n2.
+# The same filters with random ties: on empty nodes n1 and n2 are equal, and this seed selects n2.
 OTHER_TIE = {"plugins": [{"name": "resource-fit"}], "ties": {"by": "random", "seed": 3}}
 
 
@@ -31,7 +31,7 @@ def only_n2(admin: Api) -> int:
         asked = {"manifest": POD, "policyDraft": {**body, "name": "spread"}, "cluster": "lab"}
         if admin("POST", "what-if/", asked, status=200).json()["placements"][0]["node"] == "n2":
             return version
-    raise AssertionError("no seed draws n2")
+    raise AssertionError("no seed selects n2")
 
 
 def activate(admin: Api, version: int, status: int) -> Any:
@@ -50,7 +50,7 @@ def test_placement_is_created_and_shown_with_its_state(admin: Api) -> None:
     assert (entry.reason, entry.details["expects"]) == ("agreed", "on n1")
 
 
-def test_a_policy_that_breaks_one_is_not_activated_and_says_why(admin: Api) -> None:
+def test_policy_that_breaks_a_golden_placement_is_not_activated(admin: Api) -> None:
     admin("POST", "golden-placements/", {**AGREED, "policy": "spread"}, status=201)
     version = only_n2(admin)
     refused = activate(admin, version, 409)
@@ -62,14 +62,14 @@ def test_a_policy_that_breaks_one_is_not_activated_and_says_why(admin: Api) -> N
     assert admin.get("policies/spread/")["activeVersion"] == 1
 
 
-def test_one_that_guards_another_policy_or_is_switched_off_blocks_nothing(admin: Api) -> None:
+def test_disabled_or_foreign_golden_placement_does_not_block(admin: Api) -> None:
     admin("POST", "golden-placements/", {**AGREED, "policy": "binpack"}, status=201)
     admin("POST", "golden-placements/", {**AGREED, "name": "off", "enabled": False}, status=201)
     assert admin.get("golden-placements/off/")["state"] == "off"
     activate(admin, only_n2(admin), 200)
 
 
-def test_a_version_is_judged_without_activating_it(admin: Api) -> None:
+def test_version_is_evaluated_without_activation(admin: Api) -> None:
     admin("POST", "golden-placements/", {**AGREED, "policy": "spread"}, status=201)
     version = only_n2(admin)
     found = admin.get(f"policies/spread/versions/{version}/goldens/")

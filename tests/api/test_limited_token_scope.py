@@ -1,7 +1,7 @@
-"""A token limited to a namespace learns nothing of the others: by every route, in every role, in every word.
+"""A token limited to a namespace reveals nothing of other namespaces: on every route, in every role, in every text.
 
-Rule: another team's workloads bear one word in all that they are made of; no answer to a limited token holds it,
-whether the route is asked for its own things, for theirs, or for what stands in its pods' way.
+All objects of another team contain one marker word; no response to a limited token may contain it, for requests about
+its own objects, about foreign ones, or about the foreign pods that block its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.contracts.pod_sentences import HIDDEN
+from hetsched.contracts.message import HIDDEN
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, Pod, Shadow
 from workers.schedule import run
@@ -56,7 +56,7 @@ LIMITED = ("viewer", "submitter", "operator", "policy-admin")
 
 
 class Scene:
-    """Two nodes full of another team's pods, some of whom had to go; and ours, waiting beside them."""
+    """Two nodes full of another team's pods, some of which were evicted; and our pending pods."""
 
     def __init__(self, api: Callable[..., Api], cluster: Cluster) -> None:
         operator = api("operator")
@@ -98,7 +98,7 @@ ASKED: dict[str, Any] = {
 
 
 def addresses(route: str, scene: Scene) -> list[str]:
-    """Fill a route in with all there is, ours and theirs."""
+    """Fill a route in with all existing objects, ours and foreign ones."""
 
     def of(rows: Any, name: str, given: list[str]) -> list[str]:
         return [one.replace(name, str(pk)) for one in given for pk in rows] if name in route else given
@@ -114,7 +114,7 @@ def addresses(route: str, scene: Scene) -> list[str]:
 
 
 @pytest.mark.parametrize("role", LIMITED)
-def test_no_answer_names_them(api: Callable[..., Api], scene: Scene, role: str) -> None:
+def test_no_response_contains_foreign_names(api: Callable[..., Api], scene: Scene, role: str) -> None:
     caller, named, before = api(role, "team"), [], counted()
     for route in ROUTES:
         for address in addresses(route, scene):
@@ -122,7 +122,7 @@ def test_no_answer_names_them(api: Callable[..., Api], scene: Scene, role: str) 
                 if (route, method) not in TABLE or (method == "POST" and body is None):
                     continue
                 answer = caller(method, address, body)
-                # No worker runs beside this test, which probes say.
+                # No worker runs during this test, which probes report.
                 failed = answer.status_code >= 500 and route not in PROBES
                 if failed or WORD in answer.content.decode().replace(address, ""):
                     named.append((method, address, answer.status_code, answer.content))

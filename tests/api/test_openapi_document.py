@@ -1,4 +1,4 @@
-"""OpenAPI 3.1 at `schema`: complete, valid, and every answer fits it."""
+"""The OpenAPI 3.1 document at `schema`: complete, valid, and matched by every response."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def document(operator: Api) -> Any:
     return answer.json()
 
 
-def test_it_is_openapi_3_1_and_names_every_operation_once(document: Any) -> None:
+def test_document_is_openapi_3_1_with_unique_operations(document: Any) -> None:
     assert document["openapi"].startswith("3.1")
     names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
     assert len(names) == len(set(names)) > 30
@@ -98,7 +98,7 @@ def check(document: Any, path: str, method: str, status: int, value: Any) -> Non
 
 
 def a_comparison() -> None:
-    """Note what shadow mode would have, with all that an answer may say."""
+    """Create a shadow comparison with all fields that a response may have."""
     score = PluginScore("binpack", 10.0, 10.0, 1.0, 10.0)
     node = NodeOutcome("n1", "default/p", True, None, (score,), 10.0, 1)
     Shadow.objects.create(
@@ -110,7 +110,7 @@ def a_comparison() -> None:
 
 
 def a_plan_of_moves() -> None:
-    """Note a plan that an operator confirmed."""
+    """Create a plan that an operator confirmed."""
     plan = Rebalance.objects.create(
         id=1, cluster=Cluster.objects.get(), goal="room", summary="by 1 move", token="t", asked_by="ada", reason="room",
         created_at=timezone.now(),
@@ -121,7 +121,7 @@ def a_plan_of_moves() -> None:
 
 
 def a_webhook_with_a_delivery() -> None:
-    """Note a webhook and a delivery of it, with one attempt."""
+    """Create a webhook and a delivery of it with one attempt."""
     now = timezone.now()
     to = {"url": "https://ci.example/", "host": "ci.example", "owner": "user:1", "created_at": now}
     Webhook.objects.create(id="wh-1", name="ci", created_by="ada", **to)
@@ -133,13 +133,13 @@ def a_webhook_with_a_delivery() -> None:
 
 
 def a_hold(operator: Api) -> str:
-    """Hold room for a pod with cards."""
+    """Create a hold for a pod with GPUs."""
     pod = POD.replace("web", "held").replace("cpu: 500m", "cpu: 500m, nvidia.com/gpu: 1")
     return str(operator("POST", "holds/", pod, kind="application/yaml", status=201).json()["id"])
 
 
-def things_of_the_policy_desk(admin: Api) -> None:
-    """Have one of each thing that people keep beside policies."""
+def policy_objects(admin: Api) -> None:
+    """Create one object of each kind that belongs to policies."""
     golden = {"name": "g", "cluster": "lab", "manifest": POD, "expect": {"nodes": ["n1", "n2"]}, "reason": "agreed"}
     admin("POST", "golden-placements/", golden, status=201)
     condition = {
@@ -159,7 +159,7 @@ def things_of_the_policy_desk(admin: Api) -> None:
 
 def test_every_answer_to_a_get_fits(document: Any, api: Any, operator: Api, decided: str) -> None:
     a_comparison()
-    things_of_the_policy_desk(api("policy-admin"))
+    policy_objects(api("policy-admin"))
     a_plan_of_moves()
     a_webhook_with_a_delivery()
     Collector.objects.create(cluster=Cluster.objects.get(), name="racks", kind="prometheus-load", load=True)
@@ -209,7 +209,7 @@ def test_problems_fit(document: Any, operator: Api, cluster: Any) -> None:
     never = {"manifest": POD.replace("500m", "900")}
     for answer in (
         operator("GET", "nodes/none/", status=404),
-        operator("POST", "holds/", never, status=409),  # with the what-if that says why
+        operator("POST", "holds/", never, status=409),  # with the what-if that explains it
         operator("POST", "submissions/", {"items": [{"manifest": "x"}], "allOrNothing": True}, status=422),
     ):
         jsonschema.Draft202012Validator(schema).validate(answer.json())
@@ -220,8 +220,8 @@ def test_yaml_is_returned_on_request(operator: Api) -> None:
     assert answer.content.startswith(b"openapi: 3.1")
 
 
-def test_it_is_generated_once_for_each_format(operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may ask for it: 60 requests of one address took 15 s of processor time."""
+def test_document_is_generated_once_per_format(operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: anonymous clients may read it, and 60 requests of one address took 15 s of processor time."""
     formats = ("application/json", "application/yaml", "application/vnd.oai.openapi+json")
     before = [operator("GET", "schema", accept=accept, status=200) for accept in formats]
     generated: list[Any] = []

@@ -1,6 +1,6 @@
-"""The document has one worked example of every operation: really asked, really answered, and as its schema says.
+"""The OpenAPI document has a recorded example of every operation, which matches its schema.
 
-`HETSCHED_WRITE_EXAMPLES=1` with this file writes `web/api/examples.json` anew, from what was asked and answered.
+`HETSCHED_WRITE_EXAMPLES=1` with this file writes `web/api/examples.json` from the requests and responses of this run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BINPACK = {"plugins": [{"name": "resource-fit"}, {"name": "binpack", "weight": 2
 
 @pytest.fixture
 def story(api: Callable[..., Api], person: Any, decided: str, settings: Any) -> Story:
-    """Have everything asked once."""
+    """Call every operation once."""
     settings.SECRET_KEY_GIVEN = True
     settings.HETSCHED_DEFAULT_CLUSTER = "lab"
     settings.HETSCHED_CALLBACK_HOSTS = ["ci.example"]
@@ -259,10 +259,10 @@ def test_every_example_matches_its_request_and_response(story: Story, document: 
         examples.examples.cache_clear()
     kept = examples.examples()
     for name, (example, answer) in story.examples.items():
-        assert name in kept, f"{name} has no example yet: write them anew, as the head of this file says"
+        assert name in kept, f"{name} has no example yet: write the examples as the docstring of this file says"
         shown = kept[name]
         assert (shown.status, shown.media) == (example.status, example.media), name
-        assert shape(shown.answer) == shape(example.answer), f"{name} answers otherwise by now: write them anew"
+        assert shape(shown.answer) == shape(example.answer), f"{name} has another response: write the examples again"
         assert (shown.request, shown.query) == (example.request, example.query), name
         _check_answer(document, name, shown.status, answer)
 

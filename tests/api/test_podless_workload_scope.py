@@ -1,4 +1,4 @@
-"""A submission to a live cluster has no pods before the watch shows them: it is for whoever reaches its objects."""
+"""Visibility of a live submission before the watch reports its pods: it follows the scope of its objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsched.adapters.files import parse_workload
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import submit_there
+from hetsched.placement.actions import submit_live
 from hetsched.placement.models import Pod, SubmittedObject
 from web.live import rights, socket_reads
 
@@ -37,7 +37,7 @@ def submitted(policies: None) -> Callable[..., str]:
     def submit(*namespaces: str) -> str:
         manifest = "---\n".join(JOB % name for name in namespaces)
         pods = parse_workload([("m", manifest.encode())]).pending
-        return submit_there(live, pods, manifest=manifest.encode(), actor=SYSTEM).workload_id
+        return submit_live(live, pods, manifest=manifest.encode(), actor=SYSTEM).workload_id
 
     return submit
 

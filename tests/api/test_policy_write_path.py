@@ -1,6 +1,6 @@
-"""Whoever changes what decides comes through `save_draft` and `activate`: checked, guarded, with a reason, audited.
+"""Every change of active policies uses `save_draft` and `activate`: validated, checked, with a reason, audited.
 
-Shown twice: no other module writes what these two write, and each door that people and programs use is driven.
+Verified twice: no other module writes these columns, and each entry point for users and programs is called.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from tests.builders import a_node, a_pod
 
 from .conftest import POD, Api
 
-# -- nobody else writes ------------------------------------------------------------------------------------------------
+# -- no other writers ------------------------------------------------------------------------------------------------
 
 DOOR = "hetsched/policies/actions.py"
 WRITES = {
     "create", "bulk_create", "get_or_create", "update_or_create", "update", "bulk_update", "delete", "add", "set",
     "acreate", "aupdate", "adelete", "abulk_create", "aget_or_create", "aupdate_or_create",
 }  # fmt: skip
-PRIVATE = {"_add_revision", "_let_decide"}
+PRIVATE = {"_add_revision", "_set_active"}
 SQL = re.compile(r"\b(update|insert\s+into|delete\s+from)\s+policies_policy", re.IGNORECASE)
 
 
@@ -61,7 +61,7 @@ def sources() -> Iterator[Path]:
 
 
 def writes_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Give the places where something writes versions, or which one is active."""
+    """Yield the places that write versions, or that select the active one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             names = names_in(node.func)
@@ -93,7 +93,7 @@ def names_in(node: ast.AST) -> list[str]:
     return [node.id] if isinstance(node, ast.Name) else []
 
 
-def test_no_other_module_writes_versions_or_says_which_one_decides() -> None:
+def test_no_other_module_writes_or_activates_versions() -> None:
     found = [
         f"{path.relative_to(settings.BASE_DIR)}:{line} {what}"
         for path in sources()
@@ -117,7 +117,7 @@ def test_search_finds_the_write_path_itself() -> None:
         "policy.active_version = 3",
         "a, policy.active_version = 1, 2",
         "Policy.objects.filter(name=name).update(active_version=3)",
-        "from hetsched.policies.actions import _let_decide",
+        "from hetsched.policies.actions import _set_active",
         "cursor.execute('UPDATE policies_policy SET active_version = 2')",
     ],
 )
@@ -125,23 +125,23 @@ def test_search_finds_a_second_write_path(line: str) -> None:
     assert list(writes_of(ast.parse(line)))
 
 
-# -- each door is driven -----------------------------------------------------------------------------------------------
+# -- entry points ----------------------------------------------------------------------------------------------------
 
 REASON = "because the test says so"
 
 
 def content(name: str, node: str) -> PolicySpec:
-    """Return a policy under which two equal nodes are drawn from, and this one comes out for the pod default/web."""
+    """Return a policy with random ties that selects this one of two equal nodes for the pod default/web."""
     for seed in range(200):
         spec = PolicySpec(name, (PluginUse("resource-fit"),), Ties("random", seed))
         state = ClusterState([a_node("n1").build(), a_node("n2").build()])
         if Scheduler(state, compile_policy(spec, load_registry())).schedule(a_pod("web").build()).node == node:
             return spec
-    raise AssertionError("no seed does")
+    raise AssertionError("no seed selects it")
 
 
 def agree(cluster: Cluster) -> None:
-    """Agree that the pod `web` goes to n1, whatever the policy."""
+    """Create a golden placement of the pod `web` on n1 for any policy."""
     there = Expectation(nodes=("n1",))
     save_golden("web-on-n1", cluster=cluster, manifest=POD, expectation=there, actor=SYSTEM, reason="agreed")
 
@@ -228,14 +228,14 @@ def test_a_policy_that_breaks_a_golden_placement_stays_a_draft(
         problem = PolicyObject.objects.get(name="mine").problem
         assert problem is not None
         assert (problem.code, "web-on-n1" in problem.message) == ("GoldenPlacementBroken", True)
-        door(api, person, content("mine", "n2"))  # it says so again and again
+        door(api, person, content("mine", "n2"))  # it repeats the report
         assert PolicyRevision.objects.filter(policy__name="mine").count() == 1
-    elif door not in (by_rest, by_admin):  # there nobody was told to their face
+    elif door not in (by_rest, by_admin):  # there is no response that could contain the rejection
         assert audited("mine", "policy.refused").details["code"] == "GoldenPlacementBroken"
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_one_that_keeps_it_decides_with_a_reason_in_the_audit(
+def test_valid_policy_is_activated_with_an_audit_entry(
     api: Callable[..., Api], person: Any, guarded: Cluster, door: Callable[..., None]
 ) -> None:
     door(api, person, content("mine", "n1"))

@@ -1,4 +1,4 @@
-"""Tokens limited to namespaces have priority ceiling 0 unless stated otherwise: they do not evict other teams' pods."""
+"""Tokens limited to namespaces have priority ceiling 0 by default: they do not evict other teams' pods."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ REFUSED = (403, "PriorityNotAllowed")
     ids=["spec", "highest", "request", "class", "system-class", "unknown-class"],
 )
 @pytest.mark.parametrize("address", ["workloads/", "what-if/", "submissions/"])
-def test_a_priority_above_zero_is_refused_by_every_way_in(cluster: Cluster, body: dict[str, Any], address: str) -> None:
+def test_priority_above_zero_is_rejected_by_every_endpoint(
+    cluster: Cluster, body: dict[str, Any], address: str
+) -> None:
     sent = {"items": [body]} if address == "submissions/" else body
     answer = limited()("POST", address, sent)
     if address == "submissions/":
@@ -76,7 +78,7 @@ def test_a_priority_above_zero_is_refused_by_every_way_in(cluster: Cluster, body
     assert not Workload.objects.exists()
 
 
-def test_a_plan_and_a_batch_that_is_all_or_nothing_are_refused_too(cluster: Cluster) -> None:
+def test_plans_and_atomic_batches_are_rejected_too(cluster: Cluster) -> None:
     body = {"manifest": pod(priority=5)}
     assert code(limited()("POST", "what-if/", {**body, "plan": True})) == REFUSED
     assert code(limited()("POST", "submissions/", {"items": [body], "allOrNothing": True})) == (422, "BatchRefused")
@@ -125,7 +127,7 @@ def test_pods_of_other_teams_are_not_evicted(cluster: Cluster, operator: Api) ->
 class TestActions:
     @pytest.fixture
     def raised(self, cluster: Cluster, operator: Api) -> str:
-        """Submit a workload of the team with a priority that its own token may not ask for, and have it refused."""
+        """Submit a workload of the team with a priority above its token's ceiling, and check the rejection."""
         manifest = pod(priority=50).replace('cpu: "7"', 'cpu: "700"')
         found = operator("POST", "workloads/", manifest, kind=YAML, status=202).json()["id"]
         run(cluster.pk)
@@ -165,7 +167,7 @@ class TestALiveCluster:
         limited()("POST", "workloads/", pod(), kind=YAML, status=202)
 
 
-class TestWhatIsShown:
+class TestResponses:
     @pytest.fixture
     def admin(self, person: Callable[..., Any]) -> Client:
         person("root", superuser=True)

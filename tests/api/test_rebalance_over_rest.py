@@ -1,4 +1,4 @@
-"""Advice is asked for and confirmed over REST; what is confirmed happens, and only as long as it is the same plan."""
+"""Rebalancing advice over REST: requested, confirmed, and executed only while the plan is unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import import_cluster, rebalances
-from hetsched.placement.actions.rebalances import forget_plans, go_on
+from hetsched.placement.actions.rebalances import advance_plan, forget_plans
 from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
 from tests.builders import a_node, a_pod
 from tests.scenes import placed, submitted
@@ -48,7 +48,7 @@ def confirm(operator: Api, tag: str, status: int = 202, **more: Any) -> Any:
     return operator("POST", "clusters/lab/rebalances/", asked, if_match=tag, status=status).json()
 
 
-def test_advice_lists_moves_and_writes_nothing(tight: Cluster, operator: Api) -> None:
+def test_advice_lists_moves_without_writes(tight: Cluster, operator: Api) -> None:
     before = Cluster.objects.get().revision
     found = advice(operator).json()
     (move,) = found["moves"]
@@ -61,7 +61,7 @@ def test_advice_lists_moves_and_writes_nothing(tight: Cluster, operator: Api) ->
 def test_a_confirmed_plan_is_carried_out_with_a_decision_and_the_audit(tight: Cluster, operator: Api) -> None:
     plan = confirm(operator, advice(operator)["ETag"])
     assert (plan["state"], [move["state"] for move in plan["moves"]]) == ("running", ["waiting"])
-    go_on(tight.pk)
+    advance_plan(tight.pk)
     shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
     assert (shown["state"], shown["moves"][0]["state"], shown["moves"][0]["cameTo"]) == ("done", "moved", "a")
     right = Pod.objects.get(name="right")
@@ -78,15 +78,15 @@ def test_a_confirmed_plan_is_carried_out_with_a_decision_and_the_audit(tight: Cl
 
 def test_a_move_is_worked_out_again_as_any_decision_is(tight: Cluster, operator: Api) -> None:
     confirm(operator, advice(operator)["ETag"])
-    go_on(tight.pk)
+    advance_plan(tight.pk)
     decision = Decision.objects.order_by("-id")[0]
     again = operator.get(f"decisions/{decision.pk}/again/")
     assert (again["same"], again["node"]) == (True, "a")
     nodes = operator.get(f"decisions/{decision.pk}/", explain="true")["nodes"]
-    assert {node["name"]: node["feasible"] for node in nodes} == {"a": True, "b": False}  # it was moved away from b
+    assert {node["name"]: node["feasible"] for node in nodes} == {"a": True, "b": False}  # it moved away from b
 
 
-def test_a_workload_that_waits_is_found_room_for(tight: Cluster, operator: Api) -> None:
+def test_advice_frees_capacity_for_a_pending_workload(tight: Cluster, operator: Api) -> None:
     workload = submitted(tight, a_pod("new").cpu(4))
     run(tight.pk)
     body = {"goal": "room", "workload": workload.pk}
@@ -94,7 +94,7 @@ def test_a_workload_that_waits_is_found_room_for(tight: Cluster, operator: Api) 
     assert len(found.json()["moves"]) == 1
     body["reason"] = "make room"
     operator("POST", "clusters/lab/rebalances/", body, if_match=found["ETag"], status=202)
-    go_on(tight.pk)
+    advance_plan(tight.pk)
     run(tight.pk)
     (pod,) = workload.pods.all()
     assert pod.node is not None
@@ -111,10 +111,10 @@ def test_changes_outside_the_plan_do_not_matter_and_others_are_412(tight: Cluste
     assert not Rebalance.objects.exists()
 
 
-def test_a_plan_stops_where_a_move_cannot_be_made_any_more(tight: Cluster, operator: Api) -> None:
+def test_plan_stops_at_an_impossible_move(tight: Cluster, operator: Api) -> None:
     plan = confirm(operator, advice(operator)["ETag"])
     placed(tight, "a", a_pod("faster").cpu(1))
-    go_on(tight.pk)
+    advance_plan(tight.pk)
     shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
     assert (shown["state"], shown["moves"][0]["state"]) == ("stopped", "stopped")
     assert "default/right cannot move now" in shown["message"]
@@ -125,7 +125,7 @@ def test_a_plan_stops_where_a_move_cannot_be_made_any_more(tight: Cluster, opera
     assert right.node.name == "b"
 
 
-def test_one_plan_at_a_time_and_an_operator_may_stop_it(tight: Cluster, operator: Api) -> None:
+def test_one_plan_at_a_time_can_be_stopped(tight: Cluster, operator: Api) -> None:
     tag = advice(operator)["ETag"]
     plan = confirm(operator, tag)
     assert confirm(operator, tag, status=400)["code"] == "RebalanceRunning"
@@ -133,7 +133,7 @@ def test_one_plan_at_a_time_and_an_operator_may_stop_it(tight: Cluster, operator
     body = {"action": "stop", "reason": "not now"}
     stopped = operator("POST", f"{address}actions/", body, if_match=operator.tag(address), status=200).json()
     assert stopped["state"] == "stopped"
-    assert go_on(tight.pk) == 0
+    assert advance_plan(tight.pk) == 0
     right = Pod.objects.get(name="right")
     assert right.node is not None
     assert right.node.name == "b"
@@ -142,8 +142,8 @@ def test_one_plan_at_a_time_and_an_operator_may_stop_it(tight: Cluster, operator
 def test_plans_are_forgotten_some_time_after_their_end(tight: Cluster, operator: Api) -> None:
     confirm(operator, advice(operator)["ETag"])
     now = timezone.now()
-    assert forget_plans(tight.pk, before=now) == 0  # it is under way
-    go_on(tight.pk)
+    assert forget_plans(tight.pk, before=now) == 0  # in progress
+    advance_plan(tight.pk)
     assert forget_plans(tight.pk, before=now) == 0
     assert forget_plans(tight.pk, before=timezone.now() + timedelta(seconds=1)) > 0
     assert not Rebalance.objects.exists()
@@ -168,7 +168,7 @@ def test_a_reason_is_needed_and_only_operators_confirm(
 
 @pytest.fixture
 def live(tight: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Return the cluster as if it were followed, with right made by a ReplicaSet."""
+    """Return the cluster marked as live, with right created by a ReplicaSet."""
     monkeypatch.setattr("hetsched.placement.actions.rebalances.in_step", lambda cluster: True)
     Cluster.objects.update(kind="kubernetes")
     Pod.objects.update(state="binding")
@@ -178,9 +178,7 @@ def live(tight: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return tight
 
 
-def test_a_pod_that_took_the_name_of_the_one_to_move_is_left_alone(
-    live: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_pod_of_the_same_name_is_not_moved(live: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = confirm(operator, advice(operator)["ETag"])
     tried = rebalances._tried
 
@@ -190,22 +188,22 @@ def test_a_pod_that_took_the_name_of_the_one_to_move_is_left_alone(
         return found
 
     monkeypatch.setattr(rebalances, "_tried", while_it_is_replaced)
-    go_on(live.pk)
+    advance_plan(live.pk)
     assert not Eviction.objects.exists()
     shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
     assert (shown["state"], shown["message"]) == ("stopped", "step 1: default/right was deleted from b")
 
 
-def test_on_a_live_cluster_the_pod_is_evicted_and_its_owner_keeps_off_for_a_while(live: Cluster, operator: Api) -> None:
+def test_live_pod_is_evicted_and_its_owner_avoids_the_node(live: Cluster, operator: Api) -> None:
     plan = confirm(operator, advice(operator)["ETag"])
-    go_on(live.pk)
+    advance_plan(live.pk)
     (eviction,) = Eviction.objects.all()
     assert (eviction.state, eviction.victim.name, eviction.nomination) == ("wanted", "right", None)
     assert [(row.node.name, row.reason) for row in Rejection.objects.all()] == [("b", "MovedAway")]
-    assert go_on(live.pk) == 0  # it waits for it to leave
+    assert advance_plan(live.pk) == 0  # it waits for its deletion
     assert RebalanceMove.objects.get().state == "leaving"
     Eviction.objects.update(message="the disruption budget web needs it", not_before=None)
-    go_on(live.pk)
+    advance_plan(live.pk)
     shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")
     assert (shown["state"], Eviction.objects.get().state) == ("stopped", "dropped")
     assert "may not be evicted: the disruption budget web needs it" in shown["message"]
@@ -214,12 +212,12 @@ def test_on_a_live_cluster_the_pod_is_evicted_and_its_owner_keeps_off_for_a_whil
 def test_a_plan_leaves_evictions_of_other_actions_alone(live: Cluster, operator: Api) -> None:
     """Regression: a plan stopped for the rejected eviction of a gang's recovery, and dropped that eviction."""
     plan = confirm(operator, advice(operator)["ETag"])
-    go_on(live.pk)
+    advance_plan(live.pk)
     (own,) = Eviction.objects.all()
     of_gang = Eviction.objects.create(
         cluster=live, victim=own.victim, reason="Binding reverted", message="the disruption budget web needs it"
     )
-    assert go_on(live.pk) == 0
+    assert advance_plan(live.pk) == 0
     assert Rebalance.objects.get().state == "running"
     address, body = f"clusters/lab/rebalances/{plan['id']}/", {"action": "stop", "reason": "enough"}
     operator("POST", f"{address}actions/", body, if_match=operator.tag(address), status=200)
@@ -250,16 +248,16 @@ def test_no_member_of_a_gang_is_evicted_before_the_eviction_of_all_is_permitted(
         monkeypatch.setattr(f"workers.evict.{name}", value)
     Connection.objects.get_or_create(cluster=live_gang)
     confirm(operator, advice(operator)["ETag"])
-    go_on(live_gang.pk)
+    advance_plan(live_gang.pk)
     assert Eviction.objects.filter(state="wanted").count() == 2
     evict.run(live_gang.pk)
     assert asked == [("g-0", True), ("g-1", True)]
-    go_on(live_gang.pk)
+    advance_plan(live_gang.pk)
     assert Rebalance.objects.get().state == "stopped"
     assert set(Eviction.objects.values_list("state", flat=True)) == {"dropped"}
 
 
-def test_no_member_of_a_gang_is_evicted_where_one_budget_does_not_allow_all(
+def test_gang_is_evicted_only_if_budgets_allow_all_members(
     live_gang: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, bool]] = []
@@ -273,20 +271,20 @@ def test_no_member_of_a_gang_is_evicted_where_one_budget_does_not_allow_all(
         monkeypatch.setattr(f"workers.evict.{name}", value)
     Connection.objects.get_or_create(cluster=live_gang)
     confirm(operator, advice(operator)["ETag"])
-    go_on(live_gang.pk)
+    advance_plan(live_gang.pk)
     evict.run(live_gang.pk)
     assert asked == [("g-0", True), ("g-1", True)]
-    go_on(live_gang.pk)
+    advance_plan(live_gang.pk)
     message = "the disruption budget default/guard allows 1 of the evictions that belong together"
     assert Rebalance.objects.get().message == f"default/g-1 may not be evicted: {message}"
 
 
-def test_a_plan_stops_at_a_gang_that_has_another_member_by_then(live_gang: Cluster, operator: Api) -> None:
+def test_plan_stops_at_a_changed_gang(live_gang: Cluster, operator: Api) -> None:
     confirm(operator, advice(operator)["ETag"])
     placed(live_gang, "b", a_pod("g-2").cpu("500m").gang("g", 2).having(uid="g2"))
     Pod.objects.filter(name="g-2").update(state="binding")
     Pod.objects.filter(name="g-2").update(state="bound")
-    go_on(live_gang.pk)
+    advance_plan(live_gang.pk)
     assert not Eviction.objects.exists()
     assert Rebalance.objects.get().message == (
         "step 1: default/g-2 joined the gang of default/g-0, and a gang moves as a whole"

@@ -1,6 +1,7 @@
-"""Responses to tokens limited to namespaces: names elsewhere are redacted from fields; text of the caller is echoed.
+"""Redaction of responses to limited tokens: foreign names are removed from fields, texts of the caller are echoed.
 
-The foreign namespace is called like parts of ordinary texts (`library/nginx`, `linux/amd64`), and like a guess.
+The foreign namespace has a name that occurs in ordinary texts (`library/nginx`, `linux/amd64`), and that a guess can
+match.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 from django.core.handlers.asgi import ASGIRequest
 
-from hetsched.contracts.pod_sentences import HIDDEN
+from hetsched.contracts.message import HIDDEN, Message, named, verbatim
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Pod
 from hetsched.placement.queries import redaction
@@ -73,10 +74,10 @@ def theirs(operator: Api, cluster: Cluster) -> str:
 
 
 class TestEchoesOfTheCaller:
-    """The oracle attack: any text that comes back must not depend on which namespaces exist."""
+    """The oracle attack: an echoed text must not depend on which namespaces exist."""
 
     @pytest.mark.parametrize(("namespace", "name"), FOREIGN)
-    def test_isa_parse_treats_names_that_exist_like_invented_ones(
+    def test_isa_parse_does_not_reveal_existing_names(
         self, limited: Api, theirs: str, namespace: str, name: str
     ) -> None:
         answers = []
@@ -87,12 +88,12 @@ class TestEchoesOfTheCaller:
             answers.append((answer.status_code, str(document).replace(guess, "GUESS")))
         assert answers[0] == answers[1]
 
-    def test_many_guesses_in_one_text_come_back_as_they_are(self, limited: Api, theirs: str) -> None:
+    def test_guesses_in_one_text_are_echoed_unchanged(self, limited: Api, theirs: str) -> None:
         text = " ".join(f"{namespace}/{name}" for namespace, name in FOREIGN) + f" {INVENTED}/x"
         assert text in limited("GET", f"isa/parse/?text={quote(text)}", status=400).json()["detail"]
 
     @pytest.mark.parametrize("field", ["hetsched.io/isa", "oks/gpu-number"])
-    def test_what_if_echoes_annotations_as_they_are(self, limited: Api, theirs: str, field: str) -> None:
+    def test_what_if_echoes_annotations_unchanged(self, limited: Api, theirs: str, field: str) -> None:
         answers = []
         for namespace in ("hush", INVENTED):
             manifest = pod("p", "team").replace('note: ""', f"{field}: '{namespace}/x'")
@@ -103,7 +104,7 @@ class TestEchoesOfTheCaller:
         assert answers[0] == answers[1]
 
     @pytest.mark.parametrize("namespace", ["hush", INVENTED])
-    def test_a_refused_manifest_is_echoed_as_it_is(self, limited: Api, theirs: str, namespace: str) -> None:
+    def test_rejected_manifest_is_echoed_unchanged(self, limited: Api, theirs: str, namespace: str) -> None:
         manifest = pod("p", "team").replace("cpu: ", f"'{namespace}/x': '{namespace}/x', cpu: ")
         problem = limited("POST", "workloads/", manifest, kind="application/yaml", status=400).json()
         assert f"{namespace}/x" in problem["detail"] + problem["place"]
@@ -120,6 +121,14 @@ class TestEchoesOfTheCaller:
         assert "linux/amd64" in shown["reasons"][0]["message"]
         assert "linux/amd64" in shown["summary"] == why["summary"]
 
+    def test_annotations_of_own_pods_are_kept(self, limited: Api, theirs: str, cluster: Cluster) -> None:
+        own = submit(limited, pod("web", "team").replace('note: ""', "hetsched.io/isa: hush/x"))
+        run(cluster.pk)
+        row = Pod.objects.get(workload=own)
+        shown = limited.get(f"decisions/{row.decision_id}/")
+        assert "hush/x" in shown["reasons"][0]["message"]
+        assert "hush/x" in shown["summary"]
+
     def test_an_inline_cluster_is_the_callers_own_text(self, limited: Api, theirs: str) -> None:
         inline = (
             "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
@@ -132,18 +141,18 @@ class TestEchoesOfTheCaller:
 
 
 class TestStoredRows:
-    """Sentences of the ledger, read back by the template that wrote them."""
+    """Messages of the ledger, with their parameters; rows of earlier versions have none."""
 
     @pytest.fixture
     def decided(self, operator: Api, theirs: str, cluster: Cluster) -> Decision:
-        """Our pod took the place of theirs."""
+        """Place our pod by an eviction of theirs."""
         own = submit(operator, pod("strong", "team", priority=1000))
         run(cluster.pk)
         found = Decision.objects.get(workload=own)
         assert found.summary.endswith(", in the place of hush/x")
         return found
 
-    def test_victims_are_hidden_wherever_a_decision_is_shown(
+    def test_victims_are_redacted_in_every_view_of_a_decision(
         self, api: Callable[..., Api], decided: Decision, cluster: Cluster
     ) -> None:
         viewer, before = api("viewer", "team"), counted()
@@ -163,10 +172,24 @@ class TestStoredRows:
         assert gone["detail"].endswith(f"in the place of {HIDDEN}")
 
     @pytest.mark.parametrize(
-        "message", ["Preempted by hush/x", "n1 was filled by hush/x, team/b, hush/y and 2 more before it was bound"]
+        ("message", "redacted"),
+        [
+            (Message("Preempted by {pods}", pods="hush/x"), f"Preempted by {HIDDEN}"),
+            (
+                Message(
+                    "{node} was filled by {pods} before it was bound",
+                    node="n1",
+                    pods=named(["hush/x", "team/b", "hush/y"], count=5),
+                ),
+                f"n1 was filled by {HIDDEN}, team/b, {HIDDEN} and 2 more before it was bound",
+            ),
+            ("Preempted by hush/x", HIDDEN),
+            (verbatim("see linux/amd64"), "see linux/amd64"),
+        ],
+        ids=["preempted", "filled", "earlier version", "text of a user"],
     )
     def test_preemptor_of_an_own_pod_is_hidden(
-        self, limited: Api, operator: Api, cluster: Cluster, message: str
+        self, limited: Api, operator: Api, cluster: Cluster, message: str, redacted: str
     ) -> None:
         own = submit(limited, pod("a", "team"))
         run(cluster.pk)
@@ -174,7 +197,7 @@ class TestStoredRows:
         victim = Pod.objects.get(workload=own)
         shown = limited.get(f"workloads/{own}/")["pods"]
         said = {one["pod"]: one["message"] for one in shown}[victim.key]
-        assert said == message.replace("hush/x", HIDDEN).replace("hush/y", HIDDEN)
+        assert said == redacted
         assert limited.get(f"pods/{victim.pk}/why/")["message"] == said
         assert limited.get(f"workloads/{own}/pods/")["items"][0]["message"] == said
         assert operator.get(f"workloads/{own}/")["pods"][0]["message"] == message
@@ -191,18 +214,16 @@ class TestETags:
         seen, whole = limited("GET", address), operator("GET", address)
         assert "hush" in whole.content.decode()
         assert seen["ETag"] == etag_of(seen.content) != whole["ETag"]
-        # A right guess of the victim does not give the tag.
+        # A correct guess of the victim does not give the ETag.
         guess = seen.content.decode().replace(HIDDEN, "hush/x").encode()
         assert etag_of(guess) != seen["ETag"]
         assert limited("GET", address, if_none_match=seen["ETag"]).status_code == 304
         assert limited("GET", address, if_none_match=whole["ETag"]).status_code == 200
 
-    def test_if_match_takes_the_tag_that_the_limited_token_was_given(
-        self, limited: Api, operator: Api, cluster: Cluster
-    ) -> None:
+    def test_if_match_accepts_the_redacted_etag(self, limited: Api, operator: Api, cluster: Cluster) -> None:
         own = submit(limited, pod("a", "team"))
         run(cluster.pk)
-        Pod.objects.filter(workload=own).update(message="Preempted by hush/x")
+        Pod.objects.filter(workload=own).update(message=Message("Preempted by {pods}", pods="hush/x"))
         address, action = f"workloads/{own}/", {"action": "cancel", "reason": "r"}
         seen, whole = limited("GET", address), operator("GET", address)
         assert seen["ETag"] == etag_of(seen.content) != whole["ETag"]
@@ -255,7 +276,7 @@ class TestETags:
 
 
 class TestTheAlarm:
-    def test_a_view_that_forgets_to_redact_is_counted_and_not_changed(
+    def test_unredacted_response_is_counted_and_unchanged(
         self, limited: Api, theirs: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(nodes.NodeScopedView, "held", lambda _, node: list(nodes._held(node)))
@@ -266,7 +287,7 @@ class TestTheAlarm:
         assert counted() == before + 1
 
     def test_a_limited_token_does_not_see_the_counter(self, api: Callable[..., Api], theirs: str) -> None:
-        """It could store a guess as the image of its own pod, read it back and see whether that was counted."""
+        """A guess stored as the image of an own pod must not be confirmed by the counter."""
         shown = {names: api("viewer", *names)("GET", "/metrics").content.decode() for names in ((), ("team",))}
         assert "hetsched_out_of_scope_names" in shown[()]
         assert "hetsched_out_of_scope_names" not in shown["team",]
@@ -280,7 +301,7 @@ class TestTheAlarm:
 
 
 class TestTheScan:
-    def test_a_body_of_unknown_length_that_the_view_did_not_read_is_left_alone(self, limited: Api) -> None:
+    def test_unread_body_of_unknown_length_is_not_scanned(self, limited: Api) -> None:
         """Such a body may be a file of 256 MiB, which the scan would hold in memory."""
 
         class File:

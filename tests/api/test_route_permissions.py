@@ -1,4 +1,4 @@
-"""Every route times every role, from one table: a new route without a row fails."""
+"""Permissions of every route for every role, from one table; a route without a row fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.urls import URLPattern, URLResolver
 
 from hetsched.contracts.objects.doubts import FactConflict
 from hetsched.inventory.models import Node
-from web.api.routes import elsewhere, nowhere, urlpatterns
+from web.api.routes import extender_address, unknown_address, urlpatterns
 
 from .conftest import POD, Api
 
@@ -135,7 +135,7 @@ TABLE: dict[tuple[str, str], set[str]] = {
     ("livez", "GET"): ALL,
     ("metrics", "GET"): {"anonymous", *LOOK},  # anonymous calls of this machine
 }
-# What a token that is limited to namespaces may send too; whatever else changes something is refused to it.
+# Routes that a token limited to namespaces may write; all other writes are rejected.
 WITHIN = {
     ("api/v1/holds/", "POST"),
     ("api/v1/holds/<str:hold_id>/", "DELETE"),
@@ -166,7 +166,7 @@ def routes(patterns: list[Any], before: str = "") -> Iterator[str]:
         route = before + str(pattern.pattern)
         if isinstance(pattern, URLResolver):
             yield from routes(pattern.url_patterns, route)
-        elif isinstance(pattern, URLPattern) and pattern.callback not in (nowhere, elsewhere):
+        elif isinstance(pattern, URLPattern) and pattern.callback not in (unknown_address, extender_address):
             yield route
 
 
@@ -178,7 +178,7 @@ def test_the_table_has_a_row_for_every_route_and_no_other() -> None:
 
 
 def address_of(route: str, workload: str) -> str:
-    """Fill a route in with things that are there."""
+    """Fill a route in with existing objects."""
     name = {
         "nodes": "n1",
         "clusters": "lab",
@@ -212,7 +212,7 @@ def test_the_table_holds(api: Callable[..., Api], decided: str, route: str) -> N
             status = caller(method, address, {"x": 1}).status_code
             allowed = TABLE.get((route, method))
             if allowed is None:
-                # What no row allows does not exist, for anybody.
+                # A route without permission for any role does not exist.
                 assert status == 405, (role, method)
             elif role in allowed:
                 assert status not in (401, 403, 405, 500), (role, method)
@@ -232,7 +232,7 @@ def test_limited_token_changes_only_objects_of_its_namespaces(api: Callable[...,
     assert not wrong
 
 
-def test_a_superuser_may_do_everything(person: Any, decided: str) -> None:
+def test_superuser_has_every_permission(person: Any, decided: str) -> None:
     person("root", superuser=True)
     client = Client(raise_request_exception=False)
     assert client.login(username="root", password="a long enough password")
@@ -257,7 +257,7 @@ def test_a_session_writes_with_its_csrf_token_only(person: Any, cluster: Any) ->
 CARD = "namespace: rest, annotations: {oks/gpu-number: '1', hetsched.io/gpu-milli: '300'}}"
 
 
-class TestATokenThatIsLimitedToOneNamespace:
+class TestNamespacedToken:
     OTHER = POD.replace("{name: web}", "{name: theirs, namespace: rest}")
     OWN = POD.replace("{name: web}", "{name: ours, namespace: team}")
 
@@ -288,7 +288,7 @@ class TestATokenThatIsLimitedToOneNamespace:
     def test_foreign_object_is_not_found(self, limited: Api, theirs: str, address: str) -> None:
         limited("GET", address.format(theirs), status=404)
 
-    def test_cancels_and_acts_on_nothing_else(self, limited: Api, theirs: str, operator: Api) -> None:
+    def test_limited_token_acts_on_its_workloads_only(self, limited: Api, theirs: str, operator: Api) -> None:
         limited("DELETE", f"workloads/{theirs}/", status=404)
         limited("POST", f"workloads/{theirs}/actions/", {"action": "cancel", "reason": "x"}, if_match="*", status=404)
         assert operator.get(f"workloads/{theirs}/")["state"] == "placed"
@@ -316,7 +316,7 @@ class TestATokenThatIsLimitedToOneNamespace:
             ("Refused", None, None), ("Refused", "team/p", "team/p does not fit"),
         ]  # fmt: skip
 
-    def test_room_that_others_hold_on_a_card_is_not_free(self, limited: Api, cluster: Any, operator: Api) -> None:
+    def test_foreign_shares_of_a_gpu_are_not_free(self, limited: Api, cluster: Any, operator: Api) -> None:
         from workers.schedule import run
 
         operator(
@@ -326,7 +326,7 @@ class TestATokenThatIsLimitedToOneNamespace:
         cards = limited.get("nodes/n2/gpu/")["cards"]
         assert [(card["freeMilli"], card["holders"]) for card in cards] == [(700, []), (1000, [])]
 
-    def test_asks_what_if_about_its_own_only(self, limited: Api, cluster: Any) -> None:
+    def test_limited_token_asks_what_if_about_its_namespaces(self, limited: Api, cluster: Any) -> None:
         limited("POST", "what-if/", self.OWN, kind="application/yaml", status=200)
         limited("POST", "what-if/", self.OTHER, kind="application/yaml", status=403)
         limited("POST", "what-if/?drain=n1", self.OWN, kind="application/yaml", status=403)

@@ -50,7 +50,7 @@ def ends(cluster: Cluster, name: str) -> None:
     seen(cluster, pods_gone=[f"default/{name}"], stopped={f"uid-{name}"})
 
 
-def the_warm_state_is_the_loaded_one(cluster: Cluster) -> None:
+def assert_cache_equals_loaded_state(cluster: Cluster) -> None:
     with cache_of(cluster.pk).held() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
@@ -68,35 +68,35 @@ def zones() -> dict[str, list[str]]:
 
 def test_exclusive_cpus_stay_in_their_zone_when_an_earlier_pod_ends(cluster: Cluster) -> None:
     seen(cluster, nodes=[pinning("n1").build()])
-    the_warm_state_is_the_loaded_one(cluster)
+    assert_cache_equals_loaded_state(cluster)
     runs(cluster, a_pod("a").cpu(4).guaranteed(), "n1")
     runs(cluster, a_pod("b").cpu(2).guaranteed(), "n1")
-    the_warm_state_is_the_loaded_one(cluster)
+    assert_cache_equals_loaded_state(cluster)
     ends(cluster, "a")
     assert zones() == {"b": ["node-1"]}
-    the_warm_state_is_the_loaded_one(cluster)
+    assert_cache_equals_loaded_state(cluster)
     runs(cluster, a_pod("b").cpu(2).guaranteed().labelled(x="1"), "n1")
     runs(cluster, a_pod("c").cpu(4).guaranteed(), "n1")
     assert zones() == {"b": ["node-1"], "c": ["node-0"]}
-    the_warm_state_is_the_loaded_one(cluster)
+    assert_cache_equals_loaded_state(cluster)
 
 
-def test_cards_of_pods_that_were_seen_before_their_node_are_written_with_it(cluster: Cluster) -> None:
+def test_gpus_of_pods_seen_before_their_node_are_stored_with_it(cluster: Cluster) -> None:
     for name in ("a", "b"):
         runs(cluster, a_pod(name).gpu(), "n1")
     seen(cluster, nodes=[a_node("n1").gpus(3).build()])
     seen(cluster, nodes=[a_node("n1").gpus(3).labelled(x="1").build()])
     cards = ReservedCard.objects.filter(active=True).order_by("card_index")
     assert list(cards.values_list("card_index", "reservation__pod__name")) == [(0, "a"), (1, "b")]
-    the_warm_state_is_the_loaded_one(cluster)
+    assert_cache_equals_loaded_state(cluster)
     ends(cluster, "a")
-    the_warm_state_is_the_loaded_one(cluster)
+    assert_cache_equals_loaded_state(cluster)
     runs(cluster, a_pod("c").gpu(2), "n1")
     assert list(cards.values_list("card_index", flat=True)) == [0, 1, 2]
-    the_warm_state_is_the_loaded_one(cluster)
+    assert_cache_equals_loaded_state(cluster)
 
 
-def test_pods_of_one_batch_take_different_cards_and_those_that_end_leave_theirs(cluster: Cluster) -> None:
+def test_pods_of_one_batch_get_different_gpus(cluster: Cluster) -> None:
     seen(cluster, nodes=[a_node("n1").gpus(2).build()])
     runs(cluster, a_pod("a").gpu(), "n1")
     specs = [a_pod(name).gpu().having(uid=f"uid-{name}", node_name="n1").build() for name in ("b", "c")]
@@ -107,4 +107,4 @@ def test_pods_of_one_batch_take_different_cards_and_those_that_end_leave_theirs(
     seen(cluster, pods=pods, pods_gone=["default/a"], stopped={"uid-a"})
     cards = ReservedCard.objects.filter(active=True).order_by("card_index")
     assert list(cards.values_list("card_index", "reservation__pod__name")) == [(0, "b"), (1, "c")]
-    the_warm_state_is_the_loaded_one(cluster)
+    assert_cache_equals_loaded_state(cluster)

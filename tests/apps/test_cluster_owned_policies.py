@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.observed import ObservedPolicy
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import create_cluster
@@ -72,14 +73,14 @@ def test_repeated_content_is_no_new_version(west: Cluster) -> None:
     assert (decides(), PolicyObject.objects.get().reported) == ((1, 1.0), False)
 
 
-def test_a_wrong_one_is_refused_at_its_field_and_the_good_one_goes_on(west: Cluster) -> None:
+def test_invalid_object_is_rejected_and_the_valid_version_stays(west: Cluster) -> None:
     see(west, spec())
     see(west, spec(plugin="no-such-plugin"), 2)
     found = problem_in(west)
     assert found is not None
     assert (found.code, found.field) == ("PolicyPluginUnknown", "spec.plugins[1]")
     assert decides() == (1, 1.0)
-    unreadable = Problem("PolicyMalformed", "spec.plugins", "must have at least one plugin")
+    unreadable = Problem("PolicyMalformed", "spec.plugins", Message("must have at least one plugin"))
     see(west, None, 3, problem=unreadable)
     assert problem_in(west) == unreadable
     assert decides() == (1, 1.0)
@@ -87,12 +88,12 @@ def test_a_wrong_one_is_refused_at_its_field_and_the_good_one_goes_on(west: Clus
     assert (problem_in(west), decides()) == (None, (2, 4.0))
 
 
-def test_a_refused_one_makes_no_policy(west: Cluster) -> None:
+def test_rejected_object_creates_no_policy(west: Cluster) -> None:
     see(west, spec(plugin="no-such-plugin"))
     assert not Policy.objects.filter(name="mine").exists()
 
 
-def test_a_name_of_the_database_is_refused_until_it_is_handed_over(west: Cluster) -> None:
+def test_database_owned_name_is_rejected_until_the_takeover(west: Cluster) -> None:
     save_draft(spec(5.0), actor=ALICE)
     activate("mine", 1, actor=ALICE, reason="first")
     see(west, spec(1.0))
@@ -119,7 +120,7 @@ def test_first_cluster_keeps_a_name_until_an_action_changes_it(west: Cluster) ->
     assert decides() == (2, 3.0)
 
 
-def test_an_object_that_is_gone_leaves_its_version_until_it_comes_again(west: Cluster) -> None:
+def test_deleted_object_leaves_its_version(west: Cluster) -> None:
     see(west, spec())
     assert follow_policies(west.pk, [], epoch=EPOCH, listed=()) == ["mine"]
     assert (decides(), PolicyObject.objects.get().gone) == ((1, 1.0), True)
@@ -150,7 +151,7 @@ def test_cluster_owned_policy_is_not_written_before_a_takeover(west: Cluster) ->
     assert decides() == (1, 1.0)
 
 
-def test_a_wrong_object_is_not_handed_a_policy(west: Cluster) -> None:
+def test_invalid_object_cannot_take_over_a_policy(west: Cluster) -> None:
     save_draft(spec(5.0), actor=ALICE)
     with pytest.raises(InputError, match="PolicyObjectMissing"):
         keep("mine", west, actor=ALICE, reason="into git")
@@ -167,7 +168,7 @@ def test_built_in_policies_of_a_release_keep_cluster_owned_ones(west: Cluster) -
     assert decides("spread") == (1, 3.0)
 
 
-def test_a_follower_that_was_replaced_writes_nothing(west: Cluster) -> None:
+def test_replaced_informer_writes_nothing(west: Cluster) -> None:
     with pytest.raises(Conflict):
         follow_policies(west.pk, [ObservedPolicy("mine", "uid", 1, spec())], epoch=EPOCH - 1)
     assert not PolicyObject.objects.exists()

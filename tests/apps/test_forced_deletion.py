@@ -10,14 +10,14 @@ from django.db import connection
 from django.utils import timezone
 
 from hetsched.adapters.objects.fields import is_dns_subdomain
+from hetsched.contracts.message import HIDDEN, Message
 from hetsched.contracts.objects.allocation import Allocation, CardGrant
 from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.contracts.pod_sentences import HIDDEN, PENDING, redacted
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, decisions, follow, terminating_pods
-from hetsched.placement.actions.terminating_pods import ANOTHER_MACHINE, end_remnants
+from hetsched.placement.actions.terminating_pods import ANOTHER_MACHINE, release_orphaned_pods
 from hetsched.placement.actions.transfer import export_cluster
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
@@ -76,10 +76,10 @@ def test_resources_stay_reserved_for_the_period_and_are_released(cluster: Cluste
     assert Reservation.objects.get(active=True).allocation == Allocation(gpus=(CardGrant(1, 1000, 0),))
     with cache_of(cluster.pk).held() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
-    assert end_remnants(cluster.pk) == 0
+    assert release_orphaned_pods(cluster.pk) == 0
     assert check_invariants() == []
     later()
-    assert end_remnants(cluster.pk) == 1
+    assert release_orphaned_pods(cluster.pk) == 1
     assert (holders(), Node.objects.get().pods) == ([], 0)
     assert check_invariants() == []
 
@@ -90,12 +90,12 @@ def test_pod_with_a_reported_end_is_released_at_once(cluster: Cluster) -> None:
     assert holders() == []
 
 
-def test_a_pod_of_which_nothing_ran_at_the_last_is_free_at_once(cluster: Cluster) -> None:
+def test_pod_without_running_containers_is_released_immediately(cluster: Cluster) -> None:
     seen(cluster, pods_gone=[KEY], stopped={"u1"})
     assert holders() == []
 
 
-def test_a_pod_that_was_never_sent_to_its_node_is_free_at_once(cluster: Cluster) -> None:
+def test_unbound_pod_is_released_immediately(cluster: Cluster) -> None:
     seen(cluster, pods=[a_seen(a_pod("q"), uid="u3")])
     recorded(cluster, placing(cluster, "n1"))
     assert sorted(holders()) == ["p", "q"]
@@ -104,7 +104,7 @@ def test_a_pod_that_was_never_sent_to_its_node_is_free_at_once(cluster: Cluster)
 
 
 @pytest.mark.parametrize("phase", ["", "Pending"])
-def test_a_pod_that_may_have_begun_to_run_is_kept(cluster: Cluster, phase: str) -> None:
+def test_possibly_started_pod_stays_reserved(cluster: Cluster, phase: str) -> None:
     # Its binding, its start and its deletion happened in one gap of the watch.
     seen(cluster, pods=[a_seen(a_pod("q"), uid="u3")])
     recorded(cluster, placing(cluster, "n1"))
@@ -115,7 +115,7 @@ def test_a_pod_that_may_have_begun_to_run_is_kept(cluster: Cluster, phase: str) 
     assert sorted(holders()) == ["p", "q~u3"]
 
 
-def test_one_of_its_name_that_comes_at_once_gets_nothing_of_it(cluster: Cluster) -> None:
+def test_recreated_pod_does_not_get_the_orphaned_resources(cluster: Cluster) -> None:
     # A StatefulSet creates the pod again before the batch is written: both arrive together.
     seen(cluster, pods=[a_seen(a_pod("p").gpu(), uid="u2")])
     assert holders() == [REMNANT]
@@ -129,53 +129,53 @@ def test_period_restarts_while_the_node_is_not_ready(cluster: Cluster) -> None:
     seen(cluster, pods_gone=[KEY])
     seen(cluster, nodes=[a_node("n1").gpus(2).not_ready().build()])
     later()
-    assert end_remnants(cluster.pk) == 0
+    assert release_orphaned_pods(cluster.pk) == 0
     moment = Pod.objects.get(name=REMNANT).not_before
     assert moment is not None
     assert moment > timezone.now()
-    assert end_remnants(cluster.pk) == 0  # not due, and the node is not ready yet
+    assert release_orphaned_pods(cluster.pk) == 0  # not due, and the node is not ready yet
     restarted = Pod.objects.get(name=REMNANT).not_before
     assert restarted is not None
     assert restarted > moment
     seen(cluster, nodes=[a_node("n1").gpus(2).build()])
-    assert end_remnants(cluster.pk) == 0  # the kubelet has only just recovered
+    assert release_orphaned_pods(cluster.pk) == 0  # the kubelet has only just recovered
     later()
-    assert end_remnants(cluster.pk) == 1
+    assert release_orphaned_pods(cluster.pk) == 1
 
 
 @pytest.mark.parametrize("node_first", [True, False])
-def test_a_node_that_comes_back_under_its_name_has_it_kept(cluster: Cluster, node_first: bool) -> None:
+def test_recreated_node_keeps_the_reservation(cluster: Cluster, node_first: bool) -> None:
     gone: list[dict[str, Any]] = [{"nodes_gone": ["n1"]}, {"pods_gone": [KEY]}]
     for change in gone if node_first else reversed(gone):
         seen(cluster, **change)
     later()
-    assert end_remnants(cluster.pk) == 0
+    assert release_orphaned_pods(cluster.pk) == 0
     seen(cluster, nodes=[a_node("n1").gpus(2).build()])
-    assert end_remnants(cluster.pk) == 0  # ready again, but not yet for long enough
+    assert release_orphaned_pods(cluster.pk) == 0  # ready again, but not yet for long enough
     assert holders() == [REMNANT]
     assert list(ReservedCard.objects.filter(active=True).values_list("card_index", flat=True)) == [1]
     assert check_invariants() == []
     later()
-    assert end_remnants(cluster.pk) == 1
+    assert release_orphaned_pods(cluster.pk) == 1
     assert holders() == []
 
 
-def test_a_node_that_does_not_come_back_is_given_up(cluster: Cluster) -> None:
+def test_reservation_on_a_lost_node_is_released(cluster: Cluster) -> None:
     seen(cluster, pods_gone=[KEY], nodes_gone=["n1"])
-    assert end_remnants(cluster.pk) == 0
+    assert release_orphaned_pods(cluster.pk) == 0
     Pod.objects.filter(origin=Pod.REMNANT).update(created_at=timezone.now() - ANOTHER_MACHINE - timedelta(seconds=1))
-    assert end_remnants(cluster.pk) == 1
+    assert release_orphaned_pods(cluster.pk) == 1
     assert holders() == []
 
 
-def test_pods_of_other_schedulers_leave_the_same(cluster: Cluster) -> None:
+def test_pods_of_other_schedulers_are_handled_the_same(cluster: Cluster) -> None:
     theirs = a_seen(a_pod("theirs").cpu(2), uid="u9", node_name="n1", phase="Running")
     seen(cluster, pods=[theirs])
     seen(cluster, pods_gone=["default/theirs"])
     assert sorted(holders()) == ["p", "theirs~u9"]
 
 
-def test_a_pod_that_is_named_like_it_gets_nothing_of_it(cluster: Cluster) -> None:
+def test_pod_with_the_placeholder_name_gets_no_resources(cluster: Cluster) -> None:
     # A user who may create pods in the namespace could release the resources if a pod could have this name.
     seen(cluster, pods_gone=[KEY])
     alike = [a_seen(a_pod(name), uid=name) for name in ("p.u1", "p-u1")]
@@ -185,26 +185,26 @@ def test_a_pod_that_is_named_like_it_gets_nothing_of_it(cluster: Cluster) -> Non
     assert not is_dns_subdomain(REMNANT)
 
 
-def test_a_copy_of_the_cluster_has_its_room_taken_by_a_plain_pod(cluster: Cluster) -> None:
+def test_export_has_a_plain_pod_for_orphaned_resources(cluster: Cluster) -> None:
     seen(cluster, pods_gone=[KEY])
     (pod,) = export_cluster(cluster).running
     assert (pod.name, pod.node_name, pod.allocation) == ("p.u1", "n1", Allocation(gpus=(CardGrant(1, 1000, 0),)))
 
 
-def test_fast_clock_of_a_process_releases_nothing_early(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_with_a_fast_clock_does_not_release_early(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     seen(cluster, pods_gone=[KEY])
     wrong = timezone.now() + timedelta(minutes=10)
     monkeypatch.setattr(timezone, "now", lambda: wrong)
-    assert end_remnants(cluster.pk) == 0
+    assert release_orphaned_pods(cluster.pk) == 0
     assert holders() == [REMNANT]
 
 
-def test_note_of_a_process_with_a_slow_clock_is_kept_as_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_with_a_slow_clock_does_not_shorten_the_hold(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = timezone.now() - timedelta(minutes=10)
     with monkeypatch.context() as patch:
         patch.setattr(timezone, "now", lambda: wrong)
         seen(cluster, pods_gone=[KEY])
-    assert end_remnants(cluster.pk) == 0
+    assert release_orphaned_pods(cluster.pk) == 0
     assert holders() == [REMNANT]
 
 
@@ -219,10 +219,10 @@ def test_the_hold_lasts_as_long_as_the_pods_own_grace_period_and_the_cap(cluster
         until = Pod.objects.get(name=f"{name}~{uid}").not_before
         assert until is not None
         assert before + timedelta(seconds=held) <= until <= shared_now() + timedelta(seconds=held)
-        assert end_remnants(cluster.pk) == 0
+        assert release_orphaned_pods(cluster.pk) == 0
 
 
-def test_a_pod_without_a_grace_period_is_free_at_once_on_a_ready_node_alone(cluster: Cluster) -> None:
+def test_zero_grace_period_releases_at_once_on_ready_nodes_only(cluster: Cluster) -> None:
     pod = a_pod("q").having(grace_seconds=0)
     seen(cluster, pods=[a_seen(pod, uid="u3", node_name="n1", phase="Running")])
     seen(cluster, pods_gone=["default/q"])
@@ -231,9 +231,9 @@ def test_a_pod_without_a_grace_period_is_free_at_once_on_a_ready_node_alone(clus
     seen(cluster, nodes=[a_node("n1").gpus(2).not_ready().build()])
     seen(cluster, pods_gone=["default/q"])
     assert sorted(holders()) == ["p", "q~u4"]
-    assert end_remnants(cluster.pk) == 0
+    assert release_orphaned_pods(cluster.pk) == 0
     seen(cluster, nodes=[a_node("n1").gpus(2).build()])
-    assert end_remnants(cluster.pk) == 1
+    assert release_orphaned_pods(cluster.pk) == 1
 
 
 def test_the_hold_counts_from_the_moment_in_which_the_node_is_ready(
@@ -246,7 +246,7 @@ def test_the_hold_counts_from_the_moment_in_which_the_node_is_ready(
 
     def released_at(seconds: float) -> int:
         monkeypatch.setattr(terminating_pods, "shared_now", lambda: began + timedelta(seconds=seconds))
-        return end_remnants(cluster.pk, rewrite_after=timedelta(seconds=1))
+        return release_orphaned_pods(cluster.pk, rewrite_after=timedelta(seconds=1))
 
     assert [released_at(at) for at in (0.0, 0.5, 0.9)] == [0, 0, 0]
     seen(cluster, nodes=[a_node("n1").gpus(2).build()])
@@ -264,7 +264,7 @@ def test_another_boot_of_its_node_is_proof_of_its_end(cluster: Cluster) -> None:
     assert check_invariants() == []
 
 
-def test_a_pod_that_goes_with_the_news_of_another_boot_is_kept(cluster: Cluster) -> None:
+def test_pod_deleted_together_with_a_reboot_stays_reserved(cluster: Cluster) -> None:
     seen(cluster, rebooted={"n1"}, pods_gone=[KEY])  # it may have started after the reboot
     assert holders() == [REMNANT]
 
@@ -305,9 +305,7 @@ def test_name_is_hidden_from_pods_of_other_namespaces(cluster: Cluster, monkeypa
     assert "default/p" in decision.reasons[-1].message
 
 
-def test_a_preemptor_waits_for_its_force_deleted_victim_and_goes_as_soon_as_that_is_over(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preemptor_waits_for_its_force_deleted_victim(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     urgent = a_pod("urgent").gpu(2).priority(1000)
     first = refused(cluster, monkeypatch, urgent)
     assert [one.pod for one in first.evictions] == [KEY]
@@ -317,15 +315,13 @@ def test_a_preemptor_waits_for_its_force_deleted_victim_and_goes_as_soon_as_that
     assert waits.nominated_node == "n1"  # no other pod is evicted
     Pod.objects.filter(name="urgent").update(queued=False, not_before=timezone.now() + timedelta(minutes=1))
     later()
-    assert end_remnants(cluster.pk) == 1
+    assert release_orphaned_pods(cluster.pk) == 1
     worker_host.run(cluster.pk)
     assert Pod.objects.get(name="urgent").state == "placed"
     assert check_invariants() == []
 
 
-def test_a_nominated_pod_says_that_its_victim_was_deleted_by_force(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nominated_pod_names_its_force_deleted_victim(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "NEWS_AFTER", timedelta(0))
     first = refused(cluster, monkeypatch, a_pod("urgent").gpu(2).priority(1000))
     seen(cluster, pods_gone=[KEY])
@@ -334,8 +330,9 @@ def test_a_nominated_pod_says_that_its_victim_was_deleted_by_force(
     second = Decision.objects.latest("id")
     assert (second.pk > first.pk, second.nominated_node) == (True, "n1")
     assert "once default/p (priority 0) left; held by force-deleted pod default/p until " in second.summary
-    assert redacted(second.summary, lambda namespace: False, PENDING).startswith(
-        f"default/urgent waits: it gets its place on n1 once {HIDDEN} (priority 0) left; held by "
+    assert isinstance(second.summary, Message)
+    assert second.summary.redacted(lambda namespace: False).startswith(
+        f"{HIDDEN} waits; held by force-deleted pod {HIDDEN} until "
     )
     rows = Decision.objects.count()
     Pod.objects.filter(name="urgent").update(queued=True, not_before=None)

@@ -71,7 +71,7 @@ def test_hold_expires_once_with_any_number_of_sweeps(cluster: Cluster) -> None:
     assert check_invariants() == []
 
 
-def test_one_that_is_claimed_waits_for_its_pods_not_for_its_end(cluster: Cluster) -> None:
+def test_claimed_hold_waits_for_its_pods(cluster: Cluster) -> None:
     row = held(cluster)
     submit(cluster, [a_pod("p").build()], actor=ALICE, hold=row.pk)
     claimed = Hold.objects.get()
@@ -84,7 +84,7 @@ def test_one_that_is_claimed_waits_for_its_pods_not_for_its_end(cluster: Cluster
     assert Workload.objects.get().state == "pending"  # it is decided like any other pod
 
 
-def test_a_submission_that_is_refused_leaves_the_hold_as_it_was(cluster: Cluster) -> None:
+def test_rejected_submission_leaves_the_hold_unchanged(cluster: Cluster) -> None:
     row = held(cluster)
     submit(cluster, [a_pod("taken").build()], actor=ALICE)
     with pytest.raises(InputError):
@@ -92,7 +92,7 @@ def test_a_submission_that_is_refused_leaves_the_hold_as_it_was(cluster: Cluster
     assert (Hold.objects.get().state, Hold.objects.get().workload_id) == ("held", None)
 
 
-def test_it_is_lost_with_its_node(cluster: Cluster) -> None:
+def test_hold_is_lost_with_its_node(cluster: Cluster) -> None:
     held(cluster, "a")
     held(cluster, "b", node="n2")
     Node.objects.filter(name="n2").update(gone=True)
@@ -101,7 +101,7 @@ def test_it_is_lost_with_its_node(cluster: Cluster) -> None:
     assert active() == 1
 
 
-def test_nothing_is_left_of_it_in_the_end(cluster: Cluster) -> None:
+def test_rows_of_an_ended_hold_are_deleted(cluster: Cluster) -> None:
     row = held(cluster, idempotency_key="k", body_hash="h")
     over(row)
     end_holds(cluster.pk)
@@ -113,7 +113,7 @@ def test_nothing_is_left_of_it_in_the_end(cluster: Cluster) -> None:
     assert check_invariants() == []
 
 
-def test_room_of_a_hold_that_is_over_is_noticed(cluster: Cluster) -> None:
+def test_end_of_a_hold_requeues_pods(cluster: Cluster) -> None:
     row = held(cluster)
     Hold.objects.filter(pk=row.pk).update(state="expired")
     assert [(one.id, one.message) for one in check_invariants()] == [("I8", "is room of a hold that is over")]
@@ -123,5 +123,5 @@ def test_pod_with_resource_claims_cannot_be_held(cluster: Cluster) -> None:
     pod = a_pod("p").build()
     spec = msgspec.structs.replace(pod, shape=msgspec.structs.replace(pod.shape, claims=(ClaimUse("data"),)))
     with pytest.raises(InputError) as refused:
-        holds.check_rooms([HoldPart(spec, "n1", EMPTY)])
+        holds.check_hold_parts([HoldPart(spec, "n1", EMPTY)])
     assert refused.value.code == "HoldNotPossible"

@@ -74,7 +74,7 @@ def states() -> dict[str, str]:
     return dict(Pod.objects.order_by("id").values_list("name", "state"))
 
 
-def the_ledger_agrees(cluster: Cluster, cpu: int) -> None:
+def assert_ledger_agrees(cluster: Cluster, cpu: int) -> None:
     """Check columns, reservation, cached and rebuilt state, and the invariants against the requested CPUs."""
     node = Node.objects.get()
     assert (node.requested["cpu"], Reservation.objects.get(active=True).requests["cpu"]) == (cpu, cpu)
@@ -85,11 +85,11 @@ def the_ledger_agrees(cluster: Cluster, cpu: int) -> None:
 
 
 @pytest.mark.parametrize("cpu", [6, 20])
-def test_a_resize_of_a_pod_of_ours_is_charged_even_beyond_its_node(cluster: Cluster, cpu: int) -> None:
+def test_resize_of_an_own_pod_is_charged_beyond_its_node(cluster: Cluster, cpu: int) -> None:
     with cache_of(cluster.pk).held() as kept:
         assert KEY in kept.state.bookings
     runs(cluster, a_pod("p").cpu(cpu))
-    the_ledger_agrees(cluster, 1000 * cpu)
+    assert_ledger_agrees(cluster, 1000 * cpu)
     assert Pod.objects.get().spec.shape.request("cpu") == 1000  # the request of the decision
 
 
@@ -97,7 +97,7 @@ def test_a_resize_of_a_pod_of_another_scheduler_is_charged(cluster: Cluster) -> 
     seen(cluster, pods_gone=[KEY], stopped={"u1"})
     for cpu in (2, 7, 3):
         runs(cluster, a_pod("theirs").cpu(cpu), scheduler="default-scheduler", uid="u2")
-        the_ledger_agrees(cluster, 1000 * cpu)
+        assert_ledger_agrees(cluster, 1000 * cpu)
 
 
 def test_a_resize_before_the_node_is_seen_is_charged_with_the_node(cluster: Cluster) -> None:
@@ -137,7 +137,7 @@ def test_growing_pod_requeues_placed_pods_that_are_not_bound(cluster: Cluster, m
 HOST = "kubernetes.io/hostname"
 
 
-def test_a_label_that_a_running_pod_gets_wakes_the_pods_with_affinity_to_it(
+def test_new_label_of_a_running_pod_requeues_pods_with_affinity(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = a_pod("waits").near(HOST, x="1")
@@ -154,10 +154,10 @@ def test_a_label_that_a_running_pod_gets_wakes_the_pods_with_affinity_to_it(
     seen(cluster, pods=[a_seen(after, uid="u3")])
     decide(cluster, monkeypatch)
     assert states()["after"] == "placed"
-    the_warm_state_is_the_folded_one(cluster)
+    assert_cache_equals_rebuilt_state(cluster)
 
 
-def test_a_label_that_a_running_pod_loses_wakes_the_pods_with_anti_affinity_to_it(
+def test_removed_label_of_a_running_pod_requeues_pods_with_anti_affinity(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs(cluster, a_pod("p").cpu(1).labelled(x="1"))
@@ -167,7 +167,7 @@ def test_a_label_that_a_running_pod_loses_wakes_the_pods_with_anti_affinity_to_i
     runs(cluster, a_pod("p").cpu(1).labelled(x="2"))
     decide(cluster, monkeypatch)
     assert states()["waits"] == "placed"
-    the_warm_state_is_the_folded_one(cluster)
+    assert_cache_equals_rebuilt_state(cluster)
 
 
 def test_a_label_that_a_running_pod_loses_counts_for_topology_spread(
@@ -184,13 +184,13 @@ def test_a_label_that_a_running_pod_loses_counts_for_topology_spread(
     assert states()["waits"] == "placed"
 
 
-def the_warm_state_is_the_folded_one(cluster: Cluster) -> None:
+def assert_cache_equals_rebuilt_state(cluster: Cluster) -> None:
     with cache_of(cluster.pk).held() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
 
 
-def test_an_update_that_changes_nothing_in_place_reads_and_writes_nothing_more(cluster: Cluster) -> None:
+def test_irrelevant_update_causes_no_queries(cluster: Cluster) -> None:
     before = Reservation.objects.get().pk
     with CaptureQueriesContext(connection) as queries:
         runs(cluster, a_pod("p").cpu(1))
@@ -200,7 +200,7 @@ def test_an_update_that_changes_nothing_in_place_reads_and_writes_nothing_more(c
     assert not [sql for sql in texts if '"placement_pod"."spec"' in sql]
 
 
-def test_a_pod_of_before_the_fingerprint_is_compared_once_and_not_booked_again(cluster: Cluster) -> None:
+def test_pod_without_a_fingerprint_is_compared_once(cluster: Cluster) -> None:
     Pod.objects.update(fingerprint="")
     runs(cluster, a_pod("p").cpu(1))
     assert Reservation.objects.count() == 1
@@ -222,7 +222,7 @@ def test_an_export_has_the_request_of_now(cluster: Cluster) -> None:
 def test_released_resources_of_a_resized_pod_are_its_last_ones(cluster: Cluster) -> None:
     runs(cluster, a_pod("p").cpu(6))
     seen(cluster, pods_gone=[KEY])
-    the_ledger_agrees(cluster, 6000)
+    assert_ledger_agrees(cluster, 6000)
 
 
 def test_a_share_of_a_zone_grows_with_its_pod() -> None:
@@ -253,10 +253,10 @@ def test_previous_resources_of_a_pod_are_deleted_in_the_end(cluster: Cluster) ->
     assert forget_changed(cluster.pk, released_before=timezone.now() - timedelta(hours=1)) == 0
     assert forget_changed(cluster.pk, released_before=timezone.now() + timedelta(seconds=1)) == 3
     assert Reservation.objects.get().active
-    the_ledger_agrees(cluster, 1000)
+    assert_ledger_agrees(cluster, 1000)
 
 
-def test_a_replay_keeps_pods_that_changed_in_place_where_they_went(cluster: Cluster) -> None:
+def test_replay_keeps_placements_of_pods_changed_in_place(cluster: Cluster) -> None:
     runs(cluster, a_pod("p").cpu(6))
     seen(cluster, pods=[a_seen(a_pod("q"), uid="u2")])
     recorded(cluster, placing(cluster, "n1"))

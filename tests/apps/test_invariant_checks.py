@@ -118,7 +118,7 @@ def _total_drifted() -> None:
     Cluster.objects.update(gpu_milli_used=1)
 
 
-def _two_zones_for_one_that_asks_for_one() -> None:
+def _two_zones_for_a_single_zone_pod() -> None:
     pod = Pod.objects.get(name="holds")
     pod.spec = msgspec.structs.replace(
         pod.spec, shape=msgspec.structs.replace(pod.spec.shape, numa=NumaDemand(True, "exclusive"))
@@ -144,7 +144,7 @@ def _part_of_a_gang() -> None:
     recorded(fleet, [first])
 
 
-def _half_a_gang_for_ever() -> None:
+def _permanently_incomplete_gang() -> None:
     HalfGang.objects.create(
         cluster=Cluster.objects.get(), namespace="default", gang="g", least=3, patience_seconds=60,
         since=timezone.now() - timedelta(hours=1), reason="no",
@@ -214,10 +214,10 @@ BREAKS: list[tuple[str, Callable[[], None]]] = [
     ("I4", _exclusive_cpu_of_the_system),
     ("I2", _node_column_drifted),
     ("I2", _total_drifted),
-    ("I6", _two_zones_for_one_that_asks_for_one),
+    ("I6", _two_zones_for_a_single_zone_pod),
     ("I6", _fewer_cpus_than_counted),
     ("I13", _part_of_a_gang),
-    ("I13", _half_a_gang_for_ever),
+    ("I13", _permanently_incomplete_gang),
     ("I14", _more_than_the_quota),
     ("I7", _wrong_instruction_set),
     ("I8", _placed_without_a_reservation),

@@ -40,7 +40,7 @@ def queued() -> list[str]:
     return sorted(Pod.objects.filter(queued=True).values_list("name", flat=True))
 
 
-def three_that_wait(cluster: Cluster) -> None:
+def three_pending_pods(cluster: Cluster) -> None:
     for name, event in (("leave", Event.POD_RELEASED), ("come", Event.POD_PLACED), ("taint", Event.NODE_TAINTS)):
         submitted(cluster, a_pod(name))
         refused(cluster, event)
@@ -49,7 +49,7 @@ def three_that_wait(cluster: Cluster) -> None:
 def test_only_pods_with_a_matching_hint_are_requeued() -> None:
     cluster = a_cluster()
     (running,) = placed(cluster, "n1", a_pod("running"))
-    three_that_wait(cluster)
+    three_pending_pods(cluster)
     assert queued() == []
     assert running.workload is not None
     cancel(running.workload, actor=ALICE, reason="test")
@@ -104,9 +104,7 @@ def test_timed_pods_are_requeued_after_a_minute_and_others_after_five() -> None:
 
 
 @pytest.mark.parametrize(("event", "count"), [(Event.QUOTA_CHANGED, 1), (Event.POD_RELEASED, 0)])
-def test_a_pod_that_is_placed_after_a_flush_is_counted_unless_its_event_came(
-    event: Event, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pod_placed_after_a_flush_is_counted(event: Event, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counters, "_counted", {})
     cluster = a_cluster()
     (running,) = placed(cluster, "n1", a_pod("running"))
@@ -122,7 +120,7 @@ def test_a_pod_that_is_placed_after_a_flush_is_counted_unless_its_event_came(
     assert sum(one.value for one in counters.samples(figures.FLUSHED)) == count
 
 
-def test_it_is_kept_with_the_decision_and_renewed_with_every_try() -> None:
+def test_hints_are_stored_with_the_decision_and_renewed() -> None:
     cluster = a_cluster(a_node("n1").cpu(4))
     placed(cluster, "n1", a_pod("running").cpu(3))
     submitted(cluster, a_pod("p").cpu(2))

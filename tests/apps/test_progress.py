@@ -53,7 +53,7 @@ def _run(cluster: Cluster, pods: list[Pod]) -> None:
         step(cluster.pk, ids)
 
 
-def test_a_pod_goes_from_placed_over_binding_and_bound_to_running() -> None:
+def test_pod_passes_placed_binding_bound_and_running() -> None:
     cluster = a_cluster()
     pods = placed(cluster, "n1", a_pod("p"))
     seen = []
@@ -89,11 +89,13 @@ def test_release_frees_exactly_the_resources_of_the_pod() -> None:
     assert _load() != before
     pod = Pod.objects.get(name="goes")
     _run(cluster, [pod])
+    assert Workload.objects.get(pk=pod.workload_id).finished_at is None
     release(cluster.pk, [pod.pk], to=State.SUCCEEDED, reason="completed")
     assert _load() == before
     assert Reservation.objects.get(pod=pod).release_reason == "completed"
     assert not ReservedCard.objects.filter(active=True).exists()
     assert Pod.objects.get(pk=pod.pk).finished_at is not None
+    assert Workload.objects.get(pk=pod.workload_id).finished_at is not None
     assert check_invariants() == []
 
 
@@ -107,7 +109,7 @@ def test_released_twice_is_a_conflict_and_frees_once() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_release_gives_pods_that_did_not_fit_their_turn(woken: list[tuple[str, list[int]]]) -> None:
+def test_release_requeues_pods_that_did_not_fit(woken: list[tuple[str, list[int]]]) -> None:
     cluster = a_cluster()
     pods = placed(cluster, "n1", a_pod("p"))
     submitted(cluster, a_pod("waits"))
@@ -133,7 +135,7 @@ def test_changed_inventory_requeues_even_never_fitting_pods_at_once() -> None:
     assert [pod.spec.name for pod in waiting(cluster.pk, None)] == ["small"]
 
 
-def test_a_rejected_placement_waits_again_and_holds_nothing() -> None:
+def test_rejected_placement_is_pending_without_a_reservation() -> None:
     cluster = a_cluster()
     before = _load()
     pods = placed(cluster, "n1", a_pod("p"))
@@ -146,7 +148,7 @@ def test_a_rejected_placement_waits_again_and_holds_nothing() -> None:
     assert check_invariants() == []
 
 
-def test_cancel_ends_all_pods_wherever_they_are_and_frees_them() -> None:
+def test_cancel_ends_and_releases_all_pods() -> None:
     cluster = a_cluster()
     before = _load()
     workload = submitted(cluster, a_pod("runs"), a_pod("waits"))
@@ -175,7 +177,7 @@ def test_retry_puts_refused_pods_back_into_the_queue_at_once() -> None:
     assert len(waiting(cluster.pk, None)) == 1
 
 
-def test_retry_of_a_failed_pod_is_refused_where_its_name_is_taken() -> None:
+def test_retry_of_a_failed_pod_requires_a_free_name() -> None:
     cluster = a_cluster()
     workload = submitted(cluster, a_pod("p"))
     recorded(cluster, placing(cluster, "n1"))
@@ -186,7 +188,7 @@ def test_retry_of_a_failed_pod_is_refused_where_its_name_is_taken() -> None:
     assert refused.value.code == "PodExists"
 
 
-def test_retry_without_anything_refused_says_so() -> None:
+def test_retry_without_rejected_pods_is_rejected() -> None:
     with pytest.raises(InputError) as refused:
         retry(submitted(a_cluster()), actor=ALICE, reason="why not")
     assert refused.value.code == "NothingToRetry"
@@ -200,7 +202,16 @@ def test_priority_changes_the_order_of_pending_pods_and_the_engines_view() -> No
     assert [(pod.spec.name, pod.spec.priority) for pod in waiting(cluster.pk, None)] == [("second", 7), ("first", 0)]
 
 
-def test_a_state_folded_later_knows_the_changed_priority_too() -> None:
+@pytest.mark.parametrize("priority", [2**31, -(2**31) - 1])
+def test_priority_outside_32_bits_is_rejected(priority: int) -> None:
+    workload = submitted(a_cluster(), a_pod("p"))
+    with pytest.raises(InputError) as refused:
+        set_priority(workload, priority, actor=ALICE, reason="urgent")
+    assert refused.value.code == "PriorityInvalid"
+    assert Pod.objects.get().priority == 0
+
+
+def test_rebuilt_state_has_the_changed_priority() -> None:
     cluster = a_cluster()
     workload = submitted(cluster, a_pod("p"))
     set_priority(workload, 7, actor=ALICE, reason="urgent")

@@ -71,7 +71,7 @@ def one_nic_left_in_each_zone(policy: str) -> Cluster:
 
 def free_nics(cluster: Cluster) -> list[int]:
     """Return the NICs of each zone that no pod is predicted to get, the same in the cache and in a rebuilt state."""
-    the_same_as_rebuilt(cluster)
+    cpus_equal_to_rebuilt_state(cluster)
     with cache_of(cluster.pk).held() as kept:
         found: list[int] = kept.state.columns.field("zone_devices_free")[:, 0].tolist()
     return found
@@ -106,7 +106,7 @@ def held_cpus(state: ClusterState) -> dict[str, list[int]]:
     return found
 
 
-def the_same_as_rebuilt(cluster: Cluster, where: str = "") -> dict[str, list[int]]:
+def cpus_equal_to_rebuilt_state(cluster: Cluster, where: str = "") -> dict[str, list[int]]:
     """Compare every column and every zone; return the CPUs of each pod."""
     with cache_of(cluster.pk).held() as kept:
         ours, rebuilt = kept.state, load_state(cluster.pk).state
@@ -127,9 +127,9 @@ def test_grant_of_one_pod_moves_the_predicted_cpus_of_another() -> None:
     placed(cluster, "n1", whole("p", 2))
     placed(cluster, "n1", whole("q", 2))
     report(cluster, cpu_manager_policy="static", topology_manager_policy="restricted")
-    assert the_same_as_rebuilt(cluster) == {"p": [0, 1], "q": [2, 3]}
+    assert cpus_equal_to_rebuilt_state(cluster) == {"p": [0, 1], "q": [2, 3]}
     report(cluster, grants=(KubeletGrant("uid-p", "2-3"),))
-    assert the_same_as_rebuilt(cluster) == {"p": [2, 3], "q": [0, 1]}
+    assert cpus_equal_to_rebuilt_state(cluster) == {"p": [2, 3], "q": [0, 1]}
 
 
 def test_end_of_one_pod_moves_the_predicted_cpus_of_another() -> None:
@@ -137,18 +137,18 @@ def test_end_of_one_pod_moves_the_predicted_cpus_of_another() -> None:
     placed(cluster, "n1", whole("p", 2))
     placed(cluster, "n1", whole("q", 2))
     report(cluster, cpu_manager_policy="static", topology_manager_policy="restricted")
-    assert the_same_as_rebuilt(cluster) == {"p": [0, 1], "q": [2, 3]}
+    assert cpus_equal_to_rebuilt_state(cluster) == {"p": [0, 1], "q": [2, 3]}
     released(cluster, "p")
-    assert the_same_as_rebuilt(cluster) == {"q": [0, 1]}
+    assert cpus_equal_to_rebuilt_state(cluster) == {"q": [0, 1]}
 
 
 def test_gpus_that_a_pod_does_not_name_are_the_lowest_free_ones() -> None:
     cluster = a_cluster(a_node("n1").gpus(2))
     placed(cluster, "n1", a_pod("p").gpu())
     placed(cluster, "n1", a_pod("q").gpu())
-    the_same_as_rebuilt(cluster)
+    cpus_equal_to_rebuilt_state(cluster)
     released(cluster, "p")
-    the_same_as_rebuilt(cluster)
+    cpus_equal_to_rebuilt_state(cluster)
     with cache_of(cluster.pk).held() as kept:
         assert kept.state.columns.field("card_milli_free")[:, 0].tolist() == [0, 1000]
 
@@ -179,7 +179,7 @@ def test_warm_equals_rebuilt_after_any_decisions_without_numa_fit(seed: int) -> 
         elif kind == "settings":
             policy = draw.choice(("none", "best-effort", "restricted", "single-numa-node"))
             report(cluster, topology_manager_policy=policy, cpu_manager_policy=draw.choice(("none", "none", "static")))
-        the_same_as_rebuilt(cluster, f"seed {seed}, step {number}, {kind}: ")
+        cpus_equal_to_rebuilt_state(cluster, f"seed {seed}, step {number}, {kind}: ")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -214,7 +214,7 @@ def test_warm_equals_rebuilt_after_any_reports_of_the_cpu_manager(seed: int) -> 
         else:
             aware = {"topology.crane.io/topology-awareness": draw.choice(("true", "false"))}
             settled(cluster, msgspec.structs.replace(Node.objects.get().report, labels=aware))
-        the_same_as_rebuilt(cluster, f"seed {seed}, step {number}, {kind}: ")
+        cpus_equal_to_rebuilt_state(cluster, f"seed {seed}, step {number}, {kind}: ")
 
 
 def _granted(draw: random.Random, running: list[Pod]) -> tuple[KubeletGrant, ...]:

@@ -10,6 +10,7 @@ import pytest
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow, shadow_decisions
@@ -63,10 +64,9 @@ def judged(name: str) -> Shadow:
     return Shadow.objects.get(pod_name=name)
 
 
-def test_each_is_compared_on_the_state_after_the_previous_ones(lease: Lease, woken: list[Any]) -> None:
+def test_each_is_compared_on_the_state_after_the_previous_ones(lease: Lease) -> None:
     # All are on n1, n2 is empty: for bin packing n1 is first as good as n2, and better from then on.
     bound(lease, on("n1", a_pod("a").cpu(2)), on("n1", a_pod("b").cpu(2)), on("n2", a_pod("c").cpu(2)))
-    assert (dispatch.SHADOW, [lease.cluster_id]) in woken or Shadow.objects.count() == 3
     assert judge(lease.cluster_id) == 3
     assert [judged(name).judgement for name in "abc"] == ["same", "same", "worse"]
     c = judged("c")
@@ -77,6 +77,18 @@ def test_each_is_compared_on_the_state_after_the_previous_ones(lease: Lease, wok
     assert c.their_score is not None
     assert round(c.our_score - c.their_score, 6) == c.regret
     assert "n1" in c.summary
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_recorded_binding_wakes_the_comparison_and_each_comparison_is_counted(
+    lease: Lease, woken: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counters, "_counted", {})
+    bound(lease, on("n1", a_pod("a").cpu(2)))
+    assert (dispatch.SHADOW, [lease.cluster_id]) in woken
+    assert judge(lease.cluster_id) == 1
+    counters.flush()
+    assert [(one.labels, one.value) for one in counters.samples(figures.SHADOWS)] == [(("live", "same"), 1)]
 
 
 def test_later_changes_do_not_alter_the_best_node(lease: Lease) -> None:
@@ -100,7 +112,7 @@ def test_node_that_our_filters_reject_has_a_reason(lease: Lease) -> None:
     assert more.refusal.code == "InsufficientResource"
 
 
-def test_only_pods_of_that_scheduler_that_were_seen_waiting_are_judged(lease: Lease) -> None:
+def test_only_pods_seen_pending_are_compared(lease: Lease) -> None:
     take(lease, pods=[on("n1", a_pod("before"))])  # it was there before the informer started
     bound(lease, on("n1", a_pod("others"), scheduler="volcano"))
     bound(lease, on("n1", a_pod("theirs")))
@@ -108,7 +120,7 @@ def test_only_pods_of_that_scheduler_that_were_seen_waiting_are_judged(lease: Le
     assert Reservation.objects.filter(active=True).count() == 3  # all are charged
 
 
-def test_nothing_but_its_own_rows_is_written(lease: Lease) -> None:
+def test_only_shadow_rows_are_written(lease: Lease) -> None:
     bound(lease, on("n1", a_pod("a")), on("n2", a_pod("b")))
     before = list(Pod.objects.values()), list(Reservation.objects.values()), list(Cluster.objects.values())
     judge(lease.cluster_id)
@@ -133,7 +145,7 @@ def test_excess_and_late_comparisons_are_dropped_and_counted(
     assert Connection.objects.get().shadow_dropped == 5
 
 
-def test_an_engine_that_fails_drops_the_pod_and_goes_on(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_error_drops_only_its_pod(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     real = shadow_decisions.compare
 
     def failing(scheduler: Any, pod: Any, node: str, **more: Any) -> Any:
@@ -150,7 +162,7 @@ def test_an_engine_that_fails_drops_the_pod_and_goes_on(lease: Lease, monkeypatc
     assert Connection.objects.get().shadow_dropped == 1
 
 
-def test_the_summary_adds_up(lease: Lease) -> None:
+def test_summary_counts_sum_up(lease: Lease) -> None:
     bound(lease, on("n1", a_pod("a").cpu(2)), on("n1", a_pod("b").cpu(2)), on("n2", a_pod("c").cpu(2)))
     bound(lease, on("n1", a_pod("d").cpu(7)))
     judge(lease.cluster_id)

@@ -12,7 +12,7 @@ from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import cancel, follow, retry, submit_there
+from hetsched.placement.actions import cancel, follow, retry, submit_live
 from hetsched.placement.actions.live_submissions import claim, note
 from hetsched.placement.models import Pod, SubmittedObject, Workload
 from tests.builders import a_node, a_pod
@@ -45,7 +45,7 @@ def cluster() -> Cluster:
 def workload(cluster: Cluster) -> Workload:
     """Return a submitted Deployment of two pods, created in the cluster."""
     pods = parse_workload([("m", WEB.encode())]).pending
-    accepted = submit_there(cluster, pods, manifest=WEB.encode(), actor=SYSTEM)
+    accepted = submit_live(cluster, pods, manifest=WEB.encode(), actor=SYSTEM)
     (one,) = claim(cluster.pk, 10)
     note(one, SubmittedObject.MADE, uid="d1")
     return Workload.objects.get(pk=accepted.workload_id)
@@ -67,7 +67,7 @@ def state(workload: Workload) -> str:
     return Workload.objects.get(pk=workload.pk).state
 
 
-def test_it_is_pending_until_all_its_pods_came(cluster: Cluster, workload: Workload) -> None:
+def test_workload_is_pending_until_all_pods_exist(cluster: Cluster, workload: Workload) -> None:
     assert (workload.pod_count, state(workload)) == (2, "pending")
     comes(cluster, workload, "a")
     comes(cluster, workload, "a", ended="failed", phase="Failed")  # deleted by a user before it had a node

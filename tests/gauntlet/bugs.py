@@ -1,8 +1,7 @@
-"""Two dozen bugs that other schedulers had in production, seeded into this one.
+"""Two dozen production bugs of other schedulers, seeded into this one.
 
-Rule: a bug is one exact piece of source text and what stands there instead; the named test must fail with it. A piece
-that is not found exactly once is a mistake of this list, so it cannot rot unseen.
-Source: the threads named in `known`.
+A bug is an exact piece of source text and its replacement; the named test must fail with it. A text that is not found
+exactly once is an error of this list, so outdated entries are detected. Source: the threads named in `known`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """`find` in `file` becomes `put`, and `test` must turn red."""
+    """A bug: `find` in `file` is replaced by `put`, and `test` must fail."""
 
     name: str
     what: str
@@ -28,7 +27,7 @@ BUGS = (
         "hetsched/adapters/kubernetes/binding.py",
         "            return read_back(api, one, waiting=BindingResult.UNKNOWN)\n",
         "            return BindingOutcome(one.pod_id, BindingResult.REFUSED, str(failure))\n",
-        "tests/kube/test_binding_faults.py::test_a_reply_that_was_lost_is_read_back",
+        "tests/kube/test_binding_faults.py::test_lost_response_is_read_back",
     ),
     Bug(
         "K2", "a binding names the pod by name alone", "kubernetes/kubernetes#102761",
@@ -47,7 +46,7 @@ BUGS = (
         "hetsched/placement/actions/watch/pod_transitions.py",
         "        if seen.node_name:\n            self.charged.append(seen)\n",
         "        if seen.node_name and not seen.deleting:\n            self.charged.append(seen)\n",
-        "tests/apps/test_live_cluster_sync.py::test_a_pod_on_a_node_is_charged_though_it_is_being_deleted",
+        "tests/apps/test_live_cluster_sync.py::test_terminating_pod_on_a_node_is_charged",
     ),
     Bug(
         "K5", "a standby does not take in what the leader gave", "koordinator-sh/koordinator#1289",
@@ -69,7 +68,7 @@ BUGS = (
         "hetsched/placement/migrations/0001_initial.py",
         "fields=('node', 'cpu'), name='placement_cpu_one_holder'",
         "fields=('node', 'cpu', 'reservation'), name='placement_cpu_one_holder'",
-        "tests/apps/test_recording.py::test_an_exclusive_cpu_is_never_given_twice",
+        "tests/apps/test_recording.py::test_database_rejects_an_exclusive_cpu_granted_twice",
     ),
     Bug(
         "K8", "a pod deleted by force frees its CPUs at once", "kubernetes/kubernetes#141471",
@@ -102,7 +101,7 @@ BUGS = (
         "hetsched/inventory/node_events.py",
         "        if node.pods:\n            report = ", "        if False:\n            report = ",
         "tests/apps/test_live_cluster_sync.py::"
-        "test_a_node_that_is_gone_stays_while_something_is_booked_on_it",
+        "test_deleted_node_stays_while_it_has_reservations",
     ),
     Bug(
         "K13", "pods that were seen before their node are never charged", "volcano-sh/volcano#4888",
@@ -121,8 +120,8 @@ BUGS = (
     Bug(
         "K15", "half a gang stays where its other half was refused", "Project-HAMi/HAMi#1832",
         "hetsched/scheduling/binding_cycle.py",
-        "        if by_result[result]:\n            keep_gangs_whole(",
-        "        if False:\n            keep_gangs_whole(",
+        "        if by_result[result]:\n            recover_gangs(",
+        "        if False:\n            recover_gangs(",
         "tests/workers/test_partially_bound_gangs.py::test_unbound_members_are_requeued_with_the_reason",
     ),
     Bug(
@@ -137,7 +136,7 @@ BUGS = (
         "hetsched/placement/scheduler_cache.py",
         "and end is not None and end <= revision and end not in written:\n",
         "and end is not None and end > revision:\n",
-        "tests/apps/test_scheduler_cache.py::test_a_pod_that_left_and_came_back_under_its_name_is_booked_once",
+        "tests/apps/test_scheduler_cache.py::test_recreated_pod_is_charged_once",
     ),
     Bug(
         "K18", "the agent does not outlive a state that is not written whole", "kubernetes/kubernetes#136604",
@@ -151,7 +150,7 @@ BUGS = (
         "hetsched/contracts/messages/signatures.py",
         '    return hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogatepass"))\n',
         "    return True\n",
-        "tests/unit/agent/pins/test_signed_allocations.py::test_forged_replayed_and_foreign_ones_do_not",
+        "tests/unit/agent/pins/test_signed_allocations.py::test_forged_replayed_and_foreign_allocations_are_rejected",
     ),
     Bug(
         "K20", "an event that was missed leaves its pod waiting for ever", "kubernetes/kubernetes#102790",
@@ -164,7 +163,7 @@ BUGS = (
         "hetsched/placement/actions/ledger_conflicts.py",
         "        if refusals.count() >= MOST:\n", "        if False:\n",
         "tests/workers/test_node_conflict_cordon.py::"
-        "test_a_seeded_disagreement_ends_and_the_others_go_elsewhere",
+        "test_seeded_conflict_cordons_the_node_and_pods_go_elsewhere",
     ),
     Bug(
         "K22", "an object deleted while no watch was open stays", "kubernetes-client/python#1896",
@@ -177,7 +176,7 @@ BUGS = (
         "K23", "two beats do everything twice", "celery/celery#2856",
         "hetsched/inventory/collection.py",
         "    return row if taken else None\n", "    return row\n",
-        "tests/apps/test_collected_facts.py::test_a_collector_is_asked_once_by_two_beats",
+        "tests/apps/test_collected_facts.py::test_two_beat_processes_run_a_collector_once",
     ),
     Bug(
         "K24", "what the message layer lost is never missed", "django/channels_redis#172",

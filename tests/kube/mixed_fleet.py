@@ -162,7 +162,7 @@ def _pod(
 # -- the audit ---------------------------------------------------------------------------------------------------------
 
 
-def wrongs(pods: list[Json], nodes: list[Json]) -> list[str]:
+def placement_violations(pods: list[Json], nodes: list[Json]) -> list[str]:
     """Return the violations of the bound pods as texts."""
     found: list[str] = []
     by_name = {node["metadata"]["name"]: node for node in nodes}

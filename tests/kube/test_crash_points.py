@@ -131,7 +131,7 @@ def _is_whole(api: Api, ours: Plane) -> None:
     assert ours.driver
     ask = ours.driver
     pods, nodes = listed(api)
-    assert mixed_fleet.wrongs(pods, nodes) == []
+    assert mixed_fleet.placement_violations(pods, nodes) == []
     there = sorted([pod["metadata"]["name"], node_of(pod)] for pod in pods if node_of(pod))
     wait_until(lambda: ask("held") == there, what=lambda: _what(api, ours), seconds=PATIENCE_SECONDS)
     assert ask("violations") == []

@@ -51,20 +51,20 @@ def is_bound(api: Api, name: str) -> bool:
     return "nodeName" in pod_of(api, name)["spec"]
 
 
-def the_ledger_agrees(cluster: Cluster) -> None:
+def assert_ledger_agrees(cluster: Cluster) -> None:
     with cache_of(cluster.pk).held() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
 
 
-def test_a_label_set_before_the_kubelet_reports_is_taken_in(api: Api, followed: Informer, cluster: Cluster) -> None:
+def test_label_set_before_the_kubelet_reports_is_stored(api: Api, followed: Informer, cluster: Cluster) -> None:
     make_pod(api, "a")
     eventually(followed, lambda: is_bound(api, "a") and states()["a"] == "bound")
     make_pod(api, "b", **NEAR)
     eventually(followed, lambda: states().get("b") == "not-now")
     patch(api, "a", {"metadata": {"labels": {"x": "1"}}})
     eventually(followed, lambda: is_bound(api, "b"), seconds=10)
-    the_ledger_agrees(cluster)
+    assert_ledger_agrees(cluster)
 
 
 def test_a_resize_before_the_kubelet_reports_is_charged(api: Api, followed: Informer, cluster: Cluster) -> None:
@@ -72,10 +72,10 @@ def test_a_resize_before_the_kubelet_reports_is_charged(api: Api, followed: Info
     eventually(followed, lambda: is_bound(api, "a") and states()["a"] == "bound")
     patch(api, "a", {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "6"}}}]}}, "resize")
     eventually(followed, lambda: Node.objects.get().requested["cpu"] == 6000, seconds=10)
-    the_ledger_agrees(cluster)
+    assert_ledger_agrees(cluster)
 
 
-def test_a_label_set_while_the_binding_is_in_flight_is_taken_in(
+def test_label_set_during_the_binding_is_stored(
     api: Api, followed: Informer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_pod(api, "b", **NEAR)
@@ -91,10 +91,10 @@ def test_a_label_set_while_the_binding_is_in_flight_is_taken_in(
     eventually(followed, lambda: is_bound(api, "a"))
     monkeypatch.setattr(binding_cycle, "write", real)
     eventually(followed, lambda: is_bound(api, "b"), seconds=10)
-    the_ledger_agrees(cluster)
+    assert_ledger_agrees(cluster)
 
 
-def test_labels_that_the_api_server_sets_with_the_binding_are_taken_in(
+def test_labels_set_by_the_api_server_with_the_binding_are_stored(
     api: Api, followed: Informer, cluster: Cluster
 ) -> None:
     zone = "topology.kubernetes.io/zone"
@@ -106,4 +106,4 @@ def test_labels_that_the_api_server_sets_with_the_binding_are_taken_in(
     term = {"labelSelector": {"matchLabels": {zone: "z1"}}, "topologyKey": "kubernetes.io/hostname"}
     make_pod(api, "b", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
     eventually(followed, lambda: is_bound(api, "b"), seconds=10)
-    the_ledger_agrees(cluster)
+    assert_ledger_agrees(cluster)

@@ -34,7 +34,7 @@ NODES, PODS_EACH = 40, 50
 PATIENCE_SECONDS = 120
 
 
-def test_nothing_is_lost_doubled_leaked_or_freed_early(
+def test_no_pod_is_lost_doubled_leaked_or_released_early(
     api: Api, plane: ControlPlane, figures: dict[str, object]
 ) -> None:
     moments = random.Random(SEED)
@@ -57,7 +57,7 @@ def test_nothing_is_lost_doubled_leaked_or_freed_early(
                 amid += 0 < _bound(api) < mixed_fleet.bindable(PODS_EACH)
                 for name in victims:
                     processes[name] = start_watch(ours) if name == "watch" else ours.start_worker()
-                _none_is_freed_early(api, ours)
+                _assert_no_early_release(api, ours)
 
             recoveries.append(_round(api, ours, f"round {number} of seed {SEED}, killed {victims}", kill)[1])
         figures["kill -9 on a live cluster"] = (
@@ -87,7 +87,7 @@ def _round(api: Api, ours: Plane, where: str, amid: Callable[[], None]) -> tuple
     wait_until(lambda: _bound(api) == wanted, what=what, seconds=PATIENCE_SECONDS)
     took = time.monotonic() - began
     pods, nodes = listed(api)
-    assert mixed_fleet.wrongs(pods, nodes) == [], where
+    assert mixed_fleet.placement_violations(pods, nodes) == [], where
     there = sorted([pod["metadata"]["name"], node_of(pod)] for pod in pods if node_of(pod))
     wait_until(lambda: ask("held") == there, what=what, seconds=PATIENCE_SECONDS)
     assert ask("violations") == [], where
@@ -97,7 +97,7 @@ def _round(api: Api, ours: Plane, where: str, amid: Callable[[], None]) -> tuple
     return first, took
 
 
-def _none_is_freed_early(api: Api, ours: Plane) -> None:
+def _assert_no_early_release(api: Api, ours: Plane) -> None:
     """Whatever has a node holds what it was given: a reservation comes before its binding."""
     assert ours.driver
     there = {(pod["metadata"]["name"], node_of(pod)) for pod in listed(api)[0] if node_of(pod)}

@@ -134,7 +134,7 @@ def until_bound(api: Api, names: list[str], folder: Path) -> None:
     )
 
 
-def test_pods_go_where_our_own_cycle_would_put_them(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
+def test_placements_equal_those_of_our_own_cycle(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
     """Nodes are passed by name, with the shipped account, and then as whole objects."""
     extended.certificates(tmp_path / "certificates")
     pods = {pod["metadata"]["name"]: pod for pod in wanted()}
@@ -149,7 +149,7 @@ def test_pods_go_where_our_own_cycle_would_put_them(api: Api, plane: ControlPlan
                     until_bound(api, some, tmp_path)
         there = bound(api)
         nodes = [json.loads(body) for body in api.list_all(NODES)[0]]
-        assert mixed_fleet.wrongs(list(there.values()), nodes) == []
+        assert mixed_fleet.placement_violations(list(there.values()), nodes) == []
         expected = decided_here(api, [pods[name] for name in asked_for(log)])
         lock = LEASES.path(namespace="kube-system", name=extended.NAME)
         assert json.loads(api.get(lock))["spec"]["leaseTransitions"] == 0
@@ -259,7 +259,7 @@ def conditions(api: Api, name: str) -> str:
     return " ".join(one.get("message", "") for one in found)
 
 
-def test_without_the_extender_pods_wait_or_go_on_as_configured(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
+def test_missing_extender_follows_the_configured_ignorable_flag(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
     extended.certificates(tmp_path / "certificates")
     make_node(api, "n1")
     make_pod(api, "first", schedulerName=extended.NAME)

@@ -64,7 +64,7 @@ def redundant(plane: ControlPlane) -> Iterator[Redundant]:
         yield Redundant(api, ours)
 
 
-def test_a_killed_leader_is_replaced_before_anything_is_given_twice(
+def test_killed_leader_is_replaced_without_double_reservations(
     redundant: Redundant, figures: dict[str, object]
 ) -> None:
     api, ours = redundant.api, redundant.ours
@@ -75,14 +75,14 @@ def test_a_killed_leader_is_replaced_before_anything_is_given_twice(
     wait_until(lambda: len(_bound(api)) > len(before), what=ours.last_words, seconds=PATIENCE_SECONDS)
     first = time.monotonic() - began
     redundant.wait_for_all()
-    _nothing_is_wrong(api, ours)
+    _assert_no_violations(api, ours)
     figures["failover with a warm standby"] = (
         f"after {len(before)} allocations and leases of {PACE['HETSCHED_LEASE_SECONDS']} s the next pod was bound "
         f"{first:.1f} s after the leader was killed; 0 given twice"
     )
 
 
-def test_a_leader_that_slept_writes_nothing_when_it_wakes(redundant: Redundant) -> None:
+def test_resumed_stale_leader_writes_nothing(redundant: Redundant) -> None:
     api, ours = redundant.api, redundant.ours
     sleeper = _follower(ours)
     assert ours.driver
@@ -102,7 +102,7 @@ def test_a_leader_that_slept_writes_nothing_when_it_wakes(redundant: Redundant) 
     # The old leader wakes up with pending pods and a stale cache that it takes for current.
     redundant.create_more()
     redundant.wait_for_all()
-    _nothing_is_wrong(api, ours)
+    _assert_no_violations(api, ours)
     after = ours.driver("follower")
     assert after["epoch"] >= now["epoch"]
     assert sleeper.running
@@ -128,10 +128,10 @@ def _wait_for(api: Api, ours: Plane, count: int) -> None:
     )
 
 
-def _nothing_is_wrong(api: Api, ours: Plane) -> None:
+def _assert_no_violations(api: Api, ours: Plane) -> None:
     assert ours.driver
     pods, nodes = listed(api)
-    assert mixed_fleet.wrongs(pods, nodes) == []
+    assert mixed_fleet.placement_violations(pods, nodes) == []
     there = sorted([pod["metadata"]["name"], node_of(pod)] for pod in pods if node_of(pod))
     wait_until(lambda: ours.driver and ours.driver("held") == there, what=ours.last_words, seconds=PATIENCE_SECONDS)
     assert ours.driver("violations") == []

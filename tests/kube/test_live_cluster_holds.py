@@ -34,7 +34,7 @@ spec: {containers: [{name: main, image: busybox, resources: {requests: {cpu: "6"
 """
 
 
-class Asker:
+class RestClient:
     """A REST client with the token of an operator."""
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ def run_tasks(there: Informer, cluster: Cluster) -> None:
     binding_cycle.run(cluster.pk)
 
 
-def test_a_pod_of_a_submission_finds_the_room_that_is_held_for_it(cluster: Cluster, there: Informer) -> None:
-    ask = Asker()
+def test_pod_of_a_submission_gets_the_held_capacity(cluster: Cluster, there: Informer) -> None:
+    ask = RestClient()
     hold = ask("holds/", status=201)
     assert hold["pods"] == [{"pod": "default/train", "node": "n1"}]
     assert ask("holds/", status=409)["code"] == "NoRoom"
@@ -90,10 +90,8 @@ def test_a_pod_of_a_submission_finds_the_room_that_is_held_for_it(cluster: Clust
     assert check_invariants() == []
 
 
-def test_plan_is_carried_out_though_others_ask_for_the_capacity_first(
-    api: Api, cluster: Cluster, there: Informer
-) -> None:
-    ask = Asker()
+def test_plan_is_fulfilled_despite_competing_pods(api: Api, cluster: Cluster, there: Informer) -> None:
+    ask = RestClient()
     plan = ask("what-if/", status=200, plan=True)["plan"]["token"]
     accepted = ask("workloads/", status=202, plan=plan)
     make_pod(api, "other", cpu="6")  # it exists and is decided before the pod of the hold
@@ -111,7 +109,7 @@ def test_plan_is_carried_out_though_others_ask_for_the_capacity_first(
 
 
 def test_locally_stored_holds_survive_an_informer_change(api: Api, cluster: Cluster, there: Informer) -> None:
-    hold = Asker()("holds/", status=201)
+    hold = RestClient()("holds/", status=201)
     there.ended.set()
     following.give_up(there.lease)
     another = an_informer(api, cluster)
@@ -123,8 +121,8 @@ def test_locally_stored_holds_survive_an_informer_change(api: Api, cluster: Clus
     another.ended.set()
 
 
-def test_it_is_lost_to_a_pod_that_another_scheduler_puts_there(api: Api, cluster: Cluster, there: Informer) -> None:
-    Asker()("holds/", status=201)
+def test_hold_is_lost_to_a_pod_of_another_scheduler(api: Api, cluster: Cluster, there: Informer) -> None:
+    RestClient()("holds/", status=201)
     make_pod(api, "foreign", cpu="4", schedulerName="default-scheduler", nodeName="n1")
     eventually(there, lambda: Hold.objects.get().state == "lost")
     assert "default/foreign" in Hold.objects.get().end_reason
@@ -132,8 +130,8 @@ def test_it_is_lost_to_a_pod_that_another_scheduler_puts_there(api: Api, cluster
     assert check_invariants() == []
 
 
-def test_room_of_a_submission_that_ended_before_its_pod_came_is_let_go(cluster: Cluster, there: Informer) -> None:
-    ask = Asker()
+def test_hold_of_an_ended_submission_is_released(cluster: Cluster, there: Informer) -> None:
+    ask = RestClient()
     hold = ask("holds/", status=201)
     accepted = ask("workloads/", status=202, hold=hold["id"])
     cancel(Workload.objects.get(pk=accepted["id"]), actor=SYSTEM, reason="superseded")
@@ -147,7 +145,7 @@ def test_room_of_a_submission_that_ended_before_its_pod_came_is_let_go(cluster: 
     assert (Hold.objects.get().state, Reservation.objects.filter(active=True).count()) == ("used", 0)
 
 
-def test_nothing_is_held_on_facts_that_may_be_old(cluster: Cluster, there: Informer) -> None:
+def test_hold_is_rejected_on_stale_facts(cluster: Cluster, there: Informer) -> None:
     following.give_up(there.lease)
     following.take(cluster.pk, "another")  # which has not listed anything yet
-    assert Asker()("holds/", status=409)["code"] == "ClusterNotInStep"
+    assert RestClient()("holds/", status=409)["code"] == "ClusterNotInStep"

@@ -41,7 +41,7 @@ def test_every_pod_has_a_correct_placement_or_a_reason(
         while True:
             assert ours.driver("violations") == []
             pods, nodes = listed(api)
-            assert mixed_fleet.wrongs([pod for pod in pods if not _in_a_gang(pod)], nodes) == []
+            assert mixed_fleet.placement_violations([pod for pod in pods if not _in_a_gang(pod)], nodes) == []
             waiting = [pod for pod in pods if not node_of(pod)]
             if len(pods) - len(waiting) == mixed_fleet.bindable(PODS_COUNT) and all(map(reason, waiting)):
                 break
@@ -51,7 +51,7 @@ def test_every_pod_has_a_correct_placement_or_a_reason(
         took = time.monotonic() - began
         assert {pod["metadata"]["name"].rpartition("-")[0] for pod in waiting} == {"impossible"}
         assert {"cpu" in reason(pod).lower() for pod in waiting} == {True}
-        assert mixed_fleet.wrongs(pods, nodes) == []
+        assert mixed_fleet.placement_violations(pods, nodes) == []
         assert ours.driver("violations") == []
         figures["a mixed fleet"] = (
             f"{len(nodes)} nodes, {len(pods)} pods: {len(pods) - len(waiting)} bound, {len(waiting)} told why not, "

@@ -79,7 +79,7 @@ def make_owned(api: Api, name: str, owner: str) -> None:
     make(api, PODS, name, "default", metadata=meta, spec={"containers": [container], "schedulerName": "hetsched"})
 
 
-def on_their_way(cluster: Cluster, follower: Informer) -> set[str]:
+def newly_placed(cluster: Cluster, follower: Informer) -> set[str]:
     """Decide and bind due pods; return the names of the newly placed ones."""
     before = set(Pod.objects.exclude(node=None).values_list("name", flat=True))
     follower._write_sync()
@@ -88,7 +88,9 @@ def on_their_way(cluster: Cluster, follower: Informer) -> set[str]:
     return set(Pod.objects.exclude(node=None).values_list("name", flat=True)) - before
 
 
-def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, followed: Informer, clock: Clock) -> None:
+def test_rejected_pod_is_tried_at_most_three_times_an_hour(
+    api: Api, cluster: Cluster, followed: Informer, clock: Clock
+) -> None:
     tries: list[float] = []
     with Kubelet(api, outcome_of) as kubelet:
         make_owned(api, "misfit-0", "misfit")
@@ -96,7 +98,7 @@ def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, fol
             eventually(followed, lambda: f"misfit-{len(tries)}" in states())
             wake_after_backoff(cluster.pk, clock.now())
             clock.ahead += timedelta(seconds=11)  # its back-off after an attempt without a node
-            for name in on_their_way(cluster, followed):
+            for name in newly_placed(cluster, followed):
                 eventually(followed, lambda name=name: states()[name] == "failed")  # type: ignore[misc]
                 tries.append(clock.minutes)
                 make_owned(api, f"misfit-{len(tries)}", "misfit")
@@ -110,7 +112,7 @@ def test_it_is_tried_at_most_three_times_an_hour(api: Api, cluster: Cluster, fol
         )
         make_pod(api, "other", cpu="2")
         eventually(followed, lambda: "other" in states())
-        assert on_their_way(cluster, followed) == {"other"}
+        assert newly_placed(cluster, followed) == {"other"}
         eventually(followed, lambda: states()["other"] == "running")
     assert [doubt.fact for doubt in Node.objects.get().doubts] == ["numa"]
     assert Node.objects.get().pods == 1
@@ -122,7 +124,7 @@ def test_failing_containers_are_named(api: Api, cluster: Cluster, followed: Info
         make_owned(api, "foreign", "foreign")
         make_owned(api, "hungry", "hungry")
         eventually(followed, lambda: len(states()) == 2)
-        assert on_their_way(cluster, followed) == {"foreign", "hungry"}
+        assert newly_placed(cluster, followed) == {"foreign", "hungry"}
         eventually(followed, lambda: states()["hungry"] == "failed")
         eventually(followed, lambda: Pod.objects.get(name="foreign").message != "")
     assert Pod.objects.get(name="hungry").message == "container main ended with exit code 137 (OOMKilled)"
@@ -130,11 +132,11 @@ def test_failing_containers_are_named(api: Api, cluster: Cluster, followed: Info
     assert [(doubt.fact, doubt.pod) for doubt in Node.objects.get().doubts] == [("isa", "default/foreign")]
 
 
-def test_nodes_beat_and_pods_that_are_deleted_go(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_kubelet_renews_leases_and_removes_deleted_pods(api: Api, cluster: Cluster, followed: Informer) -> None:
     with Kubelet(api, outcome_of, beat_seconds=0.1):
         make_pod(api, "p")
         eventually(followed, lambda: "p" in states())
-        assert on_their_way(cluster, followed) == {"p"}
+        assert newly_placed(cluster, followed) == {"p"}
         eventually(followed, lambda: states()["p"] == "running")
         api.send("DELETE", PODS.path(namespace="default", name="p"))
         eventually(followed, lambda: states()["p"] == "cancelled")

@@ -16,7 +16,7 @@ from hetsched.contracts.units import CPU
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.journal import backup
 from hetsched.placement import scheduler_cache
-from hetsched.placement.actions.terminating_pods import end_remnants
+from hetsched.placement.actions.terminating_pods import release_orphaned_pods
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
@@ -58,7 +58,7 @@ def bound(plane: ControlPlane) -> dict[str, str]:
     return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in items if "nodeName" in one["spec"]}
 
 
-def test_yesterdays_ledger_and_todays_cluster(
+def test_restored_ledger_catches_up_before_decisions(
     plane: ControlPlane, api: Api, cluster: Cluster, followed: Callable[[], Informer], tmp_path: Path
 ) -> None:
     follower = followed()
@@ -100,7 +100,7 @@ def test_yesterdays_ledger_and_todays_cluster(
     kept = Pod.objects.filter(origin=Pod.REMNANT)
     assert [pod.name.partition("~")[0] for pod in kept] == ["ends"]
     kept.update(not_before=timezone.now() - timedelta(seconds=1))
-    assert end_remnants(cluster.pk) == 1
+    assert release_orphaned_pods(cluster.pk) == 1
     asked = {"stays": 3000, "waits": 2000, "since": 5000}
     held = Counter(dict.fromkeys(("n1", "n2"), 0))
     for name, node in before.items():

@@ -15,7 +15,7 @@ from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import Submission, begin_binding, cancel, submit_there
+from hetsched.placement.actions import Submission, begin_binding, cancel, submit_live
 from hetsched.placement.models import Pod, SubmittedObject, Workload
 from hetsched.scheduling.informer import Informer
 from tests.kube.kubelet import Kubelet, ends
@@ -48,7 +48,7 @@ def there(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def submitted(cluster: Cluster, manifest: str = POD, **more: Any) -> Submission:
     pods = parse_workload([("manifest", manifest.encode())]).pending
-    return submit_there(cluster, pods, manifest=manifest.encode(), actor=SYSTEM, **more)
+    return submit_live(cluster, pods, manifest=manifest.encode(), actor=SYSTEM, **more)
 
 
 def names(api: Api, resource: Any = PODS) -> list[str]:
@@ -59,7 +59,7 @@ def objects() -> list[str]:
     return list(SubmittedObject.objects.order_by("id").values_list("state", flat=True))
 
 
-def test_a_pod_is_created_once_and_comes_back_in_its_workload(api: Api, cluster: Cluster, there: Informer) -> None:
+def test_pod_is_created_once_and_matched_to_its_workload(api: Api, cluster: Cluster, there: Informer) -> None:
     accepted = submitted(cluster, owner="me", idempotency_key="k1")
     assert names(api) == []
     assert create.run(cluster.pk) == 1
@@ -129,7 +129,7 @@ def test_rejection_is_reported_on_the_workload(api: Api, cluster: Cluster, there
     assert Workload.objects.get(pk=accepted.workload_id).state == "misconfigured"
 
 
-def test_pods_of_a_job_are_joined_and_a_forged_label_is_not(api: Api, cluster: Cluster, there: Informer) -> None:
+def test_pods_of_a_job_are_matched_by_owner_not_label(api: Api, cluster: Cluster, there: Informer) -> None:
     accepted = submitted(cluster, JOB)
     create.run(cluster.pk)
     (job,) = names(api, JOBS)
@@ -177,7 +177,7 @@ def says(api: Api, job: str, kind: str, reason: str) -> None:
         ("Failed", "BackoffLimitExceeded", "failed", "BackoffLimitExceeded: told by a test"),
     ],
 )
-def test_a_job_ends_as_the_job_says_whatever_became_of_single_pods(
+def test_job_result_follows_its_conditions(
     api: Api, cluster: Cluster, there: Informer, kind: str, reason: str, state: str, message: str
 ) -> None:
     accepted = submitted(cluster, JOB)
@@ -214,9 +214,9 @@ def test_a_job_ends_as_the_job_says_whatever_became_of_single_pods(
         (POD + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: x}\n", "KindNotSubmitted"),
     ],
 )
-def test_only_pods_and_their_controllers_go_to_enrolled_namespaces(
+def test_only_pods_and_controllers_are_created_in_enrolled_namespaces(
     cluster: Cluster, there: Informer, manifest: str, code: str
 ) -> None:
     with pytest.raises(InputError, match=code):
-        submit_there(cluster, parse_workload([("m", POD.encode())]).pending, manifest=manifest.encode(), actor=SYSTEM)
+        submit_live(cluster, parse_workload([("m", POD.encode())]).pending, manifest=manifest.encode(), actor=SYSTEM)
     assert not Workload.objects.exists()

@@ -41,35 +41,35 @@ def followed(api: Api, cluster: Cluster, link: Link, monkeypatch: pytest.MonkeyP
     follower.ended.set()
 
 
-def much_happens(api: Api) -> None:
+def make_changes(api: Api) -> None:
     api.send("DELETE", PODS.path(namespace="default", name="runs"), query=AT_ONCE)
     api.send("DELETE", NODES.path(name="n1"))
     make_node(api, "n3")
     make_pod(api, "late", cpu="2", schedulerName="default-scheduler", nodeName="n2")
 
 
-def is_all_known() -> bool:
+def is_caught_up() -> bool:
     names = set(Node.objects.filter(gone=False).values_list("name", flat=True))
     known = {"runs": "cancelled", "waits": "pending", "late": "running"}
     return names == {"n2", "n3"} and known.items() <= states().items()
 
 
-def nothing_is_wrong() -> bool:
+def has_no_violations() -> bool:
     booked = Reservation.objects.filter(active=True).exclude(pod__origin=Pod.REMNANT)
     return [(one.pod.name, one.requests["cpu"]) for one in booked] == [("late", 2000)] and check_invariants() == []
 
 
 def test_a_link_that_was_cut(api: Api, link: Link, followed: Informer) -> None:
     link.cut()
-    much_happens(api)
+    make_changes(api)
     for _ in range(20):
         followed.iterate()
     followed._write_sync()
     assert states() == {"runs": "running", "waits": "pending"}  # no response does not mean that a pod is deleted
     assert Sync.objects.get(resource="pods").failures > 0
     link.restore()
-    eventually(followed, is_all_known)
-    assert nothing_is_wrong()
+    eventually(followed, is_caught_up)
+    assert has_no_violations()
 
 
 def test_a_link_that_falls_silent(api: Api, link: Link, followed: Informer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +81,11 @@ def test_a_link_that_falls_silent(api: Api, link: Link, followed: Informer, monk
     api.send("DELETE", PODS.path(namespace="default", name="seen"), query=AT_ONCE)
     eventually(followed, lambda: states()["seen"] == "cancelled")
     link.silence()
-    much_happens(api)
+    make_changes(api)
     eventually(followed, lambda: followed._known[PODS].failures > 0)
     link.restore()
     eventually(followed, lambda: states().get("late") == "running" and states()["runs"] == "cancelled")
-    assert nothing_is_wrong()
+    assert has_no_violations()
 
 
 def test_an_api_server_that_is_killed_and_has_forgotten_history(
@@ -93,14 +93,14 @@ def test_an_api_server_that_is_killed_and_has_forgotten_history(
 ) -> None:
     lists = followed._known[PODS].lists
     link.cut()
-    much_happens(api)
+    make_changes(api)
     kill_api_server(plane)
     link.restore()
-    eventually(followed, is_all_known)
+    eventually(followed, is_caught_up)
     assert followed._known[PODS].lists > lists  # 410: only a list can find the events that the watch missed
     kept = Reservation.objects.get(active=True, pod__origin=Pod.REMNANT)  # the informer did not see the end of `runs`
     assert (kept.pod.name.partition("~")[0], kept.node.name, kept.node.gone) == ("runs", "n1", True)
-    assert nothing_is_wrong()
+    assert has_no_violations()
 
 
 def test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there(api: Api, followed: Informer) -> None:

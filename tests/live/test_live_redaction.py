@@ -1,4 +1,7 @@
-"""Live messages to tokens limited to namespaces name no pod of another one; texts of the caller come back as sent."""
+"""Redaction of pod names of other namespaces in live messages to limited tokens.
+
+Texts of the caller are echoed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import msgspec
 import pytest
 from asgiref.sync import sync_to_async
 
-from hetsched.contracts.pod_sentences import HIDDEN
+from hetsched.contracts.message import HIDDEN, Message, stored, verbatim
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import message
@@ -18,15 +21,18 @@ from tests.builders import a_pod
 from web.live import socket_reads
 
 pytestmark = pytest.mark.django_db(transaction=True)
-SAID = "Preempted by hush/x"
+SAID = Message("Preempted by {pods}", pods="hush/x")
 
 
-def test_deltas_and_snapshots_are_redacted_and_nothing_else_is_touched() -> None:
-    data = {"name": "hush/x", "pods": {"team/a": {"message": SAID}, "team/b": {"message": "hush/x"}, "team/c": None}}
+def test_deltas_and_snapshots_are_redacted() -> None:
+    said = {"team/a": SAID, "team/b": verbatim("hush/x"), "team/d": "n1 was filled by hush/x"}
+    pods = {pod: {"message": stored(message)} for pod, message in said.items()}
+    data = {"name": "hush/x", "pods": {**pods, "team/c": None}}
     sent = message("workload:w-1", 3, data)
     shown = msgspec.json.decode(socket_reads.redacted("workload:w-1", sent, frozenset({"team"})))
     assert shown["data"]["pods"]["team/a"]["message"] == f"Preempted by {HIDDEN}"
     assert shown["data"]["pods"]["team/b"]["message"] == "hush/x"
+    assert shown["data"]["pods"]["team/d"]["message"] == HIDDEN
     assert (shown["data"]["name"], shown["revision"], shown["data"]["pods"]["team/c"]) == ("hush/x", 3, None)
     assert socket_reads.redacted("cluster:lab", sent, frozenset({"team"})) == sent
 

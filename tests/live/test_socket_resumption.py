@@ -1,4 +1,4 @@
-"""Sockets that take several events as one, and go on after what they had, end where a fresh snapshot stands."""
+"""Clients that receive merged events or resume from a revision end with the current document."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsched.contracts.documents import encode
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import OutboxEvent, merge, message
-from hetsched.placement.queries import topics
 from web.live import hub
 from web.live.spans import spans
 
 from .conftest import PATIENCE_SECONDS, Viewer, in_thread
-from .test_viewer_convergence import Life
+from .test_viewer_convergence import Life, fresh
 
 TOPICS = ("cluster:lab", "decisions", "policies")
 KEYS = st.sampled_from("abc")
@@ -48,16 +46,16 @@ def test_span_has_the_effect_of_its_events_from_any_revision(
     assert (expected, document) == (len(patches), states[-1])
 
 
-def test_a_gap_stays_a_gap() -> None:
+def test_gap_is_not_merged() -> None:
     events = [(number, message("t", number, {"n": number})) for number in (1, 2, 4, 5)]
     assert [(since, last) for since, last, _ in spans("t", events)] == [(0, 2), (3, 5)]
 
 
 class Page(Viewer):
-    """A client that does as the console's pages do."""
+    """A client that resumes topics as the console's pages do."""
 
     async def follow(self, *names: str) -> list[str]:
-        """Subscribe with what it has; return with what each topic began."""
+        """Subscribe from the current revisions; return the first message of each topic."""
         since = {name: self.revisions[name] for name in names if name in self.revisions}
         command = {"action": "subscribe", "topics": names, "since": since, "merge": True}
         await self.say(msgspec.json.encode(command).decode())
@@ -85,7 +83,7 @@ class Page(Viewer):
 
 @pytest.fixture
 async def pages(token: Any, cluster: Cluster) -> Any:
-    """Return a maker of clients; `before` is one whose documents it takes over."""
+    """Return a factory of clients; `before` is a client whose documents the new one takes over."""
     plaintext = await in_thread(token)("viewer")
     made: list[Page] = []
 
@@ -105,14 +103,14 @@ async def pages(token: Any, cluster: Cluster) -> Any:
 
 async def assert_current(page: Page) -> None:
     for topic in list(page.documents):
-        found = await in_thread(topics.snapshot)(topic)
-        await page.receive_until(topic, found.revision)
-        assert page.documents[topic] == msgspec.json.decode(encode(found.data)), topic
+        revision, document = await fresh(topic)
+        await page.receive_until(topic, revision)
+        assert page.documents[topic] == document, topic
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("seed", range(3))
-async def test_random_lives_in_ticks_with_lost_sockets(
+async def test_random_changes_with_lost_sockets_converge(
     pages: Callable[..., Any], cluster: Cluster, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "TICK_SECONDS", 0.02)
@@ -145,9 +143,7 @@ async def test_events_within_a_tick_are_one_message(
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_all_sockets_drop_and_the_process_knows_nothing_any_more(
-    pages: Callable[..., Any], cluster: Cluster
-) -> None:
+async def test_restarted_process_resumes_all_sockets(pages: Callable[..., Any], cluster: Cluster) -> None:
     life, page = Life(cluster, 2), await pages()
     await page.follow(*TOPICS)
     await page.leave()

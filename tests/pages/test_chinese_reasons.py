@@ -1,25 +1,22 @@
-"""Messages of the floors below in Chinese: refusals, waits, parameters, policies.
+"""Chinese forms of messages from the engine: rejections, waits, parameters, policies.
 
-Refusals and waits are messages with templates (their catalogue: `test_message_catalogue`). Other sentences, and rows of
-earlier versions, are matched against patterns.
+Rejections and waits are messages with templates (their catalogue: `test_message_catalogue`). Other sentences, and rows
+of earlier versions, are matched against patterns.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from django.test import Client
-from django.urls import reverse
 from django.utils import translation
 
 from hetsched.contracts.params import params_schema
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.registry import load_registry
-from web.pages.message_translation import SENTENCES, catalogue, translate
+from web.translation import SENTENCES, catalogue, translate
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = sorted((ROOT / "hetsched/engine").rglob("*.py"))
@@ -39,7 +36,7 @@ def is_text(node: ast.expr | None) -> bool:
 
 
 def sentences_without_template(code: str) -> Iterator[str]:
-    """Yield the plain texts of refusals, of waits and of variables called `message`."""
+    """Yield the plain texts of rejections, of waits and of variables called `message`."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal":
             yield from (ast.unparse(one) for one in node.args[1:2] if is_text(one))
@@ -83,19 +80,19 @@ def test_every_refusal_and_wait_of_the_engine_is_a_message() -> None:
             "gang ml/g needs room for 4 members at once, the cluster has room for 2 at most",
             "Pod 组 ml/g 需要同时放下 4 个成员，而集群最多只能放 2 个",
         ),
-        # Somebody else's words behind a colon stay as they are.
+        # A foreign text after a colon is not translated.
         ("no connection: [Errno 111] refused", "无法连接：[Errno 111] refused"),
-        # Of two sentences the one that nobody knows stays.
+        # Of two sentences only the known one is translated.
         ("the node is cordoned; its owner is on holiday", "节点已封锁；its owner is on holiday"),
         ("what nobody ever said here", "what nobody ever said here"),
         ("", ""),
     ],
 )
-def test_a_sentence_is_said_in_chinese(chinese: None, english: str, said: str) -> None:
+def test_sentence_is_translated(chinese: None, english: str, said: str) -> None:
     assert translate(english) == said
 
 
-def test_in_english_all_stays_as_it_was_said() -> None:
+def test_english_texts_are_unchanged() -> None:
     with translation.override("en"):
         assert translate("the node is cordoned") == "the node is cordoned"
 
@@ -121,19 +118,3 @@ def test_every_parameter_and_choice_of_every_plugin_has_a_chinese_name(chinese: 
 def test_every_policy_of_the_product_is_described_in_chinese(chinese: None) -> None:
     texts = {spec.description for spec in BUILTIN.values()}
     assert {text for text in texts if translation.pgettext("policy", text) == text} == set()
-
-
-@pytest.mark.django_db
-def test_scripts_get_the_same_sentences_once(viewer: Client, client: Client) -> None:
-    page = viewer.get("/policies/", headers={"accept-language": "zh-CN"}).content.decode()
-    address = re.search(r'data-sentences="([^"]+)"', page)
-    assert address is not None
-    answer = viewer.get(address[1])
-    # Kept for a month, whatever list or colour is chosen, which cookies remember.
-    assert {"immutable", "private", f"max-age={30 * 86400}"} <= set(answer.headers["Cache-Control"].split(", "))
-    assert "Cookie" not in answer.headers.get("Vary", "")
-    assert f'<link rel="preload" href="{address[1]}" as="fetch" crossorigin>' in page
-    assert ["the node is cordoned", "节点已封锁"] in answer.json()["patterns"]
-    assert client.get(address[1]).status_code == 302
-    assert viewer.get(reverse("sentences", args=["zh-hans", "00000000"])).status_code == 404
-    assert "data-sentences" not in viewer.get("/policies/").content.decode()

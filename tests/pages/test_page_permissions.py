@@ -1,6 +1,6 @@
-"""Every address outside REST times everybody who may come, from one table: a new page without a row fails.
+"""Permissions of every address outside REST for every user, from one table; a page without a row fails.
 
-The rows of REST stand in `tests/api/test_route_permissions.py`, those of sockets in `tests/live`, those of the extender
+The rows of REST are in `tests/api/test_route_permissions.py`, those of sockets in `tests/live`, those of the extender
 in `tests/workers/extender`.
 """
 
@@ -25,7 +25,7 @@ SUBMIT = {"submitter", "operator", "root"}
 ROOT = {"root"}
 EVERYBODY = {"anonymous", "nobody", "agent", *LOOK}
 
-# Route -> who is shown the page. Strangers are led to the login, others are told that they may not.
+# Route -> users that see the page. Anonymous users are redirected to the login, all others are refused.
 PAGES: dict[str, set[str]] = {
     "^$": LOOK,
     "^nodes/$": LOOK,
@@ -49,18 +49,16 @@ PAGES: dict[str, set[str]] = {
     "^tokens/$": ROOT,
     "^webhooks/$": SUBMIT,
     "^deliveries/(?P<pk>d-[0-9a-z]{1,38})/$": SUBMIT,
-    "^sentences/(?P<language>[a-z-]{2,12})/(?P<digest>[0-9a-f]{8})\\.json$": EVERYBODY
-    - {"anonymous"},  # words of the pages
     "^clusters/$": LOOK,
     "^audit/$": LOOK,
     "^what-if/$": LOOK,
     "^policies/$": LOOK,
     "^policies/(?P<name>[a-z0-9-]{1,63})/$": LOOK,
 }
-# What is there before anybody is known, with its methods.
+# Addresses without authentication, with their methods.
 OPEN = {
     "login/": {"GET", "POST"}, "logout/": {"POST"}, "admin/login/": {"GET"},
-    "i18n/setlang/": {"GET", "POST", "PUT", "PATCH", "DELETE"},  # leads back; a POST chooses the language
+    "i18n/setlang/": {"GET", "POST", "PUT", "PATCH", "DELETE"},  # redirects back; a POST chooses the language
     "favicon.ico": {"GET"},
 }  # fmt: skip
 ADMIN = "admin/"
@@ -79,7 +77,7 @@ ROUTES = set(routes(get_resolver().url_patterns)) - set(routes(rest))
 
 
 def address_of(route: str, pod: Any) -> str:
-    """Fill a route in with things that are there."""
+    """Fill a route in with existing objects."""
     decision = Decision.objects.get(pod=pod).pk
     names = {
         "(?P<name>[^/\\x00]{1,253})": "n1", "(?P<tab>[a-z]{1,20})": "gpu", "(?P<name>[a-z0-9-]{1,63})": "hetsched",
@@ -101,7 +99,7 @@ def pod(cluster: Cluster) -> Any:
 
 @pytest.fixture
 def people(browsing: Callable[..., Client]) -> dict[str, Client]:
-    """Return a browser of each who may come."""
+    """Return a browser for each kind of user."""
     roles = {role.value: browsing(role.value) for role in Role}
     root = browsing(is_superuser=True, is_staff=True)
     return {"anonymous": Client(), "nobody": browsing(), "root": root, **roles}
@@ -117,7 +115,7 @@ def test_the_table_holds(people: dict[str, Client], pod: Any) -> None:
         for name, client in people.items():
             answer = client.get(address)
             if name in who:
-                # There may be nothing to show; there is no redirect to a login and no refusal.
+                # The object may be missing; there is no redirect to a login and no refusal.
                 assert answer.status_code in (200, 302, 404), (name, address)
                 assert "login" not in answer.headers.get("Location", ""), (name, address)
             elif name == "anonymous":
@@ -143,7 +141,7 @@ def test_administration_requires_an_administrator(people: dict[str, Client], pod
         for name, client in people.items():
             answer = client.get(address)
             if name == "root":
-                # Some pages are only read, or refuse a call without its form; none leads to the login.
+                # Some pages are only read, or reject a call without its form; none redirects to the login.
                 assert answer.status_code in (200, 302, 400, 403, 404, 405), (address, answer.status_code)
                 assert "login" not in answer.headers.get("Location", ""), address
             else:
@@ -154,9 +152,7 @@ def test_non_administrator_gets_an_error_instead_of_a_redirect_loop(people: dict
     assert people["viewer"].get("/admin/", follow=True).status_code == 403
 
 
-def test_a_colleague_without_the_rights_of_the_administration_sees_nothing_in_it(
-    browsing: Callable[..., Client], pod: Any
-) -> None:
+def test_admin_is_empty_without_its_permissions(browsing: Callable[..., Client], pod: Any) -> None:
     staff = browsing("operator", is_staff=True)
     for route in sorted(
         route for route in ROUTES if route.startswith(ADMIN) and route.endswith(("add/", "changelist/"))

@@ -1,4 +1,4 @@
-"""The queue page tells who waits, at which place, for what and until when."""
+"""The queue page shows pending pods with their position, reason and next attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
-from hetsched.placement.queries.pending_order import line
+from hetsched.placement.queries.pending_order import list_queue
 from tests.builders import a_pod
 from tests.pages.test_node_agent_reports import words
 from tests.scenes import submitted
@@ -34,7 +34,7 @@ def test_positions_and_reasons_are_shown(viewer: Client, waiting: Cluster) -> No
     assert "– ml/later backing off" in shown
 
 
-def test_one_way_of_waiting_is_a_tab_and_a_filter_narrows_it(viewer: Client, waiting: Cluster) -> None:
+def test_each_queue_has_a_tab_with_a_filter(viewer: Client, waiting: Cluster) -> None:
     assert "ci/urgent" not in words(viewer, "/queue/?standing=back-off")
     found = words(viewer, "/queue/?q=namespace%3Dci+priority%3E5")
     assert "ci/urgent" in found
@@ -51,7 +51,7 @@ def test_never_fitting_pods_are_counted_as_on_the_first_screen_and_have_a_tab(vi
     assert "all 4 due 2 backing off 1 reading images 0 unschedulable 0 gated 0 never fits 1" in shown
     assert "– ci/huge never fits" in shown
     assert "ci/huge" not in words(viewer, "/queue/?standing=resting")
-    (row,) = [one for one in line(waiting.pk, 10) if one.key == "ci/huge"]
+    (row,) = [one for one in list_queue(waiting.pk, 10) if one.key == "ci/huge"]
     assert row.again_at is None
     alone = words(viewer, "/queue/?standing=never-fits")
     assert "when the cluster changes" in alone
@@ -60,13 +60,13 @@ def test_never_fitting_pods_are_counted_as_on_the_first_screen_and_have_a_tab(vi
     assert "ci/plain" not in alone
 
 
-def test_a_filter_that_cannot_be_read_hides_nothing(viewer: Client, waiting: Cluster) -> None:
+def test_invalid_filter_hides_nothing(viewer: Client, waiting: Cluster) -> None:
     shown = words(viewer, "/queue/?q=nonsense%3D1")
     assert "The filter is invalid. Correct it to show results." in shown
     assert "match the filter" not in shown
 
 
-def test_an_empty_queue_says_that_nothing_waits(viewer: Client, cluster: Cluster) -> None:
+def test_empty_queue_is_reported(viewer: Client, cluster: Cluster) -> None:
     assert "No pending pods." in words(viewer, "/queue/")
 
 

@@ -11,7 +11,7 @@ import pytest
 from django.utils import translation
 
 from hetsched.contracts.message import Message
-from web.pages.message_translation import translate
+from web.translation import translate
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [path for name in ("engine", "scheduling") for path in (ROOT / "hetsched" / name).rglob("*.py")]
@@ -21,7 +21,7 @@ _HOLE = re.compile(r"\{(\w+)\}")
 
 
 def templates_by_code() -> dict[str, set[str]]:
-    """Return the templates of each reason code; a name stands for the messages assigned to it in the module."""
+    """Return the templates of each reason code; a name is resolved to the messages assigned to it in the module."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in FILES:
         tree = ast.parse(path.read_text())

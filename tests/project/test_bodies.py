@@ -1,4 +1,4 @@
-"""What a body may hold and how fast it must come, by a clock of our own making."""
+"""Size and rate limits of request bodies, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def small(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     settings.HETSCHED_BODY_SECONDS = 60
     settings.HETSCHED_BODIES_BYTES = settings.HETSCHED_BODIES_BYTES_PER_ADDRESS = 1 << 20
     yield
-    assert bodies.room.held.total() == 0, "every body gives its room back"
+    assert bodies.room.held.total() == 0, "every body releases its space"
 
 
 def sending(*pieces: bytes, pause: float = 0.0) -> Any:
@@ -41,7 +41,7 @@ async def test_a_small_body_is_read_whole() -> None:
     body.close()
 
 
-async def test_a_body_that_comes_too_slowly_is_given_up() -> None:
+async def test_slow_body_is_aborted() -> None:
     # 1 byte in 0.1 s is below the rate of 1000 bytes a second.
     body = RequestBody(SCOPE, sending(*[b"x"] * 100, pause=0.1))
     began = asyncio.get_running_loop().time()
@@ -52,7 +52,7 @@ async def test_a_body_that_comes_too_slowly_is_given_up() -> None:
     body.close()
 
 
-async def test_a_body_that_keeps_the_rate_is_read() -> None:
+async def test_body_at_the_minimum_rate_is_read() -> None:
     body = RequestBody(SCOPE, sending(*[b"x" * 1000] * 10, pause=0.1))
     await body.read_first()
     assert body.complete
@@ -70,7 +70,7 @@ async def test_reading_without_a_credential_stops_at_64_kib() -> None:
     body.close()
 
 
-async def test_of_a_body_with_a_large_length_nothing_is_read() -> None:
+async def test_body_with_a_large_length_is_not_read() -> None:
     async def never() -> Any:
         raise AssertionError
 
@@ -81,7 +81,7 @@ async def test_of_a_body_with_a_large_length_nothing_is_read() -> None:
 
 
 @pytest.mark.parametrize("setting", ["HETSCHED_BODIES_BYTES", "HETSCHED_BODIES_BYTES_PER_ADDRESS"])
-async def test_bodies_share_bounded_room(settings: Any, setting: str) -> None:
+async def test_bodies_share_bounded_memory(settings: Any, setting: str) -> None:
     setattr(settings, setting, 500_000)
     first, second = (RequestBody(SCOPE, sending(b"x" * 300_000, b"x" * 100_000)) for _ in range(2))
     await first.read_rest()
@@ -96,7 +96,7 @@ async def test_bodies_share_bounded_room(settings: Any, setting: str) -> None:
     third.close()
 
 
-async def test_another_address_has_room_of_its_own(settings: Any) -> None:
+async def test_memory_is_limited_per_address(settings: Any) -> None:
     settings.HETSCHED_BODIES_BYTES_PER_ADDRESS = 400_000
     found = [RequestBody({**SCOPE, "client": (f"192.0.2.{n}", 1)}, sending(b"x" * 400_000)) for n in (1, 2)]
     for body in found:

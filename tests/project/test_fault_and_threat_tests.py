@@ -1,4 +1,4 @@
-"""The pages on reliability and security name, for each fault, invariant and threat, a test that exists."""
+"""The reliability and security pages name an existing test for each fault, invariant and threat."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = {"F": 36, "I": 36, "T": 28}
 
 @pytest.mark.parametrize("name", [f"{kind}{one}" for kind, count in KINDS.items() for one in range(1, count + 1)])
 def test_each_has_a_row_that_names_a_test(name: str) -> None:
-    assert "::test_" in ROWS.get(name, ""), f"no page says anything of {name}"
+    assert "::test_" in ROWS.get(name, ""), f"no page mentions {name}"
 
 
 @pytest.mark.parametrize(("file", "test"), NAMED)

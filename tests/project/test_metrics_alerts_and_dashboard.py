@@ -1,4 +1,4 @@
-"""Alerts and the dashboard ask only for figures and labels that are given; the page tells all of them."""
+"""Alerts and dashboard use only exported metrics and labels, and the reference page documents all of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENDS = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "ga
 
 @pytest.fixture
 def given(db: None) -> dict[str, set[str]]:
-    """Return the labels of every sample that is given, by its name."""
+    """Return the labels of every exported sample by name."""
     return {
         name + end: {*labels, *(("le",) if end == "_bucket" else ())}
         for name, kind, labels in families()
@@ -51,12 +51,12 @@ def families() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def collectors(registry: CollectorRegistry) -> list[Any]:
-    """Return what counts in the process itself."""
+    """Return the collectors of the process itself."""
     return [one for one in registry._collector_to_names if not isinstance(one, Fleet)]
 
 
 def selectors(node: Any) -> Iterator[Any]:
-    """Give every selector of a parsed expression."""
+    """Yield every selector of a parsed expression."""
     if isinstance(node, promql_parser.VectorSelector):
         yield node
     if isinstance(node, promql_parser.MatrixSelector):
@@ -70,13 +70,13 @@ def selectors(node: Any) -> Iterator[Any]:
 
 
 def check(text: str, given: dict[str, set[str]]) -> None:
-    """Refuse an expression that does not parse, or that asks for what is not there."""
+    """Fail for an expression that does not parse or that selects unknown metrics or labels."""
     tree = promql_parser.parse(text.replace("$__rate_interval", "5m"))
     known: set[str] = set()
     found = list(selectors(tree))
     assert found
     for selector in found:
-        assert selector.name in given, f"{selector.name} is not given: {text}"
+        assert selector.name in given, f"{selector.name} is not exported: {text}"
         labels = given[selector.name]
         known |= labels
         matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
@@ -85,7 +85,7 @@ def check(text: str, given: dict[str, set[str]]) -> None:
             assert set(matchers["outcome"].split("|")) <= {result.value for result in BindingResult}
     for group in re.findall(r"\b(?:by|on|without|ignoring) \(([^)]*)\)", text):
         asked = {name.strip() for name in group.split(",")}
-        assert asked <= known, f"nothing has {asked - known}: {text}"
+        assert asked <= known, f"no metric has {asked - known}: {text}"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
@@ -98,7 +98,7 @@ def test_alert_can_fire_and_has_a_remedy(rule: dict[str, Any], given: dict[str, 
     page, _, anchor = annotations["runbook_url"].partition("#")
     assert (page, anchor) == ("docs/how-to/monitoring.md", rule["alert"].lower())
     assert f"\n### {rule['alert']}\n" in PAGE
-    # Labels that the texts name are left over by the expression.
+    # Labels of the alert's texts have to remain after the expression.
     named = set(re.findall(r"\$labels\.(\w+)", annotations["summary"] + annotations["description"]))
     left = {name.strip() for group in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for name in group.split(",")}
     assert named <= left
@@ -117,7 +117,7 @@ def test_a_dashboard_panel_shows_something(given: dict[str, set[str]]) -> None:
             check(target["expr"].replace("$cluster", "lab"), given)
 
 
-def test_panels_lie_side_by_side() -> None:
+def test_panels_do_not_overlap() -> None:
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     places = sorted((panel["gridPos"]["y"], panel["gridPos"]["x"], panel["gridPos"]["w"]) for panel in PANELS)
     for (y, x, width), (next_y, next_x, _) in pairwise(places):
@@ -132,6 +132,6 @@ def test_page_documents_every_metric_with_its_labels(given: dict[str, set[str]])
     assert documented == {name + ends[kind]: labels for name, kind, labels in families()}
 
 
-def test_every_kept_figure_is_given(given: dict[str, set[str]]) -> None:
+def test_every_stored_metric_is_exported(given: dict[str, set[str]]) -> None:
     kept = [one for one in vars(figures).values() if isinstance(one, Metric) and one is not figures.CANARY]
     assert {one.name for one in kept} <= {name for name, _, _ in families()}

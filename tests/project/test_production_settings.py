@@ -1,4 +1,4 @@
-"""The settings of a real deployment, read by a process of their own."""
+"""Settings of a production deployment, read in a separate process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PRODUCTION = {
 
 
 @pytest.mark.parametrize("https", ["on", "proxy"])
-def test_with_tls_nothing_is_left_to_warn_about(tmp_path: Path, https: str) -> None:
+def test_tls_configuration_has_no_warnings(tmp_path: Path, https: str) -> None:
     done = run(
         tmp_path, "manage.py", "check", "--deploy", "--fail-level", "WARNING", HETSCHED_HTTPS=https, **PRODUCTION
     )
@@ -56,10 +56,10 @@ def test_with_tls_cookies_are_bound_to_the_host(tmp_path: Path) -> None:
     assert settings["CSRF_COOKIE_SECURE"]
     assert settings["SESSION_COOKIE_NAME"].startswith("__Host-")
     assert settings["CSRF_COOKIE_NAME"].startswith("__Host-")
-    assert settings["SECURE_PROXY_SSL_HEADER"] is None, "Django would believe it of any peer"
+    assert settings["SECURE_PROXY_SSL_HEADER"] is None, "Django would trust it from any peer"
 
 
-def test_a_redis_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+def test_silent_redis_times_out(tmp_path: Path) -> None:
     settings = read(tmp_path, **PRODUCTION)
     (channel,) = settings["CHANNEL_LAYERS"]["default"]["CONFIG"]["hosts"]
     for options in (channel, settings["CELERY_BROKER_TRANSPORT_OPTIONS"]):
@@ -67,7 +67,7 @@ def test_a_redis_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
         assert options["socket_timeout"] <= 10
 
 
-def test_a_forwarded_header_counts_only_behind_a_proxy(tmp_path: Path) -> None:
+def test_forwarded_header_is_trusted_only_from_a_proxy(tmp_path: Path) -> None:
     assert read(tmp_path, HETSCHED_HTTPS="on", **PRODUCTION)["SECURE_PROXY_SSL_HEADER"] is None
 
 
@@ -81,7 +81,7 @@ def test_without_tls_people_can_still_log_in(tmp_path: Path) -> None:
 def test_postgres_runs_behind_a_pool(tmp_path: Path) -> None:
     database = read(tmp_path, HETSCHED_DB_POOL="7", **PRODUCTION)["DATABASES"]["default"]
     assert database["OPTIONS"]["pool"]["max_size"] == 7
-    assert database["CONN_MAX_AGE"] == 0  # a pool refuses anything else
+    assert database["CONN_MAX_AGE"] == 0  # a pool rejects any other value
 
 
 def test_sqlite_queues_writers_instead_of_failing(tmp_path: Path) -> None:

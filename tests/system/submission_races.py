@@ -89,7 +89,7 @@ def race_most(cluster: str, other: str, key: str, threads: int) -> dict[str, Any
 
     def one(number: int) -> tuple[int, dict[str, Any]]:
         wish = {"manifest": _pod(key), "cluster": other if number % 2 else cluster}
-        return _patiently(lambda: ask("holds/", wish))
+        return _send_with_retries(lambda: ask("holds/", wish))
 
     return _counted(_race(one, threads))
 
@@ -98,7 +98,9 @@ def race_room(cluster: str, key: str, threads: int) -> dict[str, Any]:
     """Hold a whole GPU per sender, with fewer GPUs than senders; count the responses."""
     ask = _asker()
     pod = _pod(key, **{"nvidia.com/gpu": "1"})
-    return _counted(_race(lambda _: _patiently(lambda: ask("holds/", {"manifest": pod, "cluster": cluster})), threads))
+    return _counted(
+        _race(lambda _: _send_with_retries(lambda: ask("holds/", {"manifest": pod, "cluster": cluster})), threads)
+    )
 
 
 def race_plan(cluster: str, key: str, threads: int) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def race_plan(cluster: str, key: str, threads: int) -> dict[str, Any]:
     ask = _asker()
     wish = {"manifest": _pod(key), "cluster": cluster}
     plan = ask("what-if/", {**wish, "plan": True})[1]["plan"]["token"]
-    return _counted(_race(lambda _: _patiently(lambda: ask("workloads/", {**wish, "plan": plan})), threads))
+    return _counted(_race(lambda _: _send_with_retries(lambda: ask("workloads/", {**wish, "plan": plan})), threads))
 
 
 def race_batches(cluster: str, key: str, threads: int) -> dict[str, Any]:
@@ -177,7 +179,7 @@ def _summary(status: int, body: dict[str, Any]) -> str:
     return f"{status} {body['code']}" if "code" in body else str(status)
 
 
-def _patiently(ask: Callable[[], tuple[int, dict[str, Any]]]) -> tuple[int, dict[str, Any]]:
+def _send_with_retries(ask: Callable[[], tuple[int, dict[str, Any]]]) -> tuple[int, dict[str, Any]]:
     """Repeat a request while the server responds that it is busy, as clients should."""
     for _ in range(100):
         status, body = ask()

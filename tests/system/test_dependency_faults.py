@@ -93,7 +93,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
 
 
 @pytest.fixture(autouse=True)
-def _all_is_well_again(faulty: Faulty) -> Iterator[None]:
+def _faults_are_cleared(faulty: Faulty) -> Iterator[None]:
     yield
     faulty.be()
 
@@ -104,7 +104,7 @@ def _recovered(faulty: Faulty, clients: Clients, figures: dict[str, object], wha
 
 
 @seldom
-def test_a_store_that_goes_away_and_comes_back_empty(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_emptied_store_is_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
     with faulty.storm.clients("emptied") as clients:
         clients.wait_for_more(5)
         faulty.storm.store.cut()
@@ -118,7 +118,7 @@ def test_a_store_that_goes_away_and_comes_back_empty(faulty: Faulty, figures: di
     assert set(clients.answers) == {202}, str(clients)
 
 
-def test_a_store_that_does_not_answer(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_silent_store_is_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
     with faulty.storm.clients("silent") as clients:
         clients.wait_for_more(5)
         faulty.storm.store.silence()
@@ -132,7 +132,7 @@ def test_a_store_that_does_not_answer(faulty: Faulty, figures: dict[str, object]
 
 
 @seldom
-def test_a_store_that_is_full(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_full_store_is_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
     """A worker ends if it cannot acknowledge; its supervisor restarts it."""
     with faulty.storm.clients("full") as clients, redis.Redis(port=faulty.storm.store_port) as store:
         clients.wait_for_more(5)
@@ -151,7 +151,7 @@ _END_ALL = (
 )
 
 
-def test_a_database_that_restarts(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_restarted_database_is_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
     with faulty.storm.clients("restarted") as clients:
         clients.wait_for_more(5)
         faulty.storm.database.cut()
@@ -165,7 +165,7 @@ def test_a_database_that_restarts(faulty: Faulty, figures: dict[str, object]) ->
 
 
 @seldom
-def test_connections_that_are_ended_again_and_again(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_ended_connections_are_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
     with faulty.storm.clients("ended") as clients, faulty.storm.direct_database.connect() as connection:
         clients.wait_for_more(5)
         for _ in range(5):
@@ -175,7 +175,7 @@ def test_connections_that_are_ended_again_and_again(faulty: Faulty, figures: dic
     assert set(clients.answers) <= {202, 503}, str(clients)
 
 
-def test_a_database_that_takes_no_writes(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_read_only_database_is_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
     ready = f"http://127.0.0.1:{faulty.storm.ports[0]}/readyz"
     with faulty.storm.clients("read-only") as clients, faulty.storm.direct_database.connect() as connection:
         clients.wait_for_more(5)
@@ -211,7 +211,7 @@ def test_messages_are_only_hints(how: str, faulty: Faulty, figures: dict[str, ob
     ("seconds", "who"),
     [(600, ("worker", "web")), pytest.param(-600, ("worker", "web"), marks=seldom), (-3600, ("beat",))],
 )
-def test_a_clock_that_is_wrong_changes_no_ownership(
+def test_wrong_clock_changes_no_ownership(
     seconds: int, who: tuple[str, ...], faulty: Faulty, figures: dict[str, object]
 ) -> None:
     with faulty.storm.clients(f"clock{seconds}") as clients:
@@ -225,7 +225,7 @@ def test_a_clock_that_is_wrong_changes_no_ownership(
     assert set(clients.answers) == {202}, str(clients)
 
 
-def test_a_web_server_that_is_killed_amid_requests(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_killed_web_server_loses_no_submission(faulty: Faulty, figures: dict[str, object]) -> None:
     ours = faulty.storm
     with ours.clients("web") as clients:
         clients.wait_for_more(5)
@@ -240,7 +240,7 @@ def test_a_web_server_that_is_killed_amid_requests(faulty: Faulty, figures: dict
 
 
 @seldom
-def test_processes_of_the_pool_that_run_out_of_memory(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_killed_pool_processes_are_replaced(faulty: Faulty, figures: dict[str, object]) -> None:
     """The OOM killer kills the largest process, and leaves its siblings and their parent."""
     draw = random.Random(1)
     with faulty.storm.clients("pool") as clients:

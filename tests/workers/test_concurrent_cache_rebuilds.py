@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from hetsched.scheduling.interpreter_priority import GIVE_WAY_SECONDS, LowPriority
+from hetsched.scheduling.interpreter_priority import SWITCH_INTERVAL_SECONDS, LowPriority
 
 
-def test_the_last_one_sets_it_back() -> None:
+def test_last_rebuild_restores_the_switch_interval() -> None:
     before, giving_way = sys.getswitchinterval(), LowPriority()
     with giving_way:
         with giving_way:
-            assert sys.getswitchinterval() == pytest.approx(GIVE_WAY_SECONDS)
-        assert sys.getswitchinterval() == pytest.approx(GIVE_WAY_SECONDS)
+            assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_SECONDS)
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_SECONDS)
     assert sys.getswitchinterval() == before

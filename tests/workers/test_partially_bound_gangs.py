@@ -18,7 +18,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, follow, progress
 from hetsched.placement.actions.evictions import claim_evictions, displace
-from hetsched.placement.actions.gangs import settle_half_gangs
+from hetsched.placement.actions.gangs import settle_incomplete_gangs
 from hetsched.placement.models import Eviction, HalfGang, Nomination, Pod, Preemption, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
@@ -93,7 +93,7 @@ def grown(pod: PodBuilder, cpu: int) -> ObservedPod:
     return ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec)
 
 
-def test_a_member_that_grows_before_it_is_bound_sends_the_gang_back(cluster: Cluster) -> None:
+def test_member_resized_before_its_binding_requeues_the_gang(cluster: Cluster) -> None:
     """Regression: the displaced member went back alone, and its sibling was bound to wait for it."""
     placed(cluster, *(a_member(number, 2).cpu(4) for number in range(2)))
     seen(cluster, pods=[grown(a_member(0, 2), 5)])
@@ -107,7 +107,7 @@ def test_a_member_that_grows_before_it_is_bound_sends_the_gang_back(cluster: Clu
     assert check_invariants() == []
 
 
-def test_members_that_are_displaced_from_two_nodes_at_once_send_the_gang_back(cluster: Cluster) -> None:
+def test_members_displaced_from_two_nodes_requeue_the_gang(cluster: Cluster) -> None:
     seen(cluster, nodes=[a_node("n2").build()])
     specs = [a_member(number, 3).cpu(4).build() for number in range(3)]
     seen(cluster, pods=[ObservedPod("default", s.name, s.uid, scheduler_name="hetsched", spec=s) for s in specs])
@@ -121,7 +121,7 @@ def test_members_that_are_displaced_from_two_nodes_at_once_send_the_gang_back(cl
     assert check_invariants() == []
 
 
-def test_a_pod_of_another_scheduler_that_displaces_a_member_sends_the_gang_back(cluster: Cluster) -> None:
+def test_member_displaced_by_another_scheduler_requeues_the_gang(cluster: Cluster) -> None:
     placed(cluster, *(a_member(number, 2).cpu(3) for number in range(2)))
     spec = a_pod("theirs").cpu(4).having(uid="t", node_name="n1").build()
     theirs = ObservedPod("default", "theirs", "t", scheduler_name="other", node_name="n1", phase="Running", spec=spec)
@@ -130,7 +130,7 @@ def test_a_pod_of_another_scheduler_that_displaces_a_member_sends_the_gang_back(
     assert check_invariants() == []
 
 
-def test_a_member_that_is_deleted_before_it_is_bound_sends_the_gang_back(cluster: Cluster) -> None:
+def test_member_deleted_before_its_binding_requeues_the_gang(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
     came_to(cluster, ids, g_0=BindingResult.BOUND)
     seen(cluster, pods_gone=["default/g-1"])
@@ -139,7 +139,7 @@ def test_a_member_that_is_deleted_before_it_is_bound_sends_the_gang_back(cluster
     assert check_invariants() == []
 
 
-def test_a_member_that_is_deleted_while_it_runs_leaves_the_gang_as_it_is(cluster: Cluster) -> None:
+def test_deleted_running_member_keeps_the_gang(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 2) for number in range(2)))
     came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.BOUND)
     seen(cluster, pods_gone=["default/g-1"], stopped={"u1"})
@@ -155,7 +155,7 @@ def evicted(cluster: Cluster, *names: str) -> None:
         displace(cluster.pk, one)
 
 
-def test_evicted_member_that_is_placed_sends_the_gang_back(cluster: Cluster) -> None:
+def test_evicted_placed_member_requeues_the_gang(cluster: Cluster) -> None:
     """Regression: of a gang of two one member went back, and the other was bound to wait for it."""
     placed(cluster, *(a_member(number, 2) for number in range(2)))
     evicted(cluster, "g-0")
@@ -175,7 +175,7 @@ def test_evicted_member_leaves_a_gang_with_enough_members_placed(cluster: Cluste
     assert check_invariants() == []
 
 
-def test_placed_victims_of_one_nomination_go_back_together(cluster: Cluster) -> None:
+def test_placed_victims_of_one_nomination_are_requeued_together(cluster: Cluster) -> None:
     placed(cluster, *(a_member(number, 2) for number in range(2)))
     seen(
         cluster, pods=[ObservedPod("default", "urgent", "u9", scheduler_name="hetsched", spec=a_pod("urgent").build())]
@@ -193,7 +193,7 @@ def test_placed_victims_of_one_nomination_go_back_together(cluster: Cluster) -> 
     assert set(Preemption.objects.values_list("victim__name", flat=True)) == {"g-0", "g-1"}
 
 
-def test_a_gang_that_has_enough_members_without_it_goes_on(cluster: Cluster) -> None:
+def test_gang_with_enough_members_continues(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 2) for number in range(3)))
     came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "placed"}
@@ -209,7 +209,7 @@ def test_missing_member_is_counted_as_missing_and_released_by_proof(cluster: Clu
     assert HalfGang.objects.count() == 1
 
 
-def test_where_nothing_is_bound_nothing_is_left(cluster: Cluster) -> None:
+def test_unbound_gang_leaves_no_reservation(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
     came_to(cluster, ids, g_0=BindingResult.REFUSED)
     assert set(states().values()) == {"pending"}
@@ -217,13 +217,13 @@ def test_where_nothing_is_bound_nothing_is_left(cluster: Cluster) -> None:
     assert not Reservation.objects.filter(active=True).exists()
 
 
-def test_a_member_that_is_decided_again_makes_the_gang_whole(cluster: Cluster) -> None:
+def test_member_decided_again_completes_the_gang(cluster: Cluster) -> None:
     ids = placed(cluster, a_member(0, 2), a_member(1, 2))
     came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
-    assert settle_half_gangs(cluster.pk) == 0
+    assert settle_incomplete_gangs(cluster.pk) == 0
     recorded(cluster, placing(cluster, "n1"))
     came_to(cluster, ids, g_1=BindingResult.BOUND)
-    assert settle_half_gangs(cluster.pk) == 0
+    assert settle_incomplete_gangs(cluster.pk) == 0
     assert set(states().values()) == {"bound"}
     assert not HalfGang.objects.exists()
 
@@ -232,24 +232,22 @@ def test_members_with_a_controller_are_evicted_after_the_deadline(cluster: Clust
     ids = placed(cluster, a_member(0, 3), a_member(1, 3), a_member(2, 3, controller=""))
     came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED, g_2=BindingResult.BOUND)
     HalfGang.objects.update(since=timezone.now() - timedelta(minutes=11))
-    assert settle_half_gangs(cluster.pk) == 1
+    assert settle_incomplete_gangs(cluster.pk) == 1
     eviction = Eviction.objects.get()
     assert (eviction.victim.name, eviction.nomination) == ("g-0", None)
     assert eviction.reason == f"Binding reverted, gang default/g: g-1 could not be bound: {NO}"
     assert "no controller would recreate it" in Pod.objects.get(name="g-2").message
     assert not HalfGang.objects.exists()
-    assert settle_half_gangs(cluster.pk) == 0
+    assert settle_incomplete_gangs(cluster.pk) == 0
 
 
-def test_a_gangs_own_time_out_counts_but_no_less_than_a_minute(cluster: Cluster) -> None:
+def test_gang_timeout_is_at_least_a_minute(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 2).having(gang=GangMember("g", 2, 5)) for number in range(2)))
     came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert HalfGang.objects.get().patience_seconds == 60
 
 
-def test_a_binding_that_is_refused_again_and_again_is_tried_less_and_less(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeatedly_rejected_binding_backs_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[int] = []
     monkeypatch.setattr(progress, "backoff", lambda step: steps.append(step) or timedelta(hours=step))
     ids = placed(cluster, a_pod("p").having(uid="u"))

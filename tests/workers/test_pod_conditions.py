@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hetsched.contracts.message import Message
 from hetsched.placement.actions.evictions import ClaimedEviction
 from hetsched.placement.models import Eviction, Nomination, Pod
 from workers.report import _sentence
@@ -11,16 +12,18 @@ from workers.report import _sentence
 
 @pytest.mark.parametrize(
     ("namespace", "expected"),
-    [("ml", "ml/a placed on n1, in the place of ml/b"), ("web", "ml/a placed on n1, in the place of {hidden}")],
+    [("ml", "placed on n1, in the place of ml/b"), ("web", "placed on n1, in the place of {hidden}")],
 )
 def test_victims_are_named_in_their_own_namespace_alone(namespace: str, expected: str) -> None:
     hidden = "(a pod of another namespace)"
-    found = _sentence(namespace, "ml/a placed on n1, in the place of ml/b", "running", "")
-    assert found == expected.format(hidden=hidden)
+    placed = Message("placed on {node}", node="n1")
+    summary = Message("{said}, in the place of {pods}", said=placed, pods="ml/b")
+    assert _sentence(namespace, summary, "running", "") == expected.format(hidden=hidden)
 
 
 def test_pod_that_filled_the_node_is_not_named_in_another_namespace() -> None:
-    found = _sentence("web", "web/a placed on n1", "pending", "n1 was filled by ml/b before it was bound")
+    filled = Message("{node} was filled by {pods} before it was bound", node="n1", pods="ml/b")
+    found = _sentence("web", Message("{pod} placed on {node}", pod="web/a", node="n1"), "pending", filled)
     assert (
         found
         == "web/a placed on n1, but was not bound: n1 was filled by (a pod of another namespace) before it was bound"

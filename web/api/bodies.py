@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -19,6 +20,8 @@ from django.http.request import UnreadablePostError
 from hetsched.adapters.objects.documents import read_json
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
+from hetsched.contracts.validation_errors import without_path
 
 from .problems import RequestRefused
 
@@ -43,8 +46,8 @@ def media_type(request: Any, *allowed: str) -> str:
         raise RequestRefused(
             415,
             "UnsupportedMediaType",
-            f"the body is {found[:100] or 'without a media type'}",
-            hint=f"Send {' or '.join(allowed)} in UTF-8",
+            Message("the body is {text}", text=found[:100]) if found else "the body is without a media type",
+            hint=Message("Send {names} in UTF-8", names=joined(" or ", allowed)),
             headers={"Accept-Post": ", ".join(allowed)},
         )
     return kind
@@ -59,11 +62,11 @@ def raw(request: Any, *, large: bool = False) -> bytes:
     try:
         body: bytes = request.body
     except RequestDataTooBig:
-        raise InputError("BodyTooLarge", f"the body is larger than {cap} bytes") from None
+        raise InputError("BodyTooLarge", Message("the body is larger than {n} bytes", n=cap)) from None
     except UnreadablePostError:
         raise InputError("BodyUnreadable", "the connection closed before the end of the body") from None
     if len(body) > cap:
-        raise InputError("BodyTooLarge", f"the body has {len(body)} bytes, {cap} are allowed here")
+        raise InputError("BodyTooLarge", too_large(len(body), cap))
     return body
 
 
@@ -93,6 +96,21 @@ def source(manifest: str | dict[str, Any]) -> bytes:
     return manifest.encode() if isinstance(manifest, str) else encode(manifest)
 
 
+def too_large(size: int, cap: int) -> Message:
+    """Return the message of a body that is larger than allowed."""
+    return Message("the body has {n} bytes, {m} are allowed here", n=size, m=cap)
+
+
+def other_name(stated: str, name: str) -> Message:
+    """Return the message of a body that names another object than its URL."""
+    return Message("the body names {text}, the URL names {text_b}", text=repr(stated[:80]), text_b=repr(name))
+
+
+def known(names: Iterable[str]) -> Message:
+    """Return the hint that lists the known names."""
+    return Message("Known: {names}", names=joined(", ", names))
+
+
 def names(given: list[str] | str) -> list[str]:
     """Return names that are given as a list or as one text, separated by commas or blanks."""
     return given if isinstance(given, list) else given.replace(",", " ").split()
@@ -106,9 +124,8 @@ def text(body: bytes) -> str:
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(
-            "BodyNotUtf8", f"byte {error.start} is not UTF-8", place="body", hint="Save the file as UTF-8 text"
-        ) from None
+        message = Message("byte {n} is not UTF-8", n=error.start)
+        raise InputError("BodyNotUtf8", message, place="body", hint="Save the file as UTF-8 text") from None
 
 
 def plain(body: bytes) -> Any:
@@ -120,7 +137,7 @@ def plain(body: bytes) -> Any:
         return read_json(text(body))
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        message = f"it is not JSON: {error.msg}"
+        message = Message("it is not JSON: {text}", text=error.msg)
         raise InputError("BodyMalformed", message, place=place, hint="Send one JSON document in UTF-8") from None
 
 
@@ -141,15 +158,15 @@ def convert(values: Any, document: type[T]) -> T:
     try:
         return msgspec.convert(_whole(values), document)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `")
-        place = path.rstrip("`").removeprefix("$").lstrip(".")
+        message, path = without_path(error)
+        place = path.removeprefix("$").lstrip(".")
         field = _FIELD.search(message)
-        hint = "The fields are listed at /api/v1/docs"
+        hint: str = "The fields are listed at /api/v1/docs"
         if field is not None:
-            hint = f"Known: {', '.join(_fields(document))}" if "unknown" in message and not place else hint
+            hint = known(_fields(document)) if "unknown" in message and not place else hint
             place = f"{place}.{field[1]}".lstrip(".")
         elif choices := _choices(document, place):
-            hint = f"Known: {', '.join(choices)}"
+            hint = known(choices)
         raise InputError("BodyInvalid", message, place=place, hint=hint) from None
 
 

@@ -50,6 +50,11 @@ def two_part(facts: str, load: str) -> str:
     return f'"{facts.strip(_QUOTE)}.{load.strip(_QUOTE)}"'
 
 
+def in_language(etag: str, language: str) -> str:
+    """Return the tag of a representation in a language; `check_match` ignores the part that this adds."""
+    return etag if language.startswith("en") else two_part(etag, language)
+
+
 def tag_of_row(row: models.Model, said: object, shown: Any) -> str:
     """Return a two-part tag: the row's key with `said` (time or version of the last edit), then the shown state."""
     return two_part(etag_of(row.pk, said), etag_of(encode(shown)))

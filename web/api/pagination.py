@@ -18,6 +18,7 @@ from django.db.models import QuerySet
 
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
 DEFAULT_LIMIT = 100
@@ -42,7 +43,8 @@ def integer(request: Any, name: str, default: int, *, least: int, most: int) -> 
     if text is None:
         return default
     if not (_WHOLE.fullmatch(text) and least <= int(text) <= most):
-        message = f"{text[:40]!r} is not a whole number from {least} to {most}"
+        template = "{text} is not a whole number from {low} to {high}"
+        message = Message(template, text=repr(text[:40]), low=least, high=most)
         hint = "Send a number in this range, or leave the parameter out"
         raise InputError("QueryInvalid", message, place=name, hint=hint)
     return int(text)

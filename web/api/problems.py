@@ -21,13 +21,15 @@ from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
 
 from hetsched.contracts.api.decision import WhatIfAnswer
-from hetsched.contracts.api.golden import GoldenPlacementBroken, Judged
+from hetsched.contracts.api.golden import GoldenPlacementBroken, GoldenVerdict
 from hetsched.contracts.api.workload import ItemProblem
 from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, as_message
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.ledger import Conflict
 from hetsched.policies.policy_diff import PolicyDiff
+from web.translation import hook_for, language_of
 
 CONTENT_TYPE = "application/problem+json"
 log = structlog.get_logger(__name__)
@@ -97,8 +99,8 @@ _HINTS: dict[type[exceptions.APIException], str] = {
     exceptions.NotFound: _DOCS,
     exceptions.ParseError: _SEND_JSON,
 }
-# Where the objects are listed, by their kind.
-_LISTS = {
+# Path of the list, by kind of object.
+LISTS = {
     "cluster": "clusters/",
     "collector": "clusters/NAME/collectors/",
     "decision": "decisions/",
@@ -126,19 +128,19 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     title: str
     status: int
     code: str
-    detail: str
+    detail: Message
     place: str = ""
     hint: str = ""
     request_id: str = ""
     type: str = msgspec.field(default="about:blank")
     # Warnings about the manifest that has this error.
     warnings: tuple[ManifestWarning, ...] = ()
-    # Of `GoldenPlacementBroken`: the broken ones. Of a 412 about a policy: both edits and their difference.
-    goldens: tuple[Judged, ...] = ()
+    # `GoldenPlacementBroken`: the broken placements. 412 of a policy: both edits and their difference.
+    goldens: tuple[GoldenVerdict, ...] = ()
     yours: Any = None
     theirs: Any = None
     diff: PolicyDiff | None = None
-    # Of a 412 about a plan: the current result. Of `BatchRefused`: the invalid items.
+    # 412 of a plan: the current result. `BatchRefused`: the invalid items.
     what_if: WhatIfAnswer | None = None
     items: tuple[ItemProblem, ...] = ()
 
@@ -160,9 +162,9 @@ class RequestRefused(Exception):
         super().__init__(detail)
         self.status = status
         self.code = code
-        self.detail = detail
+        self.detail = as_message(detail)
         self.place = place
-        self.hint = hint
+        self.hint = as_message(hint)
         self.headers = dict(headers or {})
         self.members = dict(members or {})  # further fields of the document
 
@@ -173,8 +175,14 @@ def not_found(what: str, name: object, hint: str = "") -> RequestRefused:
     The default hint names the list of such objects.
     """
     if not hint:
-        hint = f"GET {_LISTS[what]} lists the existing ones" if what in _LISTS else _DOCS
-    return RequestRefused(404, "NotFound", f"there is no {what} {str(name)[:200]!r}", hint=hint)
+        hint = listed_at(LISTS[what]) if what in LISTS else _DOCS
+    detail = Message("there is no {what} {name}", what=Message(what), name=repr(str(name)[:200]))
+    return RequestRefused(404, "NotFound", detail, hint=hint)
+
+
+def listed_at(path: str) -> Message:
+    """Return the hint that names the list of the existing objects."""
+    return Message("GET {path} lists the existing ones", path=path)
 
 
 def no_address() -> RequestRefused:
@@ -190,16 +198,17 @@ def response(refused: RequestRefused, request: Any = None) -> HttpResponse:
         code=refused.code,
         detail=refused.detail,
         place=refused.place,
-        hint=refused.hint,
+        hint=refused.hint or "",
         request_id=getattr(request, "request_id", ""),
         **refused.members,
     )
-    document = {"type": problem.type, **to_plain(problem)}
+    language = language_of(request)
+    document = {"type": problem.type, **to_plain(problem, hook=hook_for(language))}
     return HttpResponse(
         encode(document),
         status=refused.status,
         content_type=CONTENT_TYPE,
-        headers={"Cache-Control": "no-store", **refused.headers},
+        headers={"Cache-Control": "no-store", "Content-Language": language, **refused.headers},
     )
 
 
@@ -266,7 +275,7 @@ def _of_framework(error: exceptions.APIException) -> RequestRefused:
     detail = str(error.detail) if not isinstance(error.detail, (dict, list)) else "the request is not valid"
     code = _CODES.get(type(error)) or getattr(error.detail, "code", "") or "RequestRefused"
     if isinstance(error, exceptions.PermissionDenied) and detail.startswith("CSRF"):
-        code = "CsrfFailed"
+        code, detail = "CsrfFailed", Message("CSRF Failed: {text}", text=detail.removeprefix("CSRF Failed: "))
     return RequestRefused(error.status_code, code, detail, hint=_HINTS.get(type(error), ""), headers=headers)
 
 
@@ -277,7 +286,7 @@ def read_only(view: Callable[[Any], HttpResponse]) -> Callable[[Any], HttpRespon
     def answer(request: Any) -> HttpResponse:
         if request.method in ("GET", "HEAD"):
             return view(request)
-        detail = f"method {request.method} is not allowed"
+        detail = Message("method {method} is not allowed", method=request.method)
         return response(RequestRefused(405, "MethodNotAllowed", detail, headers={"Allow": "GET, HEAD"}), request)
 
     return answer

@@ -18,6 +18,7 @@ from django.conf import settings
 from hetsched.access.addresses import address_key
 from hetsched.access.limits import Limit, LocalBuckets, RateLimitResult, take
 from hetsched.access.subject import Subject
+from hetsched.contracts.message import Message
 
 from .monitoring.prometheus import RATE_LIMITED
 from .problems import RequestRefused
@@ -28,6 +29,7 @@ READ = "read"
 STRANGER = "stranger"
 BUSY = "busy"
 BUSY_SECONDS = 1
+AGAIN_WITH_KEY = "Try again in {n} s; a submission with the same Idempotency-Key"
 reads = LocalBuckets()
 
 
@@ -42,7 +44,7 @@ def refuse_late(request: Any) -> None:
         429,
         "ServerBusy",
         "the server is overloaded; nothing was changed",
-        hint=f"Try again in {BUSY_SECONDS} s; a submission with the same Idempotency-Key",
+        hint=Message(AGAIN_WITH_KEY, n=BUSY_SECONDS),
         headers={"Retry-After": str(BUSY_SECONDS)},
     )
 
@@ -76,7 +78,7 @@ def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
         return {}
     key = f"{kind} {subject.owner}"
     taken = reads.take(key, limit) if kind == READ else take(key, limit, amount)
-    return _admitted(kind, limit, taken, "; a submission with the same Idempotency-Key")
+    return _admitted(kind, limit, taken, AGAIN_WITH_KEY)
 
 
 def take_strangers_turn(request: Any) -> dict[str, str]:
@@ -87,15 +89,16 @@ def take_strangers_turn(request: Any) -> dict[str, str]:
     return _admitted(STRANGER, limit, reads.take(f"{STRANGER} {address_key(request)}", limit))
 
 
-def _admitted(kind: str, limit: Limit, taken: RateLimitResult, more: str = "") -> dict[str, str]:
+def _admitted(kind: str, limit: Limit, taken: RateLimitResult, hint: str = "Try again in {n} s") -> dict[str, str]:
     if taken.admitted:
         return _headers(limit, taken)
     RATE_LIMITED.labels(kind).inc()
+    template = "more than {n} requests of this kind a minute, or {m} at once"
     raise RequestRefused(
         429,
         "RateLimited",
-        f"more than {limit.per_minute:g} requests of this kind a minute, or {limit.burst} at once",
-        hint=f"Try again in {taken.wait_seconds} s{more}",
+        Message(template, n=f"{limit.per_minute:g}", m=limit.burst),
+        hint=Message(hint, n=taken.wait_seconds),
         headers={"Retry-After": str(taken.wait_seconds), **_headers(limit, taken)},
     )
 

@@ -16,6 +16,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Hold, Pod, SubmittedObject, Workload
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
@@ -41,17 +42,15 @@ def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
     if not clusters:
         raise RequestRefused(404, "NotFound", "no cluster exists", hint="Add a cluster with POST clusters/")
     if len(clusters) > 1:
-        names = ", ".join(cluster.name for cluster in clusters)
-        raise InputError(
-            "ClusterAmbiguous", "there are several clusters", place="cluster", hint=f"Name one of them: {names}"
-        )
+        hint_names = Message("Name one of them: {names}", names=joined(", ", [cluster.name for cluster in clusters]))
+        raise InputError("ClusterAmbiguous", "there are several clusters", place="cluster", hint=hint_names)
     return clusters[0]
 
 
 def no_cluster(name: str) -> RequestRefused:
     """Return the problem for an unknown cluster, which lists the known ones."""
-    known = ", ".join(cluster.name for cluster in Cluster.objects.order_by("id")[:_MOST_NAMED])
-    return not_found("cluster", name, f"Known: {known}" if known else "")
+    known = joined(", ", Cluster.objects.order_by("id").values_list("name", flat=True)[:_MOST_NAMED])
+    return not_found("cluster", name, Message("Known: {names}", names=known) if known else "")
 
 
 _NAMED = PreparedQuery(lambda: Cluster.objects.filter(name=Parameter("name")))
@@ -97,7 +96,8 @@ def own_hold(subject: Subject, hold_id: str) -> Hold:
     if found is None:
         raise not_found("hold", hold_id)
     if not may_change_hold(subject, found):
-        raise RequestRefused(403, "HoldNotYours", f"hold {found.pk} belongs to {found.held_by}", place="hold")
+        message = Message("hold {hold} belongs to {owner}", hold=found.pk, owner=found.held_by)
+        raise RequestRefused(403, "HoldNotYours", message, place="hold")
     return found
 
 
@@ -120,9 +120,9 @@ def check_namespaces(subject: Subject, namespaces: Iterable[str]) -> None:
     """
     outside = sorted({name for name in namespaces if not subject.may_in(name)})
     if outside:
-        raise RequestRefused(
-            403, "NamespaceNotAllowed", f"this token has no access to namespace {', '.join(outside[:5])}"[:400]
-        )
+        names = joined(", ", [name[:80] for name in outside[:5]])
+        message = Message("this token has no access to namespace {names}", names=names)
+        raise RequestRefused(403, "NamespaceNotAllowed", message)
 
 
 def check_unlimited(subject: Subject) -> None:

@@ -102,9 +102,9 @@ class Docs(AddressLimitedView, SpectacularSwaggerSplitView):
 
 
 @csrf_exempt  # changes nothing; a program that misspells an address must get a 404, not a CSRF error
-def nowhere(request: Any, rest: str) -> HttpResponse:
+def unknown_address(request: Any, rest: str) -> HttpResponse:
     """Respond to an unknown address; redirect if only the trailing slash is missing."""
-    if not rest.endswith("/") and resolve(f"{request.path}/").func is not nowhere:
+    if not rest.endswith("/") and resolve(f"{request.path}/").func is not unknown_address:
         query = request.META.get("QUERY_STRING", "")
         answer = HttpResponsePermanentRedirect(f"{request.path}/" + (f"?{query}" if query else ""))
         answer.status_code = 308  # keeps the method and the body
@@ -112,9 +112,9 @@ def nowhere(request: Any, rest: str) -> HttpResponse:
     return problems.response(problems.no_address(), request)
 
 
-@csrf_exempt  # as above
-def elsewhere(request: Any, rest: str) -> HttpResponse:
-    """Explain where the scheduler extender is: in another process, because its callers use client certificates."""
+@csrf_exempt  # a wrong address gets 404, not a CSRF error
+def extender_address(request: Any, rest: str) -> HttpResponse:
+    """Respond that the scheduler extender has its own process, because its callers use client certificates."""
     hint = "Start it as a separate process with its own port and certificates: hetsched scheduler --extender"
     refused = problems.RequestRefused(404, "NotFound", "this server does not serve the scheduler extender", hint=hint)
     return problems.response(refused, request)
@@ -133,6 +133,6 @@ urlpatterns = [
     ),
     *health.routes,
     *prometheus.routes,
-    re_path(r"^api/(?P<rest>.*)$", nowhere),
-    re_path(r"^extender/(?P<rest>.*)$", elsewhere),
+    re_path(r"^api/(?P<rest>.*)$", unknown_address),
+    re_path(r"^extender/(?P<rest>.*)$", extender_address),
 ]

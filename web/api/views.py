@@ -15,6 +15,7 @@ from urllib.parse import unquote_plus
 from django.core.exceptions import RequestDataTooBig
 from django.http import Http404, HttpResponse
 from django.http.request import RawPostDataException
+from django.utils import translation
 from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.parsers import BaseParser
 from rest_framework.views import APIView
@@ -25,12 +26,14 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.redaction_scan import out_of_scope_names
+from web.translation import hook_for, language_of
 
 from . import request_scope
 from .documents import ApiSchema
-from .etags import etag_of, unchanged
+from .etags import etag_of, in_language, unchanged
 from .monitoring.prometheus import OUT_OF_SCOPE, REQUESTS
 from .queries import kind_of
 from .rates import READ, WRITE, refuse_late, take_turn
@@ -76,14 +79,14 @@ class ApiView(APIView):
             raise Http404
         for name, values in request.GET.lists():
             if name not in self.queries:
-                known = ", ".join(sorted(self.queries)) or "none"
-                raise InputError("QueryUnknown", "unknown parameter", place=name, hint=f"Known: {known}")
+                known = Message("Known: {names}", names=joined(", ", sorted(self.queries) or [Message("none")]))
+                raise InputError("QueryUnknown", "unknown parameter", place=name, hint=known)
             if len(values) > 1 or "\0" in values[0]:
                 message = "the parameter must occur once and contain no NUL"
                 raise InputError("QueryInvalid", message, place=name, hint="Send the parameter once, as text")
             possible = kind_of(name, self.kinds).get("enum")
             if possible and values[0] not in possible:
-                message = f"the value must be one of {', '.join(possible)}"
+                message = Message("the value must be one of {names}", names=joined(", ", possible))
                 hint = "Send one of these values, or leave the parameter out"
                 raise InputError("QueryInvalid", message, place=name, hint=hint)
 
@@ -102,7 +105,8 @@ class ApiView(APIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
-        response = super().dispatch(request, *args, **kwargs)
+        with translation.override(language_of(request)):  # texts of the REST framework too
+            response = super().dispatch(request, *args, **kwargs)
         route = getattr(request.resolver_match, "route", "")
         # Clients may send arbitrary methods; fold unknown ones into one label value to bound cardinality.
         method = request.method if str(request.method).lower() in self.http_method_names else "other"
@@ -144,8 +148,8 @@ def _watch(request: Any, response: Any, token: Token, route: str) -> None:
 def answer(
     request: Any, document: Any, *, status: int = 200, etag: str | None = None, headers: dict[str, str] | None = None
 ) -> HttpResponse:
-    """Encode a document as JSON; a GET without its own tag gets one from its content."""
-    body = encode(document)
+    """Encode a document as JSON in the reader's language; a GET without its own tag gets one from its content."""
+    body = encode(document, hook=hook_for(language_of(request)))
     return send(request, body, "application/json", status=status, etag=etag, headers=headers)
 
 
@@ -160,9 +164,15 @@ def send(
 ) -> HttpResponse:
     """Return a body with its validators; 304 if the caller has the current one."""
     reading = request.method in ("GET", "HEAD")
-    if reading and etag is None:
-        etag = etag_of(body)
-    shared = {"Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie, Accept", **(headers or {})}
+    language = language_of(request)
+    if reading:
+        etag = etag_of(body) if etag is None else in_language(etag, language)
+    shared = {
+        "Cache-Control": "private, no-cache",
+        "Content-Language": language,
+        "Vary": "Authorization, Cookie, Accept, Accept-Language",
+        **(headers or {}),
+    }
     if etag is not None:
         shared["ETag"] = etag
         if reading and unchanged(request, etag):

@@ -16,7 +16,7 @@ import msgspec
 from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import HttpRequest
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from hetsched.access.changes import TOPIC
 from hetsched.access.models import Token
@@ -66,6 +66,15 @@ def brought(scope: Any) -> HandshakeCredentials:
         if name.startswith(BEARER):
             return HandshakeCredentials(plaintext=name.removeprefix(BEARER))
     return HandshakeCredentials(session_key=scope.get("cookies", {}).get(settings.SESSION_COOKIE_NAME, ""))
+
+
+def language_of(scope: Any) -> str:
+    """Return the language of a socket: English for a token, else as LocaleMiddleware chooses it."""
+    if brought(scope).plaintext:
+        return "en"
+    accepted = dict(scope.get("headers", ())).get(b"accept-language", b"").decode("latin-1")
+    request = SimpleNamespace(COOKIES=scope.get("cookies", {}), META={"HTTP_ACCEPT_LANGUAGE": accepted})
+    return translation.get_language_from_request(cast(HttpRequest, request))
 
 
 @QueryBatcher

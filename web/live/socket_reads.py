@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
+from django.utils import translation
 
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import restored
 from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import message, revision_of
 from hetsched.placement.models import Workload
@@ -16,10 +19,13 @@ from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.redaction_scan import out_of_scope_names
 from hetsched.storage.batches import parts
 from web.api.monitoring.prometheus import OUT_OF_SCOPE
+from web.translation import with_summaries
 
 from .database import QueryBatcher, in_database
 from .hub import SnapshotMessage
 from .rights import Denied
+
+FRAMES = 64  # translated messages that are kept
 
 
 class TopicLookup(msgspec.Struct, frozen=True):
@@ -88,10 +94,11 @@ def watch(topic: str, text: str, own: frozenset[str]) -> None:
         OUT_OF_SCOPE.labels(f"live:{topic.partition(':')[0]}").inc()
 
 
-def redacted(topic: str, text: str, own: frozenset[str]) -> str:
-    """Return a message of a topic, redacted for a socket that is limited to namespaces.
+def redacted(topic: str, text: str, own: frozenset[str] | None) -> str:
+    """Return a message of a topic for a socket, redacted if the socket is limited to the namespaces `own`.
 
-    Of the topics that such a socket may subscribe to, only a workload's pods have messages that name other pods.
+    Of the topics that a limited socket may subscribe to, only a workload's pods have messages that name other pods.
+    The topic has them with their parameters.
     """
     if not topic.startswith("workload:"):
         return text
@@ -100,8 +107,17 @@ def redacted(topic: str, text: str, own: frozenset[str]) -> str:
     redaction = Redaction(own)
     said = [pod for pod in pods.values() if pod and pod.get("message")]
     for pod in said:
-        pod["message"] = redaction.message(pod["message"])
+        pod["message"] = redaction.message(restored(pod["message"]))
     return encode(whole).decode() if said else text
+
+
+@lru_cache(maxsize=FRAMES)
+def translated(text: str, language: str) -> str:
+    """Return a message of the topic `decisions` with its summaries in a language, rendered once for all sockets."""
+    whole = msgspec.json.decode(text)
+    with translation.override(language):
+        whole["data"] = with_summaries(whole["data"])
+    return encode(whole).decode()
 
 
 def renamed(text: str, topic: str, asked: str) -> str:

@@ -30,6 +30,7 @@ from hetsched.access.addresses import counted_as
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.journal.publish import message
+from hetsched.placement.queries.topics import DECISIONS
 from web.api.monitoring.prometheus import SOCKETS
 
 from . import rights, socket_reads
@@ -121,6 +122,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     known: rights.SubjectLookup
     asker: Subject
     hub: Hub
+    language: str
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,6 +163,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         count = self._counts.enter_context
         address = counted_as((self.scope.get("client") or ("",))[0])
         count(_counted(f"address {address}", settings.HETSCHED_SOCKETS_PER_ADDRESS))
+        self.language = rights.language_of(self.scope)
         self.known = await rights.who(rights.brought(self.scope))
         self.asker = _checked(self.known.asker)
         count(_counted(self.asker.owner, settings.HETSCHED_SOCKETS_PER_USER))
@@ -277,12 +280,13 @@ class LiveConsumer(AsyncWebsocketConsumer):
         asked = self.names.get(topic, topic if topic == ERROR else None)
         if asked is None:
             return
+        if topic == DECISIONS and not self.language.startswith("en"):
+            text = socket_reads.translated(text, self.language)
         if asked != topic:
             text = socket_reads.renamed(text, topic, asked)
-        if self.asker.namespaces is not None:
-            text = socket_reads.redacted(topic, text, self.asker.namespaces)
-            if topic != ERROR:
-                await socket_reads.watch(topic, text, self.asker.namespaces)
+        text = socket_reads.redacted(topic, text, self.asker.namespaces)
+        if self.asker.namespaces is not None and topic != ERROR:
+            await socket_reads.watch(topic, text, self.asker.namespaces)
         await self.send(text)
 
     def _send_error(self, asked: str, code: str, detail: str) -> None:

@@ -17,7 +17,6 @@ from django.utils.translation import gettext as _
 from hetsched.access.subject import subject_of
 from web.api import problems
 
-from .sentences_document import address as sentences
 from .shell import grouped, places_for
 from .visible import visible
 
@@ -95,7 +94,7 @@ def _frame(request: HttpRequest) -> dict[str, Any]:
     if not hasattr(request, "user") or not request.user.is_authenticated:
         return {}
     places = places_for(subject_of(request))
-    return {"nav": places, "nav_groups": grouped(places), "sentences": sentences()}
+    return {"nav": places, "nav_groups": grouped(places)}
 
 
 def _plain(request: HttpRequest, status: int, title: str, text: str) -> HttpResponse:

@@ -3,7 +3,7 @@
 from django import template
 from django.utils.translation import pgettext
 
-from .message_translation import translate
+from web.translation import translate
 
 register = template.Library()
 register.filter("translated", lambda text: translate(text if isinstance(text, str) else str(text)) if text else text)

@@ -16,7 +16,6 @@ from .nodes.nodes import nodes
 from .policies.policies import policies
 from .policies.policy import policy
 from .search import search
-from .sentences_document import sentences
 from .whatif.advice import advice
 from .whatif.what_if import what_if
 from .workloads.decision_list import decisions
@@ -45,7 +44,6 @@ urlpatterns = [
     re_path(r"^balance/$", balance, name="balance"),
     re_path(r"^advice/$", advice, name="advice"),
     re_path(r"^search/$", search, name="search"),
-    re_path(r"^sentences/(?P<language>[a-z-]{2,12})/(?P<digest>[0-9a-f]{8})\.json$", sentences, name="sentences"),
     re_path(r"^shadow/$", shadow, name="shadow"),
     re_path(r"^shadow/(?P<pk>[0-9]{1,18})/$", shadow_of_pod, name="shadow-of-pod"),
     re_path(r"^queue/$", queue, name="queue"),

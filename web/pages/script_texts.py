@@ -1,4 +1,4 @@
-"""Translated texts of the scripts; JavaScript has no catalogue of its own."""
+"""Translated texts of the scripts; JavaScript has no catalogue."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ def result_words() -> dict[str, str]:
         "pod": _("Pod"),
         "node": _("Node"),
         "mode": _("Instruction set"),
+        "isa-native": pgettext("message", "native"),
+        "isa-emulated": pgettext("message", "emulated"),
+        "isa-cross": pgettext("message", "cross"),
         "cards": _("GPUs"),
         "zones": _("Zones"),
         "score": _("Score"),

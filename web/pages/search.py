@@ -25,9 +25,9 @@ from hetsched.placement.lifecycle import LABELS, State
 from hetsched.placement.models import Decision, Pod, Workload
 from hetsched.policies.models import Policy
 from web.api import request_scope
+from web.translation import translate
 
 from .extensions import find
-from .message_translation import translate
 from .script_texts import after_name
 from .shell import Shell, page, places_for
 from .workloads.holds import LABELS as HOLD_LABELS

@@ -34,7 +34,6 @@ from hetsched.journal.publish import revision_of
 from web.api.problems import RequestRefused
 from web.api.rates import READ, take_turn
 
-from .sentences_document import address as sentences
 from .visible import visible
 
 MOST_QUERY_CHARACTERS = 200
@@ -156,7 +155,6 @@ class Shell:
             "clusters": self.clusters,
             "keep": keep,
             "keep_more": f"&{keep[1:]}" if keep else "",
-            "sentences": sentences(),
             "topic": self.topic,
             "topic_revision": self._revision,
             "live": bool(self.topic),

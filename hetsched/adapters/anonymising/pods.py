@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from hetsched.adapters.objects.demands import ARCH_BASE, CPU_POLICIES
 from hetsched.adapters.objects.fields import is_dns_label
 from hetsched.contracts.errors import Problem
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import (
     Allocation,
     CardGrant,
@@ -119,7 +120,7 @@ class PodAnonymizer:
         return self._names.of(IMAGE, image)
 
     def _image_facts(self, facts: ImageFacts) -> ImageFacts:
-        unknown = WITHHELD if facts.unknown else ""
+        unknown = Message(WITHHELD if facts.unknown else "")
         return ImageFacts(self._image(facts.image), renamed(self._platform, facts.platforms), unknown)
 
     def _platform(self, platform: str) -> str:
@@ -137,7 +138,7 @@ class PodAnonymizer:
             field = f"PodGroup {self._names.of(GANG, name)}: {inner if _FIELD.fullmatch(inner) else WITHHELD}"
         elif not (well_known.is_known_key(field) or well_known.is_known_resource(field) or _FIELD.fullmatch(field)):
             field = WITHHELD
-        return Problem(problem.code, field, WITHHELD)
+        return Problem(problem.code, field, Message(WITHHELD))
 
     def _shape(self, shape: Shape) -> Shape:
         """Rename a shape; pods that share a shape share the renamed one."""

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.collected import Collected, NodeAlias
 from hetsched.contracts.params import Params, check_params, default_params, params_schema
 
@@ -127,6 +128,11 @@ def build(kind: str, values: dict[str, Any]) -> FactCollector:
     """Return a collector of a kind with these parameters. Raises: InputError."""
     info = load_collectors().get(kind)
     if info is None:
-        known = ", ".join(load_collectors())
-        raise InputError("CollectorUnknown", f"unknown collector {kind[:60]!r}", place="kind", hint=f"Use {known}")
+        known = joined(", ", load_collectors())
+        raise InputError(
+            "CollectorUnknown",
+            Message("unknown collector {text}", text=repr(kind[:60])),
+            place="kind",
+            hint=Message("Use {names}", names=known),
+        )
     return info.build(values)

@@ -30,6 +30,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from hetsched.contracts.message import Message, as_message
+
 SECONDS = 5.0
 MOST_BYTES = 256 << 10
 LONGEST_URL = 2048
@@ -56,7 +58,7 @@ class OutboundError(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = as_message(message)
 
 
 class Allowed(msgspec.Struct, frozen=True):
@@ -99,21 +101,21 @@ def is_place(text: str) -> bool:
 def check(url: str, allowed: Allowed) -> SplitResult:
     """Return the parts of an address after all checks that need no DNS look-up. Raises: OutboundError."""
     if len(url) > LONGEST_URL or not _URL.fullmatch(url):
-        _refuse("AddressRefused", f"{url[:100]!r} is no plain address")
+        _refuse("AddressRefused", Message("{text} is no plain address", text=repr(url[:100])))
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        _refuse("AddressRefused", f"{url[:100]!r} is no plain address")
+        _refuse("AddressRefused", Message("{text} is no plain address", text=repr(url[:100])))
     host = parts.netloc
     if parts.scheme not in ("http", "https") or "@" in host or not _PLACE.fullmatch(host.lower()):
-        _refuse("AddressRefused", f"{_shown(host)!r} is no host that is called by http or https")
+        _refuse("AddressRefused", Message("{text} is no host that is called by http or https", text=repr(_shown(host))))
     if not allowed.reads(_full(parts)):
-        _refuse("HostNotAllowed", f"this server may not call {host}")
+        _refuse("HostNotAllowed", Message("this server may not call {host}", host=host))
     if parts.scheme == "http" and not allowed.is_plain(_full(parts)):
-        _refuse("AddressRefused", f"{host} would be called without TLS")
+        _refuse("AddressRefused", Message("{host} would be called without TLS", host=host))
     if port not in (None, 443) and not allowed.names(host):
-        _refuse("AddressRefused", f"{host} is not on port 443 and is not a listed host")
+        _refuse("AddressRefused", Message("{host} is not on port 443 and is not a listed host", host=host))
     return parts
 
 
@@ -155,11 +157,15 @@ def call(
             raise TimeoutError
         return found
     except ssl.SSLCertVerificationError as error:
-        _refuse("HostUntrusted", f"{host} does not prove who it is: {error.verify_message}")
+        _refuse(
+            "HostUntrusted", Message("{host} does not prove who it is: {text}", host=host, text=error.verify_message)
+        )
     except (OSError, http.client.HTTPException, ValueError) as error:
         if time.monotonic() >= until or isinstance(error, TimeoutError):
-            _refuse("HostSlow", f"{host} takes longer than {seconds:g} s")
-        _refuse("HostUnreachable", f"{host} ends the conversation: {type(error).__name__}")
+            _refuse("HostSlow", Message("{host} takes longer than {seconds} s", host=host, seconds=f"{seconds:g}"))
+        _refuse(
+            "HostUnreachable", Message("{host} ends the conversation: {text}", host=host, text=type(error).__name__)
+        )
     finally:
         clock.cancel()
         connection.close()
@@ -181,10 +187,10 @@ def _read(answer: http.client.HTTPResponse, host: str, most: int) -> OutboundRes
     if answer.status >= 300 or not most:
         return OutboundResponse(answer.status, found, b"")
     if found.get("content-encoding", "identity").lower() != "identity":
-        _refuse("AnswerUnreadable", f"{host} sends a compressed response that was not requested")
+        _refuse("AnswerUnreadable", Message("{host} sends a compressed response that was not requested", host=host))
     body = answer.read(most + 1)
     if len(body) > most:
-        _refuse("AnswerTooLarge", f"{host} sends more than {most} bytes")
+        _refuse("AnswerTooLarge", Message("{host} sends more than {n} bytes", host=host, n=most))
     if answer.length:
         raise http.client.IncompleteRead(body, answer.length)
     return OutboundResponse(answer.status, found, body)
@@ -209,7 +215,7 @@ def _connected(addresses: list[str], port: int, host: str, seconds: float) -> so
             return socket.create_connection((address, port), timeout=max(until - time.monotonic(), 0.05))
         except OSError as error:
             why = why or error.strerror or type(error).__name__
-    _refuse("HostUnreachable", f"{host} does not answer: {why}")
+    _refuse("HostUnreachable", Message("{host} does not answer: {text}", host=host, text=why))
 
 
 def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[str]:
@@ -222,7 +228,7 @@ def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[s
 def _refuse_inside(name: str, found: list[str], *, named: bool) -> None:
     for address in found:
         if not _may_call(address, named=named, loopback=named and _is_loopback_name(name)):
-            _refuse("AddressRefused", f"{name} has an address inside a network that is not allowed")
+            _refuse("AddressRefused", Message("{name} has an address inside a network that is not allowed", name=name))
 
 
 def _looked_up(name: str, port: int, seconds: float) -> list[str]:
@@ -238,7 +244,10 @@ def _looked_up(name: str, port: int, seconds: float) -> list[str]:
     asking.start()
     asking.join(seconds)
     if not found or not found[0]:
-        _refuse("HostUnreachable", f"there is no host {name[:100]!r}, or its address did not resolve in time")
+        _refuse(
+            "HostUnreachable",
+            Message("there is no host {name}, or its address did not resolve in time", name=repr(name[:100])),
+        )
     return found[0]
 
 

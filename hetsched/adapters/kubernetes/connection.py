@@ -18,6 +18,7 @@ from kubernetes import config as loader
 from kubernetes.config.config_exception import ConfigException
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 
 from .kubeconfig import Access, one_context
 
@@ -52,7 +53,7 @@ def inside() -> client.Configuration:
     try:
         loader.load_incluster_config(client_configuration=made)
     except ConfigException as error:
-        raise InputError("NotInCluster", f"there is no service account here: {error}") from None
+        raise InputError("NotInCluster", Message("there is no service account here: {text}", text=str(error))) from None
     return made
 
 

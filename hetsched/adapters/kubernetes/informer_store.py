@@ -23,6 +23,7 @@ from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import shortened
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.observed import (
@@ -325,7 +326,7 @@ def _policy(key: str, body: bytes) -> ObservedPolicy:
         code, place, message = _PROBLEM, "", str(error)
         if isinstance(error, InputError):
             code, place, message = error.code, error.place.partition(" ")[2], error.message
-        return msgspec.structs.replace(policy, problem=Problem(code, place, message[:500]))
+        return msgspec.structs.replace(policy, problem=Problem(code, place, shortened(message, 500)))
     return msgspec.structs.replace(policy, spec=spec)
 
 

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000
@@ -47,7 +48,7 @@ def read(text: bytes) -> Plain:
     """
     documents = load_documents(text, name="kubeconfig", max_bytes=MAX_BYTES, max_nodes=MAX_VALUES)
     if len(documents) != 1:
-        raise _malformed("kubeconfig", f"it holds {len(documents)} documents, not one")
+        raise _malformed("kubeconfig", Message("it holds {n} documents, not one", n=len(documents)))
     return documents[0].object
 
 
@@ -60,18 +61,19 @@ def one_context(document: Any, *, context: str = "") -> Plain:
     name = context or config.get("current-context") or ""
     chosen = _entry(config, "context", name)
     if chosen is None:
-        known = ", ".join(str(entry.get("name"))[:80] for entry in _entries(config, "context")[:20]) or "none"
+        entries = _entries(config, "context")[:20]
+        known = joined(", ", [str(entry.get("name"))[:80] for entry in entries] or [Message("none")])
         raise InputError(
             "KubeconfigContextUnknown",
-            f"there is no context {str(name)[:80]!r}",
+            Message("there is no context {name}", name=repr(str(name)[:80])),
             place="current-context",
-            hint=f"Known: {known}",
+            hint=Message("Known: {text}", text=known),
         )
     parts: dict[str, Plain] = {}
     for kind in ("cluster", "user"):
         found = _entry(config, kind, chosen.get(kind, ""))
         if found is None:
-            raise _malformed(f"contexts.context.{kind}", f"the file has no {kind} of this name")
+            raise _malformed(f"contexts.context.{kind}", Message("the file has no {what} of this name", what=kind))
         parts[kind] = found
     _check_cluster(parts["cluster"])
     _check_user(parts["user"])
@@ -135,7 +137,7 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
     if not found or not name:
         return None
     if len(found) > 1:
-        raise _malformed(_LISTS[kind], f"two entries are called {str(name)[:80]!r}")
+        raise _malformed(_LISTS[kind], Message("two entries are called {text}", text=repr(str(name)[:80])))
     place = f"{_LISTS[kind]}.{kind}"
     kept = {}
     for key, value in _mapping(found[0].get(kind) or {}, place).items():

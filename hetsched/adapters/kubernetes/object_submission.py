@@ -20,6 +20,7 @@ import msgspec
 from hetsched.adapters.files import parse_workload
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL, ObjectToCreate
 from hetsched.contracts.objects.workload import PodSpec
@@ -62,12 +63,10 @@ def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str
         plain = document.object
         resource = _BY_KIND.get((plain.get("apiVersion", ""), plain.get("kind", "")))
         if resource is None:
-            known = ", ".join(one.kind for one in SUBMITTED)
-            error = InputError(
-                "KindNotSubmitted", f"{plain.get('kind')!s:.80} is not created by a submission", place="kind",
-                hint=f"A live cluster takes {known}; create other objects there yourself",
-            )  # fmt: skip
-            raise document.locate(error)
+            said = Message("{kind} is not created by a submission", kind=str(plain.get("kind"))[:80])
+            known = joined(", ", [one.kind for one in SUBMITTED])
+            hint = Message("A live cluster takes {text}; create other objects there yourself", text=known)
+            raise document.locate(InputError("KindNotSubmitted", said, place="kind", hint=hint))
         one = _ready(plain, resource, workload, suffix, scheduler_name)
         if (one.resource, one.namespace, one.name) in taken:
             # Several objects may share one `generateName`; duplicates of one `name` were rejected before.
@@ -110,7 +109,9 @@ def pods_of(objects: Iterable[ObjectToCreate], known: ClusterContent | None) -> 
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
     content = parse_workload([("manifest", listed)], known=known)
     if content.running:
-        raise InputError("PodBound", f"{content.running[0].key} already has spec.nodeName", place="spec.nodeName")
+        raise InputError(
+            "PodBound", Message("{pod} already has spec.nodeName", pod=content.running[0].key), place="spec.nodeName"
+        )
     return content.pending
 
 

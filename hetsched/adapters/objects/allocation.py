@@ -18,6 +18,7 @@ import msgspec
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, from_parts
 from hetsched.contracts.objects.allocation import (
     Allocation,
     CardGrant,
@@ -54,7 +55,7 @@ class _Isa(msgspec.Struct):
     required: str | None = None
     offered: str | None = None
     slowdown: float | None = None
-    warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    warnings: tuple[Message, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Annotation(msgspec.Struct):
@@ -84,9 +85,9 @@ def parse_allocation(text: str) -> Allocation:
     Raises: InputError `AllocationMalformed` or `CpusetMalformed`.
     """
     try:
-        found = msgspec.json.decode(text, type=_Annotation)
+        found = msgspec.json.decode(text, type=_Annotation, dec_hook=from_parts)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError("AllocationMalformed", f"it is not an allocation: {error}") from None
+        raise InputError("AllocationMalformed", Message("it is not an allocation: {text}", text=str(error))) from None
     in_zones = frozenset[int]().union(*(parse_cpuset(zone.cpus or "") for zone in found.zones + found.predicted))
     elsewhere = parse_cpuset(found.cpus) - in_zones
     if len({gpu.index for gpu in found.gpus}) != len(found.gpus):
@@ -115,7 +116,7 @@ def parse_topology_result(text: str) -> Allocation:
     try:
         zones = msgspec.json.decode(text, type=list[_CraneZone])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError("AllocationMalformed", f"it is not a list of zones: {error}") from None
+        raise InputError("AllocationMalformed", Message("it is not a list of zones: {text}", text=str(error))) from None
     return Allocation(
         zones=tuple(
             ZoneGrant(

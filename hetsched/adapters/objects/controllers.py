@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
 
 from . import storage
@@ -32,7 +33,7 @@ def expand(root: FieldView, kind: str, reader: PodReader, taken: set[str]) -> It
     template = spec.view("template")
     count, first = _count(spec, kind), spec.view("ordinals").integer("start") if kind == "StatefulSet" else 0
     if len(taken) + count > MAX_PODS:
-        spec.fail(f"a file may ask for at most {MAX_PODS} pods", code="TooManyPods")
+        spec.fail(Message("a file may ask for at most {n} pods", n=MAX_PODS), code="TooManyPods")
     pod = reader.template(template, name, namespace)
     made = storage.templates_of(spec) if kind == "StatefulSet" else {}
     for ordinal in range(first, first + count):

@@ -20,6 +20,7 @@ from json import JSONDecodeError
 from hetsched import isa
 from hetsched.contracts.booleans import BOOLEANS
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cards import model_tokens
 from hetsched.contracts.objects.workload import (
     GangMember,
@@ -118,13 +119,13 @@ def gpu_demand(annotations: Texts, requests: tuple[tuple[str, int], ...], proble
     found: Problems = []
     by_resource = {name: amount for name, amount in requests if name in GPU_RESOURCES and amount}
     if len(by_resource) > 1:
-        message = "cards of two vendors in one pod are not supported"
+        message = Message("cards of two vendors in one pod are not supported")
         found.append(Problem("FeatureNotSupported", max(by_resource), message))
     by_limits = sum(by_resource.values())
     number_key = next((key for key in keys.GPU_NUMBER if key in annotations), "")
     stated = _number(annotations, number_key, found, "GpuNumberInvalid", 0, MOST_CARDS) if number_key else None
     if stated is not None and by_limits and stated != by_limits:
-        message = f"the annotation asks for {stated} cards, the container limits for {by_limits}"
+        message = Message("the annotation asks for {n} cards, the container limits for {m}", n=stated, m=by_limits)
         found.append(Problem("GpuNumberContradiction", number_key, message))
     milli = _number(annotations, keys.GPU_MILLI, found, "GpuMilliInvalid", 1, 1000)
     memory = _number(annotations, keys.GPU_MEMORY, found, "GpuMemoryInvalid", 0, 2**40)
@@ -132,7 +133,7 @@ def gpu_demand(annotations: Texts, requests: tuple[tuple[str, int], ...], proble
     models = _models(annotations, found)
     match = annotations.get(keys.GPU_MODEL_MATCH, "prefix").strip()
     if match not in ("prefix", "exact"):
-        message = f"it must be prefix or exact, not {match[:40]!r}"
+        message = Message("it must be prefix or exact, not {value}", value=repr(match[:40]))
         found.append(Problem("GpuModelInvalid", keys.GPU_MODEL_MATCH, message))
     if stated is not None:
         count = stated
@@ -140,7 +141,7 @@ def gpu_demand(annotations: Texts, requests: tuple[tuple[str, int], ...], proble
         wished = any(key in annotations for key in (keys.GPU_MILLI, keys.GPU_MEMORY, keys.GPU_CORE, keys.GPU_MODEL))
         count = by_limits or int(wished)
     if count > 1 and milli is not None and milli < 1000:
-        message = f"only one card can be shared, but {count} cards are asked for"
+        message = Message("only one card can be shared, but {n} cards are asked for", n=count)
         found.append(Problem("GpuMilliWithManyCards", keys.GPU_MILLI, message))
     problems.extend(found)
     vendor = next(iter(by_resource)).split(".", 1)[0] if len(by_resource) == 1 else ""
@@ -165,7 +166,9 @@ def _number(annotations: Texts, key: str, problems: Problems, code: str, least: 
     text = annotations[key].strip()
     if _DIGITS.fullmatch(text) and least <= int(text) <= most:
         return int(text)
-    problems.append(Problem(code, key, f"it must be a whole number from {least} to {most}, not {text[:40]!r}"))
+    wrong = repr(text[:40])
+    message = Message("it must be a whole number from {low} to {high}, not {value}", low=least, high=most, value=wrong)
+    problems.append(Problem(code, key, message))
     return None
 
 
@@ -176,7 +179,8 @@ def _models(annotations: Texts, problems: Problems) -> tuple[str, ...]:
     wrong = next((term for term in terms if not model_tokens(term)), None)
     if wrong is None:
         return terms
-    problems.append(Problem("GpuModelInvalid", keys.GPU_MODEL, f"{wrong[:40]!r} names no card model"))
+    message = Message("{text} names no card model", text=repr(wrong[:40]))
+    problems.append(Problem("GpuModelInvalid", keys.GPU_MODEL, message))
     return ()
 
 
@@ -205,15 +209,18 @@ def unknown_to_crane(key: str, value: str) -> bool:
     return allowed is not None and value.strip() not in allowed
 
 
-def _same(annotations: Texts, names: tuple[str, str], allowed: tuple[str, ...], code: str, problems: Problems) -> str:
-    stated = {key: annotations[key].strip() for key in names if key in annotations}
+def _same(annotations: Texts, family: tuple[str, str], allowed: tuple[str, ...], code: str, problems: Problems) -> str:
+    stated = {key: annotations[key].strip() for key in family if key in annotations}
     for key, value in stated.items():
         if value not in allowed:
-            problems.append(Problem(code, key, f"it must be one of {', '.join(allowed)}, not {value[:40]!r}"))
+            names = joined(", ", allowed)
+            message = Message("it must be one of {names}, not {value}", names=names, value=repr(value[:40]))
+            problems.append(Problem(code, key, message))
             return ""
     if len(set(stated.values())) > 1:
-        message = " and ".join(f"{key} {value}" for key, value in stated.items())
-        problems.append(Problem("AnnotationContradiction", names[1], f"{message} contradict each other"))
+        values = joined(", ", [f"{key} {value}" for key, value in stated.items()])
+        message = Message("{names} contradict each other", names=values)
+        problems.append(Problem("AnnotationContradiction", family[1], message))
         return ""
     return next(iter(stated.values()), "")
 
@@ -223,7 +230,7 @@ def load_profile(annotations: Texts, problems: Problems) -> str:
     profile = annotations.get(keys.LOAD_PROFILE, "").strip()
     if keys.LOAD_PROFILE not in annotations or profile in ("busy", "idle") or _PEAKS.fullmatch(profile):
         return profile
-    message = f"it must be busy, idle or peaks=HH-HH, not {profile[:40]!r}"
+    message = Message("it must be busy, idle or peaks=HH-HH, not {text}", text=repr(profile[:40]))
     problems.append(Problem("LoadProfileInvalid", keys.LOAD_PROFILE, message))
     return ""
 
@@ -238,7 +245,8 @@ def expected_usage(annotations: Texts, problems: Problems) -> tuple[tuple[str, i
             raise InputError("ExpectedUsageInvalid", "it must be a JSON object of resource quantities")
         return tuple(sorted((name, parse_amount(name, quantity)) for name, quantity in stated.items()))
     except JSONDecodeError as error:
-        problems.append(Problem("ExpectedUsageInvalid", keys.EXPECTED_USAGE, f"it is not JSON: {error.msg}"))
+        message = Message("it is not JSON: {text}", text=error.msg)
+        problems.append(Problem("ExpectedUsageInvalid", keys.EXPECTED_USAGE, message))
     except InputError as error:
         problems.append(Problem("ExpectedUsageInvalid", keys.EXPECTED_USAGE, error.message))
     return ()
@@ -259,7 +267,7 @@ def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], pro
         return None
     name = labels[key]
     if not name:
-        problems.append(Problem("GangInvalid", key, "the gang's name is empty"))
+        problems.append(Problem("GangInvalid", key, Message("the gang's name is empty")))
         return None
     group = find_group(name)
     least = group.min_member if group else 0
@@ -304,5 +312,6 @@ def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -
     if is_dns_label(policy):
         return policy, rule
     field = keys.POLICY if rule == "annotation" else "spec.schedulerName"
-    problems.append(Problem("PolicyNameInvalid", field, f"{policy[:80]!r} is not the name of a policy"))
+    message = Message("{text} is not the name of a policy", text=repr(policy[:80]))
+    problems.append(Problem("PolicyNameInvalid", field, message))
     return "", ""

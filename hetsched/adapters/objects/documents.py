@@ -21,6 +21,7 @@ import msgspec
 import yaml
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 
 MAX_BYTES = 64 * 1024 * 1024
 MAX_DEPTH = 32
@@ -96,12 +97,17 @@ def lines_of_documents(data: bytes) -> list[int]:
 
 def _decode(data: bytes, name: str, max_bytes: int) -> str:
     if len(data) > max_bytes:
-        raise InputError("ManifestTooLarge", f"it has {len(data)} bytes, {max_bytes} are allowed", place=name)
+        raise InputError(
+            "ManifestTooLarge", Message("it has {n} bytes, {m} are allowed", n=len(data), m=max_bytes), place=name
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
-            "ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name, hint="Save the file as UTF-8 text"
+            "ManifestNotUtf8",
+            Message("byte {n} is not UTF-8", n=error.start),
+            place=name,
+            hint="Save the file as UTF-8 text",
         ) from None
 
 
@@ -112,7 +118,9 @@ def _read(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]]:
             return
         except json.JSONDecodeError as error:
             if name.endswith(".json"):
-                raise _malformed(f"it is not JSON: {error.msg}", f"{name}:{error.lineno}", hint=_SYNTAX) from None
+                raise _malformed(
+                    Message("it is not JSON: {text}", text=error.msg), f"{name}:{error.lineno}", hint=_SYNTAX
+                ) from None
         except InputError as error:
             raise _behind(f"{name}#1", error) from None
     yield from _read_yaml(text, name, max_nodes)
@@ -161,19 +169,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> Plain:
 
 
 def _duplicate(key: str) -> NoReturn:
-    raise InputError("ManifestDuplicateKey", f"the key {key[:80]!r} occurs twice in one mapping")
+    raise InputError("ManifestDuplicateKey", Message("the key {text} occurs twice in one mapping", text=repr(key[:80])))
 
 
 def _not_finite(word: str) -> NoReturn:
-    raise InputError("NumberNotFinite", f"{word} is not a number that can be used")
+    raise InputError("NumberNotFinite", Message("{text} is not a number that can be used", text=word))
 
 
 def _too_deep() -> InputError:
-    return InputError("ManifestTooDeep", f"it is nested deeper than {MAX_DEPTH} levels")
+    return InputError("ManifestTooDeep", Message("it is nested deeper than {n} levels", n=MAX_DEPTH))
 
 
 def _too_many(limit: int) -> InputError:
-    return InputError("ManifestTooLarge", f"it holds more than {limit} values")
+    return InputError("ManifestTooLarge", Message("it holds more than {n} values", n=limit))
 
 
 def _check_tree(value: Any, max_nodes: int) -> None:
@@ -206,9 +214,9 @@ def _check_tree(value: Any, max_nodes: int) -> None:
 def check_text(text: str) -> None:
     """Reject text that UTF-8 or a database cannot hold. Raises: InputError."""
     if "\0" in text:
-        raise InputError("TextHasNul", f"{text[:40]!r} holds a NUL character")
+        raise InputError("TextHasNul", Message("{text} holds a NUL character", text=repr(text[:40])))
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise InputError("TextHasSurrogate", f"{text[:40]!r} holds half a surrogate pair")
+        raise InputError("TextHasSurrogate", Message("{text} holds half a surrogate pair", text=repr(text[:40])))
 
 
 # -- YAML ----------------------------------------------------------------------------------------------------------
@@ -234,9 +242,13 @@ def _read_yaml(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]
     except yaml.MarkedYAMLError as error:
         mark: Any = error.problem_mark or error.context_mark
         where = name if mark is None else f"{name}:{mark.line + 1}"
-        raise _malformed(f"it is not YAML: {error.problem or error.context}", where, hint=_SYNTAX) from None
+        raise _not_yaml(error.problem or str(error.context), where) from None
     except yaml.YAMLError as error:
-        raise _malformed(f"it is not YAML: {' '.join(str(error).split())[:200]}", name, hint=_SYNTAX) from None
+        raise _not_yaml(" ".join(str(error).split())[:200], name) from None
+
+
+def _not_yaml(text: str, place: str) -> InputError:
+    return _malformed(Message("it is not YAML: {text}", text=text), place, hint=_SYNTAX)
 
 
 class _Builder:
@@ -285,7 +297,7 @@ class _Builder:
         if event.anchor is not None:
             _refuse_anchor()
         if event.tag is not None and event.tag != "!" and event.tag not in _CORE_TAGS:
-            raise InputError("YamlTagRefused", f"the tag {event.tag[:80]!r} is not allowed")
+            raise InputError("YamlTagRefused", Message("the tag {text} is not allowed", text=repr(event.tag[:80])))
         self._count += 1
         if self._count > self._limit:
             raise _too_many(self._limit)
@@ -364,7 +376,9 @@ def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document
     else:
         if _size(plain, MAX_OBJECT_NODES) > MAX_OBJECT_NODES:
             raise InputError(
-                "ObjectTooLarge", f"one object holds more than {MAX_OBJECT_NODES} values", place=path.rstrip(".")
+                "ObjectTooLarge",
+                Message("one object holds more than {n} values", n=MAX_OBJECT_NODES),
+                place=path.rstrip("."),
             )
         yield Document(name, number, plain, path)
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.units import parse_amount
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
@@ -103,7 +104,7 @@ class FieldView:
         if found is None:
             return default
         if type(found) is not str:
-            self.fail(f"must be text, it is {_shown(found)}", key)
+            self.fail(Message("must be text, it is {text}", text=_shown(found)), key)
         return found
 
     def choice(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
@@ -112,7 +113,8 @@ class FieldView:
             return default
         found = self.text(key)
         if found not in allowed:
-            self.fail(f"must be one of {', '.join(filter(None, allowed))}, it is {found[:80]!r}", key)
+            names = joined(", ", filter(None, allowed))
+            self.fail(Message("must be one of {names}, it is {text}", names=names, text=repr(found[:80])), key)
         return found
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -120,7 +122,7 @@ class FieldView:
         if found is None:
             return default
         if type(found) is not bool:
-            self.fail(f"must be true or false, it is {_shown(found)}", key)
+            self.fail(Message("must be true or false, it is {text}", text=_shown(found)), key)
         return found
 
     def integer(self, key: str, default: int = 0, *, least: int = 0, most: int = _INT64) -> int:
@@ -135,19 +137,22 @@ class FieldView:
 
     def _integer(self, found: Any, key: str, least: int, most: int) -> int:
         if type(found) is not int:
-            self.fail(f"must be a whole number, it is {_shown(found)}", key)
+            self.fail(Message("must be a whole number, it is {text}", text=_shown(found)), key)
         if not least <= found <= most:
-            self.fail(f"must be from {least} to {most}, it is {_shown(found)}", key)
+            self._out_of_range(found, key, least, most)
         return found
+
+    def _out_of_range(self, found: Any, key: str, least: int | str, most: int | str) -> NoReturn:
+        self.fail(Message("must be from {low} to {high}, it is {text}", low=least, high=most, text=_shown(found)), key)
 
     def maybe_number(self, key: str, *, least: float = 0, most: float = 1e12) -> float | None:
         found = self.value.get(key)
         if found is None:
             return None
         if type(found) not in (int, float):
-            self.fail(f"must be a number, it is {_shown(found)}", key)
+            self.fail(Message("must be a number, it is {text}", text=_shown(found)), key)
         if not least <= found <= most:
-            self.fail(f"must be from {least:g} to {most:g}, it is {_shown(found)}", key)
+            self._out_of_range(found, key, f"{least:g}", f"{most:g}")
         return float(found)
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -167,7 +172,7 @@ class FieldView:
             self.fail("must be an object", key)
         for name, value in found.items():
             if type(value) is not str:
-                self.view(key).fail(f"must be text, it is {_shown(value)}", name)
+                self.view(key).fail(Message("must be text, it is {text}", text=_shown(value)), name)
         return found
 
     def labels(self, key: str = "labels") -> dict[str, str]:
@@ -176,14 +181,20 @@ class FieldView:
             if not is_qualified_name(name):
                 self.view(key).fail("is not a label key", name, code="LabelInvalid")
             if not is_label_value(value):
-                self.view(key).fail(f"{value[:80]!r} is not a label value", name, code="LabelInvalid")
+                self.view(key).fail(
+                    Message("{text} is not a label value", text=repr(value[:80])), name, code="LabelInvalid"
+                )
         return found
 
     def annotations(self) -> dict[str, str]:
         """Return the annotations of metadata, up to the API server's limit on their total size."""
         found = self.text_map("annotations")
         if sum(len(name) + len(value) for name, value in found.items()) > MAX_ANNOTATIONS:
-            self.fail(f"may hold at most {MAX_ANNOTATIONS} characters together", "annotations", code="ObjectTooLarge")
+            self.fail(
+                Message("may hold at most {n} characters together", n=MAX_ANNOTATIONS),
+                "annotations",
+                code="ObjectTooLarge",
+            )
         return found
 
     def amounts(self, key: str) -> dict[str, int]:
@@ -207,8 +218,10 @@ class FieldView:
         """Return a required object name: a DNS subdomain, or one DNS label."""
         found = self.text(key)
         if not (is_dns_label(found) if label else is_dns_subdomain(found)):
-            kind = "a lower-case RFC 1123 label" if label else "a lower-case RFC 1123 name"
-            self.fail(f"must be {kind}, it is {found[:80]!r}", key, code="NameInvalid")
+            wanted = "must be a lower-case RFC 1123 name, it is {text}"
+            if label:
+                wanted = "must be a lower-case RFC 1123 label, it is {text}"
+            self.fail(Message(wanted, text=repr(found[:80])), key, code="NameInvalid")
         return found
 
 
@@ -233,11 +246,11 @@ def metadata(root: FieldView) -> FieldView:
     return found
 
 
-def unique_names(views: Iterator[FieldView] | list[FieldView], what: str) -> None:
-    """Reject two entries of a list with the same name. Raises: InputError."""
+def unique_names(views: Iterator[FieldView] | list[FieldView], template: str) -> None:
+    """Reject two entries of a list with the same name. Raises: InputError with the message `template`."""
     seen: set[str] = set()
     for view in views:
         name = view.text("name")
         if name in seen:
-            view.fail(f"two {what} are called {name[:80]!r}", "name", code="NameDuplicate")
+            view.fail(Message(template, name=repr(name[:80])), "name", code="NameDuplicate")
         seen.add(name)

@@ -17,6 +17,7 @@ import msgspec
 
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.objects.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
 from hetsched.contracts.objects.node_report import GpuCard
@@ -125,7 +126,7 @@ def _grant(device: _Device) -> CardGrant:
     amounts = {name.removeprefix(_KOORDINATOR): parse_amount(name, value) for name, value in device.resources.items()}
     percent = max(amounts.get("gpu-core", 0), amounts.get("gpu-memory-ratio", 0)) or 100
     if not 0 <= device.minor < MAX_CARDS:
-        raise InputError("AllocationMalformed", f"there is no card {device.minor}")
+        raise InputError("AllocationMalformed", Message("there is no card {n}", n=device.minor))
     return CardGrant(device.minor, min(10 * percent, 1000), amounts.get("gpu-memory", 0) // MIB)
 
 
@@ -133,4 +134,6 @@ def _decoded(text: str, kind: Any) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError("AllocationMalformed", f"it is no allocation of Koordinator's: {error}") from None
+        raise InputError(
+            "AllocationMalformed", Message("it is no allocation of Koordinator's: {text}", text=str(error))
+        ) from None

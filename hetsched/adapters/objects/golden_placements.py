@@ -19,6 +19,7 @@ import msgspec
 from hetsched.adapters.files import Source, parse_workload
 from hetsched.contracts.api.golden import Expectation
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.isa.isa_strings import required_isa
@@ -60,11 +61,15 @@ def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterCont
     documents = [document for name, data in sources for document in load_documents(data, name=name)]
     found = [_read(document, cluster, known) for document in documents if _is_golden(document)]
     if not found:
-        raise InputError("GoldensMissing", f"there is no {KIND} in it", place=", ".join(name for name, _ in sources))
+        raise InputError(
+            "GoldensMissing",
+            Message("there is no {kind} in it", kind=KIND),
+            place=", ".join(name for name, _ in sources),
+        )
     names = [one.golden.name for one in found]
     for name in names:
         if names.count(name) > 1:
-            raise InputError("ObjectDuplicate", f"two {KIND} objects are called {name}")
+            raise InputError("ObjectDuplicate", Message("two {kind} objects are called {name}", kind=KIND, name=name))
     return found
 
 
@@ -75,8 +80,10 @@ def one_pod(data: bytes, known: ClusterContent | None) -> PodSpec:
     """
     pods = parse_workload([("manifest", data)], known=known).pending
     if not pods or len({pod.shape for pod in pods}) > 1:
-        said = "holds no pod to place" if not pods else "holds pods that ask for different things"
-        raise InputError("GoldenPodInvalid", f"the manifest {said}, not one", place="manifest")
+        said = "the manifest holds no pod to place, not one"
+        if pods:
+            said = "the manifest holds pods that ask for different things, not one"
+        raise InputError("GoldenPodInvalid", said, place="manifest")
     return pods[0]
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from hetsched.adapters.spelling import nearest, suggestion
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.warnings import NOT_SIMULATED, ManifestWarning
 from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS
@@ -67,6 +68,16 @@ _ADMISSION = {
     ),
 }
 
+_KIND_NOT_READ = "the kind {text} is not one that is read; its pods are ignored"
+_MISPLACED = {
+    "annotations": (Message("it is read among labels only"), Message("Move it to labels")),
+    "labels": (Message("it is read among annotations only"), Message("Move it to annotations")),
+}
+_UNKNOWN_KEY = {
+    "annotations": ("AnnotationUnknown", Message("the annotation is not known")),
+    "labels": ("LabelUnknown", Message("the label is not known")),
+}
+
 
 class _FieldTable(msgspec.Struct, frozen=True):
     roots: dict[str, str]
@@ -101,9 +112,12 @@ def refuse_warnings(warnings: Sequence[ManifestWarning]) -> None:
         raise refused.as_error().with_warnings(one for one in warnings if one is not refused)
 
 
-def kind_hint(warnings: Sequence[ManifestWarning]) -> str:
+def kind_hint(warnings: Sequence[ManifestWarning]) -> Message:
     """Return the hint for a kind that was not read, empty if every kind was read."""
-    return next((f"{each.place}: {each.hint or each.message}" for each in warnings if each.code == "KindUnknown"), "")
+    for each in warnings:
+        if each.code == "KindUnknown":
+            return Message("{name}: {said}", name=each.place, said=each.hint or each.message)
+    return Message("")
 
 
 def with_misspelling(document: Document, error: InputError) -> InputError:
@@ -120,7 +134,7 @@ def with_misspelling(document: Document, error: InputError) -> InputError:
             continue
         field = error.place[len(parent) :].partition(".")[0].partition("[")[0]
         if found.hint == suggestion(field):
-            hint = f"{place} is not known. Did you mean {field}?"
+            hint = Message("{text} is not known. Did you mean {name}?", text=place, name=field)
             return InputError(error.code, error.message, place=error.place, hint=hint)
     return error
 
@@ -148,7 +162,7 @@ class _Offered:
 def _not_simulated(document: Document) -> Iterator[ManifestWarning]:
     found = _ADMISSION.get(document.object["kind"])
     if found is not None and document.object["apiVersion"] == "v1":
-        yield ManifestWarning(NOT_SIMULATED, found[0], f"{_prefix(document)}kind", found[1])
+        yield ManifestWarning(NOT_SIMULATED, Message(found[0]), f"{_prefix(document)}kind", Message(found[1]))
 
 
 def _prefix(document: Document) -> str:
@@ -202,7 +216,7 @@ def _of_attributes(attributes: Any, path: str) -> Iterator[ManifestWarning]:
         unknown = isinstance(name, str) and name not in ATTRIBUTES
         meant = nearest(name, ATTRIBUTES, cutoff=_SAME_ATTRIBUTE) if unknown else ""
         if meant:
-            yield ManifestWarning("AttributeUnknown", "the attribute is not known", place, suggestion(meant))
+            yield ManifestWarning("AttributeUnknown", Message("the attribute is not known"), place, suggestion(meant))
 
 
 def _of_kind(root: dict[str, Any], kind: str, prefix: str) -> Iterator[ManifestWarning]:
@@ -214,13 +228,14 @@ def _of_kind(root: dict[str, Any], kind: str, prefix: str) -> Iterator[ManifestW
     meant = kind if kind in _GROUPS else nearest(kind, tuple(_GROUPS)) or _by_ending(kind)
     right = f"{_GROUPS[meant]}/v1".removeprefix("/") if meant else ""
     if "." in group and not group.endswith(".k8s.io"):
-        message = f"the kind {version[:80]}/{kind[:80]} is not one that is read; its pods are ignored"
-        hint = suggestion(f"{right}/{meant}") if meant else ""
+        message = Message(_KIND_NOT_READ, text=f"{version[:80]}/{kind[:80]}")
+        hint = suggestion(f"{right}/{meant}") if meant else msgspec.UNSET
     elif kind in _GROUPS:
-        message, hint = f"{version} has no kind {kind}; its pods are ignored", f"Write apiVersion: {right}"
+        message = Message("{text} has no kind {name}; its pods are ignored", text=version, name=kind)
+        hint = Message("Write apiVersion: {name}", name=right)
     else:
-        message = f"the kind {kind[:80]!r} is not one that is read; its pods are ignored"
-        hint = suggestion(meant) if meant else ""
+        message = Message(_KIND_NOT_READ, text=repr(kind[:80]))
+        hint = suggestion(meant) if meant else msgspec.UNSET
     yield ManifestWarning("KindUnknown", message, f"{prefix}kind", hint)
 
 
@@ -259,8 +274,8 @@ def _of_fields(value: Any, model: str, path: str) -> Iterator[ManifestWarning]:
         if inner is None:
             if name not in ("apiVersion", "kind"):
                 meant = nearest(name, fields)
-                hint = suggestion(meant) if meant else "It has no effect"
-                yield ManifestWarning("FieldUnknown", f"the field {name[:80]!r} is not known", place, hint)
+                message = Message("the field {text} is not known", text=repr(name[:80]))
+                yield ManifestWarning("FieldUnknown", message, place, _suggestion(meant))
         elif inner and isinstance(below, dict):
             yield from _of_fields(below, inner, place)
         elif inner and isinstance(below, list):
@@ -272,25 +287,30 @@ def _of_fields(value: Any, model: str, path: str) -> Iterator[ManifestWarning]:
 def _of_keys(meta: dict[str, Any], path: str, pod: str) -> Iterator[ManifestWarning]:
     for key, value in (meta.get("annotations") or {}).items() if isinstance(meta.get("annotations"), dict) else ():
         if isinstance(value, str) and unknown_to_crane(key, value):
-            default = "the node's setting" if key in keys.AWARENESS else "none"
-            message = f"the value {value[:40]!r} is not known; the default counts: {default}"
-            hint = f"Write {' or '.join(AWARENESS_VALUES if key in keys.AWARENESS else CPU_POLICIES)}"
+            default = Message("the node's setting") if key in keys.AWARENESS else "none"
+            message = Message(
+                "the value {text} is not known; the default counts: {value}", text=repr(value[:40]), value=default
+            )
+            values = AWARENESS_VALUES if key in keys.AWARENESS else CPU_POLICIES
+            hint = Message("Write {text}", text=joined(" or ", values))
             yield ManifestWarning("AnnotationValueUnknown", message, f"{path}.annotations['{key}']", hint, pod)
-    for kind, known, others in (("annotation", ANNOTATIONS, LABELS), ("label", LABELS, ANNOTATIONS)):
-        written = meta.get(f"{kind}s")
+    for field, known, others in (("annotations", ANNOTATIONS, LABELS), ("labels", LABELS, ANNOTATIONS)):
+        written = meta.get(field)
         for key in written if isinstance(written, dict) else ():
             meant = "" if key in known else _meant_key(key, known) or _meant_key(key, others)
             if key in known or not (meant or key.startswith(OWN_PREFIXES)):
                 continue
-            place = f"{path}.{kind}s['{key[:80]}']"
+            place = f"{path}.{field}['{key[:80]}']"
             if key in others:
-                right = "labels" if kind == "annotation" else "annotations"
-                yield ManifestWarning(
-                    "KeyMisplaced", f"it is read among {right} only", place, f"Move it to {right}", pod
-                )
-                continue
-            hint = suggestion(meant) if meant else "It has no effect"
-            yield ManifestWarning(f"{kind.capitalize()}Unknown", f"the {kind} is not known", place, hint, pod)
+                message, hint = _MISPLACED[field]
+                yield ManifestWarning("KeyMisplaced", message, place, hint, pod)
+            else:
+                code, message = _UNKNOWN_KEY[field]
+                yield ManifestWarning(code, message, place, _suggestion(meant), pod)
+
+
+def _suggestion(meant: str) -> Message:
+    return suggestion(meant) if meant else Message("It has no effect")
 
 
 @lru_cache(maxsize=4096)
@@ -320,7 +340,7 @@ def _of_resources(spec: dict[str, Any], path: str, offered: _Offered, pod: str) 
             if meant:
                 where = f"{place}.resources.{field}.{name[:80]}"
                 yield ManifestWarning(
-                    "ResourceUnknown", "no known node offers this resource", where, suggestion(meant), pod
+                    "ResourceUnknown", Message("no known node offers this resource"), where, suggestion(meant), pod
                 )
 
 

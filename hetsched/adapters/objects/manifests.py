@@ -21,6 +21,7 @@ import msgspec
 
 from hetsched.adapters import metrics
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import (
     ClusterContent,
     DisruptionBudget,
@@ -124,7 +125,11 @@ class _Reading:
             meta = metadata(root)
             key = (kind, namespace_of(meta) if kind in _NAMESPACED else "", meta.text("name"))
             if key in self._seen:
-                meta.fail(f"two objects of kind {kind} have the name {key[2]!r}", "name", code="ObjectDuplicate")
+                meta.fail(
+                    Message("two objects of kind {kind} have the name {name}", kind=kind, name=repr(key[2])),
+                    "name",
+                    code="ObjectDuplicate",
+                )
             self._seen.add(key)
         self._sorted.setdefault("Pods" if kind == "Pod" or kind in controllers.KINDS else kind, []).append(
             (document, root)
@@ -200,7 +205,11 @@ class _Reading:
             with _Placed(document):
                 quota = quotas_and_budgets.elastic_quota(root)
                 if quota.namespace in found:
-                    message = f"namespace {quota.namespace} has a quota already: {found[quota.namespace].name}"
+                    message = Message(
+                        "namespace {namespace} has a quota already: {name}",
+                        namespace=quota.namespace,
+                        name=found[quota.namespace].name,
+                    )
                     root.view("metadata").fail(message, "namespace", code="QuotaDuplicate")
                 found[quota.namespace] = quota
         return tuple(found.values())
@@ -270,7 +279,7 @@ def _check_size(spec: FieldView) -> None:
     """Reject a submitted pod whose spec exceeds the limit; pods of a cluster are read at any size."""
     size = len(msgspec.json.encode(spec.value))
     if size > MOST_SPEC_BYTES:
-        message = f"{size} bytes are more than the {MOST_SPEC_BYTES} of one pod's spec"
+        message = Message("{n} bytes are more than the {m} of one pod's spec", n=size, m=MOST_SPEC_BYTES)
         spec.fail(message, code="PodTooLarge", hint="Keep large values in a ConfigMap")
 
 
@@ -341,7 +350,9 @@ def _policy(root: FieldView) -> PolicySpec:
     used = [plugin.name for plugin in policy.plugins]
     for position, plugin in enumerate(used):
         if plugin in used[:position]:
-            spec.views("plugins")[position].fail(f"{plugin} occurs twice", "name", code="PolicyMalformed")
+            spec.views("plugins")[position].fail(
+                Message("{name} occurs twice", name=plugin), "name", code="PolicyMalformed"
+            )
     return policy
 
 

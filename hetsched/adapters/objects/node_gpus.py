@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
 from hetsched.contracts.objects.node_report import LINK_KINDS, CardLink, GpuCard, NodeReport
 from hetsched.contracts.units import GPU_RESOURCES
@@ -21,13 +22,13 @@ def cards(root: FieldView) -> tuple[GpuCard, ...]:
             view.fail("is required", "index")
         index = view.integer("index", most=MAX_CARDS - 1)
         if index in seen:
-            view.fail(f"two cards have index {index}", "index", code="CardDuplicate")
+            view.fail(Message("two cards have index {n}", n=index), "index", code="CardDuplicate")
         seen.add(index)
         uuid = view.text("uuid")
         if len(uuid) > MAX_CARD_UUID:
-            view.fail(f"may have at most {MAX_CARD_UUID} characters", "uuid")
+            view.fail(Message("may have at most {n} characters", n=MAX_CARD_UUID), "uuid")
         if uuid in uuids:
-            view.fail(f"two cards have the uuid {uuid!r}", "uuid", code="CardDuplicate")
+            view.fail(Message("two cards have the uuid {text}", text=repr(uuid)), "uuid", code="CardDuplicate")
         uuids |= {uuid} - {""}
         model = view.text("model") or None
         found.append(
@@ -58,7 +59,9 @@ def _links(card: FieldView, index: int) -> tuple[CardLink, ...]:
             view.fail("is required", "to")
         to = view.integer("to", most=MAX_CARDS - 1)
         if to == index or to in found:
-            view.fail(f"card {index} has {'a link to itself' if to == index else f'two links to card {to}'}", "to")
+            itself = Message("card {n} has a link to itself", n=index)
+            twice = Message("card {n} has two links to card {m}", n=index, m=to)
+            view.fail(itself if to == index else twice, "to")
         found[to] = CardLink(to, view.choice("kind", LINK_KINDS), view.maybe_number("bandwidthGBs", most=1e6))
     return tuple(found[to] for to in sorted(found))
 

@@ -11,6 +11,7 @@ import msgspec
 
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.kubelet_options import bounded, parse_options
 from hetsched.contracts.objects.node_report import (
     POWER_STATES,
@@ -55,15 +56,15 @@ def numa(root: FieldView, problems: list[str]) -> NumaReport:
     else:
         cpu = attributes.get("cpuManagerPolicy")
     views = [view for view in root.views("zones") if view.text("type", "Node") == "Node"]
-    unique_names(views, "zones")
+    unique_names(views, "two zones are called {name}")
     if len(views) > _MAX_ZONES:
-        root.fail(f"may have at most {_MAX_ZONES} zones", "zones")
+        root.fail(Message("may have at most {n} zones", n=_MAX_ZONES), "zones")
     zones = tuple(_zone(view, problems) for view in views)
     named: set[int] = set()
     for view, zone in zip(views, zones, strict=True):
         cpus = parse_cpuset(zone.cpus or "")
         if not named.isdisjoint(cpus):
-            view.fail(f"CPU {min(named & cpus)} is in another zone too", "attributes", code="CpuDuplicate")
+            view.fail(Message("CPU {n} is in another zone too", n=min(named & cpus)), "attributes", code="CpuDuplicate")
         named |= cpus
     return NumaReport(
         zones=zones,

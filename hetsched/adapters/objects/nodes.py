@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_report import NodeReport, Usage
 
 from . import keys
@@ -71,7 +72,7 @@ def _exported_problems(annotations: FieldView) -> list[str]:
     try:
         return msgspec.json.decode(annotations.text(keys.EXPORT_PROBLEMS), type=list[str])
     except (msgspec.DecodeError, RecursionError) as error:
-        annotations.fail(f"it is not a list of texts: {error}", keys.EXPORT_PROBLEMS)
+        annotations.fail(Message("it is not a list of texts: {text}", text=str(error)), keys.EXPORT_PROBLEMS)
 
 
 def usage(root: FieldView) -> Usage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.cluster import PriorityClass
 from hetsched.contracts.objects.workload import (
@@ -112,7 +113,9 @@ def claim_uses(spec: FieldView, meta: FieldView, pod: str) -> tuple[ClaimUse, ..
     try:
         kept = msgspec.json.decode(text, type=dict[str, ClaimRequest])
     except (msgspec.DecodeError, RecursionError) as error:
-        meta.view("annotations").fail(f"it does not describe claims: {error}", keys.EXPORT_CLAIMS)
+        meta.view("annotations").fail(
+            Message("it does not describe claims: {text}", text=str(error)), keys.EXPORT_CLAIMS
+        )
     return tuple(ClaimUse(use.name, use.template or kept.get(use.name)) for use in found)
 
 
@@ -142,7 +145,9 @@ def add_unsupported(spec: FieldView, problems: list[Problem]) -> None:
 
 def not_supported(field: str) -> Problem:
     """Return the problem of a pod that uses a scheduling feature which is not implemented."""
-    return Problem("FeatureNotSupported", field, f"{field} influences scheduling in a way that is not supported")
+    return Problem(
+        "FeatureNotSupported", field, Message("{text} influences scheduling in a way that is not supported", text=field)
+    )
 
 
 def running_allocation(

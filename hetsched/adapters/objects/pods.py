@@ -17,6 +17,7 @@ import msgspec
 from hetsched.adapters.oci.facts import stated_facts, with_demand
 from hetsched.adapters.pod_groups import likeness
 from hetsched.contracts.errors import Problem
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent, PriorityClass, RuntimeClass
 from hetsched.contracts.objects.workload import (
     GRACE_SECONDS,
@@ -100,7 +101,7 @@ class PodReader:
             return None
         uid = meta.text("uid")
         if len(uid) > MAX_UID:
-            meta.fail(f"may have at most {MAX_UID} characters", "uid")
+            meta.fail(Message("may have at most {n} characters", n=MAX_UID), "uid")
         controller = controller_of(meta)
         name, namespace = meta.text("name"), namespace_of_pod(meta)
         pod = self._alike(root, name, namespace)
@@ -159,7 +160,9 @@ class PodReader:
         anti_required, anti_preferred = selectors.pod_affinity(affinity.view("podAntiAffinity"), labels, -1)
         spread = selectors.spread(spec, labels)
         if sum(map(len, (required, preferred, anti_required, anti_preferred, spread))) > MAX_POD_TERMS:
-            message = f"may have at most {MAX_POD_TERMS} terms about other pods, of affinity and spread together"
+            message = Message(
+                "may have at most {n} terms about other pods, of affinity and spread together", n=MAX_POD_TERMS
+            )
             hint = "Say it with fewer: a selector may name many values"
             spec.fail(message, "affinity", code="TooManyTerms", hint=hint)
         add_unsupported(spec, problems)
@@ -233,7 +236,7 @@ class PodReader:
             return self._default_priority
         found = self._class(spec)
         if found is None:
-            message = f"there is no PriorityClass {name[:80]!r}"
+            message = Message("there is no PriorityClass {name}", name=repr(name[:80]))
             problems.append(Problem("PriorityClassUnknown", "spec.priorityClassName", message))
             return 0
         return found.value
@@ -251,7 +254,7 @@ class PodReader:
             return found
         # The API server writes the overhead of a class into each pod that it admits.
         if name and "overhead" not in spec and not spec.text("nodeName"):
-            message = f"there is no RuntimeClass {name[:80]!r}"
+            message = Message("there is no RuntimeClass {name}", name=repr(name[:80]))
             problems.append(Problem("RuntimeClassUnknown", "spec.runtimeClassName", message))
         return RuntimeClass()
 

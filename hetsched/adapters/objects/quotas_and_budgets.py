@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import DisruptionBudget, ElasticQuota
 from hetsched.contracts.objects.labels import selects
 from hetsched.contracts.objects.workload import PodSpec
@@ -52,7 +53,7 @@ def _amount(spec: FieldView, key: str) -> int | str | None:
     text = spec.text(key)
     match = _PERCENT.fullmatch(text)
     if match is None or int(match[1]) > 100:
-        spec.fail(f"must be a whole number or a percentage up to 100%, it is {text[:80]!r}", key)
+        spec.fail(Message("must be a whole number or a percentage up to 100%, it is {text}", text=repr(text[:80])), key)
     return text
 
 

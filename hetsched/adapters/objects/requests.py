@@ -19,6 +19,7 @@ from collections.abc import Iterable
 import msgspec
 
 from hetsched.adapters.spelling import nearest, suggestion
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.contracts.units import (
     CPU,
@@ -96,7 +97,7 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
         spec.fail("must have at least one container", "containers")
     init = _containers(spec, "initContainers")
     if len(containers) + len(init) > MAX_CONTAINERS:
-        spec.fail(f"may have at most {MAX_CONTAINERS} containers", "containers", code="TooManyContainers")
+        spec.fail(Message("may have at most {n} containers", n=MAX_CONTAINERS), "containers", code="TooManyContainers")
     whole = _container(spec) if "resources" in spec else None
     resize = _Resize(status)
     own = [resize.of(c) for c in containers]
@@ -182,7 +183,7 @@ def _stated_requests(spec: FieldView) -> Amounts:
 def _containers(spec: FieldView, key: str) -> list[_Container]:
     views = spec.views(key)
     if len(views) > 1:
-        unique_names((view for view in views if "name" in view), "containers")
+        unique_names((view for view in views if "name" in view), "two containers are called {name}")
     return [_container(view) for view in views]
 
 
@@ -201,8 +202,9 @@ def _container(view: FieldView) -> _Container:
     for resource, amount in requests.items():
         limit = limits.get(resource)
         if limit is not None and (amount > limit or (amount != limit and is_extended(resource))):
-            relation = "equal to" if is_extended(resource) else "at most"
-            resources.view("requests").fail(f"must be {relation} its limit", resource, code="RequestAboveLimit")
+            equal = is_extended(resource)
+            message = "must be equal to its limit" if equal else "must be at most its limit"
+            resources.view("requests").fail(message, resource, code="RequestAboveLimit")
     return _Container(limits | requests, limits, view.value.get("restartPolicy") == "Always", view.text("name"))
 
 

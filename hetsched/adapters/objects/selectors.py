@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.objects.workload import (
     Expression,
@@ -60,11 +61,11 @@ def expressions(view: FieldView, key: str, operators: tuple[str, ...]) -> tuple[
         if not is_qualified_name(item.text("key")):
             item.fail("is not a label key", "key", code="LabelInvalid")
         if operator in ("In", "NotIn") and not values:
-            item.fail(f"must not be empty for {operator}", "values")
+            item.fail(Message("must not be empty for {operator}", operator=operator), "values")
         if operator in ("Exists", "DoesNotExist") and values:
-            item.fail(f"must be empty for {operator}", "values")
+            item.fail(Message("must be empty for {operator}", operator=operator), "values")
         if operator in ("Gt", "Lt") and (len(values) != 1 or not _INTEGER.fullmatch(values[0])):
-            item.fail(f"must be one whole number for {operator}", "values")
+            item.fail(Message("must be one whole number for {operator}", operator=operator), "values")
         found.append(Expression(item.text("key"), operator, values))
     return tuple(found)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.storage import BETA_ZONES, PersistentVolume, StorageClass, VolumeClaim
 from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, Expression, NodeTerm
 
@@ -154,7 +155,9 @@ def _modes(spec: FieldView) -> tuple[str, ...]:
     modes = spec.texts("accessModes")
     for mode in modes:
         if mode not in MODES:
-            spec.fail(f"must hold {', '.join(MODES)}, not {mode[:80]!r}", "accessModes")
+            spec.fail(
+                Message("must hold {names}, not {text}", names=joined(", ", MODES), text=repr(mode[:80])), "accessModes"
+            )
     return modes
 
 

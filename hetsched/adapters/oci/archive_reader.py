@@ -20,6 +20,7 @@ from sys import getsizeof
 from typing import IO, Any, Protocol
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 
 from .documents import malformed
 
@@ -51,14 +52,14 @@ class InspectionBudget:
     def check(self) -> None:
         """Check the time limit. Raises: InputError (OciTooLarge)."""
         if time.thread_time() > self._until:
-            raise too_large(f"looking into it takes more than {MAX_SECONDS:.0f} s of processor time")
+            raise too_large(Message("looking into it takes more than {n} s of processor time", n=f"{MAX_SECONDS:.0f}"))
 
     def take_member(self) -> None:
         """Count a member of an archive. Raises: InputError (OciTooLarge)."""
         self.check()
         self.members -= 1
         if self.members < 0:
-            raise too_large(f"its archives have more than {MAX_MEMBERS} members")
+            raise too_large(Message("its archives have more than {n} members", n=MAX_MEMBERS))
 
     def take_index(self, *names: str | None) -> None:
         """Count an index entry that is kept in memory. Raises: InputError (OciTooLarge)."""
@@ -96,7 +97,7 @@ class Unpacked:
         found = self._plain(size) if not self.is_packed else self._unpack(size)
         self._left -= len(found)
         if self._left < 0 and self.is_packed:
-            raise too_large(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB")
+            raise too_large(Message("it unpacks to more than {n} GiB", n=MAX_UNPACKED_BYTES >> 30))
         return found
 
     def _plain(self, size: int) -> bytes:
@@ -213,15 +214,15 @@ class CarefulTarInfo(tarfile.TarInfo):
 
 
 @contextmanager
-def readable(what: str) -> Iterator[None]:
-    """Convert errors of untrusted archives. Raises: InputError (OciMalformed)."""
+def readable(template: str) -> Iterator[None]:
+    """Convert errors of untrusted archives. Raises: InputError (OciMalformed) with the message `template`."""
     try:
         yield
     except InputError:
         raise
     except _UNREADABLE as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise malformed(f"{what}: {why}") from error
+        why = Message("it is nested too deeply") if isinstance(error, RecursionError) else str(error)
+        raise malformed(Message(template, text=why)) from error
 
 
 def members(file: Readable, effort: InspectionBudget) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
@@ -236,7 +237,7 @@ def members(file: Readable, effort: InspectionBudget) -> Iterator[tuple[tarfile.
             effort.take_member()
             left -= member.size
             if left < 0:
-                raise too_large(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB")
+                raise too_large(Message("it unpacks to more than {n} GiB", n=MAX_UNPACKED_BYTES >> 30))
             yield archive, member
 
 

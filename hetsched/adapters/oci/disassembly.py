@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.isa.elf import inspect_elf
 
 _SECONDS = 60
@@ -51,7 +52,10 @@ def disassembly_hints(file: Path) -> dict[str, Any]:
     try:
         machine = inspect_elf(file.read_bytes()).machine
     except OSError as error:
-        raise InputError("FileUnreadable", f"{file} cannot be read: {error.strerror or error}") from error
+        raise InputError(
+            "FileUnreadable",
+            Message("{name} cannot be read: {text}", name=str(file), text=error.strerror or str(error)),
+        ) from error
     patterns = [(re.compile(pattern), feature) for pattern, feature in _PATTERNS.get(machine, ())]
     seen: Counter[str] = Counter()
     program, listing = _listing(file, machine)
@@ -86,4 +90,8 @@ def _listing(file: Path, machine: str) -> tuple[str, str]:
             continue
         if done.returncode == 0 and b"\t" in done.stdout:
             return name, done.stdout.decode("utf-8", "replace")
-    raise InputError("DisassemblerMissing", f"no objdump here reads {machine} programs", hint="install its binutils")
+    raise InputError(
+        "DisassemblerMissing",
+        Message("no objdump here reads {arch} programs", arch=machine),
+        hint="install its binutils",
+    )

@@ -17,6 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 
 MAX_DOCUMENT_BYTES = 4 << 20
 # Maximum number of documents of one image; typical images have a dozen platforms.
@@ -50,7 +51,7 @@ def platforms_of(document: Document, read: Read) -> tuple[str, ...]:
 
     def counted(digest: str, is_manifest: bool) -> bytes:
         if next(budget, None) is None:
-            raise malformed(f"it consists of more than {MAX_DOCUMENTS} documents")
+            raise malformed(Message("it consists of more than {n} documents", n=MAX_DOCUMENTS))
         return read(digest, is_manifest)
 
     return tuple(dict.fromkeys(_of(document, counted, 0)))
@@ -61,9 +62,9 @@ def parse_document(content: bytes, name: str) -> Document:
     try:
         decoded = msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise malformed(f"{name} is no JSON: {error}") from error
+        raise malformed(Message("{name} is no JSON: {text}", name=name, text=str(error))) from error
     if not isinstance(decoded, dict):
-        raise malformed(f"{name} is no JSON object")
+        raise malformed(Message("{name} is no JSON object", name=name))
     return cast(Document, decoded)
 
 
@@ -71,7 +72,7 @@ def split_digest(digest: Any) -> tuple[str, str]:
     """Return the algorithm and the hexadecimal digits. Raises: InputError (OciMalformed)."""
     found = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
     if found is None:
-        raise malformed(f"{str(digest)[:80]!r} is no digest")
+        raise malformed(Message("{text} is no digest", text=repr(str(digest)[:80])))
     return found[1] or found[3], found[2] or found[4]
 
 
@@ -79,7 +80,7 @@ def check_digest(content: bytes, digest: str) -> None:
     """Check content against its digest. Raises: InputError (OciMalformed)."""
     algorithm, expected = split_digest(digest)
     if hashlib.new(algorithm, content).hexdigest() != expected:
-        raise malformed(f"a document does not have its digest {digest}")
+        raise malformed(Message("a document does not have its digest {digest}", digest=digest))
 
 
 def malformed(message: str) -> InputError:

@@ -17,6 +17,7 @@ import msgspec
 
 from hetsched.adapters.objects.documents import read_json
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import Message, as_message
 from hetsched.contracts.objects.wishes import IMAGE_PLATFORMS
 from hetsched.contracts.objects.workload import ImageDemand, ImageFacts, IsaDemand, PodSpec, Shape
 from hetsched.isa import Isa
@@ -69,7 +70,8 @@ def stated_facts(
             raise InputError("ImagePlatformsInvalid", "it must be a JSON object: image to list of platforms")
         return tuple(_stated(image, stated[image]) for image in images if image in stated)
     except JSONDecodeError as error:
-        problems.append(Problem("ImagePlatformsInvalid", IMAGE_PLATFORMS, f"it is not JSON: {error.msg}"))
+        message = Message("it is not JSON: {text}", text=error.msg)
+        problems.append(Problem("ImagePlatformsInvalid", IMAGE_PLATFORMS, message))
     except InputError as error:
         problems.append(Problem(error.code, IMAGE_PLATFORMS, error.message))
     return ()
@@ -77,12 +79,15 @@ def stated_facts(
 
 def _stated(image: str, said: object) -> ImageFacts:
     if isinstance(said, str) and 0 < len(said) <= 1000:
-        return ImageFacts(image, unknown=said)
+        return ImageFacts(image, unknown=as_message(said))
     if not isinstance(said, list) or len(said) > MOST_PLATFORMS or not all(isinstance(one, str) for one in said):
-        raise InputError("ImagePlatformsInvalid", f"{image[:80]!r}: it must be a list of platforms, or a reason")
+        raise InputError(
+            "ImagePlatformsInvalid",
+            Message("{image}: it must be a list of platforms, or a reason", image=repr(image[:80])),
+        )
     for platform in said:
         normalise(platform)
-    return ImageFacts(image, tuple(said), unknown="" if said else NO_PLATFORM)
+    return ImageFacts(image, tuple(said), unknown=Message("" if said else NO_PLATFORM))
 
 
 def _better(read: ImageFacts | None, stated: ImageFacts | None) -> ImageFacts | None:

@@ -18,6 +18,7 @@ from typing import IO, Any
 import msgspec
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.isa import parse
 from hetsched.isa.elf import ElfNeed, inspect_elf
 from hetsched.isa.platforms import image_floors, image_warnings, normalise
@@ -97,7 +98,11 @@ def inspect_path(path: Path) -> Inspection:
         raise InputError("ElfMalformed", "the file is no ELF file: it is empty or cannot be mapped") from error
     except OSError as error:
         hint = "Check the path and its permissions"
-        raise InputError("FileUnreadable", f"{path} cannot be read: {error.strerror or error}", hint=hint) from error
+        raise InputError(
+            "FileUnreadable",
+            Message("{name} cannot be read: {text}", name=str(path), text=error.strerror or str(error)),
+            hint=hint,
+        ) from error
 
 
 def _is_unpacked_image(folder: Path) -> bool:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
+from hetsched.contracts.message import Message
+
 from .archive_reader import MAX_PATH, InspectionBudget, Readable, members, readable
 from .documents import malformed
 
@@ -54,7 +56,7 @@ class LayerFiles:
 
     def __init__(self, layers: Sequence[Open], effort: InspectionBudget) -> None:
         if len(layers) > MAX_LAYERS:
-            raise malformed(f"it has more than {MAX_LAYERS} layers")
+            raise malformed(Message("it has more than {n} layers", n=MAX_LAYERS))
         self._layers = layers
         self._effort = effort
         self._members: dict[str, _Member] = {}
@@ -168,7 +170,7 @@ def _reversed_parts(path: str) -> list[str]:
 
 @contextmanager
 def _opened(layer: Open) -> Iterator[Readable]:
-    with readable("a layer cannot be read, or is packed in a way not known here"), layer() as file:
+    with readable("a layer cannot be read, or is packed in a way not known here: {text}"), layer() as file:
         yield file
 
 
@@ -178,7 +180,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> memoryview | 
     if file is None:
         return None
     if member.size > MAX_FILE_BYTES:
-        raise malformed(f"{member.name[:200]} is larger than {MAX_FILE_BYTES >> 20} MiB")
+        raise malformed(Message("{name} is larger than {n} MiB", name=member.name[:200], n=MAX_FILE_BYTES >> 20))
     if not member.size:
         return memoryview(b"")
     with tempfile.TemporaryFile(prefix="hetsched-inspect-") as copy:

@@ -18,6 +18,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
+from hetsched.contracts.message import Message
+
 from .archive_reader import MAX_PATH, CarefulTarInfo, InspectionBudget, Readable, Slice, Unpacked, members, readable
 from .documents import MAX_DOCUMENTS, check_digest, malformed, parse_document, platforms_of, split_digest
 from .layers import LayerFiles
@@ -123,7 +125,7 @@ class ImageLayout:
             while piece := file.read(MAX_DOCUMENT_BYTES):
                 content += piece
                 if len(content) > MAX_DOCUMENT_BYTES:
-                    raise malformed(f"{name} is larger than {MAX_DOCUMENT_BYTES} bytes")
+                    raise malformed(Message("{name} is larger than {n} bytes", name=name, n=MAX_DOCUMENT_BYTES))
         return content
 
 
@@ -134,7 +136,7 @@ def opened(place: Path | IO[bytes]) -> Iterator[ImageLayout]:
     if isinstance(place, Path) and place.is_dir():
         yield ImageLayout(_Folder(place), effort)
         return
-    with readable("the tar archive cannot be read"), ExitStack() as stack:
+    with readable("the tar archive cannot be read: {text}"), ExitStack() as stack:
         file = stack.enter_context(place.open("rb")) if isinstance(place, Path) else place
         yield ImageLayout(_Archive(file, effort), effort)
 
@@ -146,11 +148,12 @@ class _Folder:
     def open(self, name: str) -> IO[bytes]:
         path = (self._root / name).resolve()
         if not path.is_relative_to(self._root) or (path.exists() and not path.is_file()):
-            raise malformed(f"{name[:200]} is no file of the layout")
+            raise malformed(Message("{name} is no file of the layout", name=name[:200]))
         try:
             return path.open("rb")
         except OSError as error:
-            raise malformed(f"{path.name} cannot be read: {error.strerror}") from error
+            why = error.strerror or str(error)
+            raise malformed(Message("{name} cannot be read: {text}", name=path.name, text=why)) from error
 
     def has(self, name: str) -> bool:
         return (self._root / name).is_file()
@@ -205,7 +208,7 @@ class _Archive:
         """Open a plain file, following links."""
         found = self._found(name)
         if found is None:
-            raise malformed(f"{name[:200]} is not in the archive")
+            raise malformed(Message("{name} is not in the archive", name=name[:200]))
         at, part = found
         if at in self._kept:
             yield io.BytesIO(self._kept[at])

@@ -13,6 +13,7 @@ import re
 import msgspec
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 
 DOCKER_HUB = "docker.io"
 MOST_CHARACTERS = 512
@@ -56,5 +57,9 @@ def parse_reference(text: str) -> Reference:
         and not (text.endswith((":", "@")))
     )
     if not fits:
-        raise InputError("ImageNameInvalid", f"{text[:80]!r} is no name of an image", hint="write host/path:tag")
+        raise InputError(
+            "ImageNameInvalid",
+            Message("{text} is no name of an image", text=repr(text[:80])),
+            hint="write host/path:tag",
+        )
     return Reference(host.lower(), path, "" if digest else tag or "latest", digest)

@@ -55,7 +55,7 @@ def bindings() -> Nvml | None:
     return loaded
 
 
-class NvmlDoor:
+class NvmlClient:
     """NVML of this machine; `nvml` None: not installed."""
 
     def __init__(self, nvml: Nvml | None, patience_seconds: float = PATIENCE_SECONDS) -> None:

@@ -16,11 +16,11 @@ from hetsched.contracts.objects.cards import MAX_CARDS
 
 from ..tree import Tree
 from .nvidia_xml import read_nvidia_xml
-from .nvml import NvmlDoor, bindings
+from .nvml import NvmlClient, bindings
 from .pci import DEVICES, has_driver, read_pci
 from .readings import CardReading, links_of, machine_card, table_facts
 
-_door: NvmlDoor | None = None
+_client: NvmlClient | None = None
 
 
 def probe_cards(tree: Tree, nvidia_smi: bytes | None = None) -> tuple[MachineCard, ...] | None:
@@ -29,10 +29,12 @@ def probe_cards(tree: Tree, nvidia_smi: bytes | None = None) -> tuple[MachineCar
     return None if readings is None else described(tree, readings)
 
 
-def read_cards(tree: Tree, nvidia_smi: bytes | None = None, door: NvmlDoor | None = None) -> list[CardReading] | None:
+def read_cards(
+    tree: Tree, nvidia_smi: bytes | None = None, client: NvmlClient | None = None
+) -> list[CardReading] | None:
     """Return the facts of each GPU from all sources, joined and in order; each has its own index."""
     on_bus = read_pci(tree)
-    driver = _from_driver(tree, nvidia_smi, door)
+    driver = _from_driver(tree, nvidia_smi, client)
     if driver is None and not on_bus and not tree.exists(DEVICES):
         tree.problems.append(
             MachineProblem("CardsUnknown", "the machine has neither a PCI bus nor a GPU driver", f"/{DEVICES}")
@@ -56,16 +58,16 @@ def described(tree: Tree, cards: list[CardReading]) -> tuple[MachineCard, ...]:
     return tuple(sorted(found, key=lambda one: one.index))
 
 
-def _from_driver(tree: Tree, nvidia_smi: bytes | None, door: NvmlDoor | None) -> list[CardReading] | None:
-    global _door  # noqa: PLW0603  one door a process: a driver that hangs is not asked twice at once
+def _from_driver(tree: Tree, nvidia_smi: bytes | None, client: NvmlClient | None) -> list[CardReading] | None:
+    global _client  # noqa: PLW0603  one client per process: a hanging driver gets one call at a time
     if nvidia_smi is not None:
         return read_nvidia_xml(nvidia_smi, tree.problems)
-    if door is None and tree.is_this_machine:
+    if client is None and tree.is_this_machine:
         # Without the driver's device node the library would only be loaded to find no driver.
-        if _door is None and tree.exists("dev/nvidiactl"):
-            _door = NvmlDoor(bindings())
-        door = _door
-    return None if door is None else door.read(tree.problems)
+        if _client is None and tree.exists("dev/nvidiactl"):
+            _client = NvmlClient(bindings())
+        client = _client
+    return None if client is None else client.read(tree.problems)
 
 
 def _joined(tree: Tree, driver: list[CardReading] | None, on_bus: list[CardReading]) -> list[CardReading]:

@@ -69,9 +69,9 @@ def scheduler(
     with standalone.owned(data_dir) as lock, contextlib.ExitStack() as held:
         servers: list[SupervisedProgram] = []
         if not no_web:
-            door = held.enter_context(standalone.bound(host, port))
-            port = standalone.port_of(door)
-            servers = standalone.webs_at(door, webs)
+            listener = held.enter_context(standalone.bound(host, port))
+            port = standalone.port_of(listener)
+            servers = standalone.webs_at(listener, webs)
         where = f"process {os.getpid()}" if no_web else standalone.address(host, port)
         lock.write(where)
         lock.flush()

@@ -71,8 +71,8 @@ def standalone(
 ) -> None:
     """Run the whole product with a demo cluster on this machine; needs no other software."""
     data_dir = (data or default_data_dir()).expanduser().absolute()
-    with owned(data_dir) as lock, bound(host, port) as door:
-        port = port_of(door)
+    with owned(data_dir) as lock, bound(host, port) as listener:
+        port = port_of(listener)
         lock.write(address(host, port))
         lock.flush()
         socket_file = store.socket_path(data_dir)
@@ -83,7 +83,7 @@ def standalone(
             write_line=note,
         )
         try:
-            programs = (*webs_at(door, webs), *workers_called("standalone", workers), watch(), beat())
+            programs = (*webs_at(listener, webs), *workers_called("standalone", workers), watch(), beat())
             where = probe(host, port)
             admin = bring_up(supervisor, socket_file, programs, where, demo=not no_demo, reset=reset_password)
             announce(address(host, port), data_dir, admin)
@@ -133,14 +133,14 @@ def admin_of(said: bytes) -> dict[str, str] | None:
     return found
 
 
-def webs_at(door: socket.socket, count: int) -> list[SupervisedProgram]:
+def webs_at(listener: socket.socket, count: int) -> list[SupervisedProgram]:
     """Return web processes that share one listening socket; each has a probe of its own."""
     found = []
     for name in numbered("web", count):
         probe = Probe()
-        where = ("--fd", str(door.fileno()), "--probe-fd", str(probe.descriptor), "--grace-seconds", "3")
+        where = ("--fd", str(listener.fileno()), "--probe-fd", str(probe.descriptor), "--grace-seconds", "3")
         argv = (sys.executable, "-m", "hetsched.project.web_server", *where)
-        found.append(SupervisedProgram(name, argv, fds=(door.fileno(), probe.descriptor), probe=probe))
+        found.append(SupervisedProgram(name, argv, fds=(listener.fileno(), probe.descriptor), probe=probe))
     return found
 
 
@@ -209,29 +209,29 @@ def bound(host: str, port: int) -> Iterator[socket.socket]:
     Raises: InputError `PortBusy`, `HostInvalid`.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as door:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Accepted connections inherit it: short responses are sent at once.
-        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            door.bind((host, port))
+            listener.bind((host, port))
         except socket.gaierror:
             raise InputError("HostInvalid", f"{host!r} is not an address of this machine", place="--host") from None
         except OSError as error:
             hint = "Use another --port, or 0 for a free port"
             raise InputError("PortBusy", f"{host}:{port}: {error.strerror}", place="--port", hint=hint) from None
-        yield door
+        yield listener
 
 
-def port_of(door: socket.socket) -> int:
+def port_of(listener: socket.socket) -> int:
     """Return the bound port."""
-    return int(door.getsockname()[1])
+    return int(listener.getsockname()[1])
 
 
 def free_port(host: str, port: int) -> int:
     """Return the port if it is free, any free one for 0. Raises: InputError, as `bound` does."""
-    with bound(host, port) as door:
-        return port_of(door)
+    with bound(host, port) as listener:
+        return port_of(listener)
 
 
 def address(host: str, port: int) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from hetsched.contracts.documents import to_plain
 
+from ..message import Message
 from ..objects.allocation import CardGrant
 from ..objects.workload import PodSpec
 from .decision import Balance, Placement, PolicyRef, ZonePlacement
@@ -91,7 +92,7 @@ class Move(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     pods: tuple[MovedPod, ...]
-    why: str
+    why: Message
     balance: Balance
     frees: dict[str, str]
     budgets: tuple[BudgetLeft, ...]
@@ -102,7 +103,7 @@ class Stays(msgspec.Struct, frozen=True, rename="camel"):
     """Reason why `pods` pods were never considered; `example` is the first of them by name."""
 
     code: str
-    message: str
+    message: Message
     pods: int
     example: str
 
@@ -130,7 +131,7 @@ class Nearest(msgspec.Struct, frozen=True, rename="camel"):
     """Nearest node where no plan exists, and the obstacle there."""
 
     node: str
-    message: str
+    message: Message
     pods: tuple[str, ...] = ()
 
 
@@ -139,7 +140,7 @@ class Advice(msgspec.Struct, frozen=True, rename="camel"):
 
     goal: Goal
     verdict: AdviceVerdict
-    summary: str
+    summary: Message
     policy: PolicyRef
     evaluated_at: str
     snapshot: str

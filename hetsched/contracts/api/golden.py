@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from ..errors import InputError
+from ..message import Message, joined
 from .decision import Verdict
 
 _MOST = 100
@@ -38,21 +39,32 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
         """
         stated = [name for name in ("nodes", "selector", "isa", "verdict") if getattr(self, name)]
         if len(stated) != 1:
-            said = f"the expectation contains {' and '.join(stated)}" if stated else "the expectation is empty"
+            said = "the expectation is empty"
+            if stated:
+                said = Message("the expectation contains {names}", names=joined(", ", stated))
             hint = "Use exactly one of nodes, selector, isa and verdict"
             raise InputError("GoldenExpectationInvalid", said, place="expect", hint=hint)
         if len(self.nodes) > _MOST or len(self.selector) > _MOST or len(self.isa) > 400:
-            raise InputError("GoldenExpectationInvalid", f"more than {_MOST} names", place=f"expect.{stated[0]}")
+            message = Message("more than {n} names", n=_MOST)
+            raise InputError("GoldenExpectationInvalid", message, place=f"expect.{stated[0]}")
         return self
 
-    def __str__(self) -> str:
+    @property
+    def words(self) -> Message:
+        """The expectation in a phrase."""
         if self.verdict:
-            return f"refused: {self.verdict}"
+            return Message("refused: {said}", said=Message(self.verdict))
         if self.isa:
-            return f"a node that runs {self.isa} natively"
+            return Message("a node that runs {isa} natively", isa=self.isa)
         if self.selector:
-            return f"a node with {', '.join(f'{key}={value}' for key, value in sorted(self.selector.items()))}"
-        return f"on {self.nodes[0]}" if len(self.nodes) == 1 else f"on one of {', '.join(self.nodes)}"
+            labels = joined(", ", [f"{key}={value}" for key, value in sorted(self.selector.items())])
+            return Message("a node with {text}", text=labels)
+        if len(self.nodes) == 1:
+            return Message("on {node}", node=self.nodes[0])
+        return Message("on one of {names}", names=joined(", ", self.nodes))
+
+    def __str__(self) -> str:
+        return str(self.words)
 
 
 class GoldenState(enum.StrEnum):
@@ -63,17 +75,22 @@ class GoldenState(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Judged(msgspec.Struct, frozen=True, rename="camel"):
+class GoldenVerdict(msgspec.Struct, frozen=True, rename="camel"):
     """One golden placement under one policy: expectation and result, in words."""
 
     golden: str
     cluster: str
     state: GoldenState
-    expected: str
-    got: str
+    expected: Message
+    got: Message
 
-    def __str__(self) -> str:
-        return f"{self.golden} (cluster {self.cluster}): expected {self.expected}, got {self.got}"
+    @property
+    def words(self) -> Message:
+        """Expectation and result in a sentence."""
+        return Message(
+            "{golden} (cluster {cluster}): expected {expected}, got {got}",
+            golden=self.golden, cluster=self.cluster, expected=self.expected, got=self.got,
+        )  # fmt: skip
 
 
 class GoldenCheck(msgspec.Struct, frozen=True, rename="camel"):
@@ -81,13 +98,13 @@ class GoldenCheck(msgspec.Struct, frozen=True, rename="camel"):
 
     policy: str
     version: int
-    results: tuple[Judged, ...]
+    results: tuple[GoldenVerdict, ...]
     kept: int
     broken: int
     unknown: int
 
     @staticmethod
-    def of(policy: str, version: int, results: tuple[Judged, ...]) -> GoldenCheck:
+    def of(policy: str, version: int, results: tuple[GoldenVerdict, ...]) -> GoldenCheck:
         counts = [sum(one.state is state for one in results) for state in GoldenState]
         return GoldenCheck(policy, version, results, *counts)
 
@@ -95,12 +112,17 @@ class GoldenCheck(msgspec.Struct, frozen=True, rename="camel"):
 class GoldenPlacementBroken(InputError):
     """A policy places a golden pod elsewhere than expected; `broken` lists the placements."""
 
-    def __init__(self, name: str, broken: tuple[Judged, ...]) -> None:
-        first = "; ".join(str(one) for one in broken[:5]) + (f"; and {len(broken) - 5} more" if len(broken) > 5 else "")
-        many = "a golden placement" if len(broken) == 1 else f"{len(broken)} golden placements"
+    def __init__(self, name: str, broken: tuple[GoldenVerdict, ...]) -> None:
+        shown = [one.words for one in broken[:5]]
+        if len(broken) > 5:
+            shown.append(Message("and {n} more", n=len(broken) - 5))
+        first = joined("; ", shown)
+        message = Message("policy {name} breaks {n} golden placements: {text}", name=name, n=len(broken), text=first)
+        if len(broken) == 1:
+            message = Message("policy {name} breaks a golden placement: {text}", name=name, text=first)
         super().__init__(
             "GoldenPlacementBroken",
-            f"policy {name} breaks {many}: {first}",
+            message,
             place="version",
             hint="Change the policy, or the golden placement if it is out of date",
         )

@@ -25,6 +25,7 @@ import msgspec
 
 from ..cpuset import parse_cpuset
 from ..errors import InputError
+from ..message import Message
 from ..objects.allocation import CardGrant, ZoneGrant
 
 MAX_TEXT = 256 * 1024  # Kubernetes limits all annotations of an object to this length
@@ -80,9 +81,9 @@ def verify(text: str, key: bytes, *, uid: str, node: str) -> VerifiedAllocation:
         raise InputError("AllocationForged", "its signature is not the control plane's for this node")
     granted = _typed(document)
     if granted.uid != uid:
-        raise InputError("AllocationForeign", f"it was signed for pod {granted.uid[:64]}")
+        raise InputError("AllocationForeign", Message("it was signed for pod {uid}", uid=granted.uid[:64]))
     if granted.node != node:
-        raise InputError("AllocationForeign", f"it was signed for node {granted.node[:253]}")
+        raise InputError("AllocationForeign", Message("it was signed for node {node}", node=granted.node[:253]))
     return granted
 
 
@@ -96,11 +97,13 @@ def _matches(document: Mapping[str, object], given: str, key: bytes) -> bool:
 
 def _read(text: str) -> dict[str, object]:
     if len(text) > MAX_TEXT:
-        raise InputError("AllocationMalformed", f"it is longer than {MAX_TEXT} characters")
+        raise InputError("AllocationMalformed", Message("it is longer than {n} characters", n=MAX_TEXT))
     try:
         document = json.loads(text, object_pairs_hook=_members, parse_constant=_not_json)
     except (ValueError, RecursionError) as error:
-        raise InputError("AllocationMalformed", f"it is not an allocation: {str(error)[:200]}") from None
+        raise InputError(
+            "AllocationMalformed", Message("it is not an allocation: {text}", text=str(error)[:200])
+        ) from None
     if not isinstance(document, dict):
         raise InputError("AllocationMalformed", "it is not an allocation: the value is not an object")
     return document
@@ -121,7 +124,7 @@ def _typed(document: Mapping[str, object]) -> VerifiedAllocation:
     try:
         granted = msgspec.convert(document, VerifiedAllocation)
     except msgspec.ValidationError as error:
-        raise InputError("AllocationMalformed", f"it is not an allocation: {error}") from None
+        raise InputError("AllocationMalformed", Message("it is not an allocation: {text}", text=str(error))) from None
     for cpus in (granted.cpus, *granted.containers.values()):
         parse_cpuset(cpus)
     return granted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ..message import Message
 from .devices import DeviceId
 
 
@@ -40,7 +41,7 @@ class IsaGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defau
     required: str | None = None
     offered: str | None = None
     slowdown: float | None = None
-    warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    warnings: tuple[Message, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class VolumeGrant(msgspec.Struct, frozen=True, gc=False):

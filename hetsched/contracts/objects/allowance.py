@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ..errors import InputError
+from ..message import Message
 from ..units import format_amount, parse_amount
 
 PODS = "pods"
@@ -37,7 +38,10 @@ def read_quota(given: Any) -> dict[str, str]:
     """
     if not isinstance(given, Mapping) or len(given) > _MOST_NAMES:
         raise InputError(
-            "QuotaInvalid", f"the value is not a list of at most {_MOST_NAMES} resources", place="quota", hint=_HINT
+            "QuotaInvalid",
+            Message("the value is not a list of at most {n} resources", n=_MOST_NAMES),
+            place="quota",
+            hint=_HINT,
         )
     return {str(name): format_amount(str(name), _amount(name, text)) for name, text in sorted(given.items())}
 
@@ -47,7 +51,9 @@ _HINT = 'Write {"pods": "20", "cpu": "64", "memory": "256Gi", "hetsched.io/gpu-m
 
 def _amount(name: Any, text: Any) -> int:
     if not isinstance(name, str) or not 0 < len(name) <= 253 or not name.isascii() or not name.isprintable():
-        raise InputError("QuotaInvalid", f"{str(name)[:80]!r} is not a resource", place="quota", hint=_HINT)
+        raise InputError(
+            "QuotaInvalid", Message("{text} is not a resource", text=repr(str(name)[:80])), place="quota", hint=_HINT
+        )
     try:
         return parse_amount(name, text)
     except InputError as error:

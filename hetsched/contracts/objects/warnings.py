@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ..errors import InputError, with_hint
+from ..message import Message
 
 NOT_SIMULATED = "AdmissionNotSimulated"
 
@@ -15,9 +16,9 @@ class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
     """One warning: a stable code, its place, and the correct form; `pod` names a Pod object."""
 
     code: str
-    message: str
+    message: Message
     place: str
-    hint: str = ""
+    hint: Message | msgspec.UnsetType = msgspec.UNSET
     pod: str = ""
 
     @property
@@ -26,13 +27,13 @@ class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.code != NOT_SIMULATED
 
     @property
-    def text(self) -> str:
+    def text(self) -> Message:
         """The warning in one line."""
-        return with_hint(f"{self.place}: {self.message}", self.hint)
+        return with_hint(Message("{name}: {said}", name=self.place, said=self.message), self.hint or "")
 
     def as_error(self) -> InputError:
         """Return the error of this warning in strict mode."""
-        return InputError(self.code, self.message, place=self.place, hint=self.hint)
+        return InputError(self.code, self.message, place=self.place, hint=self.hint or "")
 
 
 def in_order(warnings: Iterable[ManifestWarning]) -> tuple[ManifestWarning, ...]:

@@ -16,6 +16,7 @@ import msgspec
 from hetsched.contracts.documents import encode
 
 from ..errors import Problem
+from ..message import Message
 from .allocation import Allocation
 from .wishes import GANG_MIN_AVAILABLE, GROUP_MIN_COUNT, GROUP_MIN_MEMBER
 
@@ -142,7 +143,7 @@ class ImageFacts(msgspec.Struct, frozen=True):
 
     image: str
     platforms: tuple[str, ...] = ()
-    unknown: str = ""
+    unknown: Message = Message("")
 
 
 class ImageDemand(msgspec.Struct, frozen=True):

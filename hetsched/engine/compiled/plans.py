@@ -70,7 +70,7 @@ class Plans:
         )
         self.requests: list[Request] = []
         self.weight_sums: list[float] = []
-        """By variant."""
+        """Sums of the score weights, by variant."""
         self._nodes = len(state.reports)
         self._handles = [plugin.handles for plugin in policy.plugins if plugin.handles is not None]
         taking_part = [plugin for plugin in policy.plugins if not plugin.selective]
@@ -184,7 +184,7 @@ class Plans:
             (compiled.kubelet_pins and setup.pins) or (compiled.zoned_devices and setup.policy != "none")
             for setup in state.setups.values
         ):
-            return left_to_the_cycle  # booking it also books what the kubelet is predicted to assign
+            return left_to_the_cycle  # its booking includes the predicted assignment of the kubelet
         if shape.gpu is not None and self._needs_choice(shape.gpu):
             return left_to_the_cycle
         key = tuple([static_key(request) for static_key in self._static_keys])

@@ -8,7 +8,7 @@ help. Every node is counted for the first filter, in policy order, that refuses 
     not-now        otherwise. A node refused only because a fact is unknown counts as a candidate, and so does one
                    that no single filter refuses both now and empty.
 Explanations run the filters and scores of the decision, as full evaluations, outside the hot path. The events to wait
-for follow from the first refusing filter of each node: no node opens before one of those changes its answer.
+for follow from the first refusing filter of each node: no node becomes feasible before one of those changes its answer.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Sweep:
         self.definite: Bools = np.zeros(nodes.n, np.bool_)
         self.resolvable: Bools = np.ones(nodes.n, np.bool_)
         self.first: list[tuple[ActivePlugin, Refusal, Bools]] = []
-        self.refused: dict[str, Bools] = {}  # of the filters that refuse any row
+        self.refused: dict[str, Bools] = {}  # only filters that refuse a row
         self.funnel: list[FunnelStep] = []
         for plugin in scheduler.policy.gates:
             if now is not None and plugin.info.scope is Scope.CLUSTER:
@@ -146,9 +146,9 @@ def _reason(plugin: str, refusal: Refusal, nodes: int, step: FunnelStep) -> Reas
 
 def misconfigured(pod: PodSpec) -> Diagnosis:
     """Return the diagnosis of a pod with an invalid request."""
-    reasons = tuple(Reason(p.code, "request", 0, as_message(p.message), (), p.field) for p in pod.problems)
+    reasons = tuple(Reason(p.code, "request", 0, p.message, (), p.field) for p in pod.problems)
     first = pod.problems[0]
-    said = as_message(first.message)
+    said = first.message
     if first.field not in first.message:
         said = joined(": ", [first.field, said])
     return Diagnosis(Verdict.MISCONFIGURED, reasons, (), _headed(Verdict.MISCONFIGURED, pod, said))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.params import check_params
@@ -117,10 +118,13 @@ class Policy:
         self.binds = self._serving("bind")
         self.post_binds = self._serving("post-bind")
         sorters = self._serving("queue-sort")
-        for point, group in (("sort the queue", sorters), ("bind", self.binds)):
+        for template, group in (
+            ("{names} would both sort the queue", sorters),
+            ("{names} would both bind", self.binds),
+        ):
             if len(group) > 1:
-                names = " and ".join(plugin.name for plugin in group)
-                raise InputError("PolicyPointDoubled", f"{names} would both {point}", place="spec.plugins")
+                names = joined(", ", [plugin.name for plugin in group])
+                raise InputError("PolicyPointDoubled", Message(template, names=names), place="spec.plugins")
         self._sorter = sorters[0].instance if sorters else None
         instances = [plugin.instance for plugin in self.plugins]
         self.wants_mix = any(isinstance(each, WantsMix) and each.wants_mix for each in instances)
@@ -207,18 +211,23 @@ def compile_policy(spec: PolicySpec, registry: Registry, *, implied: Sequence[st
     `PolicyParamInvalid` or `PolicyPointDoubled`.
     """
     if not spec.plugins:
-        raise InputError("PolicyEmpty", f"policy {spec.name} lists no plugin", place="spec.plugins")
+        raise InputError("PolicyEmpty", Message("policy {name} lists no plugin", name=spec.name), place="spec.plugins")
     names: set[str] = set()
     active: list[ActivePlugin] = []
     for position, use in enumerate(spec.plugins):
         place = f"spec.plugins[{position}]"
         if use.name not in registry:
-            known = ", ".join(info.name for info in registry)
+            known = joined(", ", [info.name for info in registry])
             raise InputError(
-                "PolicyPluginUnknown", f"there is no plugin {use.name!r}", place=place, hint=f"Known plugins: {known}"
+                "PolicyPluginUnknown",
+                Message("there is no plugin {name}", name=repr(use.name)),
+                place=place,
+                hint=Message("Known plugins: {text}", text=known),
             )
         if use.name in names:
-            raise InputError("PolicyPluginRepeated", f"plugin {use.name} is listed twice", place=place)
+            raise InputError(
+                "PolicyPluginRepeated", Message("plugin {name} is listed twice", name=use.name), place=place
+            )
         names.add(use.name)
         active.append(_activate(use, registry[use.name], place))
     active += [_activate(PluginUse(name), registry[name], "") for name in implied if name not in names]
@@ -230,7 +239,14 @@ def compile_policy(spec: PolicySpec, registry: Registry, *, implied: Sequence[st
 def _activate(use: PluginUse, info: PluginInfo, place: str) -> ActivePlugin:
     if not math.isfinite(use.weight) or not 0 <= use.weight <= MAX_WEIGHT:
         raise InputError(
-            "PolicyWeightInvalid", f"{use.name}: weight {use.weight} is not between 0 and {MAX_WEIGHT:g}", place=place
+            "PolicyWeightInvalid",
+            Message(
+                "{name}: weight {value} is not between 0 and {most}",
+                name=use.name,
+                value=use.weight,
+                most=f"{MAX_WEIGHT:g}",
+            ),
+            place=place,
         )
     try:
         params = check_params(info.params, dict(use.params), plugin=use.name)
@@ -250,4 +266,6 @@ def policy_from_plain(values: Mapping[str, Any], *, name: str) -> PolicySpec:
         message, _, field = str(error).partition(" - at `$")
         place = f"spec{field.rstrip('`')}"
         hint = "Write a value of this type and range"
-        raise InputError("PolicyMalformed", f"policy {name}: {message}", place=place, hint=hint) from None
+        raise InputError(
+            "PolicyMalformed", Message("policy {name}: {said}", name=name, said=message), place=place, hint=hint
+        ) from None

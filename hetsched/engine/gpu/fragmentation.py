@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
 
 POINTS_PER_GPU = 5.0
-"""What one GPU, lost or saved, is worth in scores that count in GPUs: 50 +- 10 GPUs span 0-100."""
+"""Score points per GPU lost or saved, in scores that count GPUs: 50 +- 10 GPUs span 0-100."""
 
 NO_FILL: Floats = np.zeros(WHOLE_CARD_MILLI + 1)
 

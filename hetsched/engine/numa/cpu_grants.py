@@ -86,10 +86,12 @@ def _holder(key: str) -> str:
     return Message("kubelet:{pod}", pod=key.removeprefix(BY_KUBELET)) if key.startswith(BY_KUBELET) else key
 
 
-def _together(own: frozenset[int] | None, other: frozenset[int] | None) -> str:
+def _together(own: frozenset[int] | None, other: frozenset[int] | None) -> Message:
     if other is not None and not other:
-        return "which is idle"
-    if own is None or other is None:
-        return "whose load is unknown" if other is None else f"which is busy {len(other)} hours a day"
-    shared_hours = len(own & other)
-    return f"busy at the same time {shared_hours} hours a day" if shared_hours else "busy at other hours"
+        return Message("which is idle")
+    if other is None:
+        return Message("whose load is unknown")
+    if own is None:
+        return Message("which is busy {n} hours a day", n=len(other))
+    shared = len(own & other)
+    return Message("busy at the same time {n} hours a day", n=shared) if shared else Message("busy at other hours")

@@ -24,7 +24,7 @@ import numpy as np
 from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Move, MovedPod, Nearest, Question, Search
 from hetsched.contracts.api.decision import Balance, Placement, PolicyRef
 from hetsched.contracts.documents import encode
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, joined, named
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.cluster.state import ClusterState
@@ -43,13 +43,17 @@ CANDIDATES = 48
 LEAST_GAIN = 0.01
 _DIGITS = 6
 _TRIFLE = 1e-9
+_NAMED = 3
+_NO_PLAN = "no useful plan: {said}"
+_NO_GAIN = "no further move of a pod that may move gains {value} over its two nodes"
+_ROOM = "by {moves} there is room for {pods} on {names}"
 
 
 class _Found(msgspec.Struct):
     """Result of a search; `moves` are made on the board and reported in their order."""
 
     verdict: AdviceVerdict
-    summary: str
+    summary: Message
     moves: list[Move]
     places: list[Placement] = []
     nearest: Nearest | None = None
@@ -114,7 +118,9 @@ def token_of(question: Question, policy: Policy, pods: Sequence[MovedPod]) -> st
 def _balance(board: Board, units: Units, question: Question) -> _Found:
     goal = question.target
     if board.balance >= goal - _TRIFLE:
-        text = f"the balance is {board.balance:.4f}, at least the {goal:g} that is asked"
+        text = Message(
+            "the balance is {value}, at least the {goal} that is asked", value=_four(board.balance), goal=f"{goal:g}"
+        )
         return _Found(AdviceVerdict.NOTHING, text, [], fewest=True)
     began = board.balance
     left = list(dict.fromkeys(units.all))
@@ -131,17 +137,25 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
     made = _without_needless(board, made, goal)
     moves = [board.as_move(moved, _evens(board, moved)) for moved in made]
     if board.balance >= goal - _TRIFLE:
-        text = f"by {_moves(made)} the balance rises from {began:.4f} to {board.balance:.4f}"
+        text = Message(
+            "by {moves} the balance rises from {was} to {now}",
+            moves=_moves(made), was=_four(began), now=_four(board.balance),
+        )  # fmt: skip
         return _Found(AdviceVerdict.PLAN, text, moves, at_least=1)
     why = (
-        f"{question.most_moves} moves are as many as are asked for"
+        Message("{n} moves are as many as are asked for", n=question.most_moves)
         if len(made) >= question.most_moves
-        else f"no further move of a pod that may move gains {LEAST_GAIN:g} over its two nodes"
+        else Message(_NO_GAIN, value=f"{LEAST_GAIN:g}")
     )
-    nearest = Nearest("", f"the balance stays at {board.balance:.4f} of {goal:g}: {why}")
+    now, aim = _four(board.balance), f"{goal:g}"
+    stays = Message("the balance stays at {value} of {goal}: {said}", value=now, goal=aim, said=why)
+    nearest = Nearest("", stays)
     if not made:
-        return _Found(AdviceVerdict.NONE, f"no useful plan: {nearest.message}", [], nearest=nearest)
-    text = f"by {_moves(made)} the balance rises from {began:.4f} to {board.balance:.4f} of {goal:g}; {why}"
+        return _Found(AdviceVerdict.NONE, Message(_NO_PLAN, said=stays), [], nearest=nearest)
+    text = Message(
+        "by {moves} the balance rises from {was} to {now} of {goal}; {said}",
+        moves=_moves(made), was=_four(began), now=now, goal=aim, said=why,
+    )  # fmt: skip
     return _Found(AdviceVerdict.PARTLY, text, moves, nearest=nearest)
 
 
@@ -228,8 +242,11 @@ def _take_back(board: Board, made: Sequence[AppliedMove]) -> None:
         board.take_back(moved)
 
 
-def _evens(board: Board, moved: AppliedMove) -> str:
-    return f"evens out {_nodes(board, moved)}: balance {moved.before:.4f} -> {moved.after:.4f}"
+def _evens(board: Board, moved: AppliedMove) -> Message:
+    return Message(
+        "evens out {names}: balance {was} -> {now}",
+        names=_nodes(board, moved), was=_four(moved.before), now=_four(moved.after),
+    )  # fmt: skip
 
 
 # -- room --------------------------------------------------------------------------------------------------------------
@@ -239,34 +256,34 @@ def _room(board: Board, units: Units, question: Question) -> _Found:
     pods = list(board.scheduler.policy.queue(question.pods, board.state))
     wrong = next((pod for pod in pods if not pod.ready), None)
     if wrong is not None:
-        text: str = diagnose(board.scheduler_of(wrong), wrong).summary
+        text = diagnose(board.scheduler_of(wrong), wrong).summary
         return _Found(AdviceVerdict.NONE, text, [], nearest=Nearest("", text))
     search = RoomSearch(board, question)
     for group in groups_of(pods):
         failure = search.make_room(group, units.on_row)
         if failure is not None:
-            head = f"no useful plan: {failure.pod.key} finds no room by {question.most_moves} moves or fewer"
-            text = f"{head}: {failure.nearest.message}"
+            text = Message(
+                "no useful plan: {pod} finds no room by {n} moves or fewer: {said}",
+                pod=failure.pod.key, n=question.most_moves, said=failure.nearest.message,
+            )  # fmt: skip
             search.take_back()
             return _Found(AdviceVerdict.NONE, text, [], nearest=failure.nearest, at_least=search.at_least)
     search.drop_needless()
     places = [placement(outcome, board.state) for outcome in search.placed]
     moves = [_room_move(board, search, moved) for moved in search.moves]
     if not moves:
-        where = ", ".join(f"{place.pod} on {place.node}" for place in places[:3])
-        return _Found(AdviceVerdict.NOTHING, f"there is room already: {where}", [], places, fewest=True)
-    where = ", ".join(dict.fromkeys(place.node for place in places))
-    text = f"by {_moves(moves)} there is room for {_pods(question)} on {where}"
+        shown = joined(", ", [Message("{pod} on {node}", pod=place.pod, node=place.node) for place in places[:3]])
+        text = Message("there is room already: {names}", names=shown)
+        return _Found(AdviceVerdict.NOTHING, text, [], places, fewest=True)
+    asked = named([question.pods[0].key]) if len(question.pods) == 1 else Message("{n} pods", n=len(question.pods))
+    text = Message(_ROOM, moves=_moves(moves), pods=asked, names=_places(places))
     return _Found(AdviceVerdict.PLAN, text, moves, places, at_least=search.at_least, fewest=search.fewest)
 
 
 def _room_move(board: Board, search: RoomSearch, moved: AppliedMove) -> Move:
     pods = search.helped_by(moved)
-    return board.as_move(moved, f"makes room for {_some(pods)} on {_nodes(board, moved)}", pods)
-
-
-def _pods(question: Question) -> str:
-    return question.pods[0].key if len(question.pods) == 1 else f"{len(question.pods)} pods"
+    text = Message("makes room for {pods} on {names}", pods=named(pods, _NAMED), names=_nodes(board, moved))
+    return board.as_move(moved, text, pods)
 
 
 # -- rare --------------------------------------------------------------------------------------------------------------
@@ -297,18 +314,19 @@ def _rare(board: Board, units: Units, question: Question) -> _Found:
             stuck.append(failure)
             hopeless |= shapes
     if not helped and not stuck:
-        return _Found(AdviceVerdict.NOTHING, "no waiting pod needs a rare node on which there is no room", [])
+        return _Found(AdviceVerdict.NOTHING, Message("no waiting pod needs a rare node on which there is no room"), [])
     search.drop_needless()
     moves = [_rare_move(board, search, moved, rarity) for moved in search.moves]
     nearest = Nearest(stuck[0].nearest.node, _stuck(stuck), stuck[0].nearest.pods) if stuck else None
     if not moves:
         assert nearest is not None
-        return _Found(AdviceVerdict.NONE, f"no useful plan: {nearest.message}", [], nearest=nearest)
+        return _Found(AdviceVerdict.NONE, Message(_NO_PLAN, said=nearest.message), [], nearest=nearest)
     places = [placement(outcome, board.state) for outcome in search.placed if outcome.pod.key in helped]
     verdict = AdviceVerdict.PARTLY if stuck else AdviceVerdict.PLAN
-    where = ", ".join(dict.fromkeys(place.node for place in places))
-    rest = f"; {nearest.message}" if nearest is not None else ""
-    text = f"by {_moves(moves)} there is room for {_some([place.pod for place in places])} on {where}{rest}"
+    pods = named([place.pod for place in places], _NAMED)
+    text = Message(_ROOM, moves=_moves(moves), pods=pods, names=_places(places))
+    if nearest is not None:
+        text = joined("; ", [text, nearest.message])
     return _Found(verdict, text, moves, places, nearest=nearest)
 
 
@@ -339,15 +357,19 @@ def _keeps_free(rarity: Rarity, wanted: Mapping[int, frozenset[str]]) -> Callabl
 
 def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rarity) -> Move:
     pods = search.helped_by(moved)
-    ways = dict.fromkeys(_WORDS[way] for booking in moved.unit for way in rarity.ways(booking.row))
-    text = f"{_nodes(board, moved)} is rare by its {' and '.join(ways)}; makes room for {_some(pods)}"
+    ways = joined(", ", dict.fromkeys(_WORDS[way] for booking in moved.unit for way in rarity.ways(booking.row)))
+    text = Message(
+        "{names} is rare by its {ways}; makes room for {pods}",
+        names=_nodes(board, moved), ways=ways, pods=named(pods, _NAMED),
+    )  # fmt: skip
     return board.as_move(moved, text, pods)
 
 
-def _stuck(stuck: Sequence[Failure]) -> str:
-    first = stuck[0]
-    who = f"{first.pod.key} and {len(stuck) - 1} more still find" if len(stuck) > 1 else f"{first.pod.key} still finds"
-    return f"{who} no room: {first.nearest.message}"
+def _stuck(stuck: Sequence[Failure]) -> Message:
+    pod, said = stuck[0].pod.key, stuck[0].nearest.message
+    if len(stuck) == 1:
+        return Message("{pod} still finds no room: {said}", pod=pod, said=said)
+    return Message("{pod} and {n} more still find no room: {said}", pod=pod, n=len(stuck) - 1, said=said)
 
 
 def _askers(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:
@@ -362,24 +384,28 @@ def _askers(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:
     return list(found.values())
 
 
-_WORDS = {"cards": "cards", "isa": "instruction set", "size": "size"}
+_WORDS = {"cards": Message("cards"), "isa": Message("instruction set"), "size": Message("size")}
 
 
 # -- messages
 # ----------------------------------------------------------------------------------------------------------
 
 
-def _moves(moves: Sequence[object]) -> str:
-    return "1 move" if len(moves) == 1 else f"{len(moves)} moves"
+def _moves(moves: Sequence[object]) -> Message:
+    return Message("1 move") if len(moves) == 1 else Message("{n} moves", n=len(moves))
 
 
-def _some(pods: Sequence[str]) -> str:
-    return ", ".join(pods[:3]) + (f" and {len(pods) - 3} more" if len(pods) > 3 else "")
-
-
-def _nodes(board: Board, moved: AppliedMove) -> str:
+def _nodes(board: Board, moved: AppliedMove) -> Message:
     names = board.state.columns.names
-    return ", ".join(dict.fromkeys(names[booking.row] for booking in moved.unit))
+    return joined(", ", dict.fromkeys(names[booking.row] for booking in moved.unit))
+
+
+def _places(places: Sequence[Placement]) -> Message:
+    return joined(", ", dict.fromkeys(place.node for place in places))
+
+
+def _four(value: float) -> str:
+    return f"{value:.4f}"
 
 
 _SEARCHES = {Goal.BALANCE: _balance, Goal.ROOM: _room, Goal.RARE: _rare}

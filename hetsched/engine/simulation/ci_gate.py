@@ -83,7 +83,7 @@ def _of_manifests(
         refused = strict and warning.is_refused_by_strict
         yield Finding(
             warning.code, Level.ERROR if refused else Level.WARNING, pod_key,
-            warning.message if pod_key else f"{document}: {warning.message}", field=field, hint=warning.hint,
+            warning.message if pod_key else f"{document}: {warning.message}", field=field, hint=warning.hint or "",
             verdict="misconfigured" if refused else "",
         )  # fmt: skip
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hetsched.contracts.api.golden import Expectation, GoldenState, Judged
-from hetsched.contracts.message import Message
+from hetsched.contracts.api.golden import Expectation, GoldenState, GoldenVerdict
+from hetsched.contracts.message import Message, joined, shortened
 from hetsched.contracts.objects.cards import at_work
 from hetsched.contracts.objects.node_report import CONDITION_TAINTS, NodeReport
 from hetsched.contracts.objects.workload import PodSpec
@@ -56,11 +56,11 @@ def alone(pod: PodSpec) -> PodSpec:
     return msgspec.structs.replace(pod, node_name="", allocation=None, gang=None, gates=())
 
 
-def judge(scheduler: Scheduler, golden: Golden) -> Judged:
+def judge(scheduler: Scheduler, golden: Golden) -> GoldenVerdict:
     """Evaluate one golden placement; a booked pod of the same name is removed for the evaluation."""
 
-    def result(state: GoldenState, got: str) -> Judged:
-        return Judged(golden.name, golden.cluster, state, str(golden.expect), got[:_LONGEST])
+    def result(state: GoldenState, got: Message) -> GoldenVerdict:
+        return GoldenVerdict(golden.name, golden.cluster, state, golden.expect.words, shortened(got, _LONGEST))
 
     if not scheduler.state.reports:
         return result(GoldenState.UNKNOWN, Message("the cluster has no nodes"))
@@ -74,7 +74,7 @@ def judge(scheduler: Scheduler, golden: Golden) -> Judged:
             scheduler.state.restore(running)
 
 
-def _judged(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[GoldenState, str]:
+def _judged(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[GoldenState, Message]:
     outcome = scheduler.schedule(pod, preempts=False)
     if outcome.node is None:
         return _refused(scheduler, pod, expect)
@@ -86,17 +86,17 @@ def _judged(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[Go
         scheduler.undo(outcome)
 
 
-def _refused(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[GoldenState, str]:
+def _refused(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[GoldenState, Message]:
     diagnosis = diagnose(scheduler, pod)
     if diagnosis.verdict is expect.refused:
-        return GoldenState.KEPT, diagnosis.verdict.value
+        return GoldenState.KEPT, Message(diagnosis.verdict.value)
     unknown = doubtful(scheduler, pod) if pod.ready else ()
     if unknown:
-        return GoldenState.UNKNOWN, f"unknown: {unknown[0].message}"
+        return GoldenState.UNKNOWN, Message("unknown: {said}", said=unknown[0].message)
     return GoldenState.BROKEN, diagnosis.summary
 
 
-def _placed(scheduler: Scheduler, outcome: Outcome, expect: Expectation) -> tuple[GoldenState, str]:
+def _placed(scheduler: Scheduler, outcome: Outcome, expect: Expectation) -> tuple[GoldenState, Message]:
     """Compare the selected node with the expected nodes."""
     assert outcome.node is not None
     report = scheduler.state.reports[outcome.row]
@@ -104,18 +104,18 @@ def _placed(scheduler: Scheduler, outcome: Outcome, expect: Expectation) -> tupl
         known = set(expect.nodes) & scheduler.state.row_of.keys()
         if outcome.node not in expect.nodes and not known:
             return GoldenState.UNKNOWN, Message("{node}; the cluster has none of the nodes expected", node=outcome.node)
-        return _is(outcome.node in expect.nodes), outcome.node
+        return _is(outcome.node in expect.nodes), Message(outcome.node)
     if expect.selector:
         kept = all(report.labels.get(key) == value for key, value in expect.selector.items())
-        has = ", ".join(f"{key}={report.labels.get(key, 'none')}" for key in sorted(expect.selector))
-        return _is(kept), f"{outcome.node} with {has}"
+        has = joined(", ", [f"{key}={report.labels.get(key, 'none')}" for key in sorted(expect.selector)])
+        return _is(kept), Message("{node} with {text}", node=outcome.node, text=has)
     if report.isa.native is None:
         return GoldenState.UNKNOWN, Message("{node}, whose instruction set is unknown", node=outcome.node)
     found = match(required_isa(expect.isa), offered_isa(report.isa.native))
-    got = f"{outcome.node} with {report.isa.native}"
+    node, native = outcome.node, report.isa.native
     if found.satisfied or not may_have(report.isa, required_isa(expect.isa)):
-        return _is(found.satisfied), got
-    return GoldenState.UNKNOWN, f"{got} and perhaps more"
+        return _is(found.satisfied), Message("{node} with {text}", node=node, text=native)
+    return GoldenState.UNKNOWN, Message("{node} with {text} and perhaps more", node=node, text=native)
 
 
 def _is(kept: bool) -> GoldenState:

@@ -13,6 +13,7 @@ from itertools import count, islice
 import msgspec
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport
 from hetsched.engine.cluster.state import ClusterState
 
@@ -28,7 +29,7 @@ def copies(state: ClusterState, wanted: Mapping[str, int]) -> list[NodeReport]:
     if sum(wanted.values()) > MOST_COPIES or any(number < 1 for number in wanted.values()):
         raise InputError(
             "NodeCopiesInvalid",
-            f"copies are counted from 1 to {MOST_COPIES} together",
+            Message("copies are counted from 1 to {n} together", n=MOST_COPIES),
             place="copyNodes",
             hint="Write a number in this range",
         )
@@ -68,7 +69,12 @@ def with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterState
     known = set(state.row_of)
     for node in added:
         if node.name in known:
-            raise InputError("NodeExists", f"there is a node {node.name} already", place="addNodes", hint="Rename it")
+            raise InputError(
+                "NodeExists",
+                Message("there is a node {node} already", node=node.name),
+                place="addNodes",
+                hint="Rename it",
+            )
         known.add(node.name)
     names = state.columns.names
     running = [
@@ -93,7 +99,7 @@ def with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterState
 
 def _unknown(name: str, place: str) -> InputError:
     hint = "Name a node of the cluster"
-    return InputError("NodeUnknown", f"there is no node {name[:80]!r}", place=place, hint=hint)
+    return InputError("NodeUnknown", Message("there is no node {node}", node=repr(name[:80])), place=place, hint=hint)
 
 
 def check_drained(state: ClusterState, names: Sequence[str]) -> tuple[str, ...]:

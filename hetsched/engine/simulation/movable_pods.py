@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hetsched.contracts.api.advice import Stays
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.state import ClusterState
@@ -48,7 +49,7 @@ class Units(msgspec.Struct, frozen=True):
     def reasons(self) -> tuple[Stays, ...]:
         """Return the reasons why pods stay, the most frequent first."""
         found = sorted(self.stays.items(), key=lambda item: (-len(item[1]), item[0]))
-        return tuple(Stays(code, MESSAGES.get(code, code), len(keys), min(keys)) for code, keys in found)
+        return tuple(Stays(code, Message(MESSAGES.get(code, code)), len(keys), min(keys)) for code, keys in found)
 
 
 def units_of(state: ClusterState, kept: Mapping[str, str]) -> Units:

@@ -17,6 +17,7 @@ import msgspec
 
 from hetsched.contracts.api.advice import BudgetLeft, Cost, Move, MovedPod
 from hetsched.contracts.api.decision import Balance, ZonePlacement
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import PODS, format_amount
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
@@ -123,7 +124,7 @@ class Board:
 
     # -- report ------------------------------------------------------------------------------------------------------
 
-    def as_move(self, moved: AppliedMove, why: str, makes_room_for: tuple[str, ...] = ()) -> Move:
+    def as_move(self, moved: AppliedMove, why: Message, makes_room_for: tuple[str, ...] = ()) -> Move:
         """Convert a move to its contract type."""
         frees: Counter[str] = Counter()
         for booking in moved.unit:

@@ -20,7 +20,7 @@ from .holds import (
     hold,
     submit_as_planned,
 )
-from .live_submissions import submit_there
+from .live_submissions import submit_live
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .removed_devices import approve_fact
 from .retention import forget_changed, forget_charged, forget_finished, forget_summaries
@@ -68,5 +68,5 @@ __all__ = [
     "start",
     "submit",
     "submit_as_planned",
-    "submit_there",
+    "submit_live",
 ]

@@ -123,7 +123,8 @@ class ClusterTransaction:
             return
         moved = move_rows([pod.pk for pod in pods], to, **columns)
         if moved != len(pods):
-            raise Conflict(f"{len(pods) - moved} of {len(pods)} pods cannot change to {to.value} any more")
+            text = "{n} of {m} pods cannot change to {state} any more"
+            raise Conflict(Message(text, n=len(pods) - moved, m=len(pods), state=to.value))
         if to is State.CANCELLED:
             self.end_nominations([pod.pk for pod in pods], Message("the pod was deleted"))
         self.touch(pods)
@@ -172,7 +173,7 @@ class ClusterTransaction:
             wanted = Eviction.objects.filter(nomination_id__in=some, state=Eviction.WANTED)
             wanted.update(state=Eviction.DROPPED)
             ended += Nomination.objects.filter(pk__in=some).update(
-                active=False, ended_revision=self.cluster.revision, ended_at=self.now, end_reason=reason[:300]
+                active=False, ended_revision=self.cluster.revision, ended_at=self.now, end_reason=reason
             )
         if ended:
             self.requeue()
@@ -221,7 +222,7 @@ class ClusterTransaction:
         states: dict[str, set[str]] = defaultdict(set)
         for workload_id, state in _STATES(workloads=self._workloads):
             states[workload_id].add(state)
-        for workload_id, follows in states_there(self._workloads).items():
+        for workload_id, follows in implied_states(self._workloads).items():
             over = _FINISHED if follows.of_jobs else set()
             states[workload_id] = (states[workload_id] - over) | follows.states
         changed = []
@@ -259,7 +260,7 @@ _OF_JOBS = {
 }
 
 
-class Follows(NamedTuple):
+class ImpliedStates(NamedTuple):
     """Workload states implied by the workload's objects in a live cluster.
 
     `of_jobs`: all objects are Jobs with ended pods; the Jobs then decide about ended pods.
@@ -269,7 +270,7 @@ class Follows(NamedTuple):
     of_jobs: bool
 
 
-def states_there(workload_ids: Iterable[str]) -> dict[str, Follows]:
+def implied_states(workload_ids: Iterable[str]) -> dict[str, ImpliedStates]:
     """Return the workload states implied by objects in a live cluster, whose pods may not have arrived yet."""
     objects = _OBJECTS_THERE(workloads=workload_ids)
     if not objects:
@@ -277,7 +278,7 @@ def states_there(workload_ids: Iterable[str]) -> dict[str, Follows]:
     kinds: dict[str, set[str]] = defaultdict(set)
     for workload_id, state, _ in objects:
         kinds[workload_id].add(state)
-    found = {workload_id: Follows(set(), states <= _OF_JOBS.keys()) for workload_id, states in kinds.items()}
+    found = {workload_id: ImpliedStates(set(), states <= _OF_JOBS.keys()) for workload_id, states in kinds.items()}
     pods = Pod.objects.filter(workload_id__in=set(found)).order_by()
     counts = dict(pods.values_list("workload_id").annotate(Count("id")))
     for workload_id, state, expected in objects:

@@ -38,7 +38,6 @@ from .change import ClusterTransaction
 
 # pod uid -> container -> resource -> device ids
 Devices = Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]
-_MOST_WORDS = 400
 _TRIES = 3
 
 
@@ -125,7 +124,7 @@ class _Seen:
             stays = tuple(grant.index for grant in one.allocation.gpus) if key in unclear else None
             holders.append(GpuHolder(key, one.allocation.gpus, stays or self.has[key]))
         self.moves: Moves = moves_of(holders, cards)
-        self.problems = {key: text[:_MOST_WORDS] for key, text in {**self.moves.problems, **unclear}.items()}
+        self.problems = {**self.moves.problems, **unclear}
 
     def is_known(self, advisory: bool) -> bool:
         """Return True if the rows contain all of this already."""

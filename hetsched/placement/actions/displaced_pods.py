@@ -25,13 +25,13 @@ from hetsched.placement.models import Hold, Pod, Reservation
 from hetsched.storage.batches import parts
 
 from .change import BACK_IN_QUEUE, ClusterTransaction
-from .gangs import keep_whole
+from .gangs import recover_gangs_of
 from .holds import end
 
 _UNBOUND_OR_HELD = Q(state=State.PLACED.value, origin__in=Pod.OURS) | Q(state=State.RUNNING.value, origin=Pod.HELD)
 
 
-def make_way(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) -> int:
+def displace_pods(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) -> int:
     """Displace pods and holds that no longer fit next to the pods `by`, which filled these nodes; return how many."""
     candidates: dict[int, list[Pod]] = defaultdict(list)
     unbound = Pod.objects.filter(_UNBOUND_OR_HELD).defer("spec").order_by("priority", "-id")
@@ -51,7 +51,7 @@ def make_way(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) ->
             end(change, Hold.objects.filter(pk__in=held, state__in=Hold.OPEN), Hold.LOST, reason)
             count += len(over)
     for reason, pods in displaced.items():
-        keep_whole(change, pods, reason)
+        recover_gangs_of(change, pods, reason)
     return count
 
 

@@ -31,7 +31,7 @@ from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import BACK_IN_QUEUE, ClusterTransaction
-from .gangs import keep_whole
+from .gangs import recover_gangs_of
 
 CLAIM = timedelta(seconds=60)
 SPARED = timedelta(minutes=2)
@@ -130,11 +130,11 @@ def refuse(cluster_id: int, one: ClaimedEviction, message: str) -> None:
     An eviction without a nominated pod is retried after `SPARED`.
     """
     if one.nominee is None:
-        Eviction.objects.filter(pk=one.eviction.pk).update(not_before=timezone.now() + SPARED, message=message[:500])
+        Eviction.objects.filter(pk=one.eviction.pk).update(not_before=timezone.now() + SPARED, message=message)
         return
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
-        spared = {"state": Eviction.REFUSED, "not_before": change.now + SPARED, "message": message[:500]}
+        spared = {"state": Eviction.REFUSED, "not_before": change.now + SPARED, "message": message}
         Eviction.objects.filter(pk=one.eviction.pk).update(**spared)
         _give_up(
             change, [one.nominee.pk], Message("{pod} may not be evicted: {said}", pod=one.victim.key, said=message)
@@ -163,7 +163,7 @@ def displace(cluster_id: int, one: ClaimedEviction) -> int:
         change.free(victims, one.short)
         change.move(victims, State.PENDING, **BACK_IN_QUEUE, message=one.short)
         Eviction.objects.filter(pk__in=[row.pk for row in rows]).update(state=Eviction.ASKED, not_before=None)
-        keep_whole(change, victims, one.short)
+        recover_gangs_of(change, victims, one.short)
         wake_nominees([victim.pk for victim in victims])
         change.requeue()
         change.close()

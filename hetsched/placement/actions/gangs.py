@@ -36,19 +36,19 @@ LEAST_PATIENCE = timedelta(minutes=1)
 _HOLDING = [state.value for state in HOLDING]
 
 
-def keep_gangs_whole(cluster_id: int, missing: Iterable[int], reason: str) -> None:
+def recover_gangs(cluster_id: int, missing: Iterable[int], reason: str) -> None:
     """Apply the recovery rules to the gangs of these pods after their bindings failed."""
     pods = Pod.objects.filter(cluster_id=cluster_id, pk__in=list(missing)).exclude(gang="")
     if not pods:
         return
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
-        keep_whole(change, pods.order_by("id"), reason)
+        recover_gangs_of(change, pods.order_by("id"), reason)
         change.close()
         dispatch.wake(cluster_id)
 
 
-def keep_whole(change: ClusterTransaction, missing: Iterable[Pod], reason: str) -> None:
+def recover_gangs_of(change: ClusterTransaction, missing: Iterable[Pod], reason: str) -> None:
     """Apply the recovery rules to the gangs of these pods, which are not bound and will not be."""
     members = [pod for pod in missing if pod.gang]
     absent = {pod.pk for pod in members}
@@ -62,7 +62,8 @@ def _keep_whole(change: ClusterTransaction, missing: Pod, absent: set[int], reas
     holding = [pod for pod in members if pod.pk not in absent]
     if gang is None or not holding or len(holding) >= gang.min_available:
         return
-    message = f"gang {missing.namespace}/{missing.gang}: {missing.name} could not be bound: {reason}"[:500]
+    key = f"{missing.namespace}/{missing.gang}"
+    message = Message("gang {key}: {name} could not be bound: {said}", key=key, name=missing.name, said=reason)
     unbound = [pod for pod in holding if pod.state == State.PLACED]
     if unbound:
         change.free(unbound, Message("not all pods of its gang could be bound"))
@@ -84,7 +85,7 @@ def half_bound(cluster_id: int) -> bool:
     return HalfGang.objects.filter(cluster_id=cluster_id).exists()
 
 
-def settle_half_gangs(cluster_id: int) -> int:
+def settle_incomplete_gangs(cluster_id: int) -> int:
     """Delete the rows of complete and empty gangs and evict overdue ones; return how many gangs were evicted."""
     taken_back = 0
     for one in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
@@ -109,10 +110,10 @@ def _is_half(one: HalfGang, holding: list[Pod]) -> bool:
 def _take_back(change: ClusterTransaction, one: HalfGang, holding: list[Pod]) -> None:
     leaving = [pod for pod in holding if pod.spec.controller]
     staying = [pod.pk for pod in holding if not pod.spec.controller]
-    message = f"Binding reverted, {one.reason}"[:500]
+    message = Message("Binding reverted, {said}", said=one.reason)
     rows = (Eviction(cluster=change.cluster, victim=pod, reason=message) for pod in leaving)
     Eviction.objects.bulk_create(rows)
-    alone = f"The pod waits for its incomplete gang; no controller would recreate it. {one.reason}"
+    alone = Message("the pod waits for its incomplete gang; no controller would recreate it: {said}", said=one.reason)
     Pod.objects.filter(pk__in=staying).update(message=alone)
     change.touch(holding)
     if leaving:

@@ -14,6 +14,7 @@ from django.db.models import DateTimeField, F
 from django.db.models.functions import Greatest, Now
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.placement.models import Workload
 from hetsched.placement.models.holds import Hold
 
@@ -30,7 +31,7 @@ def claim_hold(hold_id: str, workload: Workload) -> None:
     if not rows.update(state=Hold.CLAIMED, workload=workload, expires_at=until):
         raise InputError(
             "HoldOver",
-            f"hold {hold_id[:60]} has ended or belongs to another submission",
+            Message("hold {hold} has ended or belongs to another submission", hold=hold_id[:60]),
             place="hold",
             hint="Create a new hold, or submit without a hold",
         )

@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 
 from hetsched.contracts.api.decision import PolicyRef
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, verbatim
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.contracts.objects.workload import PodSpec
@@ -159,7 +159,8 @@ def extend(row: Hold, seconds: int, *, actor: Actor, reason: str) -> Hold:
     with write_transaction():
         rows = Hold.objects.filter(pk=row.pk, state=Hold.HELD, expires_at__gt=Now())
         if not rows.update(expires_at=Now() + lasting):
-            raise InputError("HoldOver", f"hold {row.pk} is claimed or has ended", hint="Create a new hold")
+            message = Message("hold {hold} is claimed or has ended", hold=row.pk)
+            raise InputError("HoldOver", message, hint="Create a new hold")
         audit(
             actor=actor.name, role=actor.role, action="hold.extend", obj=row, reason=reason,
             details={"seconds": seconds},
@@ -176,10 +177,9 @@ def cancel_hold(row: Hold, *, actor: Actor, reason: str) -> Hold:
     with write_transaction():
         change = ClusterTransaction(advance(row.cluster_id))
         if Hold.objects.filter(pk=row.pk, state=Hold.CLAIMED).exists():
-            raise InputError(
-                "HoldClaimed", f"hold {row.pk} is claimed by {row.workload_id}", hint="Cancel that workload"
-            )
-        if end(change, Hold.objects.filter(pk=row.pk, state=Hold.HELD), Hold.CANCELLED, reason):
+            message = Message("hold {hold} is claimed by {workload}", hold=row.pk, workload=row.workload_id or "")
+            raise InputError("HoldClaimed", message, hint="Cancel that workload")
+        if end(change, Hold.objects.filter(pk=row.pk, state=Hold.HELD), Hold.CANCELLED, verbatim(reason)):
             audit(actor=actor.name, role=actor.role, action="hold.cancel", obj=row, reason=reason)
         _close(change)
     return Hold.objects.get(pk=row.pk)
@@ -212,10 +212,10 @@ def end(change: ClusterTransaction, holds: Any, state: str, reason: str) -> list
     ended = []
     for row in holds.distinct():
         same = Hold.objects.filter(pk=row.pk, state=row.state)
-        if not same.update(state=state, ended_at=change.now, end_reason=reason[:300]):
+        if not same.update(state=state, ended_at=change.now, end_reason=reason):
             continue
         left = Pod.objects.filter(hold=row, origin=Pod.HELD, state=State.RUNNING.value)
-        give_up(change, list(left.defer("spec").order_by("id")), f"hold {state}")
+        give_up(change, list(left.defer("spec").order_by("id")), Message("hold {state}", state=state))
         if state not in (Hold.CANCELLED, Hold.USED):
             audit(actor=SYSTEM.name, role=SYSTEM.role, action=f"hold.{state}", obj=row, reason=reason)
         ended.append(row)
@@ -258,7 +258,7 @@ def forget_holds(cluster_id: int, *, before: Any) -> None:
 def _lasting(seconds: int) -> timedelta:
     most = settings.HETSCHED_LONGEST_HOLD_SECONDS
     if not 1 <= seconds <= most:
-        raise InputError("HoldTooLong", f"a hold lasts 1 to {most} seconds", place="seconds")
+        raise InputError("HoldTooLong", Message("a hold lasts 1 to {n} seconds", n=most), place="seconds")
     return timedelta(seconds=seconds)
 
 
@@ -275,18 +275,18 @@ def _book(
     limited: bool = True,
 ) -> Hold:
     """Write a hold and reserve its rows, inside the caller's transaction."""
-    check_rooms(rooms)
+    check_hold_parts(rooms)
     namespaces = {room.spec.namespace for room in rooms}
     # Lock these names before the cluster and its topics, in the order that submissions use.
     lock(names_of(cluster_id, () if limited else namespaces, owner))
     cluster = advance(cluster_id, revision=revision)
     if Policy.objects.filter(name=policy.name).exclude(active_version=policy.version).exists():
-        raise Conflict(f"policy {policy.name} has another active version by now")
+        raise Conflict(Message("policy {policy} has another active version by now", policy=policy.name))
     open_ones = Hold.objects.filter(owner=owner, state=Hold.HELD)
     if limited and open_ones.count() >= settings.HETSCHED_MOST_HOLDS:
         raise InputError(
             "TooManyHolds",
-            f"you have {settings.HETSCHED_MOST_HOLDS} open holds, the maximum",
+            Message("you have {n} open holds, the maximum", n=settings.HETSCHED_MOST_HOLDS),
             hint="Cancel or use a hold first",
         )
     change = ClusterTransaction(cluster)
@@ -318,15 +318,19 @@ def _book(
     return row
 
 
-def check_rooms(rooms: Sequence[HoldPart]) -> None:
+def check_hold_parts(rooms: Sequence[HoldPart]) -> None:
     """Reject pods that cannot be held. Raises: InputError `HoldNotPossible`."""
     if not 1 <= len(rooms) <= MOST_PODS:
-        raise InputError("HoldNotPossible", f"a hold has 1 to {MOST_PODS} pods, not {len(rooms)}", place="manifest")
+        message = Message("a hold has 1 to {n} pods, not {m}", n=MOST_PODS, m=len(rooms))
+        raise InputError("HoldNotPossible", message, place="manifest")
     for room in rooms:
         if room.spec.shape.claims or room.spec.shape.devices:
             raise InputError(
                 "HoldNotPossible",
-                f"{room.spec.key} uses volume or device claims, which cannot be held for a pod that does not exist",
+                Message(
+                    "{pod} uses volume or device claims, which cannot be held for a pod that does not exist",
+                    pod=room.spec.key,
+                ),
                 place="manifest",
                 hint="Submit the pod without a hold",
             )
@@ -338,7 +342,7 @@ def _nodes(cluster: Cluster, names: set[str]) -> dict[str, int]:
         found |= dict(Node.objects.filter(cluster=cluster, name__in=some).values_list("name", "id"))
     lost = names - found.keys()
     if lost:
-        raise Conflict(f"node {min(lost)} was deleted")
+        raise Conflict(Message("node {node} was deleted", node=min(lost)))
     return found
 
 
@@ -351,7 +355,7 @@ def _row(change: ClusterTransaction, row: Hold, room: HoldPart, node_id: int, at
     )  # fmt: skip
     pod = Pod.charged(change.cluster, spec, node_id, room.allocation, change.now)
     pod.origin, pod.hold = Pod.HELD, row
-    pod.message = f"room for {was.key}, held by {row.held_by}"[:1000]
+    pod.message = Message("room for {pod}, held by {name}", pod=was.key, name=row.held_by)
     return pod
 
 

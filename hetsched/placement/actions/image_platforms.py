@@ -23,7 +23,7 @@ from hetsched.adapters.oci.facts import NO_PLATFORM, with_facts
 from hetsched.adapters.oci.reference import Reference, parse_reference
 from hetsched.adapters.oci.wire import Allowed
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, as_message
 from hetsched.contracts.objects.workload import ImageFacts, PodSpec
 from hetsched.inventory.ledger import advance, write_columns
 from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
@@ -40,6 +40,7 @@ CLAIM = timedelta(seconds=120)  # longer than any read of an image takes
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 3600
 MOST_SECRETS = 20
 KEPT = timedelta(days=30)
+_NOT_ALLOWED = "this server is not allowed to read from {host}"
 _NOT_YET = "the image index is not read yet"
 _QUEUED = sorted(state.value for state in QUEUED)
 
@@ -106,7 +107,7 @@ class _Images:
         if registries.reads(reference.host):
             self.references[image] = reference
         else:
-            self.facts[image] = ImageFacts(image, unknown=f"this server is not allowed to read from {reference.host}")
+            self.facts[image] = ImageFacts(image, unknown=Message(_NOT_ALLOWED, host=reference.host))
 
     def _ask(self) -> None:
         """Insert rows for unknown images and request reads of known images that are due again."""
@@ -156,8 +157,8 @@ class _Images:
 
 def _facts(image: str, row: ImageIndex | None) -> ImageFacts:
     if row is not None and row.read_at is not None:
-        return ImageFacts(image, tuple(row.platforms), unknown="" if row.platforms else NO_PLATFORM)
-    return ImageFacts(image, unknown=(row.message if row else "") or _NOT_YET)
+        return ImageFacts(image, tuple(row.platforms), unknown=Message("" if row.platforms else NO_PLATFORM))
+    return ImageFacts(image, unknown=as_message((row.message if row else "") or _NOT_YET))
 
 
 def _is_final(row: ImageIndex | None) -> bool:

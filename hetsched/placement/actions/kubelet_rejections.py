@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
+from hetsched.contracts.message import verbatim
 from hetsched.contracts.objects.doubts import FactConflict
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import PodSpec
@@ -104,7 +105,7 @@ class _Rounds:
             pod=pod.key,
             uid=pod.uid,
             reason=reason[:120],
-            message=message[:1000],
+            message=verbatim(message),
             step=step,
             created_at=now,
             until=until,

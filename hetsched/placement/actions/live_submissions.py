@@ -21,6 +21,7 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined, verbatim
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL, ObjectToCreate
@@ -53,7 +54,7 @@ _OPEN = (SubmittedObject.WANTED, SubmittedObject.UNWANTED, SubmittedObject.ENDIN
 _THERE = (SubmittedObject.MADE, SubmittedObject.ENDING, SubmittedObject.SUCCEEDED, SubmittedObject.FAILED)
 
 
-def submit_there(
+def submit_live(
     cluster: Cluster,
     pods: Sequence[PodSpec],
     *,
@@ -158,13 +159,13 @@ def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
         if not rows.exists():
             raise InputError(
                 "WorkloadNotOurs",
-                f"the pods of {workload.pk} were not created by a submission",
+                Message("the pods of {workload} were not created by a submission", workload=workload.pk),
                 hint="Delete the pods or their controller in the cluster",
             )
         rows.filter(state=SubmittedObject.REFUSED).update(state=SubmittedObject.GONE)
         open_ones = rows.filter(state__in=(SubmittedObject.WANTED, *_THERE))
         # An attempt in progress keeps its claim; the deletion starts after it.
-        asked = open_ones.update(state=SubmittedObject.UNWANTED, attempts=0, message=reason[:1000])
+        asked = open_ones.update(state=SubmittedObject.UNWANTED, attempts=0, message=verbatim(reason))
         record(
             actor=actor.name, role=actor.role, action="workload.cancel", obj=workload, reason=reason,
             details={"objects": asked},
@@ -203,7 +204,7 @@ def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") 
         change = ClusterTransaction(_held(one.cluster_id))
         row = SubmittedObject.objects.filter(pk=one.pk)
         columns = {"uid": uid or one.uid, "not_before": not_before}
-        if not row.filter(state=one.state).update(state=state, message=message[:1000], **columns):
+        if not row.filter(state=one.state).update(state=state, message=verbatim(message), **columns):
             # The workload was withdrawn in the meantime: keep the uid for the deletion, due at once.
             row.update(uid=uid or one.uid, not_before=None)
         change.touch_workload(one.workload_id)
@@ -272,9 +273,8 @@ def _held(cluster_id: int) -> Cluster:
 def _refuse_other_namespaces(allowance: Allowance, namespaces: set[str]) -> None:
     outside = sorted(namespaces - allowance.namespaces) if allowance.namespaces is not None else []
     if outside:
-        raise InputError(
-            "NamespaceNotAllowed", f"this token has no access to namespace {outside[0]}", place="metadata.namespace"
-        )
+        message = Message("this token has no access to namespace {names}", names=outside[0])
+        raise InputError("NamespaceNotAllowed", message, place="metadata.namespace")
 
 
 def _refuse_foreign_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
@@ -282,7 +282,11 @@ def _refuse_foreign_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
     if connection is not None and connection.shadow_of:
         raise InputError(
             "ClusterInShadow",
-            f"cluster {cluster.name} is in shadow mode with {connection.shadow_of}: hetsched creates no objects there",
+            Message(
+                "cluster {cluster} is in shadow mode with {scheduler}: hetsched creates no objects there",
+                cluster=cluster.name,
+                scheduler=connection.shadow_of,
+            ),
             hint="Leave shadow mode with `hetsched cluster connect NAME --no-shadow`",
         )
     enrolled = set(connection.enrolled_namespaces) if connection is not None else set()
@@ -290,7 +294,14 @@ def _refuse_foreign_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
     if outside:
         raise InputError(
             "NamespaceNotEnrolled",
-            f"submissions may not use namespace {outside[0]} of cluster {cluster.name}",
+            Message(
+                "submissions may not use namespace {namespace} of cluster {cluster}",
+                namespace=outside[0],
+                cluster=cluster.name,
+            ),
             place="metadata.namespace",
-            hint=f"Enrolled: {', '.join(sorted(enrolled)[:20]) or 'none'}; `hetsched cluster connect` enrols more",
+            hint=Message(
+                "Enrolled: {names}; `hetsched cluster connect` enrols more",
+                names=joined(", ", sorted(enrolled)[:20]) if enrolled else Message("none"),
+            ),
         )

@@ -15,6 +15,7 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import Message
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor
 from hetsched.lab.rerun import PodChange, ReplayResult
@@ -65,8 +66,16 @@ def ask_preview(
             raise
         raise InputError(
             "PreviewRunning",
-            f"your preview {open_one.pk} of policy {open_one.policy.name} is {open_one.state}",
-            hint=f"Wait for it, or DELETE /api/v1/policies/{open_one.policy.name}/preview/{open_one.pk}/",
+            Message(
+                "your preview {number} of policy {name} is {state}",
+                number=open_one.pk,
+                name=open_one.policy.name,
+                state=open_one.state,
+            ),
+            hint=Message(
+                "Wait for it, or DELETE {text}",
+                text=f"/api/v1/policies/{open_one.policy.name}/preview/{open_one.pk}/",
+            ),
         ) from None
     return row
 
@@ -132,8 +141,8 @@ def settle_lost(now: datetime) -> int:
     unheard = Preview.objects.filter(state=Preview.WAITING, asked_at__lt=now - WAITS_AT_MOST)
     if Preview.objects.filter(seen_at__gte=now - WAITS_AT_MOST).exists():
         unheard = unheard.none()  # a worker is alive and runs other previews first
-    lost = Problem("PreviewLost", "", "the worker that ran the preview was lost")
-    late = Problem("PreviewNotStarted", "", "no worker started the preview")
+    lost = Problem("PreviewLost", "", Message("the worker that ran the preview was lost"))
+    late = Problem("PreviewNotStarted", "", Message("no worker started the preview"))
     ended = silent.update(state=Preview.FAILED, ended_at=now, problem=lost)
     return ended + unheard.update(state=Preview.FAILED, ended_at=now, problem=late)
 

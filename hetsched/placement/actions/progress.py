@@ -13,7 +13,7 @@ import msgspec
 from django.db import IntegrityError
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, verbatim
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.ledger import advance
@@ -124,7 +124,7 @@ def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
         change = ClusterTransaction(advance(workload.cluster_id))
         pods = [pod for pod in _of(workload) if pod.state not in FINISHED]
         change.free([pod for pod in pods if pod.state in HOLDING], "cancelled")
-        change.move(pods, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
+        change.move(pods, State.CANCELLED, queued=False, finished_at=change.now, message=verbatim(reason))
         end(
             change,
             Hold.objects.filter(workload=workload, state=Hold.CLAIMED),
@@ -153,14 +153,16 @@ def retry(workload: Workload, *, actor: Actor, reason: str, allowance: Allowance
             tried = RETRIED - {State.FAILED} if workload.cluster.kind == ClusterKind.KUBERNETES else RETRIED
             pods = [pod for pod in _of(workload) if pod.state in tried]
             if not pods:
-                raise InputError("NothingToRetry", f"workload {workload.pk} has no rejected or failed pod")
+                message = Message("workload {workload} has no rejected or failed pod", workload=workload.pk)
+                raise InputError("NothingToRetry", message)
             check_ceiling(allowance, (), max(pod.priority for pod in pods))
             change.move(pods, State.PENDING, **BACK_IN_QUEUE, message="")
             _audit(actor, "workload.retry", workload, reason, {"pods": len(pods)})
             change.close()
             dispatch.wake(workload.cluster_id)
     except IntegrityError:
-        raise InputError("PodExists", f"another pod now uses a name of {workload.pk}") from None
+        message = Message("another pod now uses a name of {workload}", workload=workload.pk)
+        raise InputError("PodExists", message) from None
     return Workload.objects.get(pk=workload.pk)
 
 

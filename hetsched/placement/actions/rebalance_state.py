@@ -48,11 +48,11 @@ def stop(plan: Rebalance, message: str) -> bool:
     now = timezone.now()
     with write_transaction():
         running = Rebalance.objects.filter(pk=plan.pk, state=Rebalance.RUNNING)
-        if not running.update(state=Rebalance.STOPPED, message=message[:500], finished_at=now):
+        if not running.update(state=Rebalance.STOPPED, message=message, finished_at=now):
             return False
         left = plan.moves.filter(state__in=[RebalanceMove.WAITING, RebalanceMove.LEAVING])
         Eviction.objects.filter(move__in=left, state=Eviction.WANTED).update(state=Eviction.DROPPED)
-        left.update(state=RebalanceMove.STOPPED, message=message[:500], changed_at=now)
+        left.update(state=RebalanceMove.STOPPED, message=message, changed_at=now)
         publish_plan(plan)
     return True
 
@@ -62,7 +62,7 @@ def give_up(plan: Rebalance, message: str) -> bool:
     with write_transaction():
         if not stop(plan, message):
             return False
-        audit(actor=SYSTEM.name, role=SYSTEM.role, action="rebalance.stop", obj=plan_name(plan), reason=message[:2000])
+        audit(actor=SYSTEM.name, role=SYSTEM.role, action="rebalance.stop", obj=plan_name(plan), reason=message)
     return True
 
 

@@ -36,7 +36,7 @@ from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Eviction, Pod, Rebalance, RebalanceMove, Rejection
-from hetsched.placement.queries.advice import AdviceBasis, footing
+from hetsched.placement.queries.advice import AdviceBasis, advice_basis
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
 from hetsched.policies.effective import active_specs
@@ -141,7 +141,7 @@ def stop_plan(plan: Rebalance, *, actor: Actor, reason: str) -> None:
         audit(actor=actor.name, role=actor.role, action="rebalance.stop", obj=plan_name(plan), reason=reason)
 
 
-def go_on(cluster_id: int) -> int:
+def advance_plan(cluster_id: int) -> int:
     """Advance a cluster's plan as far as possible now; return how many steps began or ended."""
     plan = Rebalance.objects.select_related("cluster").filter(cluster_id=cluster_id, state=Rebalance.RUNNING).first()
     done = 0
@@ -151,7 +151,7 @@ def go_on(cluster_id: int) -> int:
     return done
 
 
-def under_way(cluster_id: int) -> bool:
+def has_running_plan(cluster_id: int) -> bool:
     """Return True if a plan of the cluster is in progress."""
     return Rebalance.objects.filter(cluster_id=cluster_id, state=Rebalance.RUNNING).exists()
 
@@ -176,7 +176,7 @@ def _step(plan: Rebalance) -> bool:
     except StepTaken:
         return False
     except Conflict as conflict:
-        return not give_up(plan, f"step {first.step}: {conflict}")
+        return not give_up(plan, Message("step {n}: {said}", n=first.step, said=conflict.message))
 
 
 def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
@@ -185,14 +185,14 @@ def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     if cluster.kind == ClusterKind.KUBERNETES and not in_step(cluster):
         return False  # the data may be stale: wait
     for attempt in range(_TRIES):
-        found = footing(cluster, _spec(cluster))
+        found = advice_basis(cluster, _spec(cluster))
         moved, problem = _tried(found, moves)
         if moved is None:
-            give_up(plan, f"step {moves[0].step}: {problem}")
+            give_up(plan, Message("step {n}: {said}", n=moves[0].step, said=problem))
             return False
         try:
             if cluster.kind == ClusterKind.KUBERNETES:
-                _ask_to_leave(plan, moves)
+                _request_evictions(plan, moves)
             else:
                 _move_here(plan, moves, found, moved)
             return True
@@ -224,7 +224,8 @@ def _tried(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[AppliedM
     for booking in unit:
         gang = gang_key(booking.pod)
         if gang is not None and (others := board.state.gangs.booked[gang] - keys):
-            return None, f"{min(others)} joined the gang of {booking.pod.key}, and a gang moves as a whole"
+            text = "{pod} joined the gang of {pods}, and a gang moves as a whole"
+            return None, Message(text, pod=min(others), pods=booking.pod.key)
     moved = board.move(tuple(unit))
     if moved is None:
         return None, Message(
@@ -249,7 +250,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBas
 
     Raises: Conflict if something was reserved since the state was read.
     """
-    message = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
+    message = _moved_by(plan)
     with write_transaction():
         change = ClusterTransaction(advance(plan.cluster_id, revision=found.revision))
         check_open(plan, moves)
@@ -321,9 +322,9 @@ def _result(
 # -- on a live cluster -------------------------------------------------------------------------------------------------
 
 
-def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
+def _request_evictions(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
     """Request the eviction of a step's pods, and keep their owners off the nodes they leave."""
-    message = f"Moved by {plan.asked_by}: {plan.reason}"[:500]
+    message = _moved_by(plan)
     with write_transaction():
         cluster = advance(plan.cluster_id)
         check_open(plan, moves)
@@ -332,7 +333,7 @@ def _ask_to_leave(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
             pod = pods.get(move.pod_key)
             # Another pod may have this name by now; only the pod that was tried may be evicted.
             if pod is None or pod.uid != move.uid or pod.node is None or pod.node.name != move.source:
-                raise Conflict(f"{move.pod_key} was deleted from {move.source}")
+                raise Conflict(Message("{pod} was deleted from {node}", pod=move.pod_key, node=move.source))
         Eviction.objects.bulk_create(
             Eviction(cluster=cluster, victim=pods[move.pod_key], move=move, reason=message) for move in moves
         )
@@ -354,10 +355,10 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     for move in moves:
         pod = move.pod
         if pod is not None and pod.state in HOLDING_STATES:
-            return _wait(plan, move, Message("{pod} was not deleted", pod=move.pod_key))
+            return _wait(plan, move, "{pod} was not deleted within {n} minutes")
         successor = _successor(pod, move)
         if pod is not None and pod.spec.controller and successor is None:
-            return _wait(plan, move, f"the replacement of {move.pod_key} was not placed")
+            return _wait(plan, move, "the replacement of {pod} was not placed within {n} minutes")
     with write_transaction():
         for move in moves:
             found = _successor(move.pod, move)
@@ -368,8 +369,12 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
 
 def _wait(plan: Rebalance, move: RebalanceMove, late: str) -> bool:
     if timezone.now() > move.changed_at + PATIENCE:
-        give_up(plan, f"{late} within {int(PATIENCE.total_seconds() // 60)} minutes")
+        give_up(plan, Message(late, pod=move.pod_key, n=int(PATIENCE.total_seconds() // 60)))
     return False
+
+
+def _moved_by(plan: Rebalance) -> Message:
+    return Message("Moved by {name}: {text}", name=plan.asked_by, text=plan.reason)
 
 
 def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
+from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.inventory import fact_review
@@ -33,18 +34,20 @@ def _check_free(node: Node, _known: NodeReport) -> None:
     there = {card.index for card in node.report.gpus or cards_of(node.report)}
     cpus = cpus_of(node.report)
     held = [
-        (row.reservation.pod.key, f"CPU {format_cpuset([row.cpu])}")
+        (row.reservation.pod.key, Message("CPU {cpu}", cpu=row.cpu))
         for row in ReservedCpu.objects.filter(node=node, active=True).select_related("reservation__pod")
         if row.cpu not in cpus
     ]
     held += [
-        (row.reservation.pod.key, f"card {row.card_index}")
+        (row.reservation.pod.key, Message("card {card}", card=row.card_index))
         for row in ReservedCard.objects.filter(node=node, active=True).select_related("reservation__pod")
         if row.card_index not in there
     ]
     if held:
-        named = ", ".join(f"{pod} ({what})" for pod, what in sorted(held)[:10])
+        pods = [Message("{pod} ({part})", pod=pod, part=part) for pod, part in sorted(held)[:10]]
         raise InputError(
-            "FactStillHeld", f"pods hold resources that the change removes: {named}"[:400], place="fact",
+            "FactStillHeld",
+            Message("pods hold resources that the change removes: {pods}", pods=joined(", ", pods)),
+            place="fact",
             hint="Wait for the end of these pods or delete them; until then the node accepts no new pods",
         )  # fmt: skip

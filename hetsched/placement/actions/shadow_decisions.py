@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import groupby
+from typing import Any
 
 import msgspec
 import structlog
@@ -25,6 +26,7 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.engine.explain.comparison import Comparison, compare
 from hetsched.engine.framework.cycle import Scheduler
@@ -212,20 +214,29 @@ def _judgement(row: Shadow, found: Comparison) -> Judgement:
     return Judgement.WORSE if (found.regret or 0.0) > 0 else Judgement.EQUAL
 
 
-def _sentence(row: Shadow, found: Comparison, judgement: Judgement) -> str:
+_REJECTED = "{pod} is on {node}, which hetsched rejects: {said}; hetsched chooses {choice} (score {ours})"
+_REJECTED_EVERYWHERE = "{pod} is on {node}, which hetsched rejects: {said}; hetsched chooses no node"
+_COMPARED = {
+    Judgement.SAME: "{pod} is on {node} (score {score}, rank {n} of {m}), the same node as hetsched",
+    Judgement.EQUAL: "{pod} is on {node} (score {score}, rank {n} of {m}), same score as {choice} (score {ours})",
+    Judgement.WORSE: (
+        "{pod} is on {node} (score {score}, rank {n} of {m}); hetsched chooses {choice} (score {ours}), "
+        "{points} points more"
+    ),
+}
+
+
+def _sentence(row: Shadow, found: Comparison, judgement: Judgement) -> Message:
     """Describe the result in one sentence, with scores."""
-    chosen = f"{found.chosen} (score {found.our_score:.1f})" if found.our_score is not None else "no node"
+    where: dict[str, Any] = {"pod": row.key, "node": row.node_name}
+    if found.our_score is not None:
+        where |= {"choice": found.chosen, "ours": f"{found.our_score:.1f}"}
     if found.refusal is not None:
-        return (
-            f"{row.key} is on {row.node_name}, which hetsched rejects: "
-            f"{found.refusal.message}; hetsched chooses {chosen}"
-        )
-    where = f"{row.key} is on {row.node_name} (score {found.their_score:.1f}, rank {found.rank} of {found.feasible})"
-    if judgement is Judgement.SAME:
-        return f"{where}, the same node as hetsched"
-    if judgement is Judgement.EQUAL:
-        return f"{where}, same score as {chosen}"
-    return f"{where}; hetsched chooses {chosen}, {found.regret:.1f} points more"
+        return Message(_REJECTED if "choice" in where else _REJECTED_EVERYWHERE, said=found.refusal.message, **where)
+    rank: dict[str, Any] = {"score": f"{found.their_score:.1f}", "n": found.rank, "m": found.feasible}
+    if judgement is Judgement.WORSE:
+        rank["points"] = f"{found.regret:.1f}"
+    return Message(_COMPARED[judgement], **where, **rank)
 
 
 def _give_up(cluster_id: int, rows: Sequence[Shadow]) -> None:

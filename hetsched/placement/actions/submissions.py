@@ -17,6 +17,7 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
@@ -30,7 +31,7 @@ from hetsched.placement.lifecycle import LIVE, State
 from hetsched.placement.models import IdempotencyKey, Pod, Workload
 from hetsched.placement.notifications.callbacks import refuse_foreign
 from hetsched.placement.queries.pod_counts import cluster_counts, counts_are_due
-from hetsched.placement.queries.topics import pod_document, workload_head, workload_topic
+from hetsched.placement.queries.topics import pod_document, published, workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, keep_within
 from hetsched.policies.effective import Chooser
 from hetsched.storage.batches import parts
@@ -109,7 +110,7 @@ def submit(
             _publish(cluster, [(workload, prepared)])
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
-        # A concurrent request used the same key, or a pod of this name is live, or was until just now.
+        # A concurrent request used the same key, or a pod of this name is live or was live a moment ago.
         known = answered(owner, idempotency_key, body_hash) if idempotency_key else None
         if known is not None:
             return known
@@ -123,24 +124,26 @@ def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
     if not pods:
         raise InputError("WorkloadEmpty", "the manifest contains no pod to place", place="manifest")
     if len(pods) > MOST_PODS:
-        raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
+        message = Message("{n} pods are more than {m} at once", n=len(pods), m=MOST_PODS)
+        raise InputError("WorkloadTooLarge", message, place="manifest")
     if priority is not None:
         check_priority(priority)
     seen: set[str] = set()
     for pod in pods:
         if pod.key in seen:
-            raise InputError("PodDuplicate", f"two pods are named {pod.key}", place="manifest")
+            raise InputError("PodDuplicate", Message("two pods are named {pod}", pod=pod.key), place="manifest")
         seen.add(pod.key)
         if pod.node_name:
-            raise InputError(
-                "PodBound", f"{pod.key} already has spec.nodeName", place="spec.nodeName", hint="Remove spec.nodeName"
-            )
+            message = Message("{pod} already has spec.nodeName", pod=pod.key)
+            raise InputError("PodBound", message, place="spec.nodeName", hint="Remove spec.nodeName")
 
 
 def check_priority(priority: int) -> None:
     """Reject invalid priorities. Raises: InputError `PriorityInvalid`."""
     if priority not in PRIORITIES:
-        raise InputError("PriorityInvalid", f"{priority} is not a 32-bit priority", place="priority")
+        raise InputError(
+            "PriorityInvalid", Message("{value} is not a 32-bit priority", value=priority), place="priority"
+        )
 
 
 def answered(owner: str, key: str, body_hash: str) -> Submission | None:
@@ -185,7 +188,7 @@ def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: in
                 policy_rule=chosen.rule,
                 priority=spec.priority,
                 gang=spec.gang.name if spec.gang else "",
-                # Gates of a pod in a live cluster belong to others: the watch reports their removal.
+                # Other controllers remove the gates of a pod in a live cluster; the watch reports the removal.
                 queued=not (spec.gates and origin == Pod.WATCHED),
                 images_until=images_until,
                 message=_held_back(spec),
@@ -195,7 +198,7 @@ def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: in
 
 
 def _held_back(spec: PodSpec) -> str:
-    return f"SchedulingGated: {', '.join(spec.gates)}" if spec.gates else ""
+    return Message("SchedulingGated: {names}", names=joined(", ", spec.gates)) if spec.gates else Message("")
 
 
 def _write(
@@ -277,7 +280,10 @@ def take_in(
 
 def _documents(made: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, Any]:
     return {
-        workload_topic(workload.pk): {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
+        workload_topic(workload.pk): {
+            **workload_head(workload),
+            "pods": {pod.key: published(pod_document(pod)) for pod in pods},
+        }
         for workload, pods in made
     }
 
@@ -299,7 +305,9 @@ def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:
             if taken.key in wanted:
                 raise InputError(
                     "PodExists",
-                    f"{taken.key} already exists" + (f" in workload {taken.workload_id}" if taken.workload_id else ""),
+                    Message("{pod} already exists in workload {workload}", pod=taken.key, workload=taken.workload_id)
+                    if taken.workload_id
+                    else Message("{pod} already exists", pod=taken.key),
                     place="manifest",
                     hint="Use another name, or cancel that workload",
                 )

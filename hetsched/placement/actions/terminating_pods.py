@@ -74,8 +74,8 @@ def hold_of(spec: PodSpec) -> timedelta:
     return timedelta(seconds=min(spec.grace_seconds, settings.HETSCHED_FORCED_HOLD_SECONDS))
 
 
-def keep_remnants(change: ClusterTransaction, left: Sequence[TerminatingReservation]) -> None:
-    """Reserve for orphaned pods what was just freed of the pods that ended."""
+def reserve_orphaned_pods(change: ClusterTransaction, left: Sequence[TerminatingReservation]) -> None:
+    """Reserve the resources just freed by ended pods for orphaned pods."""
     pods = [_remnant(change, one) for one in left]
     Pod.objects.bulk_create(pods, batch_size=500)
     booked = [
@@ -97,7 +97,8 @@ def _remnant(change: ClusterTransaction, one: TerminatingReservation) -> Pod:
     )
     pod = Pod.charged(change.cluster, spec, one.reservation.node_id, one.reservation.allocation, change.now)
     pod.origin, pod.not_before = Pod.REMNANT, change.shared_now + hold_of(spec)
-    pod.message = f"{was.key} was deleted before its containers ended; its resources stay reserved for its grace period"
+    text = "{pod} was deleted before its containers ended; its resources stay reserved for its grace period"
+    pod.message = Message(text, pod=was.key)
     return pod
 
 
@@ -107,7 +108,7 @@ def left_on(cluster: Cluster, nodes: Collection[str]) -> list[Pod]:
     return list(rows.select_related("node").defer("spec", "node__report"))
 
 
-def end_remnants(cluster_id: int, *, rewrite_after: timedelta = timedelta(0)) -> int:
+def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedelta(0)) -> int:
     """Release the orphaned pods whose time is over; return how many.
 
     On a node that is not ready the time starts again. The row is updated at most once per `rewrite_after`, which is

@@ -35,7 +35,7 @@ from hetsched.inventory.actions import (
     replace_nodes,
     total_up,
 )
-from hetsched.inventory.facts import with_words_of_agents
+from hetsched.inventory.facts import merge_agent_facts
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.inventory.signals import inventory_changed
@@ -84,7 +84,9 @@ def import_cluster(
             if known is None:
                 known = create_cluster(name=name, kind=kind, policy_name=policy_name, actor=actor, reason=reason)
             if known.kind == ClusterKind.KUBERNETES:
-                raise InputError("ClusterIsLive", f"{name} is a live cluster and accepts no import")
+                raise InputError(
+                    "ClusterIsLive", Message("{cluster} is a live cluster and accepts no import", cluster=name)
+                )
             cluster = advance(known.pk)
             if demo_seed:
                 cluster.demo_seed = demo_seed
@@ -130,14 +132,14 @@ def _replace(cluster: Cluster, content: ClusterContent) -> None:
     if lost:
         raise InputError(
             "NodeHoldsPods",
-            f"{len(lost)} node(s) hold placed pods and are not in the files, first {lost[0]}",
+            Message("{n} node(s) hold placed pods and are not in the files, first {node}", n=len(lost), node=lost[0]),
             hint="Cancel these workloads first, or keep the nodes",
         )
     our_node = {reservation.pod.key: reservation.node.name for reservation in ours}
     arriving = [pod for pod in content.running if our_node.get(pod.key) != pod.node_name]
     state = _judge(content, ours, arriving)
     Pod.objects.filter(cluster=cluster, origin=Pod.IMPORTED).delete()
-    replace_nodes(cluster, with_words_of_agents(cluster, content.nodes))
+    replace_nodes(cluster, merge_agent_facts(cluster, content.nodes))
     _insert_running(cluster, arriving, state)
     rewrite_loads(cluster)
     total_up(cluster)
@@ -155,7 +157,8 @@ def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Seque
     taken = {pod.key for pod in own}
     for pod in arriving:
         if pod.key in taken:
-            raise InputError("PodExists", f"{pod.key} already runs on another node of this cluster", place=pod.key)
+            message = Message("{pod} already runs on another node of this cluster", pod=pod.key)
+            raise InputError("PodExists", message, place=pod.key)
     state = ClusterState.of(content, running=[*own, *arriving])
     columns = state.columns
     free = columns.field("allocatable") - columns.field("requested")
@@ -168,9 +171,8 @@ def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Seque
         positions = [state.resources.index[resource] for resource in asked]
         overfull = (free[positions, row] < 0).any() or (columns.field("card_milli_free")[:, row] < 0).any()
         if overfull or _missing(report, pod.allocation or EMPTY):
-            raise InputError(
-                "NodeTooSmall", f"node {pod.node_name} has too little capacity for its placed pods", place=pod.node_name
-            )
+            message = Message("node {node} has too little capacity for its placed pods", node=pod.node_name)
+            raise InputError("NodeTooSmall", message, place=pod.node_name)
     return state
 
 
@@ -209,7 +211,8 @@ def _refuse_taken(cluster: Cluster, running: Sequence[PodSpec]) -> None:
     for some in parts(sorted({pod.name for pod in running})):
         for pod in Pod.objects.filter(cluster=cluster, name__in=some, state__in=waiting).only("namespace", "name"):
             if pod.key in arriving:
-                raise InputError("PodExists", f"{pod.key} already exists in this cluster", place=pod.key)
+                message = Message("{pod} already exists in this cluster", pod=pod.key)
+                raise InputError("PodExists", message, place=pod.key)
 
 
 def node_documents(cluster: Cluster) -> dict[str, Document]:

@@ -20,6 +20,7 @@ from django.utils import timezone
 from hetsched.adapters.http.signed_messages import new_secret
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import Cluster
@@ -63,7 +64,7 @@ def add_webhook(wanted: WebhookSettings, *, owner: str, actor: Actor, reason: st
         with write_transaction():
             lock([f"webhooks {owner}"])
             if Webhook.objects.filter(owner=owner).count() >= MOST_WEBHOOKS:
-                text = f"the maximum of {MOST_WEBHOOKS} webhooks is reached"
+                text = Message("the maximum of {n} webhooks is reached", n=MOST_WEBHOOKS)
                 raise InputError("WebhooksTooMany", text, place="name", hint="Remove a webhook first")
             hook = Webhook(owner=owner, created_by=actor.name, created_at=timezone.now())
             _set(hook, wanted)
@@ -71,7 +72,9 @@ def add_webhook(wanted: WebhookSettings, *, owner: str, actor: Actor, reason: st
             secret = _new_secret(webhook_holder(hook.pk))
             _audit(actor, "webhook.add", hook, reason)
     except IntegrityError:
-        raise InputError("WebhookExists", f"webhook {wanted.name!r} already exists", place="name") from None
+        raise InputError(
+            "WebhookExists", Message("webhook {text} already exists", text=repr(wanted.name)), place="name"
+        ) from None
     return hook, secret
 
 
@@ -94,7 +97,9 @@ def change_webhook(hook: Webhook, wanted: WebhookSettings, *, actor: Actor, reas
             if hook.enabled:
                 callbacks.wake(waiting)
     except IntegrityError:
-        raise InputError("WebhookExists", f"webhook {wanted.name!r} already exists", place="name") from None
+        raise InputError(
+            "WebhookExists", Message("webhook {text} already exists", text=repr(wanted.name)), place="name"
+        ) from None
 
 
 def remove_webhook(hook: Webhook, *, actor: Actor, reason: str) -> None:
@@ -150,7 +155,7 @@ def end_callback_secret(owner: str, *, actor: Actor, reason: str) -> bool:
 def try_webhook(hook: Webhook, *, actor: Actor) -> Delivery:
     """Send a test event to a webhook. Raises: InputError `WebhookPaused`."""
     if not hook.enabled:
-        raise InputError("WebhookPaused", f"webhook {hook.name} is paused", hint="Enable it first")
+        raise InputError("WebhookPaused", Message("webhook {name} is paused", name=hook.name), hint="Enable it first")
     now = timezone.now()
     at = rfc3339(now)
     body = {"type": TEST_EVENT, "timestamp": at, "webhook": hook.pk, "name": hook.name, "askedBy": actor.name}
@@ -173,9 +178,11 @@ def redeliver(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
         found = Delivery.objects.select_for_update().select_related(None).get(pk=row.pk)
         hook = found.webhook
         if hook is not None and not hook.enabled:
-            raise InputError("WebhookPaused", f"webhook {hook.name} is paused", hint="Enable it first")
+            raise InputError(
+                "WebhookPaused", Message("webhook {name} is paused", name=hook.name), hint="Enable it first"
+            )
         if found.state == Delivery.DUE:
-            raise InputError("DeliveryUnderWay", f"delivery {found.pk} is already in flight")
+            raise InputError("DeliveryUnderWay", Message("delivery {delivery} is already in flight", delivery=found.pk))
         if hook is not None:  # its URL may have changed since
             found.url, found.host = hook.url, hook.host
         callbacks.refuse_foreign(found.url, "url")
@@ -199,9 +206,12 @@ def _check(wanted: WebhookSettings) -> None:
     callbacks.refuse_foreign(wanted.url, "url")
     unknown = sorted(set(wanted.states) - NOTIFIED_STATES)
     if unknown:
-        known = ", ".join(state.value for state in State if state in NOTIFIED_STATES)
+        known = joined(", ", [state.value for state in State if state in NOTIFIED_STATES])
         raise InputError(
-            "StateUnknown", f"{unknown[0][:40]!r} is not a state that sends events", place="states", hint=f"Use {known}"
+            "StateUnknown",
+            Message("{text} is not a state that sends events", text=repr(unknown[0][:40])),
+            place="states",
+            hint=Message("Use {names}", names=known),
         )
 
 
@@ -214,7 +224,9 @@ def _set(hook: Webhook, wanted: WebhookSettings) -> None:
 def _new_secret(holder: str, overlap: timedelta = timedelta(0)) -> str:
     if not timedelta(0) <= overlap <= LONGEST_OVERLAP:
         most = int(LONGEST_OVERLAP.total_seconds())
-        raise InputError("OverlapInvalid", f"the value must be from 0 to {most} seconds", place="overlapSeconds")
+        raise InputError(
+            "OverlapInvalid", Message("the value must be from 0 to {n} seconds", n=most), place="overlapSeconds"
+        )
     now: datetime = timezone.now()
     secret = new_secret()
     row = SigningSecret.objects.select_for_update().filter(holder=holder).first() or SigningSecret(holder=holder)

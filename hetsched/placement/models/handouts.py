@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.models import Node
 from hetsched.storage.json_fields import StructField
+from hetsched.storage.message_field import MessageField
 
 
 class HandedOut(models.Model):
@@ -27,7 +28,7 @@ class HandedOut(models.Model):
     advisory = models.BooleanField(_("advisory"))
     granted = StructField(tuple[CardGrant, ...], verbose_name=_("granted"), default=tuple)
     cards = StructField(tuple[int, ...], verbose_name=_("handed out"), null=True)
-    problem = models.CharField(_("problem"), max_length=400, blank=True)
+    problem = MessageField(_("problem"), blank=True)
     seen_at = models.DateTimeField(_("seen"))
 
     class Meta:

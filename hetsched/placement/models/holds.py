@@ -21,6 +21,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.inventory.models import Cluster
+from hetsched.storage.message_field import MessageField
 
 from ..ids import sortable_id
 
@@ -63,7 +64,7 @@ class Hold(models.Model):
     created_at = models.DateTimeField(_("since"))
     expires_at = models.DateTimeField(_("until"))
     ended_at = models.DateTimeField(_("ended"), null=True)
-    end_reason = models.CharField(_("why it ended"), max_length=300, blank=True)
+    end_reason = MessageField(_("why it ended"), blank=True)
 
     class Meta:
         verbose_name = _("hold")

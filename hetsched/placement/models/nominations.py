@@ -22,6 +22,7 @@ from django.utils.translation import gettext_lazy as _
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.inventory.models import Cluster, Node
 from hetsched.storage.json_fields import StructField
+from hetsched.storage.message_field import MessageField
 
 
 class Nomination(models.Model):
@@ -38,7 +39,7 @@ class Nomination(models.Model):
     ended_revision = models.BigIntegerField(_("until revision"), null=True)
     created_at = models.DateTimeField(_("created"))
     ended_at = models.DateTimeField(_("ended"), null=True)
-    end_reason = models.CharField(_("why it ended"), max_length=300, blank=True)
+    end_reason = MessageField(_("why it ended"), blank=True)
 
     class Meta:
         verbose_name = _("nomination")
@@ -73,8 +74,8 @@ class Eviction(models.Model):
     attempts = models.IntegerField(_("attempts"), default=0)
     # Before that time the eviction is not retried, or the refused victim is spared.
     not_before = models.DateTimeField(_("not before"), null=True)
-    reason = models.CharField(_("reason"), max_length=500, blank=True)  # for evictions without a nomination
-    message = models.CharField(_("message"), max_length=500, blank=True)
+    reason = MessageField(_("reason"), blank=True)  # for evictions without a nomination
+    message = MessageField(_("message"), blank=True)
 
     class Meta:
         verbose_name = _("eviction")
@@ -127,7 +128,7 @@ class HalfGang(models.Model):
     least = models.IntegerField(_("members that it needs"))
     patience_seconds = models.IntegerField(_("patience in seconds"))
     since = models.DateTimeField(_("since"))
-    reason = models.CharField(_("reason"), max_length=500)
+    reason = MessageField(_("reason"))
 
     class Meta:
         verbose_name = _("half-bound gang")

@@ -29,7 +29,7 @@ class Rebalance(models.Model):
     summary = MessageField(_("summary"))
     token = models.CharField(_("plan"), max_length=40)
     state = models.CharField(_("state"), max_length=8, choices=STATES, default=RUNNING)
-    message = models.CharField(_("message"), max_length=500, blank=True)
+    message = MessageField(_("message"), blank=True)
     asked_by = models.CharField(_("confirmed by"), max_length=255)
     role = models.CharField(_("role"), max_length=100, blank=True)
     reason = models.TextField(_("reason"))
@@ -65,7 +65,7 @@ class RebalanceMove(models.Model):
     target = models.CharField(_("to"), max_length=253)
     state = models.CharField(_("state"), max_length=8, choices=STATES, default=WAITING)
     came_to = models.CharField(_("came to"), max_length=253, blank=True)
-    message = models.CharField(_("message"), max_length=500, blank=True)
+    message = MessageField(_("message"), blank=True)
     changed_at = models.DateTimeField(_("changed"))
 
     class Meta:

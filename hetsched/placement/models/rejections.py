@@ -12,6 +12,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.inventory.models import Cluster, Node
+from hetsched.storage.message_field import MessageField
 
 
 class Rejection(models.Model):
@@ -24,7 +25,7 @@ class Rejection(models.Model):
     pod = models.CharField(_("pod"), max_length=320)
     uid = models.CharField(_("uid"), max_length=64)
     reason = models.CharField(_("reason"), max_length=120)
-    message = models.CharField(_("message"), max_length=1000, blank=True)
+    message = MessageField(_("message"), blank=True)
     step = models.IntegerField(_("step"), default=1)
     created_at = models.DateTimeField(_("refused"))
     until = models.DateTimeField(_("tried again"))

@@ -15,6 +15,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.inventory.models import Cluster
+from hetsched.storage.message_field import MessageField
 
 from ..ids import sortable_id
 
@@ -43,7 +44,7 @@ class Webhook(models.Model):
     namespaces = models.JSONField(_("namespaces"), default=list, blank=True)
     states = models.JSONField(_("states"), default=list, blank=True)
     enabled = models.BooleanField(_("enabled"), default=True)
-    paused_because = models.CharField(_("paused because"), max_length=300, blank=True)
+    paused_because = MessageField(_("paused because"), blank=True)
     given_up_in_a_row = models.PositiveIntegerField(default=0, editable=False)
     owner = models.CharField(_("owner"), max_length=200)
     created_by = models.CharField(_("made by"), max_length=255)
@@ -114,7 +115,7 @@ class Delivery(models.Model):
     ended_at = models.DateTimeField(_("ended"), null=True)
     status = models.PositiveIntegerField(_("answer"), null=True)
     code = models.CharField(max_length=63, blank=True)
-    message = models.CharField(_("message"), max_length=300, blank=True)
+    message = MessageField(_("message"), blank=True)
 
     class Meta:
         verbose_name = _("delivery")
@@ -142,7 +143,7 @@ class DeliveryAttempt(models.Model):
     took_millis = models.PositiveIntegerField(_("took"))
     status = models.PositiveIntegerField(_("answer"), null=True)
     code = models.CharField(max_length=63, blank=True)
-    message = models.CharField(_("message"), max_length=300, blank=True)
+    message = MessageField(_("message"), blank=True)
 
     class Meta:
         verbose_name = _("attempt")

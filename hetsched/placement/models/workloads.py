@@ -1,6 +1,6 @@
-"""Tables of workloads, pods, decisions and idempotency keys; other modules hold reservations and related tables.
+"""Tables of workloads, pods, decisions and idempotency keys.
 
-A GPU or a core that is reserved twice is the mistake that a scheduler must never make, after any crash or race.
+No GPU or core may ever be reserved twice, whatever crashes or races.
 The database enforces exclusivity: partial unique indexes admit one active reservation per pod, one live pod per name,
 one exclusive holder per GPU and per CPU. A pod's id is its place in submission order. Reservations store the cluster
 revisions at which they began and ended, so any past state is a query, and a cached state catches up with one query.
@@ -211,7 +211,7 @@ class SubmittedObject(models.Model):
     namespace = models.CharField(_("namespace"), max_length=63)
     state = models.CharField(_("state"), max_length=10, default=WANTED)
     uid = models.CharField(_("uid"), max_length=64, blank=True)
-    message = models.CharField(_("message"), max_length=1000, blank=True)
+    message = MessageField(_("message"), blank=True)
     attempts = models.IntegerField(_("attempts"), default=0)
     # End of a worker's claim, or earliest time of the next attempt.
     not_before = models.DateTimeField(_("not before"), null=True)

@@ -22,6 +22,7 @@ from django.db.models import Q
 from hetsched.adapters.http.outbound import Allowed, OutboundError, check
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.inventory.models import Cluster
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
@@ -48,7 +49,7 @@ def refuse_foreign(url: str, place: str = "callbackUrl") -> None:
     except OutboundError:
         raise InputError(
             "CallbackNotAllowed",
-            f"this server is not allowed to call {host_of(url)!r}",
+            Message("this server is not allowed to call {host}", host=repr(host_of(url))),
             place=place,
             hint="Add the host to HETSCHED_CALLBACK_HOSTS of the server",
         ) from None

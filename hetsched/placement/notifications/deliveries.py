@@ -126,7 +126,7 @@ def note(one: Delivery, outcome: DeliveryOutcome) -> None:
         state = Delivery.DELIVERED
     elif outcome.final or attempts >= MOST_ATTEMPTS or now - one.began_at > LONGEST_AGE:
         state = Delivery.DEAD
-    result = {"status": outcome.status, "code": outcome.code[:63], "message": outcome.message[:300]}
+    result = {"status": outcome.status, "code": outcome.code[:63], "message": outcome.message}
     with write_transaction():
         row = Delivery.objects.filter(pk=one.pk, state=Delivery.DUE, attempts=one.attempts, began_at=one.began_at)
         ended = None if state == Delivery.DUE else now

@@ -50,7 +50,7 @@ def returns(cluster: Cluster) -> bool:
     return cluster.kind != ClusterKind.KUBERNETES
 
 
-def footing(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ()) -> AdviceBasis:
+def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ()) -> AdviceBasis:
     """Return a copy of a cluster on which moves can be tried; `spec` decides for pods without another policy."""
     kept = _kept(cluster)
     copy = cache_of(cluster.pk)
@@ -68,7 +68,7 @@ def footing(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ())
 
 def advice_about(cluster: Cluster, question: Question, spec: PolicySpec) -> Advice:
     """Return the moves that answer a question about a cluster as of now."""
-    found = footing(cluster, spec, question.pods)
+    found = advice_basis(cluster, spec, question.pods)
     return advise(
         found.board.state,
         found.board.scheduler.policy,

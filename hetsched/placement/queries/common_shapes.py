@@ -43,7 +43,7 @@ _EXAMPLES = """
 """
 
 
-class Common(msgspec.Struct, frozen=True):
+class CommonShape(msgspec.Struct, frozen=True):
     """A shape as a pod with that shape; `like` is the latest pod that requested it, empty for an example."""
 
     pod: PodSpec
@@ -51,12 +51,12 @@ class Common(msgspec.Struct, frozen=True):
     like: str = ""
 
 
-def common_shapes(cluster_id: int) -> list[Common]:
+def common_shapes(cluster_id: int) -> list[CommonShape]:
     """Return the shapes for a headroom table."""
     return _of_latest(cluster_id) or _examples()
 
 
-def _of_latest(cluster_id: int) -> list[Common]:
+def _of_latest(cluster_id: int) -> list[CommonShape]:
     rows = Pod.objects.filter(cluster_id=cluster_id).exclude(state__in=_WITHOUT).order_by("-id")
     latest = list(rows.values_list("spec", "workload_id")[:LATEST_PODS])
     ours = [(spec, workload) for spec, workload in latest if is_ours(spec.scheduler_name)] or latest
@@ -69,14 +69,14 @@ def _of_latest(cluster_id: int) -> list[Common]:
             first.setdefault(shape, spec)
     most = sorted(askers, key=lambda shape: (-len(askers[shape]), encode(shape)))[:MOST_SHAPES]
     return [
-        Common(_pod_of(shape, first[shape].labels), len(askers[shape]), first[shape].key)
+        CommonShape(_pod_of(shape, first[shape].labels), len(askers[shape]), first[shape].key)
         for shape in sorted(most, key=_place)
     ]
 
 
-def _examples() -> list[Common]:
+def _examples() -> list[CommonShape]:
     content = read_content(load_documents(_EXAMPLES.encode(), name="examples"), workload=True)
-    return [Common(_pod_of(_reduced(pod.shape), {}), 0) for pod in content.pending]
+    return [CommonShape(_pod_of(_reduced(pod.shape), {}), 0) for pod in content.pending]
 
 
 def _reduced(shape: Shape) -> Shape:

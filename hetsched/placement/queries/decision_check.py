@@ -23,15 +23,15 @@ from .decision_matrix import announce_gang, scheduler_before
 _DIGITS = 4
 
 
-class Differing(msgspec.Struct, frozen=True, rename="camel"):
+class DecisionDifference(msgspec.Struct, frozen=True, rename="camel"):
     """One part of the result that differs."""
 
-    what: str
+    what: Message
     was: str
     now: str
 
 
-class Again(msgspec.Struct, frozen=True, rename="camel"):
+class RerunResult(msgspec.Struct, frozen=True, rename="camel"):
     """The result of a re-run; `same`: nothing differs, `policy`: the revision used."""
 
     decision: int
@@ -44,10 +44,10 @@ class Again(msgspec.Struct, frozen=True, rename="camel"):
     summary: Message
     reasons: tuple[Reason, ...]
     allocation: Allocation | None
-    differences: tuple[Differing, ...]
+    differences: tuple[DecisionDifference, ...]
 
 
-def again(decision: Decision, policy: str = "", version: int = 0) -> Again:
+def again(decision: Decision, policy: str = "", version: int = 0) -> RerunResult:
     """Decide again, with the original revision or another one; without `version` with the active one of `policy`.
 
     Raises: InputError `DecisionExpired`, `PolicyUnknown`.
@@ -71,7 +71,7 @@ def again(decision: Decision, policy: str = "", version: int = 0) -> Again:
     held = outcome.allocation if outcome.node else None
     differences = _differences(decision, verdict, outcome.node or "", outcome.score, held, reasons)
     same_policy = (spec.name, spec.version) == (decision.policy_name, decision.policy_version)
-    return Again(
+    return RerunResult(
         decision=decision.pk,
         same=not differences,
         same_policy=same_policy,
@@ -90,28 +90,28 @@ def _spec(name: str, version: int) -> PolicySpec:
     rows = PolicyRevision.objects.filter(policy__name=name, version__gt=0).order_by("-version")
     found = rows.filter(version=version).first() if version else rows.filter(state="active").first()
     if found is None:
-        text = f"unknown policy {name[:80]!r}" + (f" of version {version}" if version else "")
-        raise InputError("PolicyUnknown", text, place="policy")
+        text = "unknown policy {name} of version {version}" if version else "unknown policy {name}"
+        raise InputError("PolicyUnknown", Message(text, name=repr(name[:80]), version=version), place="policy")
     return msgspec.structs.replace(found.spec, version=found.version)
 
 
 def _differences(
     decision: Decision, verdict: str, node: str, score: float, held: Allocation | None, reasons: tuple[Reason, ...]
-) -> tuple[Differing, ...]:
+) -> tuple[DecisionDifference, ...]:
     found = []
     if verdict != decision.verdict:
-        found.append(Differing("verdict", decision.verdict, verdict))
+        found.append(DecisionDifference(Message("verdict"), decision.verdict, verdict))
     if node != decision.node_name:
-        found.append(Differing("node", decision.node_name, node))
+        found.append(DecisionDifference(Message("node"), decision.node_name, node))
     elif node:
         if decision.score is not None and abs(decision.score - score) > 10**-_DIGITS:
-            found.append(Differing("score", f"{decision.score:.4f}", f"{score:.4f}"))
+            found.append(DecisionDifference(Message("score"), f"{decision.score:.4f}", f"{score:.4f}"))
         if held != decision.allocation:
-            found.append(Differing("allocation", _text(decision.allocation), _text(held)))
+            found.append(DecisionDifference(Message("allocation"), _text(decision.allocation), _text(held)))
     elif verdict == decision.verdict:
         was, now = _counts(decision.reasons), _counts(reasons)
         found += [
-            Differing(key, str(was.get(key, 0)), str(now.get(key, 0)))
+            DecisionDifference(key, str(was.get(key, 0)), str(now.get(key, 0)))
             for key in {**was, **now}
             if was.get(key) != now.get(key)
         ]
@@ -122,9 +122,9 @@ def _text(held: Allocation | None) -> str:
     return "" if held is None else encode(held).decode()
 
 
-def _counts(reasons: tuple[Reason, ...]) -> dict[str, int]:
-    counts: dict[str, int] = {}
+def _counts(reasons: tuple[Reason, ...]) -> dict[Message, int]:
+    counts: dict[Message, int] = {}
     for reason in reasons:
-        key = f"{reason.plugin}: {reason.message}"
+        key = Message("{name}: {said}", name=reason.plugin, said=reason.message)
         counts[key] = counts.get(key, 0) + reason.nodes
     return counts

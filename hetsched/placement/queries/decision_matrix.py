@@ -16,6 +16,7 @@ from django.db.models import Q
 
 from hetsched.contracts.api.decision import ExpectedUse, NearestFit, NodeOutcome, Tipping
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import matrix
@@ -41,7 +42,9 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
     policy = PolicyRevision.objects.filter(policy__name=decision.policy_name, version=decision.policy_version).first()
     expired = InputError(
         "DecisionExpired",
-        f"decision {decision.pk} cannot be recomputed: the nodes or their pods have changed since",
+        Message(
+            "decision {number} cannot be recomputed: the nodes or their pods have changed since", number=decision.pk
+        ),
         hint="Its summary, reasons and best nodes are still available",
     )
     if (

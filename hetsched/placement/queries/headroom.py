@@ -28,7 +28,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import FAMILIES, POOL_LABELS
 from hetsched.placement.scheduler_cache import cache_of
 
-from .common_shapes import Common, common_shapes
+from .common_shapes import CommonShape, common_shapes
 
 KEPT_SECONDS = 3.0
 SHARE = 20
@@ -50,7 +50,7 @@ class NodePool(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, frozen=True):
     """One shape: by pool the copies that fit, the emulated ones, whether the count is exact, and why none fits."""
 
-    common: Common
+    common: CommonShape
     counts: list[int]
     emulated: list[int]
     exact: list[bool]
@@ -76,7 +76,7 @@ class _Counter:
         self.table: HeadroomCounts | None = None
         self._due = 0.0
         self._counting = threading.Lock()
-        self._shapes: list[Common] = []
+        self._shapes: list[CommonShape] = []
         self._shapes_due = 0.0
         self._headroom = Headroom()
         self._counted: tuple[ClusterState, Policy] | None = None
@@ -121,7 +121,7 @@ class _Counter:
         return HeadroomCounts(revision, policy.spec.name, policy.spec.version, timezone.now(), pools, lines)
 
     def _line(
-        self, scheduler: Scheduler, common: Common, of_row: np.ndarray, pools: int, budget: BookingBudget
+        self, scheduler: Scheduler, common: CommonShape, of_row: np.ndarray, pools: int, budget: BookingBudget
     ) -> Line:
         found = self._headroom.count(scheduler, common.pod, budget)
         counts = np.bincount(of_row, weights=found.counts, minlength=pools).astype(np.int64)
@@ -137,7 +137,7 @@ class _Counter:
         )
 
 
-def _same(old: HeadroomCounts, revision: int, policy: PolicySpec, shapes: list[Common]) -> bool:
+def _same(old: HeadroomCounts, revision: int, policy: PolicySpec, shapes: list[CommonShape]) -> bool:
     deciding = (old.policy, old.policy_version) == (policy.name, policy.version)
     return old.revision == revision and deciding and [line.common for line in old.lines] == shapes
 

@@ -18,7 +18,7 @@ from hetsched.inventory.models import Cluster, ImageIndex
 from hetsched.isa.platforms import image_warnings
 
 
-class ImageShown(msgspec.Struct, frozen=True, rename="camel"):
+class ImageDetail(msgspec.Struct, frozen=True, rename="camel"):
     """One image: its platforms, or the reason why they are unknown. `failure`: the error of the last read of its index.
 
     `warnings`: nodes that meet its requirements although their stock container runtime rejects it.
@@ -33,7 +33,7 @@ class ImageShown(msgspec.Struct, frozen=True, rename="camel"):
     warnings: list[str] = []
 
 
-def images_of(cluster: Cluster, pods: Sequence[PodSpec]) -> list[ImageShown]:
+def images_of(cluster: Cluster, pods: Sequence[PodSpec]) -> list[ImageDetail]:
     """Return the images of these pods that have facts, by name."""
     facts = {one.image: one for pod in pods for one in pod.image_facts}
     if not facts:
@@ -44,8 +44,8 @@ def images_of(cluster: Cluster, pods: Sequence[PodSpec]) -> list[ImageShown]:
     return [_shown(facts[image], read.get(references[image])) for image in sorted(facts)]
 
 
-def _shown(facts: ImageFacts, row: ImageIndex | None) -> ImageShown:
-    return ImageShown(
+def _shown(facts: ImageFacts, row: ImageIndex | None) -> ImageDetail:
+    return ImageDetail(
         image=facts.image,
         platforms=list(facts.platforms),
         unknown=facts.unknown or None,

@@ -12,7 +12,7 @@ from hetsched.engine.simulation.node_capacity import NodeRoom, room_on
 from hetsched.inventory.models import Cluster
 from hetsched.placement.scheduler_cache import cache_of
 
-from .common_shapes import Common, common_shapes
+from .common_shapes import CommonShape, common_shapes
 
 MOST_COPIES = 200
 
@@ -20,7 +20,7 @@ MOST_COPIES = 200
 class ShapeRoom(msgspec.Struct, frozen=True):
     """One common shape and its headroom on a node."""
 
-    common: Common
+    common: CommonShape
     room: NodeRoom
 
 

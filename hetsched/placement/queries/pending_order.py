@@ -47,7 +47,7 @@ class QueueState(enum.StrEnum):
     GATED = "gated"
 
 
-class InLine(msgspec.Struct, frozen=True):
+class QueueEntry(msgspec.Struct, frozen=True):
     """One pending pod. `position` 1 is tried next, None: no position yet; `again_at` None: after a relevant change."""
 
     pod_id: int
@@ -83,7 +83,9 @@ def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
     return counted, never
 
 
-def line(cluster_id: int, limit: int, *, only: QueueState | None = None, never: bool | None = None) -> list[InLine]:
+def list_queue(
+    cluster_id: int, limit: int, *, only: QueueState | None = None, never: bool | None = None
+) -> list[QueueEntry]:
     """Return the first `limit` pending pods, or those of them in one queue state.
 
     `never`: only those that never fit, or only the others.
@@ -92,7 +94,7 @@ def line(cluster_id: int, limit: int, *, only: QueueState | None = None, never: 
     rows = _pending(cluster_id, now)
     if never is not None:
         rows = rows.filter(state=State.NEVER_FITS.value) if never else rows.exclude(state=State.NEVER_FITS.value)
-    found: list[InLine] = []
+    found: list[QueueEntry] = []
     if only in (None, QueueState.DUE):
         order = {pod.pod_id: place for place, pod in enumerate(forecast(cluster_id, limit), 1)}
         for some in parts(list(order)):
@@ -137,8 +139,8 @@ def _pending(cluster_id: int, now: datetime) -> Any:
     )
 
 
-def _in_line(row: dict[str, Any], queue_state: QueueState, position: int | None) -> InLine:
-    return InLine(
+def _in_line(row: dict[str, Any], queue_state: QueueState, position: int | None) -> QueueEntry:
+    return QueueEntry(
         pod_id=row["id"],
         key=f"{row['namespace']}/{row['name']}",
         namespace=row["namespace"],

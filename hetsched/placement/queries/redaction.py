@@ -1,43 +1,34 @@
 """Redaction of rows that name pods outside the namespaces of a limited reader.
 
 Views redact the fields of a document before it is encoded, so the ETag is that of the bytes sent. A pod is hidden by
-the namespace in its own field, or in the parameters of a message. In rows of earlier versions, without parameters, it
-is found at the placeholder of its sentence (`pod_sentences`). No other table is queried, and text of the caller is
-never changed: a response reveals nothing about names that its caller guessed.
+the namespace in its own field, or in the parameters of a message. A text without parameters, as in rows of earlier
+versions, is hidden as a whole if it may name such a pod. No other table is queried, and parameters with text of the
+caller are never changed: a response reveals nothing about names that its caller guessed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from hashlib import blake2b
 
 import msgspec
 
 from hetsched.contracts.api.decision import Evicted, Placement, Reason, WhatIfAnswer
-from hetsched.contracts.message import Message, as_message
-from hetsched.contracts.pod_sentences import (
-    FILLED,
-    HELD_BY_FORCE_DELETED,
-    HIDDEN,
-    IN_THE_PLACE_OF,
-    PENDING,
-    POSSIBLE,
-    PREEMPTED,
-    PREEMPTED_IN_RUN,
-    SHARES_CORE,
-    STAYS,
-    PodSentence,
-    namespace_of,
-    redacted,
-)
+from hetsched.contracts.message import HIDDEN, Message, Sees, as_message, namespace_of
 from hetsched.storage.sealed_secrets import derived
 
-from .decision_check import Again, Differing
+from .decision_check import RerunResult
 from .why import Changed, Outlook, PreemptedBy, ReasonSpan
 
-# The plugins with reasons that name other pods than those of the gang.
-_NAMING = {"preemption": (PENDING, POSSIBLE, STAYS, PREEMPTED_IN_RUN), "ledger": (HELD_BY_FORCE_DELETED,)}
 replace = msgspec.structs.replace
+# `namespace/name`, but no part of a path, of a URL, or of a name with a domain such as `hetsched.io/gpu`.
+_KEY = re.compile(r"(?<![\w./-])([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/[a-z0-9]", re.ASCII)
+
+
+def hidden_if_naming(text: str, sees: Sees) -> Message:
+    """Return a text without parameters, hidden as a whole if it may name a pod of an unseen namespace."""
+    return Message(text if all(sees(found[1]) for found in _KEY.finditer(text)) else HIDDEN)
 
 
 class Redaction:
@@ -67,15 +58,15 @@ class Redaction:
 
     def summary(self, text: str) -> Message:
         """Redact a decision's summary."""
-        return self._redacted(text, IN_THE_PLACE_OF, PENDING, PREEMPTED_IN_RUN)
+        return self._redacted(text)
 
     def message(self, text: str) -> Message:
         """Redact a pod's message, or the end reason of a hold."""
-        return self._redacted(text, PREEMPTED, FILLED)
+        return self._redacted(text)
 
     def reason(self, reason: Reason) -> Reason:
         """Redact a reason of a decision."""
-        said = self._reason_message(reason.plugin, reason.message)
+        said = self._redacted(reason.message)
         return reason if said == reason.message else replace(reason, message=said)
 
     def reasons(self, reasons: Iterable[Reason]) -> tuple[Reason, ...]:
@@ -93,7 +84,7 @@ class Redaction:
 
     def spans(self, spans: Iterable[ReasonSpan]) -> list[ReasonSpan]:
         """Redact the reasons of a pod's time spans."""
-        return [replace(one, message=self._reason_message(one.plugin, one.message)) for one in spans]
+        return [replace(one, message=self._redacted(one.message)) for one in spans]
 
     def preemptions(self, preemptions: Iterable[PreemptedBy]) -> list[PreemptedBy]:
         """Redact preemptors; of a hidden one only the node and the time remain."""
@@ -104,16 +95,16 @@ class Redaction:
 
     def changed(self, changed: Changed) -> Changed:
         """Redact the difference of two decisions."""
-        reasons = (replace(one, message=self._reason_message(one.plugin, one.message)) for one in changed.reasons)
+        reasons = (replace(one, message=self._redacted(one.message)) for one in changed.reasons)
         return replace(changed, reasons=tuple(reasons))
 
-    def again(self, again: Again) -> Again:
+    def again(self, again: RerunResult) -> RerunResult:
         """Redact the result of a re-run decision."""
         return replace(
             again,
             summary=self.summary(again.summary),
             reasons=self.reasons(again.reasons),
-            differences=tuple(self._differing(one) for one in again.differences),
+            differences=tuple(replace(one, what=self._redacted(one.what)) for one in again.differences),
         )
 
     def outlook(self, outlook: Outlook) -> Outlook:
@@ -150,21 +141,14 @@ class Redaction:
         )
 
     def _placement(self, one: Placement) -> Placement:
-        return replace(one, pairings=tuple(self._redacted(text, SHARES_CORE) for text in one.pairings))
+        return replace(one, pairings=tuple(self._redacted(text) for text in one.pairings))
 
-    def _differing(self, one: Differing) -> Differing:
-        plugin, between, message = one.what.partition(": ")
-        return replace(one, what=plugin + between + self._reason_message(plugin, message))
-
-    def _reason_message(self, plugin: str, message: str) -> Message:
-        return self._redacted(message, *_NAMING.get(plugin, ()))
-
-    def _redacted(self, text: str, *sentences: PodSentence) -> Message:
-        """Redact the parameters of a message; the names in a row without parameters are found by its sentence."""
+    def _redacted(self, text: str) -> Message:
+        """Redact the parameters of a message, or a whole text without parameters."""
         message = as_message(text)
         if self._namespaces is None:
             return message
-        return message.redacted(self.sees) if message.params else as_message(redacted(text, self.sees, *sentences))
+        return message.redacted(self.sees) if message.params else hidden_if_naming(message, self.sees)
 
 
 UNLIMITED = Redaction(None)

@@ -143,7 +143,7 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
     if not rows:
         raise InputError(
             "NothingToReplay",
-            f"cluster {cluster.name} has no decision that can be replayed",
+            Message("cluster {cluster} has no decision that can be replayed", cluster=cluster.name),
             place="cluster",
             hint="Submit a workload, or use another cluster",
         )
@@ -171,7 +171,7 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
             continue
         if one["release_reason"].startswith(_BY_A_DECISION):
             if own and row is not None:
-                row["node_name"] = ""  # as in the runs: a preempted pod counts as not placed
+                row["node_name"] = ""  # a preempted pod counts as not placed, as in the runs
         elif released <= end:
             keyed.append(((released, 0, 0), PodEnded(pods[one["pod_id"]].key)))
             departures += 1

@@ -27,7 +27,7 @@ class RegretBin(msgspec.Struct, frozen=True, rename="camel"):
     pods: int
 
 
-class RefusedFor(msgspec.Struct, frozen=True, rename="camel"):
+class InfeasibleReason(msgspec.Struct, frozen=True, rename="camel"):
     """Pods that run on a node that one of our filters rejects."""
 
     plugin: str
@@ -56,7 +56,7 @@ class ShadowSummary(msgspec.Struct, frozen=True, rename="camel"):
     regret_p90: float | None
     regret_most: float | None
     regret: tuple[RegretBin, ...]
-    refused_for: tuple[RefusedFor, ...]
+    refused_for: tuple[InfeasibleReason, ...]
 
 
 def summary(cluster: Cluster, rows: QuerySet[Shadow]) -> ShadowSummary:
@@ -106,11 +106,11 @@ def _bins(regrets: list[float]) -> tuple[RegretBin, ...]:
     return tuple(bins)
 
 
-def _refused_for(rows: QuerySet[Shadow]) -> tuple[RefusedFor, ...]:
+def _refused_for(rows: QuerySet[Shadow]) -> tuple[InfeasibleReason, ...]:
     counted: dict[tuple[str, str], int] = {}
     for refusal in rows.filter(judgement=Judgement.INFEASIBLE.value).values_list("refusal", flat=True):
         if refusal is not None:
             key = refusal.plugin, refusal.code
             counted[key] = counted.get(key, 0) + 1
     ordered: list[Any] = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(RefusedFor(plugin, code, pods) for (plugin, code), pods in ordered)
+    return tuple(InfeasibleReason(plugin, code, pods) for (plugin, code), pods in ordered)

@@ -16,7 +16,9 @@ from typing import Any
 
 import msgspec
 
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, as_message, as_parts, joined, stored
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
@@ -69,7 +71,7 @@ def held_document(reservation: Reservation) -> Document:
 
 
 def pod_document(pod: Pod) -> Document:
-    """Return one pod of a workload; reads its node, not its request."""
+    """Return one pod of a workload, as in REST; reads its node, not its request."""
     return _pod_document(
         pod.state, pod.node.name if pod.node else None, pod.policy, pod.decision_id, pod.message, pod.allocation,
         pod.decided_at, pod.started_at, pod.finished_at,
@@ -88,9 +90,14 @@ _SHOWN = PreparedQuery(
 
 
 def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
-    """Yield the workload id, key and document of each of these pods that has a workload, read as columns."""
+    """Yield the workload id, key and published document of each of these pods that has a workload, read as columns."""
     for workload_id, namespace, name, *shown in _SHOWN(pods=pods):
-        yield workload_id, f"{namespace}/{name}", _pod_document(*shown)
+        yield workload_id, f"{namespace}/{name}", published(_pod_document(*shown))
+
+
+def published(pod: Document) -> Document:
+    """Return a pod's document as its topic has it: the message with its parameters, which sockets redact."""
+    return {**pod, "message": pod["message"] and stored(pod["message"])}
 
 
 def _pod_document(
@@ -148,6 +155,8 @@ def decision_document(decision: Decision, cluster_name: str) -> Document:
         "policy": {"name": decision.policy_name, "version": decision.policy_version},
         "score": decision.score,
         "summary": decision.summary,
+        # For consoles in other languages.
+        "message": to_plain(as_message(decision.summary), hook=as_parts),
         "createdAt": _time(decision.created_at),
     }
 
@@ -183,7 +192,7 @@ def node_document(node: Node) -> Document:
 
 def workload_document(workload: Workload) -> Document:
     pods = workload.pods.select_related("node").defer(*NOT_SHOWN)
-    return {**workload_head(workload), "pods": {pod.key: pod_document(pod) for pod in pods}}
+    return {**workload_head(workload), "pods": {pod.key: published(pod_document(pod)) for pod in pods}}
 
 
 def decisions_document(cluster: Cluster | None = None) -> Document:
@@ -250,7 +259,7 @@ def unknown_topic(topic: str) -> InputError:
     """Return the error for a topic that does not exist, or that the caller may not see."""
     return InputError(
         "TopicUnknown",
-        f"unknown topic {topic[:120]!r}",
+        Message("unknown topic {text}", text=repr(topic[:120])),
         hint="Topics: cluster:<name>, watch:<name>, node:<name>, decisions, workload:<id>, policies, goldens, plans",
     )
 
@@ -268,6 +277,7 @@ def find_node(name: str, cluster: str = "") -> Node | None:
     found = list(rows[:3])
     first = Cluster.objects.order_by("id").first()
     if len(found) > 1 and found[0].cluster_id != (first and first.pk):
-        names = ", ".join(f"{node.cluster.name}/{name}" for node in found)
-        raise InputError("NodeAmbiguous", f"several clusters have a node {name!r}", hint=f"Name the cluster: {names}")
+        message = Message("several clusters have a node {text}", text=repr(name))
+        names = joined(", ", [f"{node.cluster.name}/{name}" for node in found])
+        raise InputError("NodeAmbiguous", message, hint=Message("Name the cluster: {names}", names=names))
     return found[0] if found else None

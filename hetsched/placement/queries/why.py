@@ -22,6 +22,7 @@ from hetsched.adapters.objects.export.pods import pod_object
 from hetsched.contracts.api.decision import Evicted, Reason, Verdict
 from hetsched.contracts.api.explanation import Changed, Difference, Gang, Member, NextStep
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.times import rfc3339
 from hetsched.engine.explain.blockers import blockers
@@ -206,7 +207,7 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
     scheduler = Scheduler(state, compiled)
     placed = scheduler.schedule(pod.spec, preempts=False)
     if placed.node is not None:
-        summary = f"{pod.key} now fits on {placed.node}"
+        summary = Message("{pod} now fits on {node}", pod=pod.key, node=placed.node)
         return Outlook(rfc3339(now), revision, spec.name, Verdict.PLACED, summary, (), (), ())
     found: Diagnosis = diagnose(scheduler, pod.spec)
     steps = tuple(

@@ -35,7 +35,7 @@ from hetsched.placement.models import Pod
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.scheduling.binding_cycle import note, to_bind
 
-from .request_context import ExtenderCalls, RequestContext, give_connections_back
+from .request_context import ExtenderCalls, RequestContext, close_expired_connections
 
 MOST_CONFLICTS = 20
 BINDINGS_AT_ONCE = 16
@@ -200,4 +200,4 @@ def _note(cluster: Cluster, writing: Future[BindingOutcome]) -> None:
         if writing.exception() is None:
             note(cluster, [writing.result()])
     finally:
-        give_connections_back()
+        close_expired_connections()

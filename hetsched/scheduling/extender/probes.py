@@ -18,7 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from .bounded_server import BoundedServer
 from .connections import Pool
 from .metrics import REGISTRY
-from .request_context import give_connections_back
+from .request_context import close_expired_connections
 
 MOST_CONNECTIONS = 16
 PER_ADDRESS = 4
@@ -42,7 +42,7 @@ class Readiness:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ready = False
-        self._until = 0.0  # of time.monotonic()
+        self._until = 0.0  # a time.monotonic() value
 
     def check(self) -> bool:
         with self._lock:
@@ -90,5 +90,5 @@ def _database_answers() -> bool:
     except DatabaseError:
         return False
     finally:
-        give_connections_back()
+        close_expired_connections()
     return True

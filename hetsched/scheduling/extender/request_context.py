@@ -112,7 +112,7 @@ class ExtenderCalls:
             raise InputError("ExtenderBusy", "the scheduler cache is in use by other requests") from None
 
 
-def give_connections_back() -> None:
+def close_expired_connections() -> None:
     """Close this thread's unusable or expired database connections, except inside a transaction of the caller."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:

@@ -30,7 +30,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 
 from .extender import Extender
 from .probes import ProbeServer
-from .request_context import give_connections_back
+from .request_context import close_expired_connections
 from .tls_server import Certificates, ExtenderResponse, TlsServer, Verb
 
 log = structlog.get_logger(__name__)
@@ -106,7 +106,7 @@ def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> 
         log.exception("request failed")
         refusal = InputError("ExtenderFailed", f"the request failed: {type(error).__name__}")
     finally:
-        give_connections_back()
+        close_expired_connections()
     if no is None or refusal.code == "ExtenderArgsInvalid":
         raise refusal
     return ExtenderResponse(encode(no(f"hetsched: {refusal}")), refused=True)
@@ -127,14 +127,14 @@ def serve(ended: threading.Event) -> None:
     clients = clients_of(settings.HETSCHED_EXTENDER_CLIENTS)
     certificates = Certificates(Path(settings.HETSCHED_EXTENDER_CERTIFICATES))
     host = settings.HETSCHED_EXTENDER_HOST
-    door = _open(host, settings.HETSCHED_EXTENDER_PORT, lambda at: TlsServer(
+    listener = _open(host, settings.HETSCHED_EXTENDER_PORT, lambda at: TlsServer(
         at, certificates, clients, verbs(extenders), settings.HETSCHED_EXTENDER_BYTES
     ))  # fmt: skip
     probes = _open(host, settings.HETSCHED_EXTENDER_PROBE_PORT, ProbeServer)
-    servers = (door, probes)
+    servers = (listener, probes)
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-    log.info("extender is listening", host=host, port=door.server_address[1], clients=sorted(clients))
+    log.info("extender is listening", host=host, port=listener.server_address[1], clients=sorted(clients))
     _warm_up(extenders, clients)
     ended.wait()
     for server in servers:
@@ -158,4 +158,4 @@ def _warm_up(extenders: Extenders, clients: Mapping[str, str]) -> None:
         except (InputError, DatabaseError) as error:
             log.info("scheduler cache is loading", cluster=name, reason=str(error))
         finally:
-            give_connections_back()
+            close_expired_connections()

@@ -1,11 +1,10 @@
-"""No name that somebody chose leaves in an anonymised export, wherever it stood; what names nobody stays readable."""
+"""An anonymised export contains no name chosen by users; texts that are no names stay readable."""
 
 from __future__ import annotations
 
 from itertools import count
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec import inspect
 
@@ -14,6 +13,8 @@ from hetsched.adapters.anonymising.well_known import PARAMETER_WORDS
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
+from hetsched.contracts.documents import encode
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import EMPTY, CardGrant
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
@@ -22,7 +23,7 @@ from tests.builders import a_card, a_node, a_pod
 from tests.unit.adapters.anonymous import REGISTRY
 from tests.unit.adapters.reading import content, pod_text, problems
 
-# Text that is one of a few words, a number or a list of CPUs wherever a content comes from, and names that stay.
+# Texts from a fixed vocabulary, numbers and CPU lists, wherever a content contains them, and names that stay.
 CHECKED = {
     "CardLink.kind": "nvlink", "ClaimRequest.modes": "ReadWriteOnce", "ClusterContent.namespace_policies": "spread",
     "Expression.operator": "In", "GpuCard.model": "A100", "GpuDemand.models": "A100", "HostPort.protocol": "TCP",
@@ -38,7 +39,7 @@ CHECKED = {
 
 
 class Filled:
-    """Fills any contract, with `acme` and a number wherever there is text."""
+    """Fill any contract with `acme` and a number wherever it has text."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -49,6 +50,8 @@ class Filled:
                 return cls(**{field.name: self.of(field.type, f"{cls.__name__}.{field.name}") for field in fields})
             case inspect.StrType():
                 return CHECKED.get(place) or f"acme{next(self._numbers)}"
+            case inspect.CustomType():
+                return Message("acme {name}", name=f"acme{next(self._numbers)}")
             case inspect.VarTupleType(item_type=item):
                 return (self.of(item, place),)
             case inspect.TupleType(item_types=items):
@@ -68,14 +71,14 @@ class Filled:
                 return 1.0
             case inspect.IntType():
                 return 1
-        raise AssertionError(f"{place}: what is {kind}?")
+        raise AssertionError(f"{place}: unknown kind {kind}")
 
 
 def text_of(found: ClusterContent) -> str:
     return write_cluster(anonymised(found)).decode()
 
 
-def test_whatever_text_a_contract_holds_is_not_in_it() -> None:
+def test_export_contains_no_text_of_any_field() -> None:
     filled: ClusterContent = Filled().of(inspect.type_info(ClusterContent), "ClusterContent")
     assert write_cluster(filled).decode().count("acme") > 150
     left = [line for line in text_of(filled).splitlines() if "acme" in line]
@@ -84,7 +87,7 @@ def test_whatever_text_a_contract_holds_is_not_in_it() -> None:
 
 def test_anonymised_content_contains_no_name() -> None:
     filled: ClusterContent = Filled().of(inspect.type_info(ClusterContent), "ClusterContent")
-    assert b"acme" not in msgspec.json.encode(anonymised(filled))
+    assert b"acme" not in encode(anonymised(filled))
 
 
 CLUSTER = """\
@@ -187,7 +190,7 @@ def test_names_of_the_demo_fleet_are_not_in_it() -> None:
         ({}, {"hetsched.io/policy": "Acme!"}),
     ],
 )
-def test_a_wrong_wish_stays_wrong_without_its_words(labels: dict[str, str], annotations: dict[str, str]) -> None:
+def test_invalid_request_stays_invalid_without_its_text(labels: dict[str, str], annotations: dict[str, str]) -> None:
     found = content(pod_text(labels=labels, annotations=annotations))
     text = text_of(found)
     assert "acme" not in text.lower()
@@ -216,7 +219,7 @@ def test_parameters_of_unknown_plugins_keep_only_numbers_and_words() -> None:
     assert found.plugins[0].params == {"most": 3, "mode": "log", "curve": [[0, 1.5], [1, 2]], "on": True}
 
 
-def test_every_parameter_of_ours_is_known() -> None:
+def test_every_parameter_of_built_in_plugins_is_classified() -> None:
     free, words = set(), set()
 
     def look(schema: Any, place: str, known: Any) -> None:

@@ -26,7 +26,7 @@ spec:
 
 
 def warnings(text: str) -> list[tuple[str, str, str]]:
-    return [(one.code, one.place, one.hint) for one in content(text).warnings]
+    return [(one.code, one.place, one.hint or "") for one in content(text).warnings]
 
 
 def test_field_table_equals_the_models_of_the_kubernetes_client() -> None:
@@ -106,7 +106,7 @@ def test_right_spelling_and_other_prefixes_give_no_warning() -> None:
         ("example.com/v1", "Mystery", ""),
     ],
 )
-def test_unknown_kind_that_holds_pods_says_which_was_meant(version: str, kind: str, hint: str) -> None:
+def test_unknown_workload_kind_has_a_suggestion(version: str, kind: str, hint: str) -> None:
     text = DEPLOYMENT.replace("apps/v1", version).replace("kind: Deployment", f"kind: {kind}")
     assert warnings(text) == [("KindUnknown", "file.yaml#1 kind", hint)]
 
@@ -207,7 +207,7 @@ def test_admission_rule_that_is_not_simulated_is_named(kind: str, workload: bool
     text = f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\nspec: {{hard: {{pods: 1}}}}"
     (found,) = content(text, workload=workload).warnings
     assert (found.code, found.place) == ("AdmissionNotSimulated", "file.yaml#1 kind")
-    refuse_warnings([found])  # strict reading accepts it
+    refuse_warnings([found])  # strict parsing accepts it
     other = content(text.replace("apiVersion: v1", "apiVersion: example.com/v1"), workload=workload)
     assert other.warnings == ()
 
@@ -333,7 +333,7 @@ def test_misspelt_field_of_a_setting_is_named(
 ) -> None:
     found = content(SETTINGS[kind] % field, workload=workload).warnings
     hint = hint if hint.startswith("Move") else f"Did you mean {hint}?"
-    assert (code, f"file.yaml#1 {place}", hint) in [(one.code, one.place, one.hint) for one in found]
+    assert (code, f"file.yaml#1 {place}", hint) in [(one.code, one.place, one.hint or "") for one in found]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What several sources say comes to one report, and what shrinks or grows is told apart from what merely changes."""
+"""Facts of several sources are merged into one report; shrunk and grown facts are distinguished from other changes."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ class TestSources:
 
     def test_the_later_sample_counts(self) -> None:
         early, late = Usage({"cpu": 1}, "2026-11-21T10:00:00Z"), Usage({"cpu": 2}, "2026-11-21T11:00:00+01:00")
-        assert newer(early, late) is late  # the same moment: the second source
+        assert newer(early, late) is late  # the same time: the second source
         assert newer(Usage({"cpu": 3}, "2026-11-21T10:00:01Z"), late).amounts == {"cpu": 3}  # type: ignore[union-attr]
 
 
 class TestCpus:
     KNOWN = report(zone("node-0", "0-3"), zone("node-1", "4-7"))
 
-    def test_missing_part_is_lost_and_stays_known(self) -> None:
+    def test_missing_zone_is_lost_and_stays_known(self) -> None:
         found = weighed(self.KNOWN, report(zone("node-0", "0-3"), zone("node-1", "4-5")))
         assert (found.report.numa.lost_cpus, [z.cpus for z in found.report.numa.zones]) == ("6-7", ["0-3", "4-5"])
         assert [z.cpus for z in found.known.numa.zones] == ["0-3", "4-7"]
         assert changes(found) == [("numa", "CPUs", "shrunk")]
 
-    def test_a_zone_that_is_gone_is_known_on(self) -> None:
+    def test_deleted_zone_stays_known(self) -> None:
         found = weighed(self.KNOWN, report(zone("node-0", "0-3", 32)))
         assert (found.report.numa.lost_cpus, len(found.known.numa.zones)) == ("4-7", 2)
 
@@ -104,7 +104,7 @@ class TestCpus:
         found = weighed(self.KNOWN, report(zone("node-0", "0-3", 8), zone("node-1", "4-7")))
         assert found.report.numa.zones[0].capacity["memory"] == 8 * GIB
         assert changes(found) == [("numa", "memory", "shrunk")]
-        # 32 GiB known, 31.7 told: another kernel.
+        # 32 GiB known, 31.7 reported: another kernel.
         slightly = [
             NumaZone(name, cpus, capacity={"memory": int(15.85 * GIB)})
             for name, cpus in (("node-0", "0-3"), ("node-1", "4-7"))
@@ -118,7 +118,7 @@ class TestCards:
     def cards(self, found: Any) -> list[tuple[int, str, bool]]:
         return [(card.index, card.uuid, card.healthy) for card in found.report.gpus]
 
-    def test_those_behind_a_missing_card_keep_their_place(self) -> None:
+    def test_gpus_after_a_missing_one_keep_their_index(self) -> None:
         reported = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G2")))
         found = weighed(self.KNOWN, reported)
         assert self.cards(found) == [(0, "G0", True), (1, "G1", False), (2, "G2", True)]
@@ -135,12 +135,12 @@ class TestCards:
         reported = report(gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(4)))
         assert weighed(self.KNOWN, reported, trusted_cards=True).quarantined == ()
 
-    def test_a_card_that_is_split_says_so(self) -> None:
+    def test_split_gpu_is_reported(self) -> None:
         problem = "CardSplit: card 1 is split into 2 MIG devices; it is no whole card"
         reported = report(gpus=(a_card(0, uuid="G0"), a_card(2, uuid="G2")), problems=(problem,))
         assert weighed(self.KNOWN, reported).quarantined[0].reported == problem
 
-    def test_cards_that_cannot_be_listed_take_nothing_new(self) -> None:
+    def test_unlistable_gpus_get_no_new_pods(self) -> None:
         found = weighed(self.KNOWN, report(gpus=None))
         assert [healthy for _, _, healthy in self.cards(found)] == [False] * 3
 
@@ -152,12 +152,12 @@ class TestCards:
         again = weighed(self.KNOWN, reported, quarantined=stood)
         assert self.cards(again)[2] == (2, "G2", True)
 
-    def test_the_first_report_counts_as_it_is(self) -> None:
+    def test_first_report_is_accepted_unchanged(self) -> None:
         reported = report(gpus=tuple(a_card(i, uuid=f"N{i}") for i in range(8)))
         assert weighed(report(gpus=()), reported, first=True).quarantined == ()
 
 
-class TestWhatAKnownCardIs:
+class TestKnownGpus:
     KNOWN = report(gpus=(a_card(0, "Tesla-T4", 15360, uuid="G0", cores=2560),))
 
     def reported(self, **changed: Any) -> NodeReport:
@@ -168,7 +168,7 @@ class TestWhatAKnownCardIs:
         (card,) = found.report.gpus
         return card.model, card.memory_mib, card.cores
 
-    def test_another_model_does_not_count_before_it_is_approved(self) -> None:
+    def test_another_model_requires_approval(self) -> None:
         reported = self.reported(model="H100-SXM5-80GB", memory_mib=8_000_000, cores=16896)
         found = weighed(self.KNOWN, reported)
         assert self.offers(found) == ("Tesla-T4", 15360, 2560)
@@ -194,13 +194,13 @@ class TestWhatAKnownCardIs:
         # 30720 = 2 x 15360 MiB, 5120 = 2 x 2560 cores
         found = weighed(self.KNOWN, self.reported(**{fact: most}))
         assert (getattr(found.report.gpus[0], fact), found.quarantined) == (most, ())
-        # Neither small steps nor a pause lead further than one.
+        # Neither small steps nor a pause lead beyond one.
         paused = weighed(found.known, self.reported(model=None, **{fact: None}))
         found = weighed(paused.known, self.reported(**{fact: most + 1}))
         assert self.offers(found) == ("Tesla-T4", 15360, 2560)
         assert changes(found) == [("gpu", "G0", "grown")]
 
-    def test_less_counts_at_once_also_where_something_else_grew(self) -> None:
+    def test_reduction_applies_immediately_despite_other_growth(self) -> None:
         assert self.offers(weighed(self.KNOWN, self.reported(memory_mib=8192))) == ("Tesla-T4", 8192, 2560)
         found = weighed(self.KNOWN, self.reported(memory_mib=8192, cores=9999))
         assert self.offers(found) == ("Tesla-T4", 8192, 2560)
@@ -261,7 +261,7 @@ def test_small_steps_and_pauses_lead_no_further_than_one(steps: tuple[int | None
         assert found.quarantined == ()
         found = weighed(found.known, of(step))
     assert changes(found) == [("allocatable", "hetsched.io/network-mbps", "grown")]  # 2001 > 2 x 1000
-    # Once approved, that is what later amounts are measured by: 4002 = 2 x 2001.
+    # Once approved, later amounts are compared with that one: 4002 = 2 x 2001.
     approved = weighed(found.known, of(2001), approved=[found.quarantined[0].id])
     assert weighed(approved.known, of(4002)).quarantined == ()
     assert changes(weighed(approved.known, of(4003))) == changes(found)
@@ -275,7 +275,7 @@ def test_another_machine_of_the_name_is_measured_by_its_own_amounts() -> None:
 
 
 class TestClaims:
-    def test_the_same_word_is_confirmed_and_another_begins(self) -> None:
+    def test_equal_value_is_confirmed_and_another_starts_a_new_entry(self) -> None:
         claims: Claims = {}
         for at, text in (("1", "a"), ("2", "a"), ("3", "b")):
             claims = noted(claims, "agent", {"isa": text}, at)

@@ -1,4 +1,4 @@
-"""What goes out is signed as Standard Webhooks says, so that receivers need nothing of ours to verify it."""
+"""Deliveries are signed as Standard Webhooks specifies, so that receivers need no code of ours to verify them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_documented_receiver_verifies_our_signature(receiver: ModuleType) -> Non
     assert receiver.verified(secret, headers, BODY)["id"] == "w-1"
 
 
-def test_it_takes_either_secret_while_one_is_being_changed(receiver: ModuleType) -> None:
+def test_receiver_accepts_both_secrets_during_a_change(receiver: ModuleType) -> None:
     new, old, now = new_secret(), new_secret(), int(time.time())
     headers = signed_headers([new, old], "d-1", now, BODY)
     assert receiver.verified(new, headers, BODY)
@@ -72,14 +72,14 @@ def test_it_takes_either_secret_while_one_is_being_changed(receiver: ModuleType)
         {"webhook-signature": "v2,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
     ],
 )
-def test_it_takes_nothing_that_was_changed(receiver: ModuleType, changed: dict[str, str]) -> None:
+def test_changed_delivery_is_rejected(receiver: ModuleType, changed: dict[str, str]) -> None:
     secret = new_secret()
     headers = signed_headers([secret], "d-1", NOW, BODY)
     assert receiver.verified(secret, headers, BODY, now=NOW)
     assert receiver.verified(secret, {**headers, **changed}, BODY, now=NOW) is None
 
 
-def test_it_takes_no_other_body_and_nothing_old(receiver: ModuleType) -> None:
+def test_other_body_and_old_timestamp_are_rejected(receiver: ModuleType) -> None:
     secret, now = new_secret(), int(time.time())
     headers = signed_headers([secret], "d-1", now, BODY)
     assert receiver.verified(secret, headers, BODY + b" ") is None
@@ -107,7 +107,7 @@ def test_the_documented_receiver_runs() -> None:
 
 
 def _posted(port: int, headers: dict[str, str]) -> int:
-    """Post the message, as soon as somebody listens."""
+    """Post the message as soon as the server listens."""
     asked = Request(f"http://127.0.0.1:{port}/", BODY, headers)
     for _ in range(600):
         try:
@@ -117,4 +117,4 @@ def _posted(port: int, headers: dict[str, str]) -> int:
             return refused.code
         except OSError:
             time.sleep(0.05)
-    raise AssertionError("nobody listens")
+    raise AssertionError("the server does not listen")

@@ -1,8 +1,8 @@
-"""The kubelet's side of device plugins: the registration socket, the watcher of devices, the caller of Allocate.
+"""The kubelet's side of device plugins: the registration socket, the device watcher, the caller of Allocate.
 
-Faked as the kubelet's device manager does it: plugins are forgotten and sockets removed at a start; devices are chosen
-among healthy ones that no container holds, with the plugin's preference asked first; pods are admitted one by one, and
-a container's devices are noted once its plugin answered.
+Faked as in the kubelet's device manager: plugins are dropped and sockets removed at a start; devices are chosen among
+healthy ones that no container holds, after the plugin's preference; pods are admitted one by one, and a container's
+devices are recorded after the response of its plugin.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hetsched.agent.rpc import device_plugin_pb2 as api
 
 
 class Refused(Exception):
-    """A plugin refused to give devices: the kubelet fails the pod."""
+    """A plugin rejected an allocation: the kubelet fails the pod."""
 
 
 class Kubelet:
-    """A device manager in a folder of its own; what it gave out outlives a restart, as its checkpoint does."""
+    """A device manager in a separate folder; its allocations survive a restart, like its checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ class Kubelet:
             for response in stream:
                 self.devices = {device.ID: device for device in response.devices}
         except (grpc.RpcError, ValueError):
-            pass  # the plugin or the channel is gone
+            pass  # the plugin or the channel is closed
 
     def ask(self, method: str, request: Any, answer: Any) -> Any:
         assert self._channel is not None
@@ -97,13 +97,13 @@ class Kubelet:
     # -- pods ----------------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[str, dict[str, dict[str, tuple[str, ...]]]] | None:
-        """Return what podresources would show."""
+        """Return the allocations that podresources would show."""
         return self.given if self.shows else None
 
     def admit(
         self, uid: str, *counts: int, insisting_on: tuple[str, ...] = (), init: int = 0
     ) -> list[api.ContainerAllocateResponse]:
-        """Admit a pod whose containers ask for so many devices. Raises: Refused."""
+        """Admit a pod whose containers request this many devices. Raises: Refused."""
         answers = []
         resource = self.registered[-1].resource_name
         reusable: list[str] = []
@@ -151,9 +151,9 @@ class Kubelet:
 
 
 def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     until = time.monotonic() + seconds
     while not (found := true()):
-        assert time.monotonic() < until, "it did not come to be"
+        assert time.monotonic() < until, "the condition did not hold in time"
         time.sleep(0.02)
     return found

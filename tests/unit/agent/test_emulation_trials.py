@@ -1,4 +1,4 @@
-"""What an emulator runs is tried by tiny programs, and held against real ones."""
+"""Emulators are tested with tiny programs, and compared with real ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def built(folder: Path, march: str, instruction: str) -> Path:
 
 
 @needs_qemu
-def test_qemu_runs_a_program_if_and_only_if_the_agent_says_so(tmp_path: Path) -> None:
+def test_agent_predicts_which_programs_qemu_runs(tmp_path: Path) -> None:
     offered = trials.emulated_isa(QEMU, "riscv64")
     assert offered is not None
     ran = {}
@@ -59,13 +59,13 @@ def test_qemu_runs_a_program_if_and_only_if_the_agent_says_so(tmp_path: Path) ->
         ran[march] = done.returncode == 0
         assert ran[march] is match(parse(requirement), offered).satisfied
         assert ran[march] or done.returncode == -4  # an illegal instruction
-    # The test tells something only while some run and some do not.
+    # The test distinguishes only if some programs run and some do not.
     assert set(ran.values()) == {True, False}
 
 
 @needs_qemu
-def test_each_trial_is_the_instruction_that_it_is_said_to_be(tmp_path: Path) -> None:
-    # What this assembler does not know yet is left out, and it knows most.
+def test_every_trial_program_has_its_named_instruction(tmp_path: Path) -> None:
+    # Instructions that this assembler does not know are left out; it knows most.
     source = Path(trials.__file__).read_text()
     said = dict(re.findall(r'^    "(\w+)": \(.*\),  # (.*)$', source, re.MULTILINE))
     assert said.keys() == trials.RISCV.keys()
@@ -112,7 +112,7 @@ def test_other_emulators_report_their_own_features(machine: str) -> None:
 def test_program_that_is_no_emulator_is_rejected() -> None:
     for machine in ("riscv64", "aarch64", "x86_64"):
         assert trials.emulated_isa("/bin/false", machine) is None
-        assert trials.emulated_isa("/bin/true", machine) is None  # it ends well and runs nothing
+        assert trials.emulated_isa("/bin/true", machine) is None  # it exits with 0 and runs nothing
         assert trials.slowdown("/bin/false", machine) is None
 
 
@@ -156,14 +156,14 @@ def test_a_cross_toolchain_is_named_by_its_target(tmp_path: Path) -> None:
 @needs_qemu
 @pytest.mark.parametrize("seen", [True, False], ids=["interpreter", "as in a container"])
 def test_a_kernel_with_the_entry_runs_the_programs_that_the_agent_names(tmp_path: Path, seen: bool) -> None:
-    """A user namespace has a binfmt_misc of its own since Linux 6.7, so nothing of the machine is touched."""
+    """A user namespace has its own binfmt_misc since Linux 6.7, so the machine is not changed."""
     runs, breaks = (
         built(tmp_path, "rv64gc_zba", PROGRAMS["rv64gc_zba"]),
         built(tmp_path, "rv64gcv", PROGRAMS["rv64gcv"]),
     )
     entry = r":qemu-riscv64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xf3\x00:"
     entry += r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:" + f"{QEMU}:OCF"
-    # A container has no interpreter of the machine's: here its file is covered by another one.
+    # A container has no interpreter of the machine: here its file is covered by another one.
     hidden = "" if seen else f"mount --bind /dev/null {QEMU}"
     script = f"""
         mount -t binfmt_misc none /proc/sys/fs/binfmt_misc || exit 77
@@ -175,7 +175,7 @@ def test_a_kernel_with_the_entry_runs_the_programs_that_the_agent_names(tmp_path
     inside = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script]
     done = subprocess.run(inside, capture_output=True, timeout=120)
     if done.returncode in (1, 77) and not (tmp_path / "runs").exists():
-        pytest.skip(f"no binfmt_misc of one's own here: {done.stderr.decode()[:200]}")
+        pytest.skip(f"no separate binfmt_misc here: {done.stderr.decode()[:200]}")
     report = msgspec.json.decode(done.stdout, type=AgentReport)
     (offer,) = report.isa.emulated
     assert (offer.by, offer.version is not None, offer.slowdown is not None) == (QEMU, seen, True)

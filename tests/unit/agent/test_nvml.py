@@ -1,4 +1,4 @@
-"""NVML, by a driver of the test's own: old ones that lack questions, lost cards, instances, links, one that hangs."""
+"""NVML with a fake driver: missing functions, lost GPUs, instances, links, and a hang."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hetsched.agent.gpus.nvml import NvmlDoor, bindings
+from hetsched.agent.gpus.nvml import NvmlClient, bindings
 from hetsched.agent.gpus.probe import described, read_cards
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import MachineCard, MachineProblem
@@ -25,7 +25,7 @@ class Failure(Exception):
 
 
 def gpu(number: int, **facts: Any) -> dict[str, Any]:
-    """Answer the questions of one A100 in the way of newer bindings; a number stands for an error."""
+    """Return one A100 as newer bindings do; a number instead of a value is an error."""
     return {
         "GetName": "NVIDIA A100-SXM4-40GB",
         "GetUUID": f"GPU-{number}",
@@ -43,7 +43,7 @@ def gpu(number: int, **facts: Any) -> dict[str, Any]:
 
 
 class Driver:
-    """NVML of some cards; what a card does not answer is not supported."""
+    """NVML of some GPUs; values without an entry are not supported."""
 
     NVMLError = Failure
 
@@ -85,7 +85,7 @@ class Driver:
 def cards_of(driver: Driver, root: Path) -> tuple[tuple[MachineCard, ...], list[str]]:
     (root / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
     tree = Tree(root)
-    readings = read_cards(tree, door=NvmlDoor(driver))
+    readings = read_cards(tree, client=NvmlClient(driver))
     assert readings is not None
     cards = described(tree, readings)
     return cards, [problem.message for problem in tree.problems if problem.code != "CardZoneUnknown"]
@@ -170,7 +170,7 @@ def test_direct_links_share_the_cards_bandwidth(tmp_path: Path) -> None:
     assert [(link.to, link.kind) for link in cards[1].links] == [(0, "nvlink"), (2, "system")]
 
 
-def test_cards_on_a_switch_reach_all_others_on_it(tmp_path: Path) -> None:
+def test_gpus_on_a_switch_are_linked_to_all_others(tmp_path: Path) -> None:
     switched = {"GetNvLinkState": 1, "GetNvLinkRemoteDeviceType": 2}
     cards, _ = cards_of(Driver(gpu(1, **switched), gpu(2, **switched), gpu(3)), tmp_path)
     # 600 GB/s both ways are 300 in one direction.
@@ -201,10 +201,10 @@ def test_a_card_that_threw_an_xid_of_its_own_is_ill_from_then_on() -> None:
             place, xid = events.pop(0)
             return SimpleNamespace(device=watched[place], eventType=8, eventData=xid)
 
-    door = NvmlDoor(EventDriver(*cards))
+    client = NvmlClient(EventDriver(*cards))
 
     def troubles() -> list[list[str]]:
-        return [card.troubles for card in door.read([]) or ()]
+        return [card.troubles for card in client.read([]) or ()]
 
     assert troubles() == [[], []]
     events += [(0, 31), (1, 79)]  # a page fault of a program; fallen off the bus
@@ -214,17 +214,17 @@ def test_a_card_that_threw_an_xid_of_its_own_is_ill_from_then_on() -> None:
 
 def test_no_driver_is_no_problem() -> None:
     problems: list[MachineProblem] = []
-    assert NvmlDoor(Driver(init=DRIVER_NOT_LOADED)).read(problems) is None
+    assert NvmlClient(Driver(init=DRIVER_NOT_LOADED)).read(problems) is None
     assert problems == []
 
 
 def test_failing_driver_is_reported() -> None:
     problems: list[MachineProblem] = []
-    assert NvmlDoor(Driver(init=18)).read(problems) is None
+    assert NvmlClient(Driver(init=18)).read(problems) is None
     assert [problem.code for problem in problems] == ["NvmlFailed"]
 
 
-def test_a_driver_that_hangs_is_left_alone_until_it_is_back() -> None:
+def test_hanging_driver_is_not_called_until_it_recovers() -> None:
     free, asked = threading.Event(), []
 
     class Hanging(Driver):
@@ -233,11 +233,11 @@ def test_a_driver_that_hangs_is_left_alone_until_it_is_back() -> None:
             free.wait(30)
             return 0
 
-    door = NvmlDoor(Hanging(), patience_seconds=0.05)
+    client = NvmlClient(Hanging(), patience_seconds=0.05)
     problems: list[MachineProblem] = []
     try:
-        assert door.read(problems) is None
-        assert door.read(problems) is None
+        assert client.read(problems) is None
+        assert client.read(problems) is None
     finally:
         free.set()
     assert [problem.code for problem in problems] == ["NvmlHangs", "NvmlHangs"]
@@ -246,7 +246,7 @@ def test_a_driver_that_hangs_is_left_alone_until_it_is_back() -> None:
 
 def test_the_real_bindings_do_without_a_driver() -> None:
     problems: list[MachineProblem] = []
-    found = NvmlDoor(bindings()).read(problems)
+    found = NvmlClient(bindings()).read(problems)
     if found is not None:
         pytest.skip("this machine has a driver")
     assert problems == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import msgspec
 import pytest
 
 from hetsched.contracts.api.decision import Reason
 from hetsched.contracts.documents import encode, to_plain
+from hetsched.contracts.errors import Problem
 from hetsched.contracts.message import (
     HIDDEN,
     Message,
@@ -21,6 +23,7 @@ from hetsched.contracts.message import (
     restored,
     stored,
 )
+from hetsched.contracts.objects.warnings import ManifestWarning
 
 NESTED = Message(
     "{pod} does not fit now: {said}",
@@ -75,14 +78,22 @@ def test_a_text_that_is_no_stored_message_is_kept(text: str) -> None:
     assert restored(text) == text
 
 
-def test_documents_contain_the_english_text_and_columns_the_parameters() -> None:
-    reason = Reason("CpuShort", "resource-fit", 1, NESTED)
-    assert msgspec.json.decode(encode(reason))["message"] == to_plain(reason)["message"] == str(NESTED)
-    column = encode(reason, hook=as_parts)
-    again = msgspec.json.decode(column, type=Reason, dec_hook=from_parts)
-    assert again == reason
+@pytest.mark.parametrize(
+    "row",
+    [
+        Reason("CpuShort", "resource-fit", 1, NESTED),
+        Problem("GpuNumberInvalid", "hetsched.io/gpu-count", NESTED),
+        ManifestWarning("FieldUnknown", NESTED, "file.yaml#1 spec.x"),
+    ],
+    ids=["reason", "problem", "warning"],
+)
+def test_documents_contain_the_english_text_and_columns_the_parameters(row: Any) -> None:
+    assert msgspec.json.decode(encode(row))["message"] == to_plain(row)["message"] == str(NESTED)
+    column = encode(row, hook=as_parts)
+    again = msgspec.json.decode(column, type=type(row), dec_hook=from_parts)
+    assert again == row
     assert again.message.template == NESTED.template
-    old = msgspec.json.decode(encode(reason), type=Reason, dec_hook=from_parts)
+    old = msgspec.json.decode(encode(row), type=type(row), dec_hook=from_parts)
     assert (old.message, old.message.params) == (str(NESTED), {})
 
 

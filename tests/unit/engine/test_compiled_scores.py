@@ -1,4 +1,4 @@
-"""Each plugin that the compiled loop has a formula for scores there what it scores by itself, bit for bit."""
+"""The compiled loop's formula of each plugin gives the plugin's own score, bit for bit."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def a_stream(draw: random.Random) -> Iterator[object]:
         yield pod.build()
 
 
-def in_both_ways(uses: tuple[PluginUse, ...], seed: int, *, lacking: bool = True) -> int:
-    """Place a stream pod by pod and in batches, compare, and return how many pods the batches left to the cycle."""
+def compare_batch_with_cycle(uses: tuple[PluginUse, ...], seed: int, *, lacking: bool = True) -> int:
+    """Place a stream pod by pod and in batches, compare, and return how many pods the batches passed to the cycle."""
     draw = random.Random(seed)
     nodes, pods = list(a_fleet(draw, lacking=lacking)), list(a_stream(draw))
     policy = compile_policy(PolicySpec("p", uses), load_registry())
@@ -96,27 +96,27 @@ def in_both_ways(uses: tuple[PluginUse, ...], seed: int, *, lacking: bool = True
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("name", "params"), KNOWN)
 def test_alone(name: str, params: dict[str, object], seed: int) -> None:
-    assert in_both_ways((*GATES, PluginUse(name, weight=1.5, params=params)), seed) == 0
+    assert compare_batch_with_cycle((*GATES, PluginUse(name, weight=1.5, params=params)), seed) == 0
 
 
 @pytest.mark.parametrize(("name", "params"), LEFT_TO_THE_CYCLE)
 def test_parameters_that_no_formula_covers(name: str, params: dict[str, object]) -> None:
-    assert in_both_ways((*GATES, PluginUse(name, params=params)), 1) == 200
+    assert compare_batch_with_cycle((*GATES, PluginUse(name, params=params)), 1) == 200
 
 
 @pytest.mark.parametrize("lacking", [False, True])
 def test_all_together(lacking: bool) -> None:
     params = dict(KNOWN)
     scores = tuple(PluginUse(name, 1 + 0.25 * number, params[name]) for number, name in enumerate(TERMS))
-    assert in_both_ways((*GATES, *scores), 7, lacking=lacking) == 0
+    assert compare_batch_with_cycle((*GATES, *scores), 7, lacking=lacking) == 0
 
 
 def test_every_formula_is_tried_here() -> None:
     assert {name for name, _ in KNOWN} == set(TERMS)
 
 
-def test_pods_that_are_nobodys_concern_stay_in_the_loop() -> None:
-    """Gangs, quotas and pods that others could leave for go to the cycle, and nobody can tell from the outcome."""
+def test_independent_pods_stay_in_the_compiled_loop() -> None:
+    """Gangs, quotas and pods with possible victims go to the cycle, and the result is the same."""
     uses = (
         *GATES, PluginUse("quota"), PluginUse("gang"), PluginUse("preemption"), PluginUse("least-allocated"),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Copies that fit, node by node, equal what scheduling copies one by one places, under every policy."""
+"""Headroom, node by node, equals the number of copies that scheduling one by one places, under every policy."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def one_by_one(deciding: Scheduler, pod: PodSpec) -> dict[str, int]:
         if node is None:
             return dict(placed)
         placed[node] += 1
-    pytest.fail("more copies fit than anybody counts")
+    pytest.fail("more copies fit than are counted")
 
 
 def asking(pod: PodSpec) -> PodSpec:
-    """Return a pod of the same shape that concerns nobody else."""
+    """Return a pod of the same shape without relations to other pods."""
     return PodSpec("headroom", "one", alone(pod.shape))
 
 
@@ -70,7 +70,7 @@ def counted(pod: PodBuilder, *nodes: Any, running: tuple[Any, ...] = ()) -> dict
 
 
 def test_the_scarcest_resource_decides() -> None:
-    # 8 CPUs less 1 in use: floor(7 / 2) = 3; memory floor((32 - 1) / 4) = 7; places for pods 110 - 1.
+    # 8 CPUs less 1 in use: floor(7 / 2) = 3; memory floor((32 - 1) / 4) = 7; pods 110 - 1.
     assert counted(a_pod().cpu("2").memory("4Gi"), a_node(), running=(a_pod("r").running_on("node"),)) == {"node": 3}
 
 
@@ -86,7 +86,7 @@ def test_whole_cpus_stop_at_the_zone() -> None:
     assert counted(a_pod().cpu("3").guaranteed().numa(True, "exclusive"), node) == {"node": 2}
 
 
-def test_a_cordoned_node_takes_nothing() -> None:
+def test_cordoned_node_has_no_headroom() -> None:
     assert counted(a_pod(), a_node("a").cordoned(), a_node("b").cpu("2")) == {"b": 2}
 
 

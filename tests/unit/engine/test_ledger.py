@@ -1,4 +1,4 @@
-"""Random lives of a ledger: pods come and go, nodes report, copies are made; the columns always add up."""
+"""Random histories of a ledger with pods, reports and copies; the columns always add up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.engine.fleet import built, cluster, policy_of, rebuilt
 
 
 def contents(state: ClusterState) -> dict[str, Any]:
-    """Return everything a ledger holds, in a form that compares."""
+    """Return everything in a ledger in comparable form."""
     rules = state.neighbours
     return {
         "static": state.columns.static.tobytes(),
@@ -43,7 +43,7 @@ def contents(state: ClusterState) -> dict[str, Any]:
 
 
 class Life(RuleBasedStateMachine):
-    """One ledger, and what it should hold."""
+    """One ledger, and its expected content."""
 
     @initialize(fleet=mixed_fleets(), pods=mixed_pods())
     def start(self, fleet: list[NodeReport], pods: list[PodSpec]) -> None:
@@ -57,7 +57,7 @@ class Life(RuleBasedStateMachine):
             self.state.assume(self.state.compile(pod), row % len(self.state.reports))
 
     def cards_left(self, pod: PodSpec, row: int) -> bool:
-        """Tell whether the pod gets its cards; one that got none would take them when the ledger is built anew."""
+        """Return whether the pod gets its GPUs; a pod without them would take some when the ledger is rebuilt."""
         demand = pod.shape.gpu
         free = self.state.columns.field("card_milli_free")[:, row]
         return demand is None or int((free >= demand.milli).sum()) >= demand.count
@@ -94,7 +94,7 @@ class Life(RuleBasedStateMachine):
         assert self.state.epoch > epoch
 
     @rule(pick=st.integers(0, 11), row=st.integers(0, 6))
-    def a_copy_lives_its_own_life(self, pick: int, row: int) -> None:
+    def a_copy_is_independent(self, pick: int, row: int) -> None:
         before, digest = contents(self.state), self.state.digest()
         copy = self.state.fork()
         assert contents(copy) == before
@@ -114,7 +114,7 @@ class Life(RuleBasedStateMachine):
         zones = ("zone_cpu_free", "zone_memory_free", "zone_cpus_free")
         for field in ("requested", "nonzero", "card_milli_free", "card_memory_free", *zones):
             found, expected = state.columns.field(field), again.columns.field(field)
-            if field == "requested":  # a ledger that has seen a pod ask for a new resource keeps its row
+            if field == "requested":  # a ledger keeps the row of a resource that a pod requested once
                 assert found[len(again.resources) :].sum() == 0
                 found = found[: len(again.resources)]
             assert found.tolist() == expected.tolist()
@@ -149,11 +149,9 @@ TestLife.settings = settings(max_examples=60, stateful_step_count=25, deadline=N
 
 
 @given(mixed_fleets(), mixed_pods(), st.randoms(use_true_random=False))
-def test_equal_contents_have_equal_digests_however_they_came_about(
-    fleet: list[NodeReport], pods: list[PodSpec], shuffler: Any
-) -> None:
+def test_equal_contents_have_equal_digests(fleet: list[NodeReport], pods: list[PodSpec], shuffler: Any) -> None:
     one, other = ClusterState(fleet), ClusterState(reversed(fleet))
-    # Which cards a pod gets, and which CPUs of a kubelet that pins, depends on who came before.
+    # The GPUs of a pod, and its CPUs under a pinning kubelet, depend on the earlier pods.
     plain = [pod for pod in pods if pod.shape.gpu is None and not pod.shape.guaranteed]
     for pod in plain:
         one.assume(one.compile(pod), 0)
@@ -218,7 +216,7 @@ def test_new_resource_widens_the_columns_and_keeps_reservations() -> None:
 
 
 def test_resources_that_no_node_has_share_one_row() -> None:
-    """A row of its own for each: 1,500 names in a pod took 70 MiB on 2,000 nodes, of each pod that came."""
+    """Regression: a row for each of 1,500 names in a pod took 70 MiB on 2,000 nodes for each new pod."""
     state = cluster([a_node("a")], [a_pod("r").requesting("example.com/running", 3).running_on("a")])
     rows, epoch = len(state.resources), state.epoch
     for number in range(20):
@@ -239,7 +237,7 @@ def test_resources_that_no_node_has_share_one_row() -> None:
     assert not state.columns.load.any()
 
 
-def test_allocations_are_kept_as_they_were_booked() -> None:
+def test_recorded_allocations_are_kept() -> None:
     state = cluster([a_node("a").gpus(2)])
     booking = state.assume(state.compile(built(a_pod().gpu(1))), 0, EMPTY)
     assert [(card.index, card.milli, card.memory_mib) for card in booking.allocation.gpus] == [(0, 1000, 40960)]

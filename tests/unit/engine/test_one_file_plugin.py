@@ -17,11 +17,12 @@ from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import PluginError, Registry
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import cluster
-from web.pages import message_translation
+from web import translation as message_translation
 
 WithPlugin = Callable[..., Registry]
 
-# A busy pod needs a node of which at most `most` % of the CPU is requested, itself included. The score is the free CPU.
+# A busy pod needs a node of which at most `most` % of the CPU is requested, including its own request. The score is the
+# free CPU.
 CALM = '''
 """Keep busy pods off crowded nodes, and prefer nodes with free CPU."""
 

@@ -1,4 +1,4 @@
-"""What `preemption` answers is compared with every node tried in full, one pod after the other, on random clusters."""
+"""The `preemption` plugin is compared with a brute-force search on every node of random clusters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def a_cluster(generator: random.Random) -> ClusterState:
     budgets = [DisruptionBudget("default", "web", matching(app="web"), generator.randint(0, 4))]
     state = ClusterState(nodes, (), budgets=budgets if generator.random() < 0.5 else ())
     placing = Scheduler(state, PLAIN)
-    for pod in running:  # whatever fits
+    for pod in running:  # every pod that fits
         placing.schedule(pod)
     return state
 
@@ -76,7 +76,7 @@ def a_newcomer(generator: random.Random) -> PodSpec:
 
 
 def fits_without(state: ClusterState, pod: PodSpec, row: int, gone: set[str]) -> bool:
-    """Tell whether a plain scheduler, on a copy without these pods, could place the pod on that very node."""
+    """Return whether a plain scheduler, on a copy without these pods, could place the pod on that node."""
     fork = state.fork()
     for key in gone:
         fork.forget(key)
@@ -85,7 +85,7 @@ def fits_without(state: ClusterState, pod: PodSpec, row: int, gone: set[str]) ->
 
 
 def leaves_with(state: ClusterState, booking: Booking, pod: PodSpec) -> set[str]:
-    """Return who leaves with a pod: itself or its whole gang; nobody if one of them may not."""
+    """Return the pods evicted with a pod: itself or its whole gang; none if one of them is protected."""
     gang = booking.pod.gang
     members = [booking] if gang is None else [b for b in state.bookings.values() if b.pod.gang == gang]
     allowed = all(b.pod.priority < pod.priority and b.pod.preemptible for b in members)
@@ -101,7 +101,7 @@ def important_first(bookings: list[Booking]) -> list[Booking]:
 
 
 def breaking(state: ClusterState, units: list[set[str]]) -> set[str]:
-    """Return which of the pods would break the budget, were all of them to leave, the most important first."""
+    """Return the pods that would violate the budget if all of them were evicted, highest priority first."""
     if not state.budgets:
         return set()
     left = sum(b.pod.labels.get("app") == "web" for b in state.bookings.values()) - state.budgets[0].desired_healthy
@@ -124,7 +124,7 @@ def cost(state: ClusterState, row: int, victims: set[str], broken: set[str]) -> 
 
 
 def units_on(state: ClusterState, row: int, pod: PodSpec) -> list[set[str]]:
-    """Return who could leave a node, the most important first; a gang stands where its least important member does."""
+    """Return the possible victims of a node, highest priority first; a gang has the lowest priority of its members."""
     units: list[set[str]] = []
     for booking in reversed(important_first(list(state.on_row[row].values()))):
         unit = leaves_with(state, booking, pod)
@@ -133,8 +133,8 @@ def units_on(state: ClusterState, row: int, pod: PodSpec) -> list[set[str]]:
     return units[::-1]
 
 
-def kubes_choice(state: ClusterState, pod: PodSpec) -> tuple[Cost, str] | None:
-    """Do what kube-scheduler does, on every node."""
+def kube_scheduler_choice(state: ClusterState, pod: PodSpec) -> tuple[Cost, str] | None:
+    """Select victims like kube-scheduler, on every node."""
     best: tuple[Cost, str] | None = None
     for row, report in enumerate(state.reports):
         units = units_on(state, row, pod)
@@ -154,7 +154,7 @@ def kubes_choice(state: ClusterState, pod: PodSpec) -> tuple[Cost, str] | None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_never_worse_than_kube_scheduler_and_always_true(seed: int) -> None:
+def test_preemption_is_valid_and_never_worse_than_kube_scheduler(seed: int) -> None:
     generator = random.Random(seed)
     state, pod = a_cluster(generator), a_newcomer(generator)
     before = state.digest(), state.columns.load.tobytes(), dict(state.bookings)
@@ -163,7 +163,7 @@ def test_never_worse_than_kube_scheduler_and_always_true(seed: int) -> None:
         return
     assert (state.digest(), state.columns.load.tobytes()) == before[:2]
     assert dict(sorted(state.bookings.items())) == dict(sorted(before[2].items()))
-    theirs = kubes_choice(state, pod)
+    theirs = kube_scheduler_choice(state, pod)
     if outcome.eviction is None:
         assert theirs is None
         return
@@ -181,7 +181,7 @@ def test_never_worse_than_kube_scheduler_and_always_true(seed: int) -> None:
 
 
 def test_random_clusters_do_need_evictions() -> None:
-    """The comparison above is worth something only where the cases are mixed."""
+    """The comparison above is meaningful only if the cases are mixed."""
     counts = {"placed": 0, "evicts": 0, "waits": 0}
     for seed in range(150):
         generator = random.Random(seed)
@@ -193,8 +193,8 @@ def test_random_clusters_do_need_evictions() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_order_small_first_finds_as_few_victims_as_any_subset_where_only_cpu_counts(seed: int) -> None:
-    # All of one priority: the fewest pods whose CPUs add up to what is short.
+def test_small_first_order_is_minimal_for_cpu(seed: int) -> None:
+    # All with one priority: the fewest pods whose CPUs add up to the missing amount.
     generator = random.Random(seed)
     sizes = [generator.randint(1, 4) * 500 for _ in range(generator.randint(2, 6))]
     node = a_node("n").cpu(f"{sum(sizes)}m").build()
@@ -209,8 +209,8 @@ def test_the_order_small_first_finds_as_few_victims_as_any_subset_where_only_cpu
         assert len(eviction.victims) == min(enough)
 
 
-def relieved_of(state: ClusterState, removable: Removable) -> None:
-    """Compare the load without those who may leave with that of a ledger that forgot them."""
+def assert_relieved_load(state: ClusterState, removable: Removable) -> None:
+    """Compare the load without the possible victims with that of a ledger that forgot them."""
     removable._follow(state)
     fork = state.fork()
     for booking in (booking for pods in removable.on_row for booking in pods):
@@ -231,7 +231,7 @@ def test_cached_result_equals_a_fresh_search(seed: int) -> None:
         outcome = kept.schedule(pod)
         assert (outcome.node, outcome.eviction) == (fresh.node, fresh.eviction)
         for removable in state.derived.get(Removable, {}).values():
-            relieved_of(state, removable)
+            assert_relieved_load(state, removable)
         if generator.random() < 0.3 and state.bookings:
             state.forget(generator.choice(sorted(state.bookings)))
         if generator.random() < 0.1:

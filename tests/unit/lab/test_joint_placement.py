@@ -1,4 +1,4 @@
-"""Joint placement: the exact solver against every possibility, the others between it and the published order."""
+"""Joint placement: the exact solver against brute force, the others between it and the published order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESOURCES = (CPU, MEMORY, NETWORK_MBPS, DISK_MBPS)
 
 
 def four_resource_node(name: str, *used: int) -> NodeBuilder:
-    """A node measured at these: tenths of a CPU, hundreds of MiB, Mbit/s, MB/s."""
+    """Return a node measured at these: tenths of a CPU, hundreds of MiB, Mbit/s, MB/s."""
     node = a_node(name).cpu(8).memory("8Gi").offering(NETWORK_MBPS, 80).offering(DISK_MBPS, 80)
     cpu, memory, network, disk = used
     return node.using(cpu=f"{cpu}00m", memory=f"{memory}00Mi", **{NETWORK_MBPS: str(network), DISK_MBPS: str(disk)})
@@ -49,8 +49,8 @@ def problems(draw: st.DrawFn) -> JointProblem:
     return problem_of(scheduler(nodes, policy="mbcgt"), pods)
 
 
-def worth_of(problem: JointProblem, nodes: tuple[int, ...]) -> tuple[int, float] | None:
-    """Work one placement out by hand, in plain Python; None where something would be overfull."""
+def value_of_placement(problem: JointProblem, nodes: tuple[int, ...]) -> tuple[int, float] | None:
+    """Compute the value of one placement in plain Python; None if a node would be overcommitted."""
     placed, total = 0, 0.0
     for node in range(len(problem.rows)):
         used = [int(amount) for amount in problem.used[:, node]]
@@ -75,7 +75,7 @@ def worth_of(problem: JointProblem, nodes: tuple[int, ...]) -> tuple[int, float]
 
 def best_of_all(problem: JointProblem) -> tuple[int, float]:
     every = product(range(-1, len(problem.rows)), repeat=len(problem.kinds))
-    return max(worth for worth in (worth_of(problem, nodes) for nodes in every) if worth is not None)
+    return max(worth for worth in (value_of_placement(problem, nodes) for nodes in every) if worth is not None)
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,15 +83,15 @@ def best_of_all(problem: JointProblem) -> tuple[int, float]:
 def test_exact_is_the_best_of_all_placements(problem: JointProblem) -> None:
     plan = exact(problem)
     assert plan.worth == pytest.approx(best_of_all(problem))
-    assert worth_of(problem, plan.rows) == pytest.approx(plan.worth)
+    assert value_of_placement(problem, plan.rows) == pytest.approx(plan.worth)
 
 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
-def test_improved_lies_between_greedy_and_exact_and_is_never_overfull(problem: JointProblem) -> None:
+def test_improved_solver_is_between_greedy_and_exact(problem: JointProblem) -> None:
     plans = [greedy(problem), improved(problem), exact(problem)]
     for plan in plans:
-        assert worth_of(problem, plan.rows) == pytest.approx(plan.worth)
+        assert value_of_placement(problem, plan.rows) == pytest.approx(plan.worth)
     for lower, higher in pairwise(plans):
         assert lower.worth <= (higher.worth[0], higher.worth[1] + 1e-9)
 
@@ -112,7 +112,7 @@ def test_greedy_equals_the_policy_pod_by_pod() -> None:
     assert plan.log_product == pytest.approx(log_product(node_balance(engine.state)))
 
 
-def test_a_pod_that_comes_later_can_need_the_node_more() -> None:
+def test_joint_placement_considers_later_pods() -> None:
     # a = (0, .75) B .140625 S .859375; b = (0, 0) S 1.
     # greedy: "even" on a (.25, .875) B .097656 S .902344, a gain; then "cpu" fits on b only (.5, 0) S .9375: .845947
     # joint: "cpu" on a (1, .75) B .015625 S .984375, "even" on b (.125, .125) S 1: .984375
@@ -125,7 +125,7 @@ def test_a_pod_that_comes_later_can_need_the_node_more() -> None:
     assert improved(problem).rows == best.rows
 
 
-def test_most_pods_come_before_the_greatest_product() -> None:
+def test_number_of_pods_precedes_the_product() -> None:
     # 4 CPUs by requests: two pods of 2 fit, though one alone leaves the node more even (1 - .0625 against 1 - .25)
     pods = [a_pod(f"p{i}").cpu(2).memory(0).build() for i in range(3)]
     plan = exact(problem_of(scheduler([a_node("n").cpu(4)], policy="mbcgt"), pods))
@@ -133,7 +133,7 @@ def test_most_pods_come_before_the_greatest_product() -> None:
     assert plan.log_product == pytest.approx(math.log(0.75))
 
 
-def test_nodes_that_are_not_ready_take_nothing_and_do_not_count() -> None:
+def test_nodes_that_are_not_ready_are_ignored() -> None:
     nodes = [a_node("a").not_ready().using(cpu="8"), a_node("b")]
     problem = problem_of(scheduler(nodes, policy="mbcgt"), [a_pod().build()])
     assert problem.rows.tolist() == [1]
@@ -154,7 +154,7 @@ def test_nodes_that_are_not_ready_take_nothing_and_do_not_count() -> None:
     ],
     ids=["cards", "zones", "pinned CPUs", "ports", "spread", "neighbours", "misconfigured"],
 )
-def test_pods_that_take_more_than_amounts_are_not_planned(pod: PodBuilder) -> None:
+def test_pods_with_other_requests_are_not_planned(pod: PodBuilder) -> None:
     assert not is_plain(pod.build())
     with pytest.raises(ValueError, match="more than amounts"):
         problem_of(scheduler([a_node()], policy="mbcgt"), [pod.build()])

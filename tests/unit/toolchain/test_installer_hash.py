@@ -1,4 +1,4 @@
-"""The installer is run, so a file whose hash the lock does not hold must not be."""
+"""The installer is executed, so a file with another hash than the lock's is rejected."""
 
 import hashlib
 import shutil
@@ -12,7 +12,7 @@ import dev
 
 @pytest.fixture
 def no_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Leave this machine without uv, and let every fetch yield a wheel that nobody pinned."""
+    """Remove uv from this machine, and make every download return an unpinned wheel."""
 
     def fetch(version: str) -> Path:
         wheel = tmp_path / f"uv-{version}-py3-none-any.whl"
@@ -27,7 +27,7 @@ def no_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_an_altered_wheel_is_deleted_and_nothing_is_unpacked(no_uv: Path) -> None:
-    with pytest.raises(dev.SetupError, match="is not the file whose hash"):
+    with pytest.raises(dev.SetupError, match="does not match the hash"):
         dev.find_uv()
 
     assert list(no_uv.iterdir()) == []

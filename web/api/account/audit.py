@@ -18,6 +18,7 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.journal.chain import ChainState, chain_state
 from hetsched.journal.models import AuditEntry
 
@@ -39,7 +40,7 @@ MOST_CHARACTERS = 1000
 _COLUMNS = ("id", "at", "actor", "role", "action", "object_kind", "object_name", "reason", "details", "request_id")
 
 
-class Audited(Document, frozen=True):
+class AuditRow(Document, frozen=True):
     """Audit entry; `details` contains the values before and after if known, `requestId` identifies the log records."""
 
     id: int
@@ -62,7 +63,7 @@ class AuditEntriesView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {**LIST_QUERIES, **FILTERS}
 
-    @extend_schema(responses=page_of(Audited))
+    @extend_schema(responses=page_of(AuditRow))
     def get(self, request: Any) -> HttpResponse:
         """List audit entries, latest first."""
         rows = filtered(visible(self.subject), request.GET)
@@ -97,7 +98,7 @@ def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[A
     """
     long = next((name for name in FILTERS if len(given.get(name, "")) > MOST_CHARACTERS), None)
     if long is not None:  # databases reject long patterns with an internal error
-        message = f"it has more than {MOST_CHARACTERS} characters"
+        message = Message("it has more than {n} characters", n=MOST_CHARACTERS)
         raise InputError("QueryInvalid", message, place=long, hint="Send a shorter text")
     lookups = {
         "actor": "actor__text_contains",
@@ -122,14 +123,14 @@ def _moment(text: str, name: str, *, end: bool = False) -> datetime:
             found = found.replace(hour=23, minute=59, second=59, microsecond=999_999)
         return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
-        message = f"{text[:40]!r} is not a date or time in RFC 3339"
+        message = Message("{text} is not a date or time in RFC 3339", text=repr(text[:40]))
         hint = "Write it as 2026-11-22 or 2026-11-22T10:00:00Z"
         raise InputError("QueryInvalid", message, place=name, hint=hint) from None
 
 
-def audited(row: AuditEntry) -> Audited:
+def audited(row: AuditEntry) -> AuditRow:
     """Return the document of an entry."""
-    return Audited(row.pk, row.at, *(getattr(row, name) for name in _COLUMNS[2:]))
+    return AuditRow(row.pk, row.at, *(getattr(row, name) for name in _COLUMNS[2:]))
 
 
 routes = [path("audit/", AuditEntriesView.as_view()), path("audit/chain/", AuditSealsView.as_view())]

@@ -19,6 +19,7 @@ from hetsched.access.models import Token
 from hetsched.access.roles import Action
 from hetsched.access.tokens import LIFETIME, create_token, revoke_token
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import Cluster
 
@@ -59,7 +60,7 @@ class Revocation(Request, frozen=True):
 
 
 class Preempts(Document, frozen=True):
-    """Which pods may be evicted for a token's pods: of any namespace, with a priority below this; null: of any."""
+    """Victims that the pods of a token may preempt: pods of any namespace with a priority below `below`; null: any."""
 
     below: int | None
 
@@ -89,7 +90,7 @@ class TokenDetail(Document, frozen=True):
     preempts: Preempts | None
 
 
-class MadeToken(TokenDetail, frozen=True, kw_only=True):
+class CreatedToken(TokenDetail, frozen=True, kw_only=True):
     """New token with its plaintext, shown once."""
 
     token: str
@@ -103,12 +104,13 @@ class TokensView(ApiView):
         """List tokens, latest first."""
         return answer(request, Rows([token_detail(row) for row in listed()], None))
 
-    @extend_schema(request=NewToken, responses={201: MadeToken})
+    @extend_schema(request=NewToken, responses={201: CreatedToken})
     def post(self, request: Any) -> HttpResponse:
         """Create a token; only this response contains its plaintext."""
         asked = bodies.read(request, NewToken)
         if asked.cluster and not Cluster.objects.filter(name=asked.cluster).exists():
-            raise InputError("ClusterUnknown", f"unknown cluster {asked.cluster[:80]!r}", place="cluster")
+            message = Message("unknown cluster {cluster}", cluster=repr(asked.cluster[:80]))
+            raise InputError("ClusterUnknown", message, place="cluster")
         token, plaintext = create_token(
             role=asked.role,
             name=_name(asked.name),
@@ -122,7 +124,7 @@ class TokensView(ApiView):
             actor=self.subject,
             reason=require_reason(asked.reason),
         )
-        made = MadeToken(token=plaintext, **msgspec.structs.asdict(token_detail(token)))
+        made = CreatedToken(token=plaintext, **msgspec.structs.asdict(token_detail(token)))
         return answer(request, made, status=201, headers={"Cache-Control": "no-store"})
 
 
@@ -168,7 +170,8 @@ def _number(given: int | str | None, place: str) -> int | None:
     if not given.strip():
         return None
     if not _WHOLE.fullmatch(given.strip()):
-        raise InputError("TokenBoundInvalid", f"{given[:40]!r} is not a whole number", place=place)
+        message = Message("{text} is not a whole number", text=repr(given[:40]))
+        raise InputError("TokenBoundInvalid", message, place=place)
     return int(given)
 
 

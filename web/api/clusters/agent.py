@@ -19,6 +19,7 @@ from rest_framework.authentication import SessionAuthentication
 
 from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.messages.agent_message import (
     MOST_MESSAGE_BYTES,
     AgentAnswer,
@@ -87,8 +88,7 @@ def _message(request: Any) -> AgentMessage:
     bodies.media_type(request, bodies.JSON)
     body = bodies.raw(request, large=True)
     if len(body) > MOST_MESSAGE_BYTES:
-        message = f"the body has {len(body)} bytes, {MOST_MESSAGE_BYTES} are allowed here"
-        raise InputError("BodyTooLarge", message)
+        raise InputError("BodyTooLarge", bodies.too_large(len(body), MOST_MESSAGE_BYTES))
     if b"\\u0000" in body:
         raise InputError("TextHasNul", "the text contains a NUL character")
     try:
@@ -97,7 +97,7 @@ def _message(request: Any) -> AgentMessage:
         # Slow path for rare messages: accept whole numbers written as 1.0, or report the error and its field.
         return bodies.convert(bodies.plain(body), AgentMessage)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        message = f"it is not JSON: {str(error)[:200]}"
+        message = Message("it is not JSON: {text}", text=str(error)[:200])
         raise InputError("BodyMalformed", message, hint="Send one JSON document in UTF-8") from None
 
 

@@ -20,6 +20,7 @@ from hetsched.adapters.anonymising import anonymised
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.actions import create_cluster, require_reason
 from hetsched.inventory.models import Cluster
@@ -186,7 +187,8 @@ class ClusterExportView(ApiView):
 
 def _known_policy(name: str) -> str:
     if not Policy.objects.filter(name=name, active_version__gt=0).exists():
-        raise InputError("PolicyUnknown", f"unknown policy {name[:80]!r}", place="policy", hint=known_policies())
+        message = Message("unknown policy {name}", name=repr(name[:80]))
+        raise InputError("PolicyUnknown", message, place="policy", hint=known_policies())
     return name
 
 

@@ -21,6 +21,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import Problem
+from hetsched.contracts.message import Message
 from hetsched.inventory.connection_check import Check, check_cluster
 from hetsched.inventory.connections import connect, where
 from hetsched.inventory.models import Cluster, Connection, Sync
@@ -52,7 +53,7 @@ class NewConnection(Request, frozen=True):
     read_pull_secrets: bool | None = None
 
 
-class Odd(msgspec.Struct, frozen=True, rename="camel"):
+class UnreadableObject(msgspec.Struct, frozen=True, rename="camel"):
     """Object that could not be read and is ignored."""
 
     name: str
@@ -60,7 +61,7 @@ class Odd(msgspec.Struct, frozen=True, rename="camel"):
     message: str
 
 
-class Followed(msgspec.Struct, frozen=True, rename="camel"):
+class ResourceSync(msgspec.Struct, frozen=True, rename="camel"):
     """Sync state of one kind of object; `ageSeconds` is the time since the API server last responded about it."""
 
     resource: str
@@ -71,10 +72,10 @@ class Followed(msgspec.Struct, frozen=True, rename="camel"):
     lists: int
     failures: int
     reason: str
-    quarantined: list[Odd]
+    quarantined: list[UnreadableObject]
 
 
-class PolicyThere(msgspec.Struct, frozen=True, rename="camel"):
+class ClusterPolicyState(msgspec.Struct, frozen=True, rename="camel"):
     """SchedulingPolicy object of the cluster: its version in this database, or its problem."""
 
     name: str
@@ -109,11 +110,11 @@ class ConnectionDetail(Document, frozen=True):
     follower: str | None
     failure: str
     follow_epoch: int
-    resources: list[Followed]
-    policies: list[PolicyThere]
+    resources: list[ResourceSync]
+    policies: list[ClusterPolicyState]
 
 
-class Tested(Document, frozen=True):
+class ConnectionTest(Document, frozen=True):
     """Result of a test, one entry per right and source."""
 
     cluster: str
@@ -162,9 +163,9 @@ def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None, subject
     return two_part(facts, etag_of(cluster.pk, cluster.revision, encode(shown)))
 
 
-def _followed(sync: Sync, now: datetime, subject: Subject) -> Followed:
+def _followed(sync: Sync, now: datetime, subject: Subject) -> ResourceSync:
     age = None if sync.alive_at is None else round(max((now - sync.alive_at).total_seconds(), 0.0), 1)
-    return Followed(
+    return ResourceSync(
         resource=sync.resource,
         synced_at=sync.synced_at,
         alive_at=sync.alive_at,
@@ -174,17 +175,17 @@ def _followed(sync: Sync, now: datetime, subject: Subject) -> Followed:
         failures=sync.failures,
         reason=sync.reason,
         quarantined=[
-            Odd(odd.name, odd.code, odd.message)
+            UnreadableObject(odd.name, odd.code, odd.message)
             for odd in sync.quarantined
             if "/" not in odd.name or subject.may_in(odd.name.partition("/")[0])
         ],
     )
 
 
-def _policy(one: PolicyObject) -> PolicyThere:
-    wrong = one.problem or Problem("", "", "")
+def _policy(one: PolicyObject) -> ClusterPolicyState:
+    wrong = one.problem or Problem("", "", Message(""))
     place, message = wrong.field, wrong.message
-    return PolicyThere(one.name, one.generation, one.problem is None, one.version, wrong.code, place, message)
+    return ClusterPolicyState(one.name, one.generation, one.problem is None, one.version, wrong.code, place, message)
 
 
 def connect_with(cluster: Cluster, asked: NewConnection, subject: Subject) -> None:
@@ -223,13 +224,13 @@ class ConnectionView(ApiView):
 class ConnectionTestView(ApiView):
     actions: ClassVar = {"POST": Action.OPERATE}
 
-    @extend_schema(request=None, responses=Tested)
+    @extend_schema(request=None, responses=ConnectionTest)
     def post(self, request: Any, name: str) -> HttpResponse:
         """Test the connection: list missing rights and sources that do not respond."""
         request_scope.check_unlimited(self.subject)
         checks = check_cluster(find(name))
         counters.flush()  # the API calls of this test
-        return answer(request, Tested(name, all(check.ok for check in checks), checks))
+        return answer(request, ConnectionTest(name, all(check.ok for check in checks), checks))
 
 
 def find(name: str) -> Cluster:

@@ -28,6 +28,7 @@ from django.urls import path
 from django.utils import timezone
 
 from hetsched.contracts.documents import encode
+from hetsched.contracts.message import Message, joined
 from hetsched.inventory.models import Cluster, ClusterKind, Sync
 from hetsched.inventory.node_events import in_step
 from hetsched.journal import counters, figures
@@ -96,8 +97,9 @@ def _one(request: Any, wanted: str) -> HttpResponse:
     elif wanted in _CHECKS:
         component = _checked(wanted, _CHECKS[wanted])
     else:
-        hint = f"Known: {', '.join((*_CHECKS, 'web'))}"
-        return response(RequestRefused(404, "NotFound", f"unknown component {wanted[:80]!r}", hint=hint), request)
+        message = Message("unknown component {name}", name=repr(wanted[:80]))
+        hint = Message("Known: {names}", names=joined(", ", (*_CHECKS, "web")))
+        return response(RequestRefused(404, "NotFound", message, hint=hint), request)
     return _json(component, 200 if component.ok else 503)
 
 

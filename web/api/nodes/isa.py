@@ -23,6 +23,7 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.adapters.oci.inspection import inspect_path
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.inventory.models import Cluster
 from hetsched.isa import Isa, isa_document, lattice, parse
 
@@ -119,7 +120,7 @@ class IsaParseView(ApiView):
         """Parse an ISA string."""
         text = request.GET.get("text", "")
         if len(text) > MOST_TEXT:
-            message = f"it has more than {MOST_TEXT} characters"
+            message = Message("it has more than {n} characters", n=MOST_TEXT)
             raise InputError("QueryInvalid", message, place="text", hint="Send a shorter text")
         return answer(request, isa_document(parse(text)))
 
@@ -146,7 +147,7 @@ def _copy(request: Any, file: Any) -> None:
         while piece := request.read(_PIECE):
             size += len(piece)
             if size > cap:
-                raise InputError("BodyTooLarge", f"the file is larger than {cap} bytes")
+                raise InputError("BodyTooLarge", Message("the file is larger than {n} bytes", n=cap))
             file.write(piece)
     except UnreadablePostError:
         raise InputError("BodyUnreadable", "the connection closed before the end of the body") from None

@@ -18,7 +18,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.documents import encode
-from hetsched.contracts.pod_sentences import namespace_of
+from hetsched.contracts.message import namespace_of
 from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.inventory.models import Node

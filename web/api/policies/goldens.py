@@ -18,6 +18,7 @@ from hetsched.access.roles import Action
 from hetsched.contracts.api.golden import Expectation, GoldenCheck
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
@@ -35,7 +36,7 @@ from ..documents import Document, Request, page_of
 from ..documents import Rows as Page
 from ..etags import check_match, locked, tag_of_row
 from ..pagination import LIST_QUERIES, page
-from ..problems import not_found
+from ..problems import listed_at, not_found
 from ..views import ApiView, answer
 from ..whatif.what_if import turn
 from .policies import find, version_of
@@ -113,7 +114,8 @@ class GoldensView(ApiView):
         request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenDraft)
         if GoldenPlacement.objects.filter(name=asked.name).exists():
-            raise InputError("GoldenExists", f"there is a golden placement {asked.name} already", place="name")
+            message = Message("there is a golden placement {name} already", name=asked.name)
+            raise InputError("GoldenExists", message, place="name")
         row = _save(self, asked, asked.name)
         headers = {"Location": f"/api/v1/golden-placements/{row.name}/", "ETag": _tag(row)}
         return answer(request, _detail(row), status=201, headers=headers)
@@ -137,7 +139,7 @@ class GoldenView(ApiView):
         request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenDraft)
         if asked.name not in ("", name):
-            raise InputError("GoldenNameInvalid", f"the body names {asked.name[:80]!r}, the URL names {name!r}")
+            raise InputError("GoldenNameInvalid", bodies.other_name(asked.name, name))
         empty_state(request_scope.cluster_of(asked.cluster))  # read before any row is locked
         with locked(_found(name)):
             check_match(request, _tag(_found(name)), required=True)
@@ -217,9 +219,9 @@ def _agreed(
     if found is None and not kept:
         raise InputError(
             "DecisionUnknown",
-            f"cluster {cluster.name} has no decision {decision}",
+            Message("cluster {name} has no decision {n}", name=cluster.name, n=decision),
             place="decision",
-            hint=f"GET decisions/?cluster={cluster.name} lists the existing ones",
+            hint=listed_at(f"decisions/?cluster={cluster.name}"),
         )
     # The spec has more than the manifest's text: the requirements that were read from its images.
     same = found is not None and manifest.strip() == pod_text(found.pod.spec).strip()

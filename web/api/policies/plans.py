@@ -16,6 +16,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.policies.hysteresis import Switch
 from hetsched.policies.models import PolicyPlan
 from hetsched.policies.plan_contracts import Condition, Once
@@ -101,7 +102,8 @@ class PlansView(ApiView):
         request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, PlanDraft)
         if PolicyPlan.objects.filter(name=asked.name).exists():
-            raise InputError("PlanExists", f"there is a plan {asked.name} already", place="name")
+            message = Message("there is a plan {name} already", name=asked.name)
+            raise InputError("PlanExists", message, place="name")
         row = _save(self, asked, asked.name)
         headers = {"Location": f"/api/v1/policy-plans/{row.name}/", "ETag": _tag(row)}
         return answer(request, _detail(row), status=201, headers=headers)
@@ -124,7 +126,7 @@ class PlanView(ApiView):
         request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, PlanDraft)
         if asked.name not in ("", name):
-            raise InputError("PlanNameInvalid", f"the body names {asked.name[:80]!r}, the URL names {name!r}")
+            raise InputError("PlanNameInvalid", bodies.other_name(asked.name, name))
         with locked(_found(name)):
             check_match(request, _tag(_found(name)), required=True)
             row = _save(self, asked, name)

@@ -22,6 +22,7 @@ from hetsched.access.roles import Action
 from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.actions import activate, rollback, save_draft
 from hetsched.policies.cluster_policies import keep
@@ -257,14 +258,15 @@ def read_draft(request: Any, name: str = "") -> Draft:
             return _named(draft, draft.name, name)
     found = parse_cluster([("policy", bodies.raw(request))]).policies
     if len(found) != 1:
-        raise InputError("PolicyAmbiguous", f"the body holds {len(found)} SchedulingPolicy objects, not 1")
+        message = Message("the body holds {n} SchedulingPolicy objects, not 1", n=len(found))
+        raise InputError("PolicyAmbiguous", message)
     spec = found[0]
     return _named(Draft(spec.plugins, ties=spec.ties, description=spec.description), spec.name, name)
 
 
 def _named(draft: Draft, stated: str, name: str) -> Draft:
     if name and stated not in ("", name):
-        raise InputError("PolicyNameInvalid", f"the body names {stated[:80]!r}, the URL names {name!r}", place="name")
+        raise InputError("PolicyNameInvalid", bodies.other_name(stated, name), place="name")
     return msgspec.structs.replace(draft, name=name or stated)
 
 

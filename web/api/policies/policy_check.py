@@ -17,6 +17,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.policies.actions import check
 from hetsched.policies.manifest import manifest_of
@@ -24,6 +25,7 @@ from hetsched.policies.models import PolicyRevision
 from hetsched.policies.policy_diff import PolicyDiff, diff
 
 from ..documents import Document
+from ..problems import listed_at
 from ..views import ApiView, answer
 from .policies import Draft, read_draft
 
@@ -38,7 +40,7 @@ class Fault(Document, frozen=True):
     plugin: str
 
 
-class Checked(Document, frozen=True):
+class PolicyCheck(Document, frozen=True):
     """Parsed draft; `against` is the version that `diff` compares it with, 0 for none."""
 
     valid: bool
@@ -54,7 +56,7 @@ class PolicyCheckView(ApiView):
     within: ClassVar = ("POST",)
     queries: ClassVar = {"against": "Version to compare the draft with; default: the active version."}
 
-    @extend_schema(request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses=Checked)
+    @extend_schema(request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses=PolicyCheck)
     def post(self, request: Any, name: str) -> HttpResponse:
         """Check a draft and list the decisions that it would change; nothing is saved."""
         other = _version(name, request.GET.get("against", ""))
@@ -67,7 +69,7 @@ class PolicyCheckView(ApiView):
             check(spec)
         except InputError as error:
             fault = Fault(error.code, error.message, error.place, error.hint, _plugin_of(error, spec))
-        checked = Checked(
+        checked = PolicyCheck(
             valid=fault is None,
             problem=fault,
             spec=spec,
@@ -88,8 +90,8 @@ def _version(name: str, asked: str) -> PolicyRevision | None:
         return rows.filter(state="active").first()
     found = rows.filter(version=int(asked)).first() if asked.isdecimal() and len(asked) < 10 else None
     if found is None:
-        hint = f"GET policies/{name[:80]}/versions/ lists the existing ones"
-        text = f"policy {name[:80]} has no version {asked[:20]}"
+        hint = listed_at(f"policies/{name[:80]}/versions/")
+        text = Message("policy {name} has no version {version}", name=name[:80], version=asked[:20])
         raise InputError("PolicyVersionUnknown", text, place="against", hint=hint)
     return found
 

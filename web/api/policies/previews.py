@@ -39,7 +39,7 @@ _LOOK_SECONDS = 0.2
 _waiting = threading.BoundedSemaphore(MOST_WAITING)
 
 
-class PreviewAsked(Request, frozen=True):
+class PreviewDraft(Request, frozen=True):
     """Version to replay over the last decisions of a cluster.
 
     `scope` own: other policies decide their own pods; all: this policy decides every pod. `baseline` recorded: compare
@@ -91,11 +91,11 @@ class PreviewsView(ApiView):
         found, following = page(request, _rows(name), "id", descending=True)
         return answer(request, Page([_detail(row) for row in found], following))
 
-    @extend_schema(request=PreviewAsked, responses={202: PreviewDetail})
+    @extend_schema(request=PreviewDraft, responses={202: PreviewDetail})
     def post(self, request: Any, name: str) -> HttpResponse:
         """Replay past decisions with a version."""
         request_scope.check_unlimited(self.subject)
-        asked = bodies.read(request, PreviewAsked)
+        asked = bodies.read(request, PreviewDraft)
         row = ask_preview(
             version_of(name, asked.version),
             request_scope.cluster_of(asked.cluster),

@@ -39,7 +39,7 @@ from ..views import ApiView, answer
 from .deliveries import DeliveryRow, delivery_row
 
 
-class WebhookWanted(Request, frozen=True):
+class WebhookDraft(Request, frozen=True):
     """Webhook settings; empty `states`, `namespaces` and `cluster` select everything that its owner sees."""
 
     name: str
@@ -51,14 +51,14 @@ class WebhookWanted(Request, frozen=True):
     enabled: bool = True
 
 
-class SecretWanted(Request, frozen=True):
+class SecretRotation(Request, frozen=True):
     """New secret; the previous secret also signs for `overlapSeconds`, one day by default."""
 
     reason: str
     overlap_seconds: int = 86_400
 
 
-class SecretShown(Document, frozen=True):
+class SecretDetail(Document, frozen=True):
     """Signature settings without the secret; the previous secret also signs until `beforeUntil`."""
 
     signed: bool
@@ -66,7 +66,7 @@ class SecretShown(Document, frozen=True):
     before_until: datetime | None = None
 
 
-class SecretMade(SecretShown, frozen=True, kw_only=True):
+class CreatedSecret(SecretDetail, frozen=True, kw_only=True):
     """New secret, shown once."""
 
     secret: str
@@ -88,7 +88,7 @@ class WebhookDetail(Document, frozen=True):
     secret_made_at: datetime | None
 
 
-class WebhookMade(WebhookDetail, frozen=True, kw_only=True):
+class CreatedWebhook(WebhookDetail, frozen=True, kw_only=True):
     """New webhook with its secret, shown once."""
 
     secret: str
@@ -105,13 +105,13 @@ class WebhooksView(ApiView):
         found, following = page(request, visible(self.subject).select_related("cluster"), "id", descending=True)
         return answer(request, Rows([detail(row) for row in found], following))
 
-    @extend_schema(request=WebhookWanted, responses={201: WebhookMade})
+    @extend_schema(request=WebhookDraft, responses={201: CreatedWebhook})
     def post(self, request: Any) -> HttpResponse:
         """Create a webhook; only this response contains its secret."""
-        asked = bodies.read(request, WebhookWanted)
+        asked = bodies.read(request, WebhookDraft)
         wanted = _wanted(asked, self.subject)
         hook, secret = add_webhook(wanted, owner=self.subject.owner, actor=self.subject, reason=asked.reason)
-        made = WebhookMade(secret=secret, **_fields(hook))
+        made = CreatedWebhook(secret=secret, **_fields(hook))
         headers = {"Location": f"{request.path}{hook.pk}/", "ETag": tag(hook), "Cache-Control": "no-store"}
         return answer(request, made, status=201, headers=headers)
 
@@ -128,10 +128,10 @@ class WebhookView(ApiView):
         hook = find(self.subject, webhook_id)
         return answer(request, detail(hook), etag=tag(hook))
 
-    @extend_schema(request=WebhookWanted, responses=WebhookDetail)
+    @extend_schema(request=WebhookDraft, responses=WebhookDetail)
     def put(self, request: Any, webhook_id: str) -> HttpResponse:
         """Change a webhook or resume a paused webhook; needs If-Match."""
-        asked = bodies.read(request, WebhookWanted)
+        asked = bodies.read(request, WebhookDraft)
         hook = find(self.subject, webhook_id)
         with locked(hook):
             hook = find(self.subject, webhook_id)
@@ -154,10 +154,10 @@ class WebhookSecretView(ApiView):
     actions: ClassVar = {"POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
 
-    @extend_schema(request=SecretWanted, responses=SecretMade)
+    @extend_schema(request=SecretRotation, responses=CreatedSecret)
     def post(self, request: Any, webhook_id: str) -> HttpResponse:
         """Rotate the secret of a webhook; only this response contains it."""
-        asked = bodies.read(request, SecretWanted)
+        asked = bodies.read(request, SecretRotation)
         hook = find(self.subject, webhook_id)
         secret = change_webhook_secret(hook, overlap=_overlap(asked), actor=self.subject, reason=asked.reason)
         return _made(request, webhook_holder(hook.pk), secret)
@@ -180,15 +180,15 @@ class CallbackSecretView(ApiView):
     within: ClassVar = ("POST", "DELETE")
     queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
 
-    @extend_schema(responses=SecretShown)
+    @extend_schema(responses=SecretDetail)
     def get(self, request: Any) -> HttpResponse:
         """Show whether callbacks of your submissions are signed."""
         return answer(request, _shown(self.subject.owner))
 
-    @extend_schema(request=SecretWanted, responses=SecretMade)
+    @extend_schema(request=SecretRotation, responses=CreatedSecret)
     def post(self, request: Any) -> HttpResponse:
         """Create or rotate the secret that signs callbacks of your submissions."""
-        asked = bodies.read(request, SecretWanted)
+        asked = bodies.read(request, SecretRotation)
         owner = self.subject.owner
         secret = change_callback_secret(owner, overlap=_overlap(asked), actor=self.subject, reason=asked.reason)
         return _made(request, owner, secret)
@@ -241,7 +241,7 @@ def _fields(hook: Webhook) -> dict[str, Any]:
     }
 
 
-def _wanted(asked: WebhookWanted, subject: Subject) -> WebhookSettings:
+def _wanted(asked: WebhookDraft, subject: Subject) -> WebhookSettings:
     """Return the requested settings, limited to the caller's scope.
 
     Raises: RequestRefused 403, 404; InputError `NamespaceInvalid`.
@@ -260,18 +260,18 @@ def _wanted(asked: WebhookWanted, subject: Subject) -> WebhookSettings:
     )
 
 
-def _overlap(asked: SecretWanted) -> timedelta:
+def _overlap(asked: SecretRotation) -> timedelta:
     return timedelta(seconds=max(min(asked.overlap_seconds, 10**9), -1))
 
 
-def _shown(holder: str) -> SecretShown:
+def _shown(holder: str) -> SecretDetail:
     row = SigningSecret.objects.filter(holder=holder).first()
-    return SecretShown(False) if row is None else SecretShown(True, row.made_at, row.before_until)
+    return SecretDetail(False) if row is None else SecretDetail(True, row.made_at, row.before_until)
 
 
 def _made(request: Any, holder: str, secret: str) -> HttpResponse:
     shown = _shown(holder)
-    made = SecretMade(shown.signed, shown.made_at, shown.before_until, secret=secret)
+    made = CreatedSecret(shown.signed, shown.made_at, shown.before_until, secret=secret)
     return answer(request, made, headers={"Cache-Control": "no-store"})
 
 

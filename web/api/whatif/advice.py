@@ -22,6 +22,7 @@ from hetsched.contracts.api.advice import Advice as AdviceAnswer
 from hetsched.contracts.api.advice import Goal, Question
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.connections import in_shadow
@@ -146,7 +147,8 @@ class RebalancesView(ApiView):
         check_match(request, _tag(found.token), required=True)
         steps = range(len(found.moves)) if asked.steps is None else asked.steps
         if any(step not in range(len(found.moves)) for step in steps):
-            raise InputError("StepUnknown", f"the plan has {len(found.moves)} moves", place="steps")
+            message = Message("the plan has {n} moves", n=len(found.moves))
+            raise InputError("StepUnknown", message, place="steps")
         plan = confirm_plan(cluster, found, steps, actor=self.subject, reason=asked.reason)
         headers = {"Location": f"{request.path}{plan.pk}/"}
         return answer(request, _row(plan), status=202, headers=headers)
@@ -203,9 +205,8 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
         held = {pod.key for pod in named.only("namespace", "name")}
         taken = next((pod.key for pod in pods if pod.key in held), None)
         if taken is not None:
-            raise InputError(
-                "PodExists", f"a pod named {taken} already runs in the cluster", place="manifest", hint="Rename it"
-            )
+            message = Message("a pod named {pod} already runs in the cluster", pod=taken)
+            raise InputError("PodExists", message, place="manifest", hint="Rename it")
     elif asked.workload:
         workload = Workload.objects.filter(cluster=cluster, pk=asked.workload).first()
         if workload is None:
@@ -226,13 +227,15 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
 
 def _check_number(pods: Sequence[PodSpec]) -> None:
     if len(pods) > MOST_PODS:
-        raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
+        message = Message("{n} pods are more than {m} at once", n=len(pods), m=MOST_PODS)
+        raise InputError("WorkloadTooLarge", message, place="manifest")
 
 
 def _default(cluster: Cluster) -> PolicySpec:
     found = active_specs({cluster.policy_name}).get(cluster.policy_name)
     if found is None:
-        raise InputError("PolicyUnknown", f"unknown policy {cluster.policy_name!r}", place="cluster")
+        message = Message("unknown policy {name}", name=repr(cluster.policy_name))
+        raise InputError("PolicyUnknown", message, place="cluster")
     return found
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
@@ -33,9 +34,10 @@ class InlineChooser:
         name = requested or pod.policy or self.defaults.get(pod.namespace, "") or DEFAULT
         if name in self.known:
             return _Named(name), None
+        message = Message("unknown policy {name}", name=repr(name[:80]))
         if requested:
-            raise InputError("PolicyUnknown", f"unknown policy {name[:80]!r}", place="policy", hint=known_policies())
-        return _Named(DEFAULT), Problem("PolicyUnknown", pod.policy_field, f"unknown policy {name!r}")
+            raise InputError("PolicyUnknown", message, place="policy", hint=known_policies())
+        return _Named(DEFAULT), Problem("PolicyUnknown", pod.policy_field, message)
 
 
 class _Named(msgspec.Struct, frozen=True):

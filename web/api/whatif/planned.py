@@ -17,6 +17,7 @@ import structlog
 
 from hetsched.access.subject import Subject
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.message import Message, joined
 from hetsched.inventory.connections import in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import in_step
@@ -40,17 +41,12 @@ def rooms_of(tried: WhatIfRun) -> list[HoldPart]:
 def check_known(cluster: Cluster) -> None:
     """Reject reservations based on facts that may be stale. Raises: RequestRefused 409."""
     if in_shadow(cluster.pk):
-        raise RequestRefused(
-            409, "ClusterInShadow", f"cluster {cluster.name} is in shadow mode: another scheduler places its pods"
-        )
+        template = "cluster {cluster} is in shadow mode: another scheduler places its pods"
+        raise RequestRefused(409, "ClusterInShadow", Message(template, cluster=cluster.name))
     if not in_step(cluster):
-        raise RequestRefused(
-            409, "ClusterNotInStep", f"the data of cluster {cluster.name} may be stale",
-            hint=(
-                "Try again when the cluster is watched; see GET "
-                "clusters/ for the reason"
-            ), headers={"Retry-After": "5"},
-        )  # fmt: skip
+        message = Message("the data of cluster {cluster} may be stale", cluster=cluster.name)
+        hint = "Try again when the cluster is watched; see GET clusters/ for the reason"
+        raise RequestRefused(409, "ClusterNotInStep", message, hint=hint, headers={"Retry-After": "5"})
 
 
 def book(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *, names: str = "") -> T:
@@ -113,12 +109,10 @@ def _stale(code: str, asked: WhatIf, tried: WhatIfRun) -> RequestRefused:
     fresh = with_plan(asked, tried)
     why = "the plan has expired" if code == "PlanExpired" else "the placement has changed"
     again = (
-        "use the new plan in whatIf.plan"
+        "Check whatIf; use the new plan in whatIf.plan"
         if fresh.plan is not None
-        else "check whatIf for the reason why it cannot be planned any more"
+        else "Check whatIf; check whatIf for the reason why it cannot be planned any more"
     )
-    placed = fresh.verdict is Verdict.PLACED
-    return RequestRefused(
-        412, code, f"nothing was submitted: {why}" + ("" if placed else f"; {fresh.summary}"), place="plan",
-        hint=f"Check whatIf; {again}", members={"what_if": fresh},
-    )  # fmt: skip
+    causes = [Message(why)] if fresh.verdict is Verdict.PLACED else [Message(why), fresh.summary]
+    detail = Message("nothing was submitted: {said}", said=joined("; ", causes))
+    return RequestRefused(412, code, detail, place="plan", hint=again, members={"what_if": fresh})

@@ -31,6 +31,7 @@ from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
 from hetsched.contracts.api.decision import DoubtfulFact, WhatIfAnswer
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.policy import PolicySpec
@@ -237,7 +238,8 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
         message, hint = "the manifest contains no pod to place", kind_hint(content.warnings)
         raise InputError("WorkloadEmpty", message, place="manifest", hint=hint)
     if len(pods) > MOST_PODS:
-        raise InputError("WorkloadTooLarge", f"{len(pods)} pods are more than {MOST_PODS} at once", place="manifest")
+        message = Message("{n} pods are more than {m} at once", n=len(pods), m=MOST_PODS)
+        raise InputError("WorkloadTooLarge", message, place="manifest")
     request_scope.check_namespaces(subject, {pod.namespace for pod in pods})
     spec, pods = _choose(asked, cluster, inline, content)
     if cluster is not None and subject.may(Action.SUBMIT):  # rejected as the submission would be
@@ -304,13 +306,12 @@ def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
     check_drained(state, asked.drain)
     taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
     if taken is not None:
-        raise InputError(
-            "PodExists", f"a pod named {taken} already runs in the cluster", place="manifest", hint="Rename it"
-        )
+        message = Message("a pod named {pod} already runs in the cluster", pod=taken)
+        raise InputError("PodExists", message, place="manifest", hint="Rename it")
     if asked.explain and len(pods) * len(state.reports) > MOST_CELLS:
         raise InputError(
             "ExplainTooLarge",
-            f"{len(pods)} pods on {len(state.reports)} nodes are more than {MOST_CELLS} rows",
+            Message("{n} pods on {m} nodes are more than {k} rows", n=len(pods), m=len(state.reports), k=MOST_CELLS),
             place="explain",
             hint="Explain fewer pods per request",
         )
@@ -353,7 +354,7 @@ def _choose(
     if len(names) > 1:
         raise InputError(
             "PolicyAmbiguous",
-            f"the pods request different policies: {', '.join(sorted(names))}",
+            Message("the pods request different policies: {names}", names=joined(", ", sorted(names))),
             place="policy",
             hint="Name one policy, or send one request per policy",
         )
@@ -361,7 +362,8 @@ def _choose(
     name = next(iter(names), fallback)
     spec = own.get(name) or active_specs({name}).get(name) or (None if cluster else BUILTIN.get(name))
     if spec is None:
-        raise InputError("PolicyUnknown", f"unknown policy {name[:80]!r}", place="policy", hint=known_policies())
+        message = Message("unknown policy {name}", name=repr(name[:80]))
+        raise InputError("PolicyUnknown", message, place="policy", hint=known_policies())
     return spec, pods
 
 

@@ -23,6 +23,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.ledger import Conflict
 from hetsched.placement.models import Hold
@@ -93,7 +94,7 @@ class BatchSubmissionsView(ApiView):
         if len(key) > LONGEST_KEY:
             raise InputError(
                 "IdempotencyKeyInvalid",
-                f"the key of a batch has at most {LONGEST_KEY} characters",
+                Message("the key of a batch has at most {n} characters", n=LONGEST_KEY),
                 place="Idempotency-Key",
                 hint="Send a shorter key, such as a UUID",
             )
@@ -101,10 +102,9 @@ class BatchSubmissionsView(ApiView):
         _check(batch)
         most = at_once(SUBMIT, self.subject)
         if most is not None and len(batch.items) > most:
-            raise InputError(
-                "BatchSize", f"{len(batch.items)} items are more than the {most} that you may submit at once",
-                place="items", hint="Send several smaller batches",
-            )  # fmt: skip
+            template = "{n} items are more than the {m} that you may submit at once"
+            message = Message(template, n=len(batch.items), m=most)
+            raise InputError("BatchSize", message, place="items", hint="Send several smaller batches")
         self.headers |= take_turn(SUBMIT, self.subject, len(batch.items))
         items = [(index, _with_defaults(item, batch), item.key) for index, item in enumerate(batch.items)]
         submit = _together if batch.all_or_nothing else _each
@@ -121,7 +121,8 @@ _Looked = ParsedSubmission | ItemAnswer
 def _check(batch: Batch) -> None:
     most = MOST_TOGETHER if batch.all_or_nothing else MOST_ITEMS
     if not 1 <= len(batch.items) <= most:
-        raise InputError("BatchSize", f"a batch has 1 to {most} items, not {len(batch.items)}", place="items")
+        message = Message("a batch has 1 to {n} items, not {m}", n=most, m=len(batch.items))
+        raise InputError("BatchSize", message, place="items")
     keys: set[str] = set()
     for index, item in enumerate(batch.items):
         if item.key in keys:
@@ -175,8 +176,9 @@ def _all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject
         if not wrong:
             return answers
         first = wrong[0]
+        template = "nothing was submitted: {n} of {m} items are refused"
         raise RequestRefused(
-            422, "BatchRefused", f"nothing was submitted: {len(wrong)} of {len(items)} items are refused",
+            422, "BatchRefused", Message(template, n=len(wrong), m=len(items)),
             place=f"items[{first.index}]", hint="Fix the named items, or omit allOrNothing",
             members={"items": wrong},
         )  # fmt: skip

@@ -25,8 +25,10 @@ from hetsched.contracts.api.decision import (
     Verdict,
 )
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.policy import PluginUse
+from hetsched.contracts.validation_errors import with_path
 from hetsched.contracts.waits import WaitsFor
 from hetsched.placement.models import Decision
 from hetsched.placement.queries.decision_matrix import DecisionDetails, further, matrix_of
@@ -169,7 +171,7 @@ class DecisionView(ApiView):
         return RequestRefused(
             410,
             "DecisionExpired",
-            f"only the summary of this decision is stored: {self.redaction.summary(kept.summary)}",
+            Message("only the summary of this decision is stored: {said}", said=self.redaction.summary(kept.summary)),
         )
 
 
@@ -181,7 +183,7 @@ def _scoring(text: str) -> list[PluginUse]:
         found = msgspec.json.decode(text[:MOST_SCORING].encode(), type=list[PluginUse])
     except msgspec.DecodeError as error:  # includes values of a wrong type
         hint = 'Send JSON such as [{"name": "binpack", "weight": 1}]'
-        text = f"the value is not a list of plugins: {error}"
+        text = Message("the value is not a list of plugins: {said}", said=with_path(error))
         raise InputError("QueryInvalid", text, place="scoring", hint=hint) from None
     return [use if use.weight else msgspec.structs.replace(use, weight=1.0) for use in found]
 
@@ -192,7 +194,7 @@ def _matrix(decision: Decision, scoring: list[PluginUse], redaction: Redaction) 
     except InputError as error:
         if error.code != "DecisionExpired":
             raise
-        detail = f"{error.message}. {redaction.summary(decision.summary)}"
+        detail = joined(". ", [error.message, redaction.summary(decision.summary)])
         raise RequestRefused(410, error.code, detail, hint=error.hint) from None
 
 

@@ -25,6 +25,7 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.api.workload import HeldPod
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.placement.actions import CreatedHold, cancel_hold, extend, held_already, hold
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod
@@ -45,7 +46,7 @@ DEFAULT_SECONDS = 600
 _LONGEST = 604_800
 
 
-class HoldWish(Request, frozen=True):
+class HoldDraft(Request, frozen=True):
     """Manifest to reserve capacity for, and the duration in seconds; `note` is shown to other users."""
 
     manifest: str | dict[str, Any]
@@ -137,7 +138,7 @@ class HoldsView(ApiView):
 
     @extend_schema(
         request={
-            "application/json": HoldWish,
+            "application/json": HoldDraft,
             "application/yaml": OpenApiTypes.STR,
             "text/csv": OpenApiTypes.STR,
         },
@@ -195,13 +196,13 @@ class HoldActionsView(ApiView):
         return answer(request, document, headers={"ETag": etag_of(encode(document))})
 
 
-def _read(request: Any) -> HoldWish:
+def _read(request: Any) -> HoldDraft:
     seconds = integer(request, "seconds", DEFAULT_SECONDS, least=1, most=_LONGEST)
-    asked = bodies.wrapped(request, HoldWish)
+    asked = bodies.wrapped(request, HoldDraft)
     if asked is not None:
         return asked
     query = request.GET
-    return HoldWish(
+    return HoldDraft(
         manifest=bodies.text(bodies.raw(request, large=True)),
         cluster=query.get("cluster", ""),
         policy=query.get("policy", ""),
@@ -210,7 +211,7 @@ def _read(request: Any) -> HoldWish:
     )
 
 
-def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> CreatedHold:
+def _hold(asked: HoldDraft, subject: Subject, key: str, body_hash: str) -> CreatedHold:
     if len(asked.note) > 300 or "\0" in asked.note:
         raise InputError("NoteInvalid", "a note has at most 300 characters", place="note")
     cluster = request_scope.cluster_of(asked.cluster)
@@ -220,7 +221,7 @@ def _hold(asked: HoldWish, subject: Subject, key: str, body_hash: str) -> Create
     def write(tried: WhatIfRun) -> CreatedHold:
         if tried.answer.verdict is not Verdict.PLACED:
             raise RequestRefused(
-                409, "NoRoom", f"no hold was created: {tried.answer.summary}", place="manifest",
+                409, "NoRoom", Message("no hold was created: {said}", said=tried.answer.summary), place="manifest",
                 hint="Check the missing resources of each pod in whatIf", members={"what_if": tried.answer},
             )  # fmt: skip
         return hold(

@@ -15,7 +15,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.waits import in_words
-from hetsched.placement.queries.pending_order import InLine, QueueState, line
+from hetsched.placement.queries.pending_order import QueueEntry, QueueState, list_queue
 
 from .. import request_scope
 from ..documents import Document, Rows, page_of
@@ -59,11 +59,11 @@ class QueueView(ApiView):
         """List pending pods: due pods in scheduling order, then the others."""
         cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
         only = request.GET.get("standing")
-        found = line(cluster.pk, limit_of(request), only=QueueState(only) if only else None)
+        found = list_queue(cluster.pk, limit_of(request), only=QueueState(only) if only else None)
         return answer(request, Rows([_queued(one) for one in found if self.subject.may_in(one.namespace)]))
 
 
-def _queued(one: InLine) -> QueuedPod:
+def _queued(one: QueueEntry) -> QueuedPod:
     return QueuedPod(
         position=one.position,
         standing=one.queue_state,

@@ -25,11 +25,12 @@ from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnin
 from hetsched.contracts.api.workload import PodState
 from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.placement.actions import Submission, submit, submit_there
+from hetsched.placement.actions import Submission, submit, submit_live
 from hetsched.placement.actions.submissions import answered
 from hetsched.placement.quotas import has_queued
 from hetsched.storage.named_locks import undisturbed
@@ -151,7 +152,7 @@ def _take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) 
 
     def write(hold: str) -> Submission:
         if there:
-            return submit_there(cluster, pods, manifest=manifest, hold=hold, **common)
+            return submit_live(cluster, pods, manifest=manifest, hold=hold, **common)
         return submit(cluster, pods, manifest=manifest.decode(), priority=asked.priority, hold=hold, **common)
 
     # A repeated request gets the first response, even if its hold or plan has ended since.
@@ -175,7 +176,7 @@ def _refuse_flood(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
         raise RequestRefused(
             429,
             "TooManyWaiting",
-            f"cluster {cluster.name} already has {most} pending pods, the maximum",
+            Message("cluster {cluster} already has {n} pending pods, the maximum", cluster=cluster.name, n=most),
             hint="Try again later with the same Idempotency-Key",
             headers={"Retry-After": "30"},
         )
@@ -214,7 +215,7 @@ def _content_of(manifest: bytes, cluster: Cluster, names: str) -> ClusterContent
     if content.running:
         raise InputError(
             "PodBound",
-            f"{content.running[0].key} already has spec.nodeName",
+            Message("{pod} already has spec.nodeName", pod=content.running[0].key),
             place="spec.nodeName",
             hint="Remove spec.nodeName; running pods are imported with their cluster",
         )

@@ -17,8 +17,9 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.adapters.objects.export.pods import pod_object
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import joined
 from hetsched.placement.models import Pod
-from hetsched.placement.queries.decision_check import Again, again
+from hetsched.placement.queries.decision_check import RerunResult, again
 from hetsched.placement.queries.why import (
     Changed,
     Gang,
@@ -115,7 +116,7 @@ class DecisionRepeatView(ApiView):
         "version": "Version of that policy; default: the active version.",
     }
 
-    @extend_schema(responses=Again)
+    @extend_schema(responses=RerunResult)
     def get(self, request: Any, decision_id: int) -> HttpResponse:
         """Repeat a decision on its stored state and show differences; nothing is written."""
         rows = request_scope.decisions(self.subject).select_related("cluster", "pod")
@@ -129,7 +130,7 @@ class DecisionRepeatView(ApiView):
         except InputError as error:
             if error.code != "DecisionExpired":
                 raise
-            detail = f"{error.message}. {self.redaction.summary(decision.summary)}"
+            detail = joined(". ", [error.message, self.redaction.summary(decision.summary)])
             raise RequestRefused(410, error.code, detail, hint=error.hint) from None
         return answer(request, self.redaction.again(found))
 

@@ -27,7 +27,7 @@ from hetsched.placement.actions import cancel, retry, set_priority
 from hetsched.placement.lifecycle import FINISHED, State
 from hetsched.placement.models import Pod, Workload
 from hetsched.placement.queries import topics
-from hetsched.placement.queries.images import ImageShown, images_of
+from hetsched.placement.queries.images import ImageDetail, images_of
 from hetsched.placement.queries.redaction import UNLIMITED, Redaction
 
 from .. import bodies, request_scope
@@ -122,7 +122,7 @@ class WorkloadDetail(Document, frozen=True):
     finished_at: Any
     states: list[Span]
     objects: list[ObjectRow]
-    images: list[ImageShown]
+    images: list[ImageDetail]
     pods: list[dict[str, Any]]
     pods_next: str | None
 

@@ -12,12 +12,12 @@ from hetsched.access.subject import subject_of
 from hetsched.journal.chain import SETTLED, chain_state
 from hetsched.journal.models import AuditEntry
 from web.api.account.audit import visible
+from web.translation import translate
 
 from ..lists.columns import Cell, Column
 from ..lists.expressions import FilterField
 from ..lists.kinds import Age, ValueKind
 from ..lists.view import Listing, ListView
-from ..message_translation import translate
 from ..shell import Shell, page
 from . import audit_words as words
 

@@ -13,8 +13,7 @@ from django.utils.translation import pgettext
 
 from hetsched.contracts.documents import encode
 from hetsched.journal.models import AuditEntry
-
-from ..message_translation import translate
+from web.translation import translate
 
 # Roles of programs: the actor's name is a text of the product, not a user name.
 _PROGRAMS = ("", "system", "plan")
@@ -44,7 +43,7 @@ def changed(details: dict[str, Any]) -> str:
         if before in rest and after in rest:
             said.append(f"{_plain(rest.pop(before))} → {_plain(rest.pop(after))}")
     named = (f"{_word('detail', name)} {_plain(value)}" for name, value in rest.items() if value not in (None, "", []))
-    return pgettext("told", "; ").join([*said, *named])
+    return pgettext("message", "; ").join([*said, *named])
 
 
 def _plain(value: Any) -> str:

@@ -22,6 +22,7 @@ from hetsched.placement.queries.pod_counts import published_metrics
 from hetsched.placement.queries.topics import DECISIONS, decisions_document
 from hetsched.policies.models import Policy
 from hetsched.storage.snapshot_read import one_moment
+from web.translation import with_summaries
 
 from ..script_texts import grid_words, state_words
 from ..shell import Shell, page
@@ -61,7 +62,7 @@ def _initial(cluster: Cluster) -> dict[str, Any]:
             "revisions": {"cluster": revision_of(cluster_topic(cluster)), "decisions": revision_of(DECISIONS)},
             "cluster": without_nulls(published_metrics(Cluster.objects.get(pk=cluster.pk))),
             "columns": packed(cluster.nodes.all()),
-            "decisions": without_nulls(decisions_document(cluster)),
+            "decisions": without_nulls(with_summaries(decisions_document(cluster))),
         }
 
 

@@ -32,9 +32,9 @@ from hetsched.policies.models import GoldenPlacement, Policy
 from web.api.clusters import collectors as collector_documents
 from web.api.clusters.connections import ConnectionDetail, cluster_tag, connection_of
 from web.api.monitoring.health import Component, components, late_after
+from web.translation import translate
 
 from ..amounts import percent
-from ..message_translation import translate
 from ..shell import Shell, page
 
 _BAD, _WAIT = "bad", "wait"

@@ -28,8 +28,7 @@ from hetsched.contracts.objects.cards import model_matches
 from hetsched.contracts.units import parse_amount
 from hetsched.isa import Isa, match, parse
 from hetsched.storage.text_lookups import Wildcard, folded
-
-from ..message_translation import translate
+from web.translation import translate
 
 Test = Callable[[Any], bool]
 ORDERED: dict[str, Callable[[Any, Any], bool]] = {
@@ -211,8 +210,7 @@ class IsaKind(ValueKind):
         return holds
 
 
-# By whether the node runs programs for the requested ISA, and whether a machine with that ISA runs programs for the
-# node.
+# Arguments: the node runs programs for the requested ISA; a machine with that ISA runs programs for the node.
 _ISA_TESTS: dict[str, Callable[[bool, bool], bool]] = {
     ">=": lambda above, below: above,
     "<=": lambda above, below: below,

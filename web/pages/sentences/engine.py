@@ -35,7 +35,6 @@ ENGINE = (
     "placed on {node}",
     "{said}, in the place of {pod}",
     "{said}, in the place of {pod} and {n} more",
-    "{said}, but was not bound: {told}",
     "decided by requests: the measured use of {n} of {m} nodes is stale",
     "a stock containerd refuses {image} on this node: its index has CPU variants of {arch} only",
     "what {image} is built for is not known: {said}",
@@ -141,7 +140,6 @@ ENGINE = (
     "gang {key} needs room for {n} more members at once, the cluster has room for {m} at most",
     "gang {key}: {n} of {m} members could be placed",
     "{pod} found no node",
-    "gang {key}: {pod} could not be bound: {said}",
     "not all pods of its gang could be bound",
     # Volumes and devices
     "there is no claim {claim}",

@@ -28,10 +28,10 @@ from hetsched.placement.models import Rebalance, RebalanceMove, Workload
 from web.api import bodies
 from web.api.problems import RequestRefused
 from web.api.whatif.advice import MOST_MOVES, AdviceQuestion, advice_for, plan_tag
+from web.translation import translate
 
 from ..actions import ActionButton, body_of, listed
 from ..amounts import amount_words, duration
-from ..message_translation import translate
 from ..shell import Shell, page
 
 LATEST = 5

@@ -14,13 +14,13 @@ from django.utils.translation import gettext_lazy
 from hetsched.placement.lifecycle import LABELS, State
 from hetsched.placement.models import Decision
 from hetsched.placement.queries.topics import DECISIONS
+from web.translation import translate
 
 from ..lists.columns import Cell, Column
 from ..lists.expressions import FilterField
 from ..lists.kinds import Age, ChoiceKind, NumberKind, ValueKind
 from ..lists.reasons import Code, codes_of
 from ..lists.view import Listing, ListView
-from ..message_translation import translate
 from ..script_texts import after_name, state_tone
 from ..shell import Shell, page
 

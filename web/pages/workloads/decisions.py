@@ -12,8 +12,8 @@ from hetsched.access.subject import subject_of
 from hetsched.placement.models import Decision, ForgottenDecision
 from hetsched.placement.queries.why import changed
 from hetsched.policies.models import Policy
+from web.translation import translate
 
-from ..message_translation import translate
 from ..script_texts import after_name, again_words, matrix_words, result_words, state_words
 from ..shell import Shell, page
 from .why import left_out, why

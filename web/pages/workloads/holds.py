@@ -19,6 +19,7 @@ from hetsched.placement.models import Hold, Pod, Reservation
 from hetsched.placement.models.holds import CAME
 from web.api import request_scope
 from web.api.workloads import holds as api
+from web.translation import translate
 
 from ..actions import ActionButton, body_of
 from ..amounts import duration
@@ -26,7 +27,6 @@ from ..lists.columns import Cell, Column
 from ..lists.expressions import FilterField
 from ..lists.kinds import Age, ChoiceKind, ValueKind
 from ..lists.view import Listing, ListView
-from ..message_translation import translate
 from ..nodes.holders import held_row
 from ..shell import Shell, page
 

@@ -26,9 +26,9 @@ from hetsched.placement.queries.why import (
     preemptions_of,
     spans_of,
 )
+from web.translation import translate
 
 from ..amounts import duration
-from ..message_translation import translate
 from ..script_texts import matrix_words, result_words, state_words, why_words
 from ..shell import Shell, page
 from .why import left_out, why

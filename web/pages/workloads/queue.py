@@ -18,13 +18,13 @@ from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Connection
 from hetsched.placement.lifecycle import State
-from hetsched.placement.queries.pending_order import InLine, QueueState, line, queue_states
+from hetsched.placement.queries.pending_order import QueueEntry, QueueState, list_queue, queue_states
+from web.translation import translate
 
 from ..lists.columns import Cell, Column
 from ..lists.expressions import FilterField
 from ..lists.kinds import Age, ChoiceKind, NumberKind, ValueKind
 from ..lists.view import Listing, ListView
-from ..message_translation import translate
 from ..row_selection import pickable
 from ..script_texts import state_words
 from ..shell import Shell, page
@@ -44,7 +44,7 @@ NEVER = "never-fits"
 NEVER_FITS = gettext_lazy("never fits")
 
 
-def waits(one: InLine) -> str:
+def waits(one: QueueEntry) -> str:
     """Describe the event that a pod waits for."""
     if one.queue_state is QueueState.DUE:
         return _("its turn in the queue") if not one.attempts else in_words(one.waits_for) or _("its turn in the queue")
@@ -55,13 +55,13 @@ def waits(one: InLine) -> str:
     return in_words(one.waits_for) or _("a change of the cluster")
 
 
-def _pod_cell(one: InLine) -> Cell:
+def _pod_cell(one: QueueEntry) -> Cell:
     if one.workload_id is None:
         return Cell(one.key)
     return Cell(one.key, url=f"{reverse('workload', args=[one.workload_id])}?{urlencode({'pod': one.key})}")
 
 
-def _state_cell(one: InLine) -> Cell:
+def _state_cell(one: QueueEntry) -> Cell:
     if one.state == State.NEVER_FITS:
         return Cell(NEVER_FITS, look="chip", tone="bad", title=str(LABELS[one.queue_state]))
     return Cell(
@@ -69,12 +69,12 @@ def _state_cell(one: InLine) -> Cell:
     )
 
 
-def _waits_cell(one: InLine) -> Cell:
+def _waits_cell(one: QueueEntry) -> Cell:
     url = reverse("decision", args=[one.decision_id]) if one.decision_id else ""
     return Cell(translate(waits(one)), url=url, look="text")
 
 
-def _again_cell(one: InLine) -> Cell:
+def _again_cell(one: QueueEntry) -> Cell:
     if one.queue_state is QueueState.DUE:
         return Cell(_("in one of the next batches"), look="muted")
     if one.state == State.NEVER_FITS:
@@ -84,12 +84,12 @@ def _again_cell(one: InLine) -> Cell:
     return Cell(one.again_at, look="time", note=_("at the latest") if one.queue_state is QueueState.RESTING else "")
 
 
-def _policy_cell(one: InLine) -> Cell:
+def _policy_cell(one: QueueEntry) -> Cell:
     return Cell(one.policy or _("default"), look="" if one.policy else "muted", title=one.policy_rule)
 
 
 def _time(name: str) -> Any:
-    def cell(one: InLine) -> Cell:
+    def cell(one: QueueEntry) -> Cell:
         return Cell(getattr(one, name), look="time")
 
     return cell
@@ -139,7 +139,7 @@ def queue(shell: Shell) -> HttpResponseBase:
     here = NEVER if wanted == NEVER else only or ""
     view = ListView(shell, LISTING, standing=here)
     shell.follow(cluster_topic(shell.cluster))
-    rows = line(shell.cluster.pk, MOST_LISTED, only=only, never=here == NEVER if here else None)
+    rows = list_queue(shell.cluster.pk, MOST_LISTED, only=only, never=here == NEVER if here else None)
     if view.wanted_values:
         return view.answer_values(str(getattr(one, view.wanted_values, "") or "") for one in rows)
     counts, never = queue_states(shell.cluster.pk)

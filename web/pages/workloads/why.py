@@ -15,9 +15,8 @@ from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
 from hetsched.policies.models import PolicyRevision
-from web.api.nodes.facts import HandedCards, handed_cards
-
-from ..message_translation import translate
+from web.api.nodes.facts import DeviceAllocation, handed_cards
+from web.translation import translate
 
 
 def why(decision: Decision, pod: Pod) -> dict[str, Any]:
@@ -67,7 +66,7 @@ def left_out(decision: Decision) -> str:
     return ", ".join(f"{name} ×{weight:g}" for name, weight in weights if name not in took_part)
 
 
-def _handed(decision: Decision, pod: Pod) -> HandedCards | None:
+def _handed(decision: Decision, pod: Pod) -> DeviceAllocation | None:
     """Return the GPUs that the node allocated for this decision; None without a report."""
     if pod.decision_id != decision.pk or decision.allocation is None or not decision.allocation.gpus:
         return None

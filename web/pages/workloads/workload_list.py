@@ -17,13 +17,13 @@ from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod
+from web.translation import translate
 
 from ..lists.columns import Cell, Column
 from ..lists.expressions import FilterField
 from ..lists.kinds import Age, ChoiceKind, NumberKind, ValueKind
 from ..lists.reasons import Code, codes_of
 from ..lists.view import Listing, ListView
-from ..message_translation import translate
 from ..row_selection import pickable
 from ..script_texts import after_name, state_tone, state_words
 from ..shell import Shell, page

@@ -42,9 +42,9 @@ from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU
 _PREPARED: StateKey[tuple[CardDemand, Floats]] = StateKey("gpu-scarcity")
 
 _STEEPNESS = 4.0
-"""One over the part of a model's nodes that `reserve` is for."""
+"""Reciprocal of the part of a model's nodes that `reserve` applies to."""
 _MOST_SHAPES = 256
-"""How many shapes are looked at, the most frequent first; this bounds the time that a new mix costs."""
+"""Maximum number of evaluated shapes, the most frequent first; bounds the cost of a new mix."""
 
 
 class GpuScarcityParams(Params, frozen=True):

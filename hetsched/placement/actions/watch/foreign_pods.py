@@ -19,7 +19,7 @@ from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert
 
 from ..change import ClusterTransaction
-from ..displaced_pods import make_way
+from ..displaced_pods import displace_pods
 
 
 def charge(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
@@ -39,7 +39,7 @@ def charge(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
     booked = [BookedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
     change.book(booked, change.cluster.leader_epoch)
     if booked:
-        make_way(change, {one.node_id for one in booked}, by=named([pod.key for pod in pods], 3))
+        displace_pods(change, {one.node_id for one in booked}, by=named([pod.key for pod in pods], 3))
     return len(pods)
 
 

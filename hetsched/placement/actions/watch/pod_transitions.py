@@ -26,7 +26,7 @@ import msgspec
 from django.db.models import QuerySet
 
 from hetsched.adapters.oci.facts import without_facts
-from hetsched.contracts.message import Message, joined
+from hetsched.contracts.message import Message, joined, verbatim
 from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.contracts.waits import Event
@@ -42,13 +42,13 @@ from hetsched.storage.prepared_queries import ListParameter, Parameter, Prepared
 from hetsched.storage.statements import change_many
 
 from ..change import ClusterTransaction
-from ..displaced_pods import make_way
+from ..displaced_pods import displace_pods
 from ..evictions import mark_victims, wake_nominees, wake_nominees_of
-from ..gangs import keep_whole
+from ..gangs import recover_gangs_of
 from ..kubelet_rejections import note_refused, note_running
 from ..live_submissions import ask_about, join
 from ..submissions import prepare, take_in
-from ..terminating_pods import held_by, keep_remnants, left_on
+from ..terminating_pods import held_by, left_on, reserve_orphaned_pods
 from .foreign_pods import charge
 
 _NOT_BOUND = {State.PLACED.value, State.BINDING.value}  # may return to the queue, with the spec of then
@@ -127,7 +127,7 @@ class PodTransitions:
                 self.over[Message("bound to {node} by another scheduler", node=seen.node_name)].append(row)
                 self._arrive(seen)
             elif seen.ended or seen.deleting:
-                self.over[seen.reason or Message("ended before it was placed")].append(row)
+                self.over[verbatim(seen.reason) or Message("ended before it was placed")].append(row)
             elif seen.spec is not None:
                 self.waiting[row.pk] = row, seen
             return
@@ -138,7 +138,7 @@ class PodTransitions:
             return
         if not seen.node_name:
             if seen.ended or (seen.deleting and state is State.PLACED):
-                self.over[seen.reason or Message("ended before it was bound")].append(row)
+                self.over[verbatim(seen.reason) or Message("ended before it was bound")].append(row)
             else:
                 self._compare(row, seen)
             return
@@ -152,10 +152,10 @@ class PodTransitions:
             return
         if seen.ended:
             self.steps[State(seen.ended)].append(row)
-            self.messages[_how_it_ended(seen)].append(row)
+            self.messages[_end_reason(seen)].append(row)
             return
         self._compare(row, seen)
-        if row.message != (message := _what_it_waits_for(seen)):
+        if row.message != (message := _waiting_container(seen)):
             self.messages[message].append(row)
 
     def _compare(self, row: Pod, seen: ObservedPod) -> None:
@@ -190,8 +190,10 @@ class PodTransitions:
         for reason, rows in self.over.items():
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
         for reason, rows in self.over.items():
-            keep_whole(change, [row for row in rows if row.state in _NOT_BOUND and row.origin in Pod.OURS], reason)
-        keep_remnants(change, left)
+            recover_gangs_of(
+                change, [row for row in rows if row.state in _NOT_BOUND and row.origin in Pod.OURS], reason
+            )
+        reserve_orphaned_pods(change, left)
         charged = charge(self.change, self.charged)
         self._book_again()
         arrived = len(self.arriving)
@@ -264,7 +266,7 @@ class PodTransitions:
         change.book(booked, self.cluster.leader_epoch, frozenset(events))
         change.touch(rows)
         for node_id, key in grown.items():
-            make_way(change, {node_id}, by=key)
+            displace_pods(change, {node_id}, by=key)
 
     def _submit(self) -> None:
         """Create workloads for our new pods, one for each controller."""
@@ -317,21 +319,22 @@ _GIVEN_UP = PreparedQuery(
 )
 
 
-def _how_it_ended(seen: ObservedPod) -> str:
+def _end_reason(seen: ObservedPod) -> str:
     """Return the container and exit code that ended a pod, and the pod's own reason if it has one."""
     end: ContainerEnd | None = seen.end
     of_pod = ": ".join(text for text in (seen.reason, seen.message) if text)
     if end is None:
-        return of_pod[:1000]
+        return verbatim(of_pod[:1000])
     message = Message("container {name} ended with exit code {n}", name=end.container, n=end.exit_code)
     if end.reason:
         message = Message("{said} ({text})", said=message, text=end.reason)
     return joined("; ", [message, of_pod[:1000]]) if of_pod else message
 
 
-def _what_it_waits_for(seen: ObservedPod) -> str:
+def _waiting_container(seen: ObservedPod) -> str:
     """Return the container of a bound pod that does not start and its reason; empty if there is none."""
     if seen.wait is None:
         return ""
     wait = seen.wait
-    return f"container {wait.container} waits: {wait.reason}{': ' if wait.message else ''}{wait.message}"[:1000]
+    text = f"{wait.reason}: {wait.message}" if wait.message else wait.reason
+    return Message("container {name} waits: {text}", name=wait.container, text=text[:1000])

@@ -1,4 +1,4 @@
-"""Whatever is to change, at no moment does a pod get CPUs that another has of its own."""
+"""The order of cpuset writes: at no time does a pod run on the exclusive CPUs of another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOUR = 0b1111
 def writes(
     current: dict[str, int], targets: dict[str, Target], shared: int, stuck: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, int, dict[str, int]]]:
-    """Carry out every write, and give each with what was before it."""
+    """Execute all writes, and yield each with the state before it."""
     failed, aside = set[str](), set[str]()
     for _ in range(4 * len(targets) + 4):
         write = next_write(current, targets, shared, failed, aside)
@@ -30,34 +30,34 @@ def writes(
             aside.add(one)
         current[one] = cpus
         yield one, cpus, before
-    raise AssertionError("it does not end")
+    raise AssertionError("the writes do not end")
 
 
 def ordered_writes(current: dict[str, int], targets: dict[str, Target], shared: int) -> list[tuple[str, int]]:
     return [(one, cpus) for one, cpus, _ in writes(current, targets, shared)]
 
 
-def test_others_leave_before_one_is_given_its_own() -> None:
-    # Nobody is pinned on CPUs 0-3; a is given 0-1 of its own, so b and c keep 2-3.
+def test_others_leave_before_exclusive_cpus_are_assigned() -> None:
+    # No container is pinned on CPUs 0-3; a gets 0-1 exclusively, so b and c keep 2-3.
     current = dict.fromkeys("abc", FOUR)
     targets = {"a": Target(0b0011, "a", True), "b": Target(0b1100, "b"), "c": Target(0b1100, "c")}
     assert ordered_writes(current, targets, 0b1100) == [("b", 0b1100), ("c", 0b1100), ("a", 0b0011)]
 
 
-def test_others_come_back_only_after_it_left() -> None:
-    # a moves from 0-1 to 2 of its own: b, on 2-3, leaves 2, then a moves, then b gets 0-1 too.
+def test_others_return_only_after_it_left() -> None:
+    # a moves from 0-1 to its exclusive CPU 2: b, on 2-3, leaves 2, then a moves, then b gets 0-1 too.
     current = {"a": 0b0011, "b": 0b1100}
     targets = {"a": Target(0b0100, "a", True), "b": Target(0b1011, "b")}
     assert ordered_writes(current, targets, 0b1011) == [("b", 0b1000), ("a", 0b0100), ("b", 0b1011)]
 
 
-def test_two_that_change_places_step_aside() -> None:
+def test_swapped_containers_use_shared_cpus_in_between() -> None:
     current = {"a": 0b0001, "b": 0b0010, "c": 0b1100}
     targets = {"a": Target(0b0010, "a", True), "b": Target(0b0001, "b", True), "c": Target(0b1100, "c")}
     assert ordered_writes(current, targets, 0b1100) == [("a", 0b1100), ("b", 0b0001), ("a", 0b0010)]
 
 
-def test_without_room_to_step_aside_nothing_overlaps() -> None:
+def test_swap_without_shared_cpus_never_overlaps() -> None:
     current = {"a": 0b01, "b": 0b10}
     targets = {"a": Target(0b10, "a", True), "b": Target(0b01, "b", True)}
     assert ordered_writes(current, targets, 0) == []
@@ -69,13 +69,13 @@ def test_unchangeable_container_delays_no_other() -> None:
     assert [one for one, *_ in writes(current, targets, 0b1100, frozenset("b"))] == ["a"]
 
 
-def test_but_for_one_that_holds_cpus_of_its_own() -> None:
+def test_cpus_of_a_stuck_exclusive_container_are_not_assigned() -> None:
     current = {"a": 0b0001, "b": 0b0010}
     targets = {"a": Target(0b0010, "a", True), "b": Target(0b0100, "b", True)}
     assert not any(cpus & 0b0010 for _, cpus, _ in writes(current, targets, 0b1001, frozenset("b")))
 
 
-def test_containers_of_one_pod_are_not_in_each_others_way() -> None:
+def test_containers_of_one_pod_may_overlap() -> None:
     current = {"main": FOUR, "side": 0b0011}
     targets = {"main": Target(0b0011, "p", True), "side": Target(0b0001, "p", True)}
     assert ordered_writes(current, targets, 0b1100) == [("main", 0b0011), ("side", 0b0001)]
@@ -86,7 +86,7 @@ CPUS = 64
 
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, Target], int]:
-    """Draw containers anywhere on 64 CPUs, where they are to be, and what is shared: at least CPU 0."""
+    """Draw containers anywhere on 64 CPUs, their targets, and the shared CPUs: at least CPU 0."""
     free = list(range(1, CPUS))
     targets: dict[str, Target] = {}
     for number in range(draw(st.integers(0, 6))):
@@ -106,7 +106,7 @@ def scenes(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, Target], int]:
 
 @settings(max_examples=400)
 @given(scenes())
-def test_everything_arrives_and_nothing_new_overlaps(scene: tuple[dict[str, int], dict[str, Target], int]) -> None:
+def test_all_targets_are_reached_without_new_overlaps(scene: tuple[dict[str, int], dict[str, Target], int]) -> None:
     current, targets, shared = scene
     for one, cpus, before in writes(current, targets, shared):
         new = cpus & ~before[one]
@@ -114,9 +114,9 @@ def test_everything_arrives_and_nothing_new_overlaps(scene: tuple[dict[str, int]
             if target.pod == targets[one].pod:
                 continue
             if target.own:
-                assert not new & target.cpus, "it was put on what is another's own"
+                assert not new & target.cpus, "it was moved to another pod's exclusive CPUs"
             if targets[one].own and cpus == targets[one].cpus:
-                assert not new & before[other], "it was given its own while another was on it"
+                assert not new & before[other], "it got exclusive CPUs while another container was on them"
     assert {one: cpus for one, cpus in current.items() if cpus != targets[one].cpus} == {}
 
 

@@ -4,7 +4,7 @@ May import: F0-F3, and the modules of REST documents.
 Never: writes; a fact that no source reports is null, never 0 and never "no".
 """
 
-from .cards import CardFacts, CardShare, GpuFacts, HandedCards, gpu_facts, handed_cards
+from .cards import CardFacts, CardShare, DeviceAllocation, GpuFacts, gpu_facts, handed_cards
 from .detail import NodeDetail, node_detail
 from .doubts import BackOff, DoubtFacts, back_offs, doubt_facts
 from .instructions import IsaFacts, isa_facts
@@ -19,9 +19,9 @@ __all__ = [
     "BalanceFacts",
     "CardFacts",
     "CardShare",
+    "DeviceAllocation",
     "DoubtFacts",
     "GpuFacts",
-    "HandedCards",
     "IsaFacts",
     "NodeDetail",
     "NumaFacts",

@@ -16,7 +16,7 @@ from web.api.documents import Document
 from .origin import Origin, origin, source_of
 
 
-class HandedCards(Document, frozen=True):
+class DeviceAllocation(Document, frozen=True):
     """GPUs granted to a pod and GPUs that its node allocated, by index; `cards` is null if unknown.
 
     `advisory`: another device plugin chooses the GPUs. `problem` describes a contradiction.
@@ -34,7 +34,7 @@ class CardShare(Document, frozen=True):
     pod: str
     milli: int
     memory_mib: int = msgspec.field(name="memoryMiB")
-    handed_out: HandedCards | None = None
+    handed_out: DeviceAllocation | None = None
 
 
 class CardFacts(Document, frozen=True):
@@ -84,6 +84,6 @@ def gpu_facts(
     return GpuFacts(origin(node, now, source=source), cards)
 
 
-def handed_cards(row: HandedOut) -> HandedCards:
+def handed_cards(row: HandedOut) -> DeviceAllocation:
     cards = None if row.cards is None else sorted(row.cards)
-    return HandedCards(row.advisory, sorted(grant.index for grant in row.granted), cards, row.problem or None)
+    return DeviceAllocation(row.advisory, sorted(grant.index for grant in row.granted), cards, row.problem or None)

@@ -3,7 +3,7 @@
 The engine words its messages in English, because it has no translations; the ledger stores them and REST returns them
 unchanged. A page translates a message when it is displayed, even a year later. A `Message` has its template and its
 parameters. Any other text is matched against patterns
-(`sentences`), which are entries of the catalogue under the context `told`, and those that plugins declare with their
+(`sentences`), which are entries of the catalogue under the context `message`, and those that plugins declare with their
 translations (`translations` of the decorator `plugin`). The name of a placeholder defines the text
 that it matches:
     n, m, k         a whole number
@@ -21,6 +21,7 @@ Invariant: `static/js/messages.js` applies the same rules to the result of `cata
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -28,15 +29,15 @@ import msgspec
 from django.utils import translation
 from django.utils.translation import pgettext
 
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, as_text, from_parts
 from hetsched.engine.framework.registry import load_registry
 
-from .sentences.documents import DOCUMENTS
-from .sentences.doors import DOORS
-from .sentences.engine import ENGINE
-from .sentences.ledger import LEDGER
-from .sentences.problems import PROBLEMS
-from .sentences.programs import PROGRAMS
+from .pages.sentences.documents import DOCUMENTS
+from .pages.sentences.doors import DOORS
+from .pages.sentences.engine import ENGINE
+from .pages.sentences.ledger import LEDGER
+from .pages.sentences.problems import PROBLEMS
+from .pages.sentences.programs import PROGRAMS
 
 SENTENCES = (*ENGINE, *LEDGER, *PROBLEMS, *DOORS, *DOCUMENTS, *PROGRAMS)
 
@@ -60,7 +61,35 @@ def translate(text: str) -> str:
         return str(text)
     if isinstance(text, Message) and text.params:
         return _rendered(text, language)
-    return _say(text, language) or str(text)
+    known = _translation(text, language)
+    return known if known != text else _say(text, language) or str(text)
+
+
+def language_of(request: Any) -> str:
+    """Return the language of a response of REST: of LocaleMiddleware for a browser session, English for a token."""
+    if request is None or "Authorization" in request.headers:
+        return "en"
+    return translation.get_language() or "en"
+
+
+def hook_for(language: str) -> Callable[[Any], str]:
+    """Return the `enc_hook` of documents in English or in the active language."""
+    return as_text if language.startswith("en") else _as_translation
+
+
+def _as_translation(value: Any) -> str:
+    if isinstance(value, Message):
+        return translate(value)
+    raise NotImplementedError
+
+
+def with_summaries(decisions: dict[str, Any]) -> dict[str, Any]:
+    """Return entries of the topic `decisions` with summaries in the active language; removed entries are None."""
+    return {pk: one and {**one, "summary": _summary(one)} for pk, one in decisions.items()}
+
+
+def _summary(decision: dict[str, Any]) -> str:
+    return translate(from_parts(Message, decision.get("message", decision["summary"])))
 
 
 def _rendered(message: Message, language: str) -> str:
@@ -121,7 +150,7 @@ def _filled(source: str, holes: dict[str, str], language: str) -> str | None:
 
 def _translation(source: str, language: str) -> str:
     """Return the translation that a plugin declares, else that of the catalogue."""
-    return _declared().get(language, {}).get(source) or pgettext("told", source)
+    return _declared().get(language, {}).get(source) or pgettext("message", source)
 
 
 @cache
@@ -155,13 +184,13 @@ def _in_part(text: str, language: str) -> str | None:
 def _glue() -> dict[str, str]:
     """Return the translated separators by their English form."""
     return {
-        ", ": pgettext("told", ", "),
-        "; ": pgettext("told", "; "),
-        ". ": pgettext("told", ". "),
-        ": ": pgettext("told", ": "),
-        ", or ": pgettext("told", ", or "),
-        " and ": pgettext("told", " and "),
-        "counted": pgettext("told", "{count} {said}"),
+        ", ": pgettext("message", ", "),
+        "; ": pgettext("message", "; "),
+        ". ": pgettext("message", ". "),
+        ": ": pgettext("message", ": "),
+        ", or ": pgettext("message", ", or "),
+        " and ": pgettext("message", " and "),
+        "counted": pgettext("message", "{count} {said}"),
     }
 
 

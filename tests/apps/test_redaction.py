@@ -1,0 +1,70 @@
+"""Redaction of documents for a reader limited to namespaces, without a database."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetsched.contracts.api.decision import Evicted, Reason
+from hetsched.contracts.message import HIDDEN, Message
+from hetsched.placement.queries.decision_check import DecisionDifference
+from hetsched.placement.queries.redaction import UNLIMITED, Redaction, hidden_if_naming
+
+WEB = Redaction(frozenset({"web"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "web/a placed on n1, in the place of other/b",
+        "Preempted by other/b: exit code 1",
+        "CPU 1 shares a core with CPU 5 of kubelet:other/b, which is idle",
+        "n1 was filled by web/c, other/b before it was bound",
+        "other/b stays: budget other/c has no room",
+        "(other/b)",
+    ],
+)
+def test_text_without_parameters_that_names_an_unseen_pod_is_hidden(text: str) -> None:
+    assert WEB.summary(text) == WEB.message(text) == HIDDEN
+    assert WEB.reason(Reason("Any", "any", 1, Message(text))).message == HIDDEN
+    assert UNLIMITED.summary(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the annotation hetsched.io/gpu is not known",
+        "web/a placed on n1, in the place of web/b",
+        "Insufficient nvidia.com/gpu: 2 requested",
+        "what docker.io/library/nginx is built for is not known",
+        "read https://docs.example/web/pods",
+        "no such file: /var/lib/kubelet/config",
+        "deleted in the cluster",
+        "",
+    ],
+)
+def test_other_texts_without_parameters_stay(text: str) -> None:
+    assert WEB.message(text) == text
+
+
+def test_a_text_is_judged_by_its_namespaces_alone() -> None:
+    asked: list[str] = []
+    hidden_if_naming("web/a, other/b and 1 more", lambda namespace: not asked.append(namespace))
+    assert asked == ["web", "other"]
+
+
+def test_parameters_with_text_of_the_caller_stay() -> None:
+    echo = Message("the node is not one with {text}", text="other/b=true")
+    assert WEB.reason(Reason("NodeAffinity", "node-affinity", 1, echo)).message == echo
+
+
+def test_differences_of_a_repeated_decision_are_redacted_by_parameters() -> None:
+    said = Message("{pods} stays: {said}", pods="other/b", said="budget other/c has no room")
+    one = DecisionDifference(Message("{name}: {said}", name="preemption", said=said), "0", "1")
+    assert WEB._redacted(one.what) == f"preemption: {HIDDEN} stays"
+    assert one.what == "preemption: other/b stays: budget other/c has no room"
+
+
+def test_a_hidden_victim_takes_its_budget_along() -> None:
+    evicted = (Evicted("other/x", "n", 3, "other/budget"), Evicted("web/y", "n", 3, "web/budget"))
+    assert WEB.evictions(evicted) == (Evicted(HIDDEN, "n", 3, HIDDEN), evicted[1])
+    assert UNLIMITED.evictions(evicted) == evicted
