@@ -120,7 +120,6 @@ def _on_files(
     cluster: Sequence[str], files: Sequence[str], goal: Goal, target: float, most_moves: int, policy: str | None
 ) -> Advice:
     from hetsched.engine.cluster.state import ClusterState
-    from hetsched.engine.framework.policy import IMPLIED
     from hetsched.engine.simulation.advice import advise as search
 
     nodes = read_cluster(cluster)
@@ -139,7 +138,7 @@ def _on_files(
             "PodExists", f"a pod named {taken} already runs in the cluster", place="-f", hint="Rename the pod"
         )
     question = Question(goal, tuple(pods) if goal is not Goal.BALANCE else (), target, most_moves)
-    compiled = compile_choice(spec, preemption=False, implied=IMPLIED)
+    compiled = compile_choice(spec, preemption=False, implied=True)
     return search(state, compiled, question, evaluated_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 

@@ -334,8 +334,8 @@ def _named(argument: str, known: dict[str, PolicySpec]) -> PolicySpec:
     return policies[0]
 
 
-def compile_choice(spec: PolicySpec, *, preemption: bool = True, implied: Sequence[str] = ()) -> Policy:
-    """Check and compile a policy with `implied` plugins; without `preemption` no plugin may select pods to evict.
+def compile_choice(spec: PolicySpec, *, preemption: bool = True, implied: bool = False) -> Policy:
+    """Check and compile a policy, `implied` as in `compile_policy`; without `preemption` no plugin may select victims.
 
     Raises: InputError.
     """

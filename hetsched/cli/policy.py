@@ -280,7 +280,7 @@ def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> 
     from hetsched.contracts.objects.cluster import ClusterContent
     from hetsched.engine.cluster.state import ClusterState
     from hetsched.engine.framework.cycle import Scheduler
-    from hetsched.engine.framework.policy import IMPLIED, compile_policy
+    from hetsched.engine.framework.policy import compile_policy
     from hetsched.engine.framework.registry import load_registry
     from hetsched.engine.simulation.golden_placements import empty, judge
 
@@ -290,7 +290,7 @@ def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> 
     state = ClusterState.of(nodes, nodes=empty(nodes.nodes), running=())
     found = []
     for spec in specs:
-        scheduler = Scheduler(state.fork(), compile_policy(spec, load_registry(), implied=IMPLIED))
+        scheduler = Scheduler(state.fork(), compile_policy(spec, load_registry(), implied=True))
         own = [one.golden for one in goldens if one.policy in ("", spec.name)]
         found.append(GoldenCheck.of(spec.name, 0, tuple(judge(scheduler, golden) for golden in own)))
     return found

@@ -13,9 +13,12 @@ import msgspec
 from django.db import IntegrityError, connection
 
 from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY, mib_rounded_up
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
 from hetsched.policies.effective import active_specs
@@ -184,7 +187,10 @@ def resized(held: Allocation, before: PodSpec, now: PodSpec, *, with_memory: boo
 def counts_zone_memory(policy: str) -> bool:
     """Return whether the active version of a policy counts memory by zone."""
     spec = active_specs({policy}).get(policy)
-    return spec is not None and any(use.name == "numa-fit" and use.params.get("memory") for use in spec.plugins)
+    try:
+        return spec is not None and compile_policy(spec, load_registry()).counts_zone_memory
+    except InputError:
+        return False  # one of its plugins is not installed any more
 
 
 def _rescaled(shares: list[int], before: int, now: int) -> list[int]:

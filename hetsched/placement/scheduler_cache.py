@@ -29,7 +29,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.completion import CompletedAllocations
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
+from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import Registry, load_registry
 from hetsched.engine.framework.status import ProtectedPods
 from hetsched.inventory.actions import effective_report
@@ -321,7 +321,7 @@ class SchedulerCache:
         if known is None or known.spec != spec:
             if len(self._policies) >= _KEPT_POLICIES:
                 self._policies.clear()
-            known = self._policies[key] = compile_policy(spec, self._registry, implied=IMPLIED)
+            known = self._policies[key] = compile_policy(spec, self._registry, implied=True)
         return known
 
     def default_policy(self) -> Policy | None:

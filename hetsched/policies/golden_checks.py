@@ -20,7 +20,7 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
+from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.simulation.golden_placements import Golden, empty, judge
 from hetsched.inventory.actions import effective_report
@@ -69,7 +69,7 @@ def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[Golde
     )
     if not found:
         return ()
-    compiled = compile_policy(spec, load_registry(), implied=IMPLIED)
+    compiled = compile_policy(spec, load_registry(), implied=True)
     results: list[GoldenVerdict] = []
     for (_, decision), some in groupby(found, key=lambda row: (row.cluster_id, row.decision and row.pk)):
         same = list(some)

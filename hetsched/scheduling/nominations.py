@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hetsched.contracts.api.decision import Evicted, Reason
+from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Evicted, Reason
 from hetsched.contracts.message import Message, named
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
@@ -88,12 +88,12 @@ def waits_for(node: str, going: Sequence[Booking]) -> Reason:
     victims = [(one.pod.key.partition(MARK)[0], one.pod.priority) for one in going]
     pods = named([Message("{pod} (priority {number})", pod=key, number=priority) for key, priority in victims])
     message = Message("it gets its place on {node} once {pods} left", node=node, pods=pods)
-    return Reason("PreemptionPending", "preemption", 1, message)
+    return Reason("PreemptionPending", PREEMPTION_SOURCE, 1, message)
 
 
 def was_refused(victim: str, message: str) -> Reason:
     """Return the reason for a victim whose eviction was refused."""
-    return Reason("PreemptionRefused", "preemption", 0, Message("{pods} stays: {said}", pods=victim, said=message))
+    return Reason("PreemptionRefused", PREEMPTION_SOURCE, 0, Message("{pods} stays: {said}", pods=victim, said=message))
 
 
 def _is_booked(booking: Booking | None, uid: str) -> bool:

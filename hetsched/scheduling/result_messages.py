@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetsched.contracts.api.decision import Reason
+from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Reason
 from hetsched.contracts.message import Message, joined, named
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.diagnosis import Diagnosis
@@ -26,7 +26,7 @@ def possible_preemption(outcome: Outcome) -> tuple[Reason, ...]:
     if outcome.eviction is None:
         return ()
     message = Message(_POSSIBLE, node=outcome.eviction.node, pods=named(outcome.eviction.victims))
-    return (Reason("PreemptionPossible", "preemption", 1, message),)
+    return (Reason("PreemptionPossible", PREEMPTION_SOURCE, 1, message),)
 
 
 def placement_summary(pod: str, outcome: Outcome, score: str) -> Message:

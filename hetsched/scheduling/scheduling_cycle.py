@@ -17,7 +17,7 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.api.decision import GANG_SOURCE, PREEMPTION_SOURCE, Evicted, NodeOutcome, Reason, Verdict
 from hetsched.contracts.message import Message, about, joined
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, Shape
@@ -177,7 +177,7 @@ class SchedulingCycle:
         pod = waiting.spec
         if gang_key(pod) in self._mixed:
             message = Message("gang {key}: its members name different policies", key=gang_key(pod) or "")
-            reason = Reason("GangMixed", "gang", 0, message)
+            reason = Reason("GangMixed", GANG_SOURCE, 0, message)
             return self._refused(waiting, spec, Verdict.MISCONFIGURED, message, (reason,))
         scheduler = self.cache.scheduler(spec)
         if id(scheduler) not in self._schedulers:
@@ -202,7 +202,7 @@ class SchedulingCycle:
             reasons = (*diagnosis.recorded, *possible_preemption(outcome), *self._refused_for.get(waiting.pod_id, ()))
             summary = joined("; ", [diagnosis.summary, *self._by_requests(scheduler)])
             refused = self._refused(waiting, spec, diagnosis.verdict, summary, reasons)
-            after_refusal = for_anything("preemption", Message("")) if waiting.pod_id in self._refused_for else ()
+            after_refusal = for_anything(PREEMPTION_SOURCE, Message("")) if waiting.pod_id in self._refused_for else ()
             return msgspec.structs.replace(refused, waits_for=(*diagnosis.waits_for, *after_refusal))
         evicted = tuple(evictions(outcome, self._outcomes, scheduler.state))
         self._outcomes[pod.key] = outcome
@@ -260,7 +260,9 @@ class SchedulingCycle:
         summary = joined("; ", [summary, *held_by(diagnosis)])
         result = self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.recorded))
         leave = WaitsFor(
-            "preemption", (Event.POD_RELEASED,), Message("the deletion of the victims on {node}", node=found.node_name)
+            PREEMPTION_SOURCE,
+            (Event.POD_RELEASED,),
+            Message("the deletion of the victims on {node}", node=found.node_name),
         )
         waits = (leave, *diagnosis.waits_for)
         return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
@@ -341,7 +343,7 @@ class SchedulingCycle:
         message = Message(
             "gang {key}: its decision exceeded the time limit of one iteration", key=gang_key(waiting.spec) or ""
         )
-        reason = Reason("GangTooSlow", "gang", 0, message)
+        reason = Reason("GangTooSlow", GANG_SOURCE, 0, message)
         spec = self.specs.get(waiting.policy)
         version = 0 if spec is None else spec.version
         return Result(waiting, Verdict.NOT_NOW, message, waiting.policy, version, reasons=(reason,))
@@ -383,7 +385,7 @@ def _requeued(result: Result) -> Result:
     """Requeue a rejected pod: the pod that blocked it may not be placed after all."""
     if result.verdict is not Verdict.NOT_NOW:
         return result
-    return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything("gang", Message(""))))
+    return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything(GANG_SOURCE, Message(""))))
 
 
 def _alike(one: PodSpec, other: PodSpec) -> bool:

@@ -75,6 +75,11 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     expected_use: ExpectedUse | None = None
 
 
+# Sources of the reasons and waits that the scheduler itself gives about gangs and preemption. They are public
+# and equal the names of the built-in plugins for these.
+GANG_SOURCE, PREEMPTION_SOURCE = "gang", "preemption"
+
+
 class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Reason why one plugin refused `nodes` nodes; `missing` names what they lack, `field` the pod's own error.
 

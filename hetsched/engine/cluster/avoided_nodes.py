@@ -12,6 +12,8 @@ from __future__ import annotations
 import msgspec
 
 MOVED_AWAY = "MovedAway"  # reason of a node from which an operator had a pod of the owner moved away
+# Codes of the reasons that refuse such nodes.
+REFUSED_CODE, MOVED_CODE = "KubeletRefused", "MovedAway"
 
 
 class NodeRejections(msgspec.Struct, frozen=True):

@@ -145,6 +145,15 @@ class MeasuresUse(Protocol):
 
 
 @runtime_checkable
+class CountsZoneMemory(Protocol):
+    """Plugin that selects NUMA zones."""
+
+    @property
+    def counts_zone_memory(self) -> bool:
+        """Return whether it counts memory by zone with its parameters."""
+
+
+@runtime_checkable
 class HasStaticKey(Protocol):
     """STATIC plugin with fewer answers than there are shapes."""
 

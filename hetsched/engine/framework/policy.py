@@ -25,6 +25,7 @@ from .extension_points import Reads, Scope
 from .gangs import gang_key, together
 from .plugin_interfaces import (
     ArrangesQueue,
+    CountsZoneMemory,
     DescribesEviction,
     DescribesWait,
     FindsEmulation,
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
 
 MAX_WEIGHT = 1000.0
-# Plugins that take part in every decision for a live cluster, whether or not its policies list them.
-IMPLIED = ("admission",)
 
 
 class ActivePlugin:
@@ -130,6 +129,9 @@ class Policy:
         self.wants_mix = any(isinstance(each, WantsMix) and each.wants_mix for each in instances)
         # Whether measured node usage, where available, affects decisions.
         self.measures = any(isinstance(each, MeasuresUse) and each.measures for each in instances)
+        self.counts_zone_memory = any(
+            isinstance(each, CountsZoneMemory) and each.counts_zone_memory for each in instances
+        )
         self._arrange = self._sorter.arrange if isinstance(self._sorter, ArrangesQueue) else None
         adjacent = isinstance(self._sorter, KeepsGangsTogether) and self._sorter.together
         self._together = bool(self.permits) or adjacent
@@ -204,8 +206,10 @@ def by_decision_time(pods: Sequence[PodSpec], behind: Mapping[str, float]) -> li
     return [groups[place] for place in sorted(groups)]
 
 
-def compile_policy(spec: PolicySpec, registry: Registry, *, implied: Sequence[str] = ()) -> Policy:
-    """Check a policy against the known plugins and compile it; `implied` plugins come last, listed or not.
+def compile_policy(spec: PolicySpec, registry: Registry, *, implied: bool = False) -> Policy:
+    """Check a policy against the known plugins and compile it.
+
+    `implied`: for a live cluster; the plugins that declare themselves implied come last, listed or not.
 
     Raises: InputError `PolicyEmpty`, `PolicyPluginUnknown`, `PolicyPluginRepeated`, `PolicyWeightInvalid`,
     `PolicyParamInvalid` or `PolicyPointDoubled`.
@@ -230,7 +234,8 @@ def compile_policy(spec: PolicySpec, registry: Registry, *, implied: Sequence[st
             )
         names.add(use.name)
         active.append(_activate(use, registry[use.name], place))
-    active += [_activate(PluginUse(name), registry[name], "") for name in implied if name not in names]
+    unlisted = [info for info in registry if implied and info.implied and info.name not in names]
+    active += [_activate(PluginUse(info.name), info, "") for info in unlisted]
     for plugin in active:
         plugin.instance.peers = frozenset(names)
     return Policy(spec, active, registry.formulas)

@@ -83,7 +83,8 @@ def waits_for(
         text = joined(", or ", [joined(" and ", map(condition, each)) for each in sets])
         found.append(_wait(name, plugins[name].info.helped_by - ignored, text))
     if not state.reports:
-        found.append(_wait("node-ready", frozenset({Event.NODE_ADDED}), Message("a node")))
+        first = next((plugin.name for plugin in policy.gates), "scheduler")
+        found.append(_wait(first, frozenset({Event.NODE_ADDED}), Message("a node")))
     elif not refused_all:
         found.append(_wait("reserve", ANYTHING, Message("what it would hold to be free on one node")))
     for plugin in policy.post_filters if verdict is Verdict.NOT_NOW else ():

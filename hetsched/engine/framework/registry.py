@@ -38,8 +38,9 @@ class PluginInfo(msgspec.Struct, frozen=True):
     """Declaration of a plugin; `points` are the extension points it serves.
 
     `helped_by` are the events that may turn its refusal into an acceptance, `translations` by language those of its
-    messages, which are patterns as in `web/translation.py`. The last four are the attributes of the
-    class that the compiled loop reads: see `compiled_terms`.
+    messages, which are patterns as in `web/translation.py`. `implied`: the plugin takes part in every decision for a
+    live cluster, whether or not its policies list it. The last five are attributes of the class:
+    `places_gangs_whole`, and those that the compiled loop reads (see `compiled_terms`).
     """
 
     name: str
@@ -53,6 +54,8 @@ class PluginInfo(msgspec.Struct, frozen=True):
     source: str
     helped_by: frozenset[Event] = ANYTHING
     translations: Mapping[str, Mapping[str, str]] = msgspec.field(default_factory=dict)
+    implied: bool = False
+    places_gangs_whole: bool = False
     compiled_term: CompiledTerm | None = None
     compiled_filter: CompiledTerm | BuiltinFilter | None = None
     compiled_reserve: CompiledReserve | None = None
@@ -77,6 +80,7 @@ def plugin(
     scope: Scope = Scope.ROW,
     helped_by: frozenset[Event] | None = None,
     translations: Mapping[str, Mapping[str, str]] | None = None,
+    implied: bool = False,
 ) -> Callable[[C], C]:
     """Declare the decorated class as a plugin; `summary` is the one line that forms and docs show.
 
@@ -101,6 +105,8 @@ def plugin(
             source=cls.__module__,
             helped_by=helped,
             translations=translations or {},
+            implied=implied,
+            places_gangs_whole=getattr(cls, "places_gangs_whole", False),
             compiled_term=getattr(cls, "compiled_term", None),
             compiled_filter=getattr(cls, "compiled_filter", None),
             compiled_reserve=getattr(cls, "compiled_reserve", None),
@@ -186,6 +192,11 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._plugins)
+
+    @cached_property
+    def gang_plugins(self) -> frozenset[str]:
+        """The names of the plugins that place gangs whole."""
+        return frozenset(info.name for info in self if info.places_gangs_whole)
 
     @cached_property
     def formulas(self) -> tuple[Formula, ...]:

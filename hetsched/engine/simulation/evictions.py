@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hetsched.contracts.api.decision import Evicted
+from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Evicted
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.engine.cluster.state import ClusterState
@@ -33,4 +33,4 @@ def evictions(outcome: Outcome, earlier: Mapping[str, Outcome], state: ClusterSt
             yield Evicted(key, state.columns.names[booking.row], booking.pod.priority, budgets.get(key) or None)
         else:
             own.node, own.row, own.allocation, own.evicted = None, -1, EMPTY, ()
-            own.refusal = ("preemption", Refusal(PREEMPTED, Message("preempted by {pods}", pods=outcome.pod.key)))
+            own.refusal = (PREEMPTION_SOURCE, Refusal(PREEMPTED, Message("preempted by {pods}", pods=outcome.pod.key)))

@@ -23,7 +23,7 @@ from hetsched.engine.explain.diagnosis import matrix
 from hetsched.engine.explain.nearest_fit import nearest_fit
 from hetsched.engine.explain.tipping_points import tipping
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.policy import IMPLIED, compile_policy
+from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.simulation.what_if import expected_use
 from hetsched.placement.models import Decision, Pod
@@ -57,7 +57,7 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
     if state.digest() != decision.snapshot:
         raise expired
     state.avoided = avoided(cluster.pk, decision.created_at)
-    compiled = compile_policy(spec or policy.spec, load_registry(), implied=IMPLIED)
+    compiled = compile_policy(spec or policy.spec, load_registry(), implied=True)
     if compiled.wants_mix:
         state.use_mix(state.booked_mix())  # as at the start of the batch
     same_batch = Decision.objects.filter(cluster=cluster, cluster_revision=decision.cluster_revision)

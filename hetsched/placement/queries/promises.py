@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from hetsched.contracts.cpuset import parse_cpuset
+from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Cluster
 from hetsched.placement.bookings import EXCLUSIVE_CPU_POLICIES
 from hetsched.placement.lifecycle import FINISHED, HOLDING, QUEUED
@@ -76,7 +77,7 @@ def _placed_whole(pod: Pod) -> bool:
     if pod.origin not in (Pod.SUBMITTED, Pod.WATCHED) or pod.decision is None:
         return False
     by = PolicyRevision.objects.filter(policy__name=pod.decision.policy_name, version=pod.decision.policy_version)
-    return any(use.name == "gang" for revision in by for use in revision.spec.plugins)
+    return any(use.name in load_registry().gang_plugins for revision in by for use in revision.spec.plugins)
 
 
 def _half_gangs(cluster: Cluster) -> Iterator[Breach]:

@@ -25,7 +25,7 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.policy import IMPLIED, Policy, compile_policy
+from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.lab.rerun import (
@@ -267,7 +267,7 @@ def _casts(
     def policy(of: PolicySpec) -> Policy:
         key = (of.name, of.version)
         if key not in compiled:
-            compiled[key] = compile_policy(of, load_registry(), implied=IMPLIED)
+            compiled[key] = compile_policy(of, load_registry(), implied=True)
         return compiled[key]
 
     own = active.get(spec.name) if asked.baseline == "active" else None

@@ -30,7 +30,7 @@ from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.explain.nearest_fit import changes
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.diagnosis import Diagnosis
-from hetsched.engine.framework.policy import IMPLIED, compile_policy
+from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.placement.lifecycle import FINISHED, HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Pod, Preemption
@@ -176,9 +176,8 @@ def gang_of(pod: Pod) -> Gang | None:
         rows.defer("spec", "allocation").exclude(state=State.CANCELLED).select_related("decision").order_by("id")
     )
     found.sort(key=lambda one: State(one.state) in HOLDING)
-    said = (
-        reason.message for one in found if one.decision for reason in one.decision.reasons if reason.plugin == "gang"
-    )
+    reasons = (reason for one in found if one.decision for reason in one.decision.reasons)
+    said = (reason.message for reason in reasons if reason.plugin in load_registry().gang_plugins)
     return Gang(
         name=f"{pod.namespace}/{member.name}",
         placed=sum(State(one.state) in HOLDING for one in found),
@@ -197,7 +196,7 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
         return None
     state, revision = fork(pod.cluster_id)
     state.forget(pod.spec.key)  # it may be nominated
-    compiled = compile_policy(spec, load_registry(), implied=IMPLIED)
+    compiled = compile_policy(spec, load_registry(), implied=True)
     if compiled.wants_mix:
         state.use_mix(state.booked_mix())
     if pod.spec.gang is not None:

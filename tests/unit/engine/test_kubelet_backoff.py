@@ -11,12 +11,12 @@ from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.policy import IMPLIED, compile_policy
+from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.simulation.what_if import what_if
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, cluster
 
-POLICY = compile_policy(BUILTIN["first-fit"], REGISTRY, implied=IMPLIED)
+POLICY = compile_policy(BUILTIN["first-fit"], REGISTRY, implied=True)
 RESTS = NodeRejections(2, "TopologyAffinityError", "10:31 UTC", rests=True)
 TRIED = NodeRejections(2, "TopologyAffinityError", "10:31 UTC", rests=False)
 
@@ -79,7 +79,7 @@ def test_many_nodes_are_summarised() -> None:
 
 
 def test_no_pod_is_evicted_from_a_rejecting_node() -> None:
-    policy = compile_policy(BUILTIN["hetsched"], REGISTRY, implied=IMPLIED)
+    policy = compile_policy(BUILTIN["hetsched"], REGISTRY, implied=True)
     state = cluster([a_node("n1").cpu(8)], [a_pod("low").cpu(8).having(node_name="n1").build()])
     high = a_pod("high").cpu(8).having(controller_uid="red", priority=1000).build()
     assert Scheduler(state.fork(), policy, evicts=True).schedule(high).node == "n1"
@@ -109,6 +109,6 @@ def test_backoff_does_not_change_capacity_and_digest(avoided: dict[str, Avoided]
 
 
 def test_plugin_is_not_added_twice() -> None:
-    names = [plugin.name for plugin in compile_policy(BUILTIN["hetsched"], REGISTRY, implied=IMPLIED).plugins]
+    names = [plugin.name for plugin in compile_policy(BUILTIN["hetsched"], REGISTRY, implied=True).plugins]
     assert names.count("admission") == 1
     assert compile_policy(BUILTIN["hetsched"], REGISTRY).spec == BUILTIN["hetsched"]

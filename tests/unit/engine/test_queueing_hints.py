@@ -139,6 +139,7 @@ def test_a_cluster_without_nodes_waits_for_a_node() -> None:
     found = explained(a_pod("p"))
     assert in_words(found.waits_for) == "a node"
     assert found.waits_for[0].events == (Event.NODE_ADDED,)
+    assert found.waits_for[0].plugin == EVERY_FILTER.gates[0].name
 
 
 def test_invalid_request_waits_for_nothing_and_a_gate_for_its_controller() -> None:

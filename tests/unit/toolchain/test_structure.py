@@ -20,6 +20,7 @@ from django.db.models.options import Options
 from django.db.models.sql import Query
 from django.http import HttpRequest, HttpResponse
 
+from hetsched.engine.framework.registry import load_registry
 from hetsched.storage.hot_statements import HOT_STATEMENTS
 
 ROOT = Path(__file__).parents[3]
@@ -37,6 +38,10 @@ SHARED_CLASS_NAMES = {
     "Document", "Problem", "Readiness", "Request",  # of two interfaces
     "Attempt", "CardFacts", "Devices", "Gang", "Goal", "PluginInfo",  # of engine or contracts, and of REST
 }  # fmt: skip
+# Plugins with the name of a field or table; such a name counts where it is compared with a plugin's, or is a source.
+FIELD_NAMES = {"devices", "gang", "power", "preemption", "quota", "taints", "volumes"}
+SOURCES = {"PluginUse", "Reason", "WaitsFor", "_wait", "for_anything"}
+BUILTIN_POLICIES = "hetsched/engine/framework/builtin_policies.py"
 # The client repeats the bodies of REST, which it can read without Django.
 CLIENT_DOCUMENTS = "hetsched/client/documents.py"
 
@@ -124,6 +129,32 @@ def _read_of_others(path: Path) -> set[str]:
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} | {"self", "cls"}
     attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     return {node.attr for node in attributes if not (isinstance(node.value, ast.Name) and node.value.id in own)}
+
+
+def test_only_plugins_and_policies_name_plugins() -> None:
+    """A plugin owns all of itself: others read what it declares (`plugin_interfaces`, `PluginInfo`), or a code."""
+    names = {info.name for info in load_registry()}
+    layers = ("contracts", "engine", "placement", "policies", "scheduling")
+    others = [
+        path for path in modules() if path.parts[1] in layers and path.parts[:3] != ("hetsched", "engine", "plugins")
+    ]
+    found = {f"{path}:{line}" for path in others for line in _lines_naming(names, path)}
+    assert {place for place in found if not place.startswith(BUILTIN_POLICIES)} == set()
+    assert found  # those of the built-in policies
+
+
+def _lines_naming(names: set[str], path: Path) -> set[int]:
+    """Return the lines of a module with a plugin's name; one that is a field's too counts only beside a plugin."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Constant) and node.value in names - FIELD_NAMES:
+            found.add(node.lineno)
+        compared = isinstance(node, ast.Compare) and re.search(r"\b(name|plugin)\b", ast.unparse(node.left))
+        source = isinstance(node, ast.Call) and ast.unparse(node.func) in SOURCES
+        if compared or source:
+            values = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
+            found |= {node.lineno} if any(value in names for value in values) else set()
+    return found
 
 
 def test_engine_has_no_import_cycle() -> None:

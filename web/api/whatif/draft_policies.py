@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -58,7 +57,7 @@ def draft_policy(plain: dict[str, Any]) -> PolicySpec:
         raise InputError(error.code, error.message, place=place, hint=error.hint) from None
 
 
-def compile_draft(spec: PolicySpec, *, preemption: bool, implied: Sequence[str] = ()) -> Compiled:
+def compile_draft(spec: PolicySpec, *, preemption: bool, implied: bool = False) -> Compiled:
     plugins = registry()
     if not preemption:
         kept = tuple(u for u in spec.plugins if u.name not in plugins or "post-filter" not in plugins[u.name].points)

@@ -40,7 +40,6 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.outcome import Outcome
-from hetsched.engine.framework.policy import IMPLIED
 from hetsched.engine.simulation.hypothetical_nodes import check_drained, copies, with_nodes
 from hetsched.engine.simulation.what_if import what_if
 from hetsched.inventory.models import Cluster, Node
@@ -248,7 +247,7 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
         check_priority(asked.priority)
         pods = [msgspec.structs.replace(pod, priority=asked.priority) for pod in pods]
     pods = with_known(cluster, pods) if cluster else pods
-    policy = compile_draft(spec, preemption=asked.preempts, implied=IMPLIED if cluster else ())
+    policy = compile_draft(spec, preemption=asked.preempts, implied=cluster is not None)
     state, revision = fork(cluster.pk) if cluster else (_state_of(inline), 0)
     if asked.add_nodes or asked.copy_nodes:
         added = _nodes(asked.add_nodes) if asked.add_nodes else ()

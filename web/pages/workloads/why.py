@@ -11,6 +11,7 @@ from typing import Any
 from hetsched.contracts.api.decision import NodeOutcome, funnel
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import in_words
+from hetsched.engine.cluster.avoided_nodes import MOVED_CODE, REFUSED_CODE
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
@@ -79,7 +80,7 @@ def _doubts(decision: Decision) -> list[dict[str, Any]]:
     names = {decision.node_name, *(row.name for row in decision.top)} - {""}
     rows = Node.objects.filter(cluster_id=decision.cluster_id).defer("report").order_by("name")
     found = list(rows.filter(name__in=names)) if names else []
-    if any(reason.plugin == "admission" for reason in decision.reasons):
+    if any(reason.code in (REFUSED_CODE, MOVED_CODE) for reason in decision.reasons):
         refused = Rejection.objects.filter(owner=decision.pod.spec.owner, cleared_at=None).values("node_id")
         found += [node for node in rows.filter(pk__in=refused) if node.name not in names]
     return [{"node": node.name, "doubt": doubt} for node in found for doubt in node.doubts]

@@ -18,7 +18,7 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import Event
-from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
+from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, MOVED_CODE, REFUSED_CODE, Avoided, NodeRejections
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Scope
@@ -29,7 +29,6 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 _PREPARED: StateKey[dict[str, Refusal]] = StateKey("admission")
 
 _MOST_NAMED = 4  # further nodes are summarised
-_CODE, _MOVED = "KubeletRefused", "MovedAway"
 
 
 @plugin(
@@ -37,6 +36,7 @@ _CODE, _MOVED = "KubeletRefused", "MovedAway"
     summary="Exclude nodes whose kubelet rejected pods of this owner until the back-off ends.",
     scope=Scope.CLUSTER,
     helped_by=frozenset({Event.TIME, Event.NODE_ADDED, Event.POD_RELEASED}),
+    implied=True,
 )
 class Admission:
     def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
@@ -71,7 +71,7 @@ class Admission:
             message = Message(
                 "kubelets of {n} nodes ({names}, ...) refused pods of this owner", n=len(closed), names=first
             )
-            yield Refusal(_CODE, message), np.isin(names, list(closed))
+            yield Refusal(REFUSED_CODE, message), np.isin(names, list(closed))
 
 
 def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str, Refusal]:
@@ -87,10 +87,10 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
                     node=name,
                     text=refused.until or "the end",
                 )
-            closed[name] = Refusal(_MOVED if refused.reason == MOVED_AWAY else _CODE, message)
+            closed[name] = Refusal(MOVED_CODE if refused.reason == MOVED_AWAY else REFUSED_CODE, message)
         elif row is not None and (tried := _on_trial(request, state, row, refused)):
             message = _rejected(name, refused, Message("{pod} is tried there first", pod=tried))
-            closed[name] = Refusal(_CODE, message)
+            closed[name] = Refusal(REFUSED_CODE, message)
     return closed
 
 
@@ -103,7 +103,7 @@ def _on_trial(request: Request, state: ClusterState, row: int, refused: NodeReje
 
 def _resting(rest: NodeRejections) -> Refusal:
     message = _rejected("", rest, Message("tried again at {time}", time=rest.until))
-    return Refusal(_CODE, message, verdict=Verdict.NOT_NOW)
+    return Refusal(REFUSED_CODE, message, verdict=Verdict.NOT_NOW)
 
 
 def _rejected(node: str, refused: NodeRejections, then: Message) -> Message:

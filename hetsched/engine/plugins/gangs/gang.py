@@ -76,6 +76,7 @@ class GangParams(Params, frozen=True):
 )
 class Gang:
     params: GangParams
+    places_gangs_whole = True
 
     def concerns(self, pod: PodSpec) -> bool:
         return pod.gang is not None

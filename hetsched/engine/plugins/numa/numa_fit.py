@@ -92,6 +92,10 @@ class NumaFit:
     params: NumaFitParams
     compiled_reserve = LoopReserve.NOTHING  # a shape that it filters is left to the cycle
 
+    @property
+    def counts_zone_memory(self) -> bool:
+        return self.params.memory
+
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         params, shape = self.params, request.shape
         if shape.numa is None and not shape.containers:
