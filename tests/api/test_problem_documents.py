@@ -9,7 +9,7 @@ import pytest
 from django.db import DatabaseError, OperationalError
 
 from hetsched.inventory.ledger import Conflict
-from web.api.nodes import nodes
+from web.api import resources
 
 from .conftest import POD, Api
 
@@ -176,7 +176,7 @@ def test_internal_error_hides_its_text(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(nodes, "page", fail)
+    monkeypatch.setattr(resources, "page", fail)
     answer = operator("GET", "nodes/")
     assert_problem(answer, status, code)
     assert b"secret" not in answer.content

@@ -279,7 +279,7 @@ class TestTheAlarm:
     def test_unredacted_response_is_counted_and_unchanged(
         self, limited: Api, theirs: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(nodes.NodeScopedView, "held", lambda _, node: list(nodes._held(node)))
+        monkeypatch.setattr(nodes.NodeResource, "held", lambda _, node: list(nodes._held(node)))
         node = Pod.objects.get(namespace="hush").node
         before = counted()
         assert node is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from django.test import Client
 
 from hetsched.access.tokens import create_token
 from hetsched.inventory.models import Cluster
+from workers.schedule import run
 
 CHINESE = {"accept-language": "zh-CN"}
 MANIFEST = """\
@@ -89,3 +91,15 @@ def test_a_write_accepts_the_tag_of_any_language(browsing: Any, cluster: Cluster
         "/api/v1/nodes/n1/actions/", body, content_type="application/json", headers={"if-match": tag}
     )
     assert answer.status_code == 200, answer.content
+
+
+def test_a_tag_of_a_read_in_chinese_is_valid_for_a_write(browsing: Callable[..., Client], cluster: Cluster) -> None:
+    client = browsing("operator")
+    sent = client.post("/api/v1/workloads/", MANIFEST, content_type="application/yaml")
+    run(cluster.pk)
+    address = f"/api/v1/workloads/{sent.json()['id']}/"
+    chinese = client.get(address, headers=CHINESE)
+    assert chinese.content != client.get(address).content
+    cancel = {"action": "cancel", "reason": "done"}
+    given = {"if-match": chinese["ETag"]}
+    assert client.post(f"{address}actions/", cancel, content_type="application/json", headers=given).status_code == 200

@@ -62,16 +62,18 @@ def flag(request: Any, name: str) -> bool:
     return bool(text == "true")
 
 
-def page(request: Any, rows: QuerySet[Any, Any], key: str, *, descending: bool = False) -> tuple[list[Any], str | None]:
-    """Return one page of `rows` (models, or `values()` that have `key`) and the address of the next one.
+def page(request: Any, rows: QuerySet[Any, Any], ordering: str) -> tuple[list[Any], str | None]:
+    """Return one page of `rows` (models, or `values()`) and the address of the next one.
+
+    `ordering` is a unique key of the rows, with `-` in descending order.
 
     Raises: InputError `QueryInvalid`, `CursorInvalid`.
     """
-    limit = limit_of(request)
+    limit, key = limit_of(request), ordering.removeprefix("-")
     if cursor := request.GET.get("cursor"):
         kind = str if rows.model._meta.get_field(key).get_internal_type() in ("CharField", "TextField") else int
-        rows = rows.filter(**{f"{key}__{'lt' if descending else 'gt'}": _decode(cursor, kind)})
-    return _cut(request, list(rows.order_by(f"-{key}" if descending else key)[: limit + 1]), key, limit)
+        rows = rows.filter(**{f"{key}__{'gt' if key == ordering else 'lt'}": _decode(cursor, kind)})
+    return _cut(request, list(rows.order_by(ordering)[: limit + 1]), key, limit)
 
 
 def page_of_sorted(request: Any, rows: list[dict[str, Any]], key: str) -> tuple[list[Any], str | None]:

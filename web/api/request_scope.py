@@ -8,10 +8,10 @@ pods in them; other objects do not exist for it (404).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
@@ -22,6 +22,8 @@ from hetsched.placement.models import Decision, ForgottenDecision, Hold, Pod, Su
 from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .problems import RequestRefused, not_found
+
+M = TypeVar("M", bound=Model)
 
 _MOST_NAMED = 10  # clusters in a hint
 CLUSTER_QUERY = {"cluster": "Name of the cluster; default: the default or only cluster."}
@@ -45,6 +47,11 @@ def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
         hint_names = Message("Name one of them: {names}", names=joined(", ", [cluster.name for cluster in clusters]))
         raise InputError("ClusterAmbiguous", "there are several clusters", place="cluster", hint=hint_names)
     return clusters[0]
+
+
+def selected_cluster(request: Any) -> Cluster:
+    """Return the cluster that `?cluster=` names, or the default. Raises: as `cluster_of`."""
+    return cluster_of(request.GET.get("cluster", ""))
 
 
 def no_cluster(name: str) -> RequestRefused:
@@ -92,9 +99,7 @@ def own_hold(subject: Subject, hold_id: str) -> Hold:
 
     Raises: RequestRefused 403, 404.
     """
-    found = holds(subject).select_related("cluster").filter(pk=hold_id).first()
-    if found is None:
-        raise not_found("hold", hold_id)
+    found = get_row(holds(subject).select_related("cluster"), "hold", hold_id)
     if not may_change_hold(subject, found):
         message = Message("hold {hold} belongs to {owner}", hold=found.pk, owner=found.held_by)
         raise RequestRefused(403, "HoldNotYours", message, place="hold")
@@ -134,6 +139,17 @@ def check_unlimited(subject: Subject) -> None:
         raise RequestRefused(
             403, "NamespaceNotAllowed", "this token is limited to namespaces and cannot act on a cluster"
         )
+
+
+def get_row(rows: QuerySet[M], noun: str, key: object, field: str = "pk") -> M:
+    """Return the row with this key; `noun` is its kind.
+
+    Raises: RequestRefused 404, with the address of the list as hint.
+    """
+    row = rows.filter(**{field: key}).first()
+    if row is None:
+        raise not_found(noun, key)
+    return row
 
 
 def by_query(request: Any, rows: QuerySet[Any], **fields: str) -> QuerySet[Any]:

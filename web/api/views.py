@@ -1,7 +1,8 @@
 """The base class of every REST view.
 
 `actions` maps each method to its permission; other methods are rejected (405). A token that is limited to namespaces
-may change nothing, except by the methods in `within`, whose views enforce these namespaces themselves. Views redact
+may change nothing, except by the methods in `within`, whose views enforce these namespaces themselves; it reads nothing
+that is `cluster_wide`. Views redact
 pods of other namespaces from documents (`redaction`); a response that still names one is counted. GET responses have an
 ETag and are never stored by shared caches; a GET never writes. Query strings contain no NUL and only known names.
 """
@@ -57,6 +58,7 @@ class ApiView(APIView):
     permission_classes = [RolePermission]
     schema = ApiSchema()
     actions: ClassVar[dict[str, Action]] = {}
+    cluster_wide: ClassVar[bool] = False  # reads, too, are rejected for a token that is limited to namespaces
     within: ClassVar[tuple[str, ...]] = ()  # methods that a token limited to namespaces may use
     queries: ClassVar[dict[str, str]] = {}
     matched: ClassVar[dict[str, bool]] = {}  # methods that read If-Match, and whether they need it
@@ -89,6 +91,8 @@ class ApiView(APIView):
                 message = Message("the value must be one of {names}", names=joined(", ", possible))
                 hint = "Send one of these values, or leave the parameter out"
                 raise InputError("QueryInvalid", message, place=name, hint=hint)
+        if self.cluster_wide and method != "OPTIONS":
+            request_scope.check_unlimited(self.subject)
 
     def _count(self, method: str) -> None:
         """Take a rate-limit token of the caller; reads write nothing for it."""

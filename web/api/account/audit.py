@@ -23,8 +23,9 @@ from hetsched.journal.chain import ChainState, chain_state
 from hetsched.journal.models import AuditEntry
 
 from .. import request_scope
-from ..documents import Document, Rows, page_of
-from ..pagination import LIST_QUERIES, page
+from ..documents import Document, page_of
+from ..pagination import LIST_QUERIES
+from ..resources import ResourceView
 from ..views import ApiView, answer
 
 FILTERS = {
@@ -59,16 +60,21 @@ class Chain(ChainState, Document, frozen=True):
     """State of the seals of the audit trail; `broken` lists the entries that do not match their seal."""
 
 
-class AuditEntriesView(ApiView):
+class AuditEntriesView(ResourceView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {**LIST_QUERIES, **FILTERS}
+    ordering = "-id"
+
+    def get_queryset(self) -> QuerySet[AuditEntry]:
+        return filtered(visible(self.subject), self.request.GET)
+
+    def document(self, row: AuditEntry) -> AuditRow:
+        return audited(row)
 
     @extend_schema(responses=page_of(AuditRow))
     def get(self, request: Any) -> HttpResponse:
         """List audit entries, latest first."""
-        rows = filtered(visible(self.subject), request.GET)
-        found, following = page(request, rows, "id", descending=True)
-        return answer(request, Rows([audited(row) for row in found], following))
+        return self.list(request)
 
 
 class AuditSealsView(ApiView):

@@ -25,7 +25,7 @@ from hetsched.inventory.models import Cluster
 
 from .. import bodies
 from ..documents import Document, Request, Rows, page_of
-from ..problems import not_found
+from ..request_scope import get_row
 from ..views import ApiView, answer
 
 _WHOLE = re.compile(r"-?[0-9]{1,15}", re.ASCII)
@@ -135,9 +135,7 @@ class TokenRevocationView(ApiView):
     def post(self, request: Any, key: str) -> HttpResponse:
         """Revoke a token immediately."""
         asked = bodies.read(request, Revocation)
-        token = Token.objects.filter(token_key=key).first()
-        if token is None:
-            raise not_found("token", key)
+        token = get_row(Token.objects.all(), "token", key, "token_key")
         revoke_token(token, actor=self.subject, reason=require_reason(asked.reason))
         return HttpResponse(status=204)
 

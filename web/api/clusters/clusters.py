@@ -31,11 +31,12 @@ from hetsched.policies.actions import known_policies
 from hetsched.policies.models import Policy
 from hetsched.storage.write_lock import write_transaction
 
-from .. import bodies, request_scope
-from ..documents import Document, Request, Rows, page_of
+from .. import bodies
+from ..documents import Document, Request, page_of
 from ..etags import check_match, locked
 from ..nodes.facts import quantities
-from ..pagination import LIST_QUERIES, flag, page
+from ..pagination import LIST_QUERIES, flag
+from ..resources import ResourceView
 from ..views import ApiView, answer, send
 from .connections import ConnectionDetail, NewConnection, cluster_tag, connect_with, connection_of, find
 
@@ -85,21 +86,24 @@ class Imported(ClusterDetail, frozen=True):
     warnings: list[ManifestWarning] | msgspec.UnsetType = msgspec.UNSET
 
 
-class ClustersView(ApiView):
+class ClustersView(ResourceView):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.OPERATE}
     queries: ClassVar = LIST_QUERIES
+    queryset = Cluster.objects.defer("definitions")
+    ordering = "id"
+
+    def document(self, row: Cluster) -> ClusterDetail:
+        return _document(row)
 
     @extend_schema(responses=page_of(ClusterDetail))
     def get(self, request: Any) -> HttpResponse:
         """List clusters."""
-        found, following = page(request, Cluster.objects.defer("definitions"), "id")
-        return answer(request, Rows([_document(cluster) for cluster in found], following))
+        return self.list(request)
 
     @extend_schema(request=NewCluster, responses={201: ClusterDetail})
     def post(self, request: Any) -> HttpResponse:
         """Add an empty cluster, or connect a live one."""
         asked = bodies.read(request, NewCluster)
-        request_scope.check_unlimited(self.subject)
         with write_transaction():
             cluster = create_cluster(
                 name=asked.name,
@@ -141,7 +145,6 @@ class ClusterImportView(ApiView):
     )
     def post(self, request: Any, name: str) -> HttpResponse:
         """Replace the content of a cluster by these files; needs If-Match if it has nodes."""
-        request_scope.check_unlimited(self.subject)
         cluster = find(name)
         asked = bodies.wrapped(request, Inventory) or Inventory(bodies.text(bodies.raw(request, large=True)))
         reason = require_reason(asked.reason or request.GET.get("reason", ""))
@@ -157,6 +160,7 @@ class ClusterImportView(ApiView):
 
 
 class ClusterExportView(ApiView):
+    cluster_wide = True
     actions: ClassVar = {"GET": Action.OPERATE}
     queries: ClassVar = {
         "reason": "Reason for the audit trail.",
@@ -166,7 +170,6 @@ class ClusterExportView(ApiView):
     @extend_schema(responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Any, name: str) -> HttpResponse:
         """Export a cluster as Kubernetes objects; an import of them gives the same decisions."""
-        request_scope.check_unlimited(self.subject)
         cluster = find(name)
         subject = self.subject
         nameless = flag(request, "anonymise")

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 import msgspec
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
@@ -19,10 +20,10 @@ from hetsched.adapters.collectors.registry import load_collectors
 from hetsched.inventory.collection import configure, remove
 from hetsched.inventory.models import Cluster, Collector
 
-from .. import bodies, request_scope
+from .. import bodies
 from ..documents import Document, Request, Rows, page_of
 from ..etags import check_match, locked, tag_of_row
-from ..problems import not_found
+from ..resources import ResourceView
 from ..views import ApiView, answer
 from .connections import find
 
@@ -105,18 +106,6 @@ def detail(row: Collector) -> CollectorDetail:
     )
 
 
-def _tag(row: Collector) -> str:
-    """Return the two-part ETag: the settings, a dot, the state."""
-    return tag_of_row(row, row.version, detail(row))
-
-
-def _found(cluster: Cluster, name: str) -> Collector:
-    row = Collector.objects.select_related("cluster").filter(cluster=cluster, name=name).first()
-    if row is None:
-        raise not_found("collector", name)
-    return row
-
-
 class CollectorKindsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
 
@@ -129,37 +118,51 @@ class CollectorKindsView(ApiView):
 
 class CollectorsView(ApiView):
     actions: ClassVar = {"GET": Action.VIEW}
+    cluster_wide = True
 
     @extend_schema(responses=page_of(CollectorDetail))
     def get(self, request: Any, name: str) -> HttpResponse:
         """List the collectors of a cluster."""
-        request_scope.check_unlimited(self.subject)
         rows = find(name).collectors.select_related("cluster")
         return answer(request, Rows([detail(row) for row in rows], None))
 
 
-class CollectorView(ApiView):
+class CollectorView(ResourceView):
+    cluster_wide = True
+    noun = "collector"
+    lookup_field = "name"
+    lookup_url_kwarg = "collector"
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.OPERATE, "DELETE": Action.OPERATE}
     matched: ClassVar = {"PUT": False, "DELETE": True}
     queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
 
+    def get_queryset(self) -> QuerySet[Collector]:
+        return Collector.objects.select_related("cluster").filter(cluster=find(self.kwargs["name"]))
+
+    def document(self, row: Collector) -> CollectorDetail:
+        return detail(row)
+
+    def tag(self, row: Collector) -> str:
+        """Return the two-part ETag: the settings, a dot, the state."""
+        return tag_of_row(row, row.version, detail(row))
+
+    def lock_of(self, row: Collector) -> Cluster:
+        return row.cluster
+
     @extend_schema(responses=CollectorDetail)
     def get(self, request: Any, name: str, collector: str) -> HttpResponse:
         """Show a collector."""
-        request_scope.check_unlimited(self.subject)
-        row = _found(find(name), collector)
-        return answer(request, detail(row), etag=_tag(row))
+        return self.retrieve(request)
 
     @extend_schema(request=NewCollector, responses={200: CollectorDetail, 201: CollectorDetail})
     def put(self, request: Any, name: str, collector: str) -> HttpResponse:
         """Add or change a collector; a change needs If-Match."""
-        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, NewCollector)
         cluster = find(name)
         with locked(cluster):
-            known = Collector.objects.select_related("cluster").filter(cluster=cluster, name=collector).first()
+            known = self.get_queryset().filter(name=collector).first()
             if known is not None:
-                check_match(request, _tag(known), required=True)
+                check_match(request, self.tag(known), required=True)
             configure(
                 cluster,
                 collector,
@@ -173,17 +176,13 @@ class CollectorView(ApiView):
                 actor=self.subject,
                 reason=asked.reason,
             )
-        row = _found(cluster, collector)
-        return answer(request, detail(row), status=200 if known else 201, headers={"ETag": _tag(row)})
+        return self.written(self.get_object(), status=200 if known else 201)
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str, collector: str) -> HttpResponse:
         """Remove a collector and its data; needs If-Match."""
-        request_scope.check_unlimited(self.subject)
-        cluster = find(name)
-        with locked(cluster):
-            check_match(request, _tag(_found(cluster, collector)), required=True)
-            remove(cluster, collector, actor=self.subject, reason=request.GET.get("reason", ""))
+        with self.matched_object() as row:
+            remove(row.cluster, collector, actor=self.subject, reason=request.GET.get("reason", ""))
         return HttpResponse(status=204)
 
 

@@ -19,10 +19,10 @@ from hetsched.placement.models import Shadow
 from hetsched.placement.queries.shadow_report import WORST, ShadowSummary, summary, worst
 
 from .. import request_scope
-from ..documents import Document, Rows, page_of
-from ..pagination import LIST_QUERIES, page
-from ..problems import not_found
-from ..views import ApiView, answer
+from ..documents import Document, page_of
+from ..pagination import LIST_QUERIES
+from ..resources import ResourceView
+from ..views import answer
 
 
 class ShadowRow(Document, frozen=True):
@@ -62,12 +62,38 @@ class ShadowReport(Document, frozen=True):
     worst: list[ShadowRow]
 
 
-def _seen(view: ApiView) -> QuerySet[Shadow]:
-    rows, names = Shadow.objects.select_related("cluster"), view.subject.namespaces
-    return rows if names is None else rows.filter(namespace__in=names)
+class ShadowResource(ResourceView):
+    """Comparisons of pods in the caller's namespaces."""
+
+    noun = "shadow decision"
+    lookup_url_kwarg = "shadow_id"
+    ordering = "-id"
+
+    def get_queryset(self) -> QuerySet[Shadow]:
+        rows, names = Shadow.objects.select_related("cluster"), self.subject.namespaces
+        return rows if names is None else rows.filter(namespace__in=names)
+
+    def document(self, row: Shadow) -> ShadowRow:
+        return ShadowRow(
+            id=row.pk,
+            cluster=row.cluster.name,
+            pod=row.key,
+            scheduler=row.scheduler,
+            node=row.node_name,
+            judgement=row.judgement or None,
+            chosen=row.chosen or None,
+            their_score=row.their_score,
+            our_score=row.our_score,
+            regret=row.regret,
+            rank=row.rank,
+            feasible=row.feasible,
+            summary=row.summary,
+            bound_at=row.created_at,
+            judged_at=row.judged_at,
+        )
 
 
-class ShadowsView(ApiView):
+class ShadowsView(ShadowResource):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         **LIST_QUERIES,
@@ -76,65 +102,41 @@ class ShadowsView(ApiView):
         "judgement": "Only pods with this result: same, equal, worse or infeasible.",
         "node": "Only pods on this node.",
     }
+    filters: ClassVar = {
+        "cluster": "cluster__name", "namespace": "namespace", "judgement": "judgement", "node": "node_name",
+    }  # fmt: skip
+
+    def get_queryset(self) -> QuerySet[Shadow]:
+        return super().get_queryset().defer("spec", "theirs", "top")
 
     @extend_schema(responses=page_of(ShadowRow))
     def get(self, request: Any) -> HttpResponse:
         """List comparisons, latest first."""
-        rows = request_scope.by_query(
-            request,
-            _seen(self).defer("spec", "theirs", "top"),
-            cluster="cluster__name",
-            namespace="namespace",
-            judgement="judgement",
-            node="node_name",
-        )
-        found, following = page(request, rows, "id", descending=True)
-        return answer(request, Rows([_row(one) for one in found], following))
+        return self.list(request)
 
 
-class ShadowReportView(ApiView):
+class ShadowReportView(ShadowResource):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = request_scope.CLUSTER_QUERY
 
     @extend_schema(responses=ShadowReport)
     def get(self, request: Any) -> HttpResponse:
         """Show how often both schedulers chose the same node, and the score difference."""
-        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
-        rows = _seen(self).filter(cluster=cluster)
-        return answer(request, ShadowReport(summary(cluster, rows), [_row(one) for one in worst(rows)[:WORST]]))
+        cluster = request_scope.selected_cluster(request)
+        rows = self.get_queryset().filter(cluster=cluster)
+        shown = [self.document(row) for row in worst(rows)[:WORST]]
+        return answer(request, ShadowReport(summary(cluster, rows), shown))
 
 
-class ShadowView(ApiView):
+class ShadowView(ShadowResource):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=ShadowDetail)
     def get(self, request: Any, shadow_id: int) -> HttpResponse:
         """Show one pod with the scores of its node and of the preferred nodes."""
-        found = _seen(self).filter(pk=shadow_id).first() if shadow_id < 2**63 else None
-        if found is None:
-            raise not_found("shadow decision", shadow_id)
+        found = self.get_object()
         policy = PolicyRef(found.policy_name, found.policy_version) if found.policy_name else None
-        return answer(request, ShadowDetail(_row(found), policy, found.refusal, found.theirs, found.top))
-
-
-def _row(one: Shadow) -> ShadowRow:
-    return ShadowRow(
-        id=one.pk,
-        cluster=one.cluster.name,
-        pod=one.key,
-        scheduler=one.scheduler,
-        node=one.node_name,
-        judgement=one.judgement or None,
-        chosen=one.chosen or None,
-        their_score=one.their_score,
-        our_score=one.our_score,
-        regret=one.regret,
-        rank=one.rank,
-        feasible=one.feasible,
-        summary=one.summary,
-        bound_at=one.created_at,
-        judged_at=one.judged_at,
-    )
+        return answer(request, ShadowDetail(self.document(found), policy, found.refusal, found.theirs, found.top))
 
 
 routes = [

@@ -59,7 +59,7 @@ class ClusterBalanceView(ApiView):
     @extend_schema(responses=BalanceDetail)
     def get(self, request: Any) -> HttpResponse:
         """Show utilisation, GPU fragmentation and balance, of the cluster and of every node."""
-        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
+        cluster = request_scope.selected_cluster(request)
         with cache_of(cluster.pk).held() as loaded:
             state = loaded.state
             figures = cluster_metrics(state, [booking.pod for booking in state.bookings.values()])
@@ -111,7 +111,7 @@ class AtRiskView(ApiView):
     @extend_schema(responses=AtRiskDetail)
     def get(self, request: Any) -> HttpResponse:
         """Show the NUMA zones that have less than they granted, and the pods at risk there."""
-        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
+        cluster = request_scope.selected_cluster(request)
         with cache_of(cluster.pk).held() as loaded:
             found, revision = list(overcommitted(loaded.state)), loaded.revision
         zones = [

@@ -83,7 +83,7 @@ class IsaFamiliesView(ApiView):
     @extend_schema(responses=IsaFamilies)
     def get(self, request: Any) -> HttpResponse:
         """List bases and features, with the number of nodes of a cluster that have each."""
-        counts, unknown = _nodes_with(request_scope.cluster_of(request.GET.get("cluster", "")))
+        counts, unknown = _nodes_with(request_scope.selected_cluster(request))
         known = lattice()
         families = {name: IsaFamily(**known[name], nodes=counts[name]) for name in ("riscv", "x86", "arm")}
         return answer(request, IsaFamilies(**families, unknown=unknown))

@@ -22,12 +22,10 @@ from hetsched.journal.audit import Actor
 from hetsched.placement.actions import approve_fact
 from hetsched.placement.actions.kubelet_rejections import trust_node
 
-from .. import bodies, request_scope
+from .. import bodies
 from ..documents import Request
-from ..etags import check_match, locked
-from ..views import answer
 from . import facts
-from .nodes import NodeScopedView, detail, etag
+from .nodes import NodeResource
 
 
 class NodeAction(Request, frozen=True):
@@ -74,22 +72,17 @@ def _part(asked: NodeAction) -> tuple[str, str]:
     return ("card", str(asked.card)) if asked.card is not None else ("zone", asked.zone or "")
 
 
-class NodeActionsView(NodeScopedView):
+class NodeActionsView(NodeResource):
     actions: ClassVar = {"POST": Action.OPERATE}
     matched: ClassVar = {"POST": True}
-    get = None  # type: ignore[assignment]
 
     @extend_schema(request=NodeAction, responses=facts.NodeDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
         """Cordon or uncordon a node, maintain a GPU or zone, review, override or trust facts; needs If-Match."""
         asked = bodies.read(request, NodeAction)
-        request_scope.check_unlimited(self.subject)
-        node = self.find(name)
-        with locked(node.cluster):
-            check_match(request, etag(self.find(name)), required=True)
+        with self.matched_object() as node:
             _act(node.cluster, name, asked, self.subject)
-        node = self.find(name)
-        return answer(request, detail(self, node), headers={"ETag": etag(node)})
+        return self.written(self.get_object())
 
 
 routes = [path("nodes/<str:name>/actions/", NodeActionsView.as_view())]

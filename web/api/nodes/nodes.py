@@ -7,7 +7,7 @@ load all the time. A token that is limited to namespaces sees loads, but no pods
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
@@ -21,7 +21,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.message import namespace_of
 from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
-from hetsched.inventory.models import Node
+from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import tile
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.zones import zones_at_risk
@@ -29,11 +29,11 @@ from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.node_backoffs import kept_off
 
 from .. import request_scope
-from ..documents import Document, Rows, page_of
+from ..documents import Document, page_of
 from ..etags import etag_of, two_part
-from ..pagination import LIST_QUERIES, page
-from ..problems import not_found
-from ..views import ApiView, answer
+from ..pagination import LIST_QUERIES
+from ..resources import ResourceView
+from ..views import answer
 from . import facts
 
 # The full reports of each source are not needed to show a node.
@@ -74,7 +74,7 @@ class NodeRow(Document, frozen=True):
     pods: int
 
 
-class NodesView(ApiView):
+class NodesView(ResourceView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         **request_scope.CLUSTER_QUERY,
@@ -82,46 +82,46 @@ class NodesView(ApiView):
         "family": "Only nodes of this ISA family: riscv, arm, x86 or unknown.",
         "pool": "Only nodes of this pool.",
     }
+    filters: ClassVar = {"family": "isa_family", "pool": "pool"}
+
+    def get_queryset(self) -> QuerySet[Any]:
+        cluster = request_scope.selected_cluster(self.request)
+        return Node.objects.filter(cluster=cluster).values(*_COLUMNS)
+
+    def document(self, row: dict[str, Any]) -> dict[str, Any]:
+        return tile(Node(**row))
 
     @extend_schema(responses=page_of(NodeRow))
     def get(self, request: Any) -> HttpResponse:
         """List nodes by name."""
-        rows = Node.objects.filter(cluster=request_scope.cluster_of(request.GET.get("cluster", "")))
-        rows = request_scope.by_query(request, rows, family="isa_family", pool="pool")
-        found, following = page(request, rows.values(*_COLUMNS), "name")
-        return answer(request, Rows([tile(Node(**values)) for values in found], following))
+        return self.list(request)
 
 
-class NodeScopedView(ApiView):
-    """Base of the views under one node."""
+class NodeResource(ResourceView):
+    """A node of the selected cluster and its parts; a write locks the cluster."""
 
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = request_scope.CLUSTER_QUERY
-    describe: ClassVar[Callable[..., Any]]
+    noun = "node"
+    lookup_field = "name"
 
-    def get(self, request: Any, name: str) -> HttpResponse:
-        node = self.find(name)
-        return answer(
-            request,
-            type(self).describe(node, self.held(node), timezone.now()),
-            etag=etag(node, sees=self.subject.may_in),
-        )
+    def get_queryset(self) -> QuerySet[Node]:
+        cluster = request_scope.selected_cluster(self.request)
+        return Node.objects.select_related("cluster", "facts").defer(*HEAVY).filter(cluster=cluster)
 
-    def find(self, name: str) -> Node:
-        cluster = request_scope.cluster_of(self.request.GET.get("cluster", ""))
-        node = Node.objects.select_related("cluster", "facts").defer(*HEAVY).filter(cluster=cluster, name=name).first()
-        if node is None:
-            raise not_found("node", name)
-        return node
+    def document(self, row: Node) -> Any:
+        """Return the document of a node, as far as the caller may see it."""
+        return facts.node_detail(row, self.held(row), timezone.now(), sees=self.subject.may_in)
 
-    def held(self, node: Node) -> list[Reservation]:
+    def tag(self, row: Node) -> str:
+        return etag(row, sees=self.subject.may_in)
+
+    def lock_of(self, row: Node) -> Cluster:
+        return row.cluster
+
+    def held(self, node: Node) -> Sequence[Reservation]:
         """Return the active reservations on the node that the caller may see."""
         return [reservation for reservation in _held(node) if self.subject.may_in(reservation.pod.namespace)]
-
-
-def detail(view: NodeScopedView, node: Node) -> facts.NodeDetail:
-    """Return the document of a node, as far as the caller may see it."""
-    return facts.node_detail(node, view.held(node), timezone.now(), sees=view.subject.may_in)
 
 
 def _held(node: Node) -> QuerySet[Reservation]:
@@ -129,46 +129,49 @@ def _held(node: Node) -> QuerySet[Reservation]:
     return rows.select_related("pod").defer("pod__spec").order_by("pod_id")
 
 
-class NodeView(NodeScopedView):
+class NodeView(NodeResource):
     @extend_schema(responses=facts.NodeDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a node."""
-        node = self.find(name)
-        return answer(request, detail(self, node), etag=etag(node, sees=self.subject.may_in))
+        return self.retrieve(request)
 
 
-@extend_schema(responses=facts.IsaFacts, description="Show the instruction sets of a node.")
-class NodeIsaView(NodeScopedView):
-    describe = facts.isa_facts
+class NodeIsaView(NodeResource):
+    @extend_schema(responses=facts.IsaFacts)
+    def get(self, request: Any, name: str) -> HttpResponse:
+        """Show the instruction sets of a node."""
+        return self.retrieve(request)
+
+    def document(self, row: Node) -> facts.IsaFacts:
+        return facts.isa_facts(row, self.held(row), timezone.now())
 
 
-class NodeGpuView(NodeScopedView):
+class NodeGpuView(NodeResource):
     @extend_schema(responses=facts.GpuFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a node's GPUs and their holders."""
-        node = self.find(name)
-        shown = facts.gpu_facts(node, _held(node), timezone.now(), sees=self.subject.may_in)
-        return answer(request, shown, etag=etag(node, sees=self.subject.may_in))
+        return self.retrieve(request)
+
+    def document(self, row: Node) -> facts.GpuFacts:
+        return facts.gpu_facts(row, _held(row), timezone.now(), sees=self.subject.may_in)
 
 
-@extend_schema(
-    responses=facts.NumaFacts, description="Show the NUMA zones of a node and the pods that hold their CPUs."
-)
-class NodeNumaView(NodeScopedView):
+class NodeNumaView(NodeResource):
     @extend_schema(responses=facts.NumaFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
-        """Show a node's NUMA zones, the holders of their CPUs, and the pods at risk."""
-        node = self.find(name)
-        at_risk = zones_at_risk(node, _held(node))
-        shown = facts.numa_facts(node, self.held(node), timezone.now(), at_risk=at_risk)
-        return answer(request, shown, etag=etag(node, sees=self.subject.may_in))
+        """Show the NUMA zones of a node and the pods that hold their CPUs."""
+        return self.retrieve(request)
+
+    def document(self, row: Node) -> facts.NumaFacts:
+        at_risk = zones_at_risk(row, _held(row))
+        return facts.numa_facts(row, self.held(row), timezone.now(), at_risk=at_risk)
 
 
-class NodeBalanceView(NodeScopedView):
+class NodeBalanceView(NodeResource):
     @extend_schema(responses=facts.BalanceFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show the balance of a node's use."""
-        return answer(request, balance_of(self.find(name)))
+        return answer(request, balance_of(self.get_object()))
 
 
 def balance_of(node: Node) -> facts.BalanceFacts:

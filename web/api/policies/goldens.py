@@ -33,10 +33,10 @@ from hetsched.policies.models import GoldenPlacement
 
 from .. import bodies, request_scope
 from ..documents import Document, Request, page_of
-from ..documents import Rows as Page
-from ..etags import check_match, locked, tag_of_row
-from ..pagination import LIST_QUERIES, page
-from ..problems import listed_at, not_found
+from ..etags import tag_of_row
+from ..pagination import LIST_QUERIES
+from ..problems import listed_at
+from ..resources import ResourceView
 from ..views import ApiView, answer
 from ..whatif.what_if import turn
 from .policies import find, version_of
@@ -90,7 +90,58 @@ class GoldenTrial(Request, frozen=True):
     cluster: str = ""
 
 
-class GoldensView(ApiView):
+class GoldenResource(ResourceView):
+    """Golden placements."""
+
+    cluster_wide = True
+    noun = "golden placement"
+    lookup_field = "name"
+    queryset = GoldenPlacement.objects.select_related("cluster").defer("cluster__definitions")
+
+    def document(self, row: GoldenPlacement) -> GoldenDetail:
+        return GoldenDetail(
+            name=row.name,
+            cluster=row.cluster.name,
+            policy=row.policy_name,
+            manifest=row.manifest,
+            expect=row.expectation,
+            enabled=row.enabled,
+            decision=row.decision,
+            author=row.author,
+            reason=row.reason,
+            created_at=row.created_at,
+            changed_at=row.changed_at,
+            state=row.state,
+            expected=str(row.expectation),
+            got=row.got,
+            checked_at=row.checked_at,
+            broken_since=row.broken_since,
+        )
+
+    def tag(self, row: GoldenPlacement) -> str:
+        """Return the two-part ETag: the user's settings, a dot, the state."""
+        return tag_of_row(row, row.changed_at, self.document(row))
+
+    def save(self, asked: GoldenDraft, name: str) -> GoldenPlacement:
+        """Create or change a golden placement. Raises: InputError."""
+        cluster = request_scope.cluster_of(asked.cluster)
+        manifest = asked.manifest if isinstance(asked.manifest, str) else encode(asked.manifest).decode()
+        pod, agreed = _agreed(cluster, name, asked.decision, manifest)
+        return save_golden(
+            name,
+            cluster=cluster,
+            manifest=manifest,
+            pod=pod,
+            agreed=agreed,
+            expectation=asked.expect,
+            policy_name=asked.policy,
+            enabled=asked.enabled,
+            actor=self.subject,
+            reason=asked.reason,
+        )
+
+
+class GoldensView(GoldenResource):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = {
         **LIST_QUERIES,
@@ -98,30 +149,25 @@ class GoldensView(ApiView):
         "policy": "Only golden placements that name this policy.",
         "state": "Only golden placements in this state: kept, broken, unknown or off.",
     }
+    filters: ClassVar = {"cluster": "cluster__name", "policy": "policy_name", "state": "state"}
 
     @extend_schema(responses=page_of(GoldenDetail))
     def get(self, request: Any) -> HttpResponse:
         """List golden placements by name."""
-        request_scope.check_unlimited(self.subject)
-        rows = GoldenPlacement.objects.select_related("cluster").defer("cluster__definitions")
-        rows = request_scope.by_query(request, rows, cluster="cluster__name", policy="policy_name", state="state")
-        found, following = page(request, rows, "name")
-        return answer(request, Page([_detail(row) for row in found], following))
+        return self.list(request)
 
     @extend_schema(request=GoldenDraft, responses={201: GoldenDetail})
     def post(self, request: Any) -> HttpResponse:
         """Create a golden placement."""
-        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenDraft)
         if GoldenPlacement.objects.filter(name=asked.name).exists():
             message = Message("there is a golden placement {name} already", name=asked.name)
             raise InputError("GoldenExists", message, place="name")
-        row = _save(self, asked, asked.name)
-        headers = {"Location": f"/api/v1/golden-placements/{row.name}/", "ETag": _tag(row)}
-        return answer(request, _detail(row), status=201, headers=headers)
+        row = self.save(asked, asked.name)
+        return self.written(row, status=201, location=f"/api/v1/golden-placements/{row.name}/")
 
 
-class GoldenView(ApiView):
+class GoldenView(GoldenResource):
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.EDIT_POLICY, "DELETE": Action.EDIT_POLICY}
     matched: ClassVar = {"PUT": True, "DELETE": True}
     queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
@@ -129,29 +175,23 @@ class GoldenView(ApiView):
     @extend_schema(responses=GoldenDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a golden placement."""
-        request_scope.check_unlimited(self.subject)
-        row = _found(name)
-        return answer(request, _detail(row), etag=_tag(row))
+        return self.retrieve(request)
 
     @extend_schema(request=GoldenDraft, responses=GoldenDetail)
     def put(self, request: Any, name: str) -> HttpResponse:
         """Change a golden placement; needs If-Match."""
-        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenDraft)
         if asked.name not in ("", name):
             raise InputError("GoldenNameInvalid", bodies.other_name(asked.name, name))
         empty_state(request_scope.cluster_of(asked.cluster))  # read before any row is locked
-        with locked(_found(name)):
-            check_match(request, _tag(_found(name)), required=True)
-            row = _save(self, asked, name)
-        return answer(request, _detail(row), headers={"ETag": _tag(row)})
+        with self.matched_object():
+            row = self.save(asked, name)
+        return self.written(row)
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str) -> HttpResponse:
         """Delete a golden placement; needs If-Match and a reason."""
-        request_scope.check_unlimited(self.subject)
-        with locked(_found(name)):
-            check_match(request, _tag(_found(name)), required=True)
+        with self.matched_object():
             remove_golden(name, actor=self.subject, reason=request.GET.get("reason", ""))
         return HttpResponse(status=204)
 
@@ -162,7 +202,6 @@ class GoldenTrialView(ApiView):
     @extend_schema(request=GoldenTrial, responses=GoldenCheck)
     def post(self, request: Any) -> HttpResponse:
         """Check golden placements under a policy version or unsaved content; nothing is written."""
-        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, GoldenTrial)
         cluster = request_scope.cluster_of(asked.cluster) if asked.cluster else None
         if asked.plugins:
@@ -174,33 +213,15 @@ class GoldenTrialView(ApiView):
 
 
 class VersionGoldensView(ApiView):
+    cluster_wide = True
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=GoldenCheck)
     def get(self, request: Any, name: str, version: int) -> HttpResponse:
         """Check the golden placements that guard a policy under one of its versions."""
-        request_scope.check_unlimited(self.subject)
         spec = version_of(name, version).spec
         with turn():
             return answer(request, check_goldens(spec))
-
-
-def _save(view: ApiView, asked: GoldenDraft, name: str) -> GoldenPlacement:
-    cluster = request_scope.cluster_of(asked.cluster)
-    manifest = asked.manifest if isinstance(asked.manifest, str) else encode(asked.manifest).decode()
-    pod, agreed = _agreed(cluster, name, asked.decision, manifest)
-    return save_golden(
-        name,
-        cluster=cluster,
-        manifest=manifest,
-        pod=pod,
-        agreed=agreed,
-        expectation=asked.expect,
-        policy_name=asked.policy,
-        enabled=asked.enabled,
-        actor=view.subject,
-        reason=asked.reason,
-    )
 
 
 def _agreed(
@@ -230,39 +251,6 @@ def _agreed(
         return pod, msgspec.UNSET
     with turn():
         return pod, agreed_on(found)
-
-
-def _found(name: str) -> GoldenPlacement:
-    row = GoldenPlacement.objects.select_related("cluster").filter(name=name).first()
-    if row is None:
-        raise not_found("golden placement", name)
-    return row
-
-
-def _tag(row: GoldenPlacement) -> str:
-    """Return the two-part ETag: the user's settings, a dot, the state."""
-    return tag_of_row(row, row.changed_at, _detail(row))
-
-
-def _detail(row: GoldenPlacement) -> GoldenDetail:
-    return GoldenDetail(
-        name=row.name,
-        cluster=row.cluster.name,
-        policy=row.policy_name,
-        manifest=row.manifest,
-        expect=row.expectation,
-        enabled=row.enabled,
-        decision=row.decision,
-        author=row.author,
-        reason=row.reason,
-        created_at=row.created_at,
-        changed_at=row.changed_at,
-        state=row.state,
-        expected=str(row.expectation),
-        got=row.got,
-        checked_at=row.checked_at,
-        broken_since=row.broken_since,
-    )
 
 
 routes = [

@@ -22,12 +22,11 @@ from hetsched.policies.models import PolicyPlan
 from hetsched.policies.plan_contracts import Condition, Once
 from hetsched.policies.plans import forecast_switches, remove_plan, save_plan
 
-from .. import bodies, request_scope
+from .. import bodies
 from ..documents import Document, Request, page_of
-from ..documents import Rows as Page
-from ..etags import check_match, locked, tag_of_row
-from ..pagination import LIST_QUERIES, page
-from ..problems import not_found
+from ..etags import tag_of_row
+from ..pagination import LIST_QUERIES
+from ..resources import ResourceView
 from ..views import ApiView, answer
 
 
@@ -80,36 +79,76 @@ class PlanPreview(msgspec.Struct, frozen=True, rename={"from_time": "from", "to_
     note: str
 
 
-class PlansView(ApiView):
+class PlanResource(ResourceView):
+    """Plans of policies."""
+
+    noun = "plan"
+    lookup_field = "name"
+    queryset = PolicyPlan.objects.select_related("policy")
+
+    def document(self, row: PolicyPlan) -> PlanDetail:
+        return PlanDetail(
+            name=row.name,
+            policy=row.policy.name,
+            enabled=row.enabled,
+            once=row.once,
+            condition=row.condition,
+            author=row.author,
+            reason=row.reason,
+            created_at=row.created_at,
+            changed_at=row.changed_at,
+            state=row.state,
+            note=row.note,
+            last_value=row.last_value,
+            last_looked_at=row.last_looked_at,
+            above_since=row.above_since,
+            below_since=row.below_since,
+            last_switched_at=row.last_switched_at,
+        )
+
+    def tag(self, row: PolicyPlan) -> str:
+        """Return the two-part ETag: the user's settings, a dot, the state."""
+        return tag_of_row(row, row.changed_at, self.document(row))
+
+    def save(self, asked: PlanDraft, name: str) -> PolicyPlan:
+        """Create or change a plan. Raises: InputError."""
+        return save_plan(
+            name,
+            policy_name=asked.policy,
+            once=asked.once,
+            condition=asked.condition,
+            enabled=asked.enabled,
+            actor=self.subject,
+            reason=asked.reason,
+        )
+
+
+class PlansView(PlanResource):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = {
         **LIST_QUERIES,
         "policy": "Only plans of this policy.",
         "cluster": "Only plans that depend on a metric of this cluster.",
     }
+    filters: ClassVar = {"policy": "policy__name", "cluster": "cluster__name"}
 
     @extend_schema(responses=page_of(PlanDetail))
     def get(self, request: Any) -> HttpResponse:
         """List plans by name."""
-        rows = PolicyPlan.objects.select_related("policy")
-        rows = request_scope.by_query(request, rows, policy="policy__name", cluster="cluster__name")
-        found, following = page(request, rows, "name")
-        return answer(request, Page([_detail(row) for row in found], following))
+        return self.list(request)
 
     @extend_schema(request=PlanDraft, responses={201: PlanDetail})
     def post(self, request: Any) -> HttpResponse:
         """Create a plan."""
-        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, PlanDraft)
         if PolicyPlan.objects.filter(name=asked.name).exists():
             message = Message("there is a plan {name} already", name=asked.name)
             raise InputError("PlanExists", message, place="name")
-        row = _save(self, asked, asked.name)
-        headers = {"Location": f"/api/v1/policy-plans/{row.name}/", "ETag": _tag(row)}
-        return answer(request, _detail(row), status=201, headers=headers)
+        row = self.save(asked, asked.name)
+        return self.written(row, status=201, location=f"/api/v1/policy-plans/{row.name}/")
 
 
-class PlanView(ApiView):
+class PlanView(PlanResource):
     actions: ClassVar = {"GET": Action.VIEW, "PUT": Action.EDIT_POLICY, "DELETE": Action.EDIT_POLICY}
     matched: ClassVar = {"PUT": True, "DELETE": True}
     queries: ClassVar = {"reason": "Of a DELETE: reason for the audit trail."}
@@ -117,27 +156,22 @@ class PlanView(ApiView):
     @extend_schema(responses=PlanDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a plan."""
-        row = _found(name)
-        return answer(request, _detail(row), etag=_tag(row))
+        return self.retrieve(request)
 
     @extend_schema(request=PlanDraft, responses=PlanDetail)
     def put(self, request: Any, name: str) -> HttpResponse:
         """Change a plan, or switch it on or off; needs If-Match."""
-        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, PlanDraft)
         if asked.name not in ("", name):
             raise InputError("PlanNameInvalid", bodies.other_name(asked.name, name))
-        with locked(_found(name)):
-            check_match(request, _tag(_found(name)), required=True)
-            row = _save(self, asked, name)
-        return answer(request, _detail(row), headers={"ETag": _tag(row)})
+        with self.matched_object():
+            row = self.save(asked, name)
+        return self.written(row)
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str) -> HttpResponse:
         """Delete a plan; its activations stay. Needs If-Match and a reason."""
-        request_scope.check_unlimited(self.subject)
-        with locked(_found(name)):
-            check_match(request, _tag(_found(name)), required=True)
+        with self.matched_object():
             remove_plan(name, actor=self.subject, reason=request.GET.get("reason", ""))
         return HttpResponse(status=204)
 
@@ -153,51 +187,6 @@ class PlanTrialView(ApiView):
         found = forecast_switches(asked.condition)
         preview = PlanPreview(found.known, found.start, found.end, found.samples, found.switches, found.note)
         return answer(request, preview)
-
-
-def _save(view: ApiView, asked: PlanDraft, name: str) -> PolicyPlan:
-    return save_plan(
-        name,
-        policy_name=asked.policy,
-        once=asked.once,
-        condition=asked.condition,
-        enabled=asked.enabled,
-        actor=view.subject,
-        reason=asked.reason,
-    )
-
-
-def _found(name: str) -> PolicyPlan:
-    row = PolicyPlan.objects.select_related("policy").filter(name=name).first()
-    if row is None:
-        raise not_found("plan", name)
-    return row
-
-
-def _tag(row: PolicyPlan) -> str:
-    """Return the two-part ETag: the user's settings, a dot, the state."""
-    return tag_of_row(row, row.changed_at, _detail(row))
-
-
-def _detail(row: PolicyPlan) -> PlanDetail:
-    return PlanDetail(
-        name=row.name,
-        policy=row.policy.name,
-        enabled=row.enabled,
-        once=row.once,
-        condition=row.condition,
-        author=row.author,
-        reason=row.reason,
-        created_at=row.created_at,
-        changed_at=row.changed_at,
-        state=row.state,
-        note=row.note,
-        last_value=row.last_value,
-        last_looked_at=row.last_looked_at,
-        above_since=row.above_since,
-        below_since=row.below_since,
-        last_switched_at=row.last_switched_at,
-    )
 
 
 routes = [

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import msgspec
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.types import OpenApiTypes
@@ -31,12 +31,14 @@ from hetsched.policies.golden_checks import read_nodes
 from hetsched.policies.models import Policy, PolicyRevision
 from hetsched.policies.policy_diff import PolicyDiff, diff
 
-from .. import bodies, request_scope
+from .. import bodies
 from ..clusters import connections
-from ..documents import Document, Request, Rows, page_of
-from ..etags import check_match, etag_of, locked
-from ..pagination import LIST_QUERIES, page
+from ..documents import Document, Request, page_of
+from ..etags import etag_of
+from ..pagination import LIST_QUERIES
 from ..problems import RequestRefused, not_found
+from ..request_scope import get_row
+from ..resources import ResourceView
 from ..views import ApiView, answer
 
 _ROW = ("name", "description", "active_version")
@@ -118,45 +120,68 @@ class VersionDiff(Document, frozen=True):
     diff: PolicyDiff
 
 
-class PoliciesView(ApiView):
+class PolicyResource(ResourceView):
+    """Policies with their versions."""
+
+    noun = "policy"
+    lookup_field = "name"
+    queryset = Policy.objects.prefetch_related("revisions")
+
+    def document(self, row: Policy) -> PolicyDetail:
+        return _document(row)
+
+    def save(self, draft: Draft) -> HttpResponse:
+        """Save a draft and answer with the new version."""
+        spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
+        revision = save_draft(spec, actor=self.subject, reason=draft.reason)
+        location = f"/api/v1/policies/{draft.name}/versions/{revision.version}/"
+        return answer(self.request, _version(revision), status=201, headers={"Location": location})
+
+
+class PoliciesView(PolicyResource):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = LIST_QUERIES
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return Policy.objects.values(*_ROW, kept_in=F("keeper__name"))
+
+    def document(self, row: dict[str, Any]) -> PolicyRow:  # type: ignore[override]  # columns of the list
+        return PolicyRow(**row)
 
     @extend_schema(responses=page_of(PolicyRow))
     def get(self, request: Any) -> HttpResponse:
         """List policies by name."""
-        found, following = page(request, Policy.objects.values(*_ROW, kept_in=F("keeper__name")), "name")
-        return answer(request, Rows([PolicyRow(**values) for values in found], following))
+        return self.list(request)
 
     @extend_schema(
         request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses={201: VersionDetail}
     )
     def post(self, request: Any) -> HttpResponse:
         """Save a draft of a new or known policy, as JSON or as a SchedulingPolicy object."""
-        return _save(self, request, read_draft(request))
+        return self.save(read_draft(request))
 
 
-class PolicyView(ApiView):
+class PolicyView(PolicyResource):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=PolicyDetail)
     def get(self, request: Any, name: str) -> HttpResponse:
         """Show a policy with its active version and all others."""
-        policy = find(name)
-        return answer(request, _document(policy), etag=etag(policy))
+        return self.retrieve(request)
 
 
-class PolicyVersionsView(ApiView):
+class PolicyVersionsView(PolicyResource):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     matched: ClassVar = {"POST": False}
     queries: ClassVar = LIST_QUERIES
+    ordering = "-version"
 
     @extend_schema(responses=page_of(VersionDetail))
     def get(self, request: Any, name: str) -> HttpResponse:
         """List the versions of a policy with their content, the latest first."""
-        rows = PolicyRevision.objects.filter(policy=find(name)).select_related("policy")
-        found, following = page(request, rows, "version", descending=True)
-        return answer(request, Rows([_version(revision) for revision in found], following))
+        rows = PolicyRevision.objects.filter(policy=self.get_object()).select_related("policy")
+        found = self.paginate_queryset(rows)
+        return self.get_paginated_response([_version(revision) for revision in found or ()])
 
     @extend_schema(
         request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses={201: VersionDetail}
@@ -164,12 +189,11 @@ class PolicyVersionsView(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Save a draft of this policy; If-Match, if given, is that of the policy."""
         draft = read_draft(request, name)
-        policy = find(name)
-        with locked(policy):
+        with self.locked_object() as policy:
             spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
             with both_edits(spec, spec, policy.revisions.order_by("-version").first()):
-                check_match(request, etag(find(name)), required=False)
-            return _save(self, request, draft)
+                self.check_match(policy)
+            return self.save(draft)
 
 
 class PolicyVersionView(ApiView):
@@ -181,7 +205,7 @@ class PolicyVersionView(ApiView):
         return answer(request, _version(version_of(name, version)))
 
 
-class PolicyActivationView(ApiView):
+class PolicyActivationView(PolicyResource):
     actions: ClassVar = {"POST": Action.EDIT_POLICY}
     matched: ClassVar = {"POST": True}
 
@@ -189,17 +213,16 @@ class PolicyActivationView(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Activate a version from the next batch on; needs If-Match."""
         asked = bodies.read(request, Activate)
-        request_scope.check_unlimited(self.subject)
-        policy = find(name)
+        self.get_object()
         read_nodes(name)
-        with locked(policy):
+        with self.locked_object() as policy:
             with _both_versions(policy, policy.revisions.filter(version=asked.version).first()):
-                check_match(request, etag(find(name)), required=True)
+                self.check_match(policy)
             activate(name, asked.version, actor=self.subject, reason=asked.reason)
-        return _respond(request, name)
+        return self.written(self.get_object())
 
 
-class PolicyRollbackView(ApiView):
+class PolicyRollbackView(PolicyResource):
     actions: ClassVar = {"POST": Action.EDIT_POLICY}
     matched: ClassVar = {"POST": True}
 
@@ -207,14 +230,13 @@ class PolicyRollbackView(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Roll back to the previously active version; needs If-Match."""
         asked = bodies.read(request, Rollback)
-        request_scope.check_unlimited(self.subject)
-        policy = find(name)
+        self.get_object()
         read_nodes(name)
-        with locked(policy):
+        with self.locked_object() as policy:
             with _both_versions(policy, policy.previous):
-                check_match(request, etag(find(name)), required=True)
+                self.check_match(policy)
             rollback(name, actor=self.subject, reason=asked.reason)
-        return _respond(request, name)
+        return self.written(self.get_object())
 
 
 class PolicyDiffView(ApiView):
@@ -229,7 +251,7 @@ class PolicyDiffView(ApiView):
         return answer(request, VersionDiff(name, version, other, found))
 
 
-class PolicyKeeperView(ApiView):
+class PolicyKeeperView(PolicyResource):
     actions: ClassVar = {"POST": Action.EDIT_POLICY}
     matched: ClassVar = {"POST": True}
 
@@ -237,13 +259,11 @@ class PolicyKeeperView(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Transfer a policy from a cluster to the database, or to a cluster's object; needs If-Match."""
         asked = bodies.read(request, Owner)
-        request_scope.check_unlimited(self.subject)
-        policy = find(name)
+        self.get_object()
         cluster = None if asked.cluster is None else connections.find(asked.cluster)
-        with locked(policy):
-            check_match(request, etag(find(name)), required=True)
+        with self.matched_object():
             keep(name, cluster, actor=self.subject, reason=asked.reason)
-        return _respond(request, name)
+        return self.written(self.get_object())
 
 
 def read_draft(request: Any, name: str = "") -> Draft:
@@ -270,26 +290,15 @@ def _named(draft: Draft, stated: str, name: str) -> Draft:
     return msgspec.structs.replace(draft, name=name or stated)
 
 
-def _save(view: ApiView, request: Any, draft: Draft) -> HttpResponse:
-    request_scope.check_unlimited(view.subject)
-    spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
-    revision = save_draft(spec, actor=view.subject, reason=draft.reason)
-    location = f"/api/v1/policies/{draft.name}/versions/{revision.version}/"
-    return answer(request, _version(revision), status=201, headers={"Location": location})
-
-
 def find(name: str) -> Policy:
     """Return a policy with its versions. Raises: RequestRefused 404."""
-    policy = Policy.objects.prefetch_related("revisions").filter(name=name).first()
-    if policy is None:
-        raise not_found("policy", name)
-    return policy
+    return get_row(Policy.objects.prefetch_related("revisions"), "policy", name, "name")
 
 
 def version_of(name: str, version: int) -> PolicyRevision:
     """Return one version of a policy. Raises: RequestRefused 404."""
     rows = PolicyRevision.objects.filter(policy=find(name)).select_related("policy")
-    revision = rows.filter(version=version).first() if version < 2**31 else None
+    revision = rows.filter(version=version).first()
     if revision is None:
         raise not_found("version", f"{name}@{version}")
     return revision
@@ -315,11 +324,6 @@ def _both_versions(policy: Policy, wanted: PolicyRevision | None) -> AbstractCon
 def etag(policy: Policy) -> str:
     """Return the tag of a policy: a write depends on its versions and on the active one."""
     return etag_of(encode(_document(policy)))
-
-
-def _respond(request: Any, name: str) -> HttpResponse:
-    policy = find(name)
-    return answer(request, _document(policy), headers={"ETag": etag(policy)})
 
 
 def _document(policy: Policy) -> PolicyDetail:

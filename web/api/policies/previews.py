@@ -26,11 +26,10 @@ from hetsched.policies.models import Preview
 from hetsched.policies.plan_contracts import MOST_DECISIONS, PreviewParameters, Version
 
 from .. import bodies, request_scope
-from ..documents import Document, Request, page_of
-from ..documents import Rows as Page
-from ..pagination import LIST_QUERIES, integer, page, page_of_numbered
-from ..problems import not_found
-from ..views import ApiView, answer
+from ..documents import Document, Request, Rows, page_of
+from ..pagination import LIST_QUERIES, integer, page_of_numbered
+from ..resources import ResourceView
+from ..views import answer
 from .policies import find, version_of
 
 MOST_WAIT_SECONDS = 60
@@ -80,21 +79,50 @@ class PreviewDetail(Document, frozen=True):
     result: ReplayResult | None
 
 
-class PreviewsView(ApiView):
+class PreviewResource(ResourceView):
+    """Previews of a policy."""
+
+    cluster_wide = True
+    noun = "preview"
+    lookup_url_kwarg = "preview"
+    ordering = "-id"
+
+    def get_queryset(self) -> QuerySet[Preview]:
+        rows = Preview.objects.filter(policy=find(self.kwargs["name"])).select_related("policy", "cluster")
+        return rows.defer("changes", "cluster__definitions")
+
+    def document(self, row: Preview) -> PreviewDetail:
+        return PreviewDetail(
+            id=row.pk,
+            policy=row.policy.name,
+            version=row.version,
+            cluster=row.cluster.name,
+            last=row.asked.last,
+            scope=row.asked.scope,
+            baseline=row.asked.baseline,
+            state=row.state,
+            progress=row.progress,
+            asked_by=row.asked_by,
+            asked_at=row.asked_at,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            problem=PreviewProblem(row.problem.code, row.problem.message) if row.problem else None,
+            result=row.result,
+        )
+
+
+class PreviewsView(PreviewResource):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.EDIT_POLICY}
     queries: ClassVar = LIST_QUERIES
 
     @extend_schema(responses=page_of(PreviewDetail))
     def get(self, request: Any, name: str) -> HttpResponse:
         """List the previews of a policy, the latest first."""
-        request_scope.check_unlimited(self.subject)
-        found, following = page(request, _rows(name), "id", descending=True)
-        return answer(request, Page([_detail(row) for row in found], following))
+        return self.list(request)
 
     @extend_schema(request=PreviewDraft, responses={202: PreviewDetail})
     def post(self, request: Any, name: str) -> HttpResponse:
         """Replay past decisions with a version."""
-        request_scope.check_unlimited(self.subject)
         asked = bodies.read(request, PreviewDraft)
         row = ask_preview(
             version_of(name, asked.version),
@@ -104,10 +132,11 @@ class PreviewsView(ApiView):
             owner=self.subject.owner,
         )
         location = {"Location": f"/api/v1/policies/{name}/preview/{row.pk}/"}
-        return answer(request, _detail(_found(name, row.pk)), status=202, headers=location)
+        made = self.get_queryset().get(pk=row.pk)
+        return answer(request, self.document(made), status=202, headers=location)
 
 
-class PreviewView(ApiView):
+class PreviewView(PreviewResource):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.EDIT_POLICY}
     queries: ClassVar = {
         "wait": f"Of a GET: maximum wait for the end of the preview in seconds, 0-{MOST_WAIT_SECONDS}."
@@ -116,37 +145,37 @@ class PreviewView(ApiView):
     @extend_schema(responses=PreviewDetail)
     def get(self, request: Any, name: str, preview: int) -> HttpResponse:
         """Show a preview; the parameter `wait` delays the response until its end."""
-        request_scope.check_unlimited(self.subject)
         seconds = integer(request, "wait", 0, least=0, most=MOST_WAIT_SECONDS)
-        row = _found(name, preview)
+        row = self.get_object()
         if seconds and row.state in Preview.OPEN and _waiting.acquire(blocking=False):
             try:
                 _wait(row, time.monotonic() + seconds)
             finally:
                 _waiting.release()
-        return answer(request, _detail(_found(name, preview)))
+        return answer(request, self.document(self.get_object()))
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str, preview: int) -> HttpResponse:
         """Cancel an open preview, or delete one that has ended."""
-        request_scope.check_unlimited(self.subject)
-        cancel_preview(_found(name, preview))
+        cancel_preview(self.get_object())
         return HttpResponse(status=204)
 
 
-class PreviewChangesView(ApiView):
+class PreviewChangesView(PreviewResource):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {**LIST_QUERIES, "change": "Only pods with this change: infeasible, moved or feasible."}
+
+    def get_queryset(self) -> QuerySet[Preview]:
+        return super().get_queryset().defer(None)
 
     @extend_schema(responses=page_of(PodChange))
     def get(self, request: Any, name: str, preview: int) -> HttpResponse:
         """List the pods with a different result: pods without a node first, then by score difference."""
-        request_scope.check_unlimited(self.subject)
         kind = request.GET.get("change", "")
-        found = _found(name, preview, all_of_it=True).changes
+        found = self.get_object().changes
         some = [one for one in found if kind in ("", one.change)]
         rows, following = page_of_numbered(request, some)
-        return answer(request, Page(rows, following))
+        return answer(request, Rows(rows, following))
 
 
 def _wait(row: Preview, until: float) -> None:
@@ -157,39 +186,6 @@ def _wait(row: Preview, until: float) -> None:
         time.sleep(_LOOK_SECONDS)
         if not Preview.objects.filter(pk=row.pk, state__in=Preview.OPEN).exists():
             return
-
-
-def _rows(name: str) -> QuerySet[Preview]:
-    rows = Preview.objects.filter(policy=find(name)).select_related("policy", "cluster")
-    return rows.defer("changes", "cluster__definitions")
-
-
-def _found(name: str, pk: int, *, all_of_it: bool = False) -> Preview:
-    rows = _rows(name)
-    row = (rows.defer(None) if all_of_it else rows).filter(pk=pk).first() if pk < 2**63 else None
-    if row is None:
-        raise not_found("preview", pk)
-    return row
-
-
-def _detail(row: Preview) -> PreviewDetail:
-    return PreviewDetail(
-        id=row.pk,
-        policy=row.policy.name,
-        version=row.version,
-        cluster=row.cluster.name,
-        last=row.asked.last,
-        scope=row.asked.scope,
-        baseline=row.asked.baseline,
-        state=row.state,
-        progress=row.progress,
-        asked_by=row.asked_by,
-        asked_at=row.asked_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        problem=PreviewProblem(row.problem.code, row.problem.message) if row.problem else None,
-        result=row.result,
-    )
 
 
 routes = [

@@ -19,12 +19,12 @@ from hetsched.access.subject import Subject
 from hetsched.placement.actions.webhooks import redeliver
 from hetsched.placement.models import Delivery
 
-from .. import bodies, request_scope
-from ..documents import Document, Request, Rows, page_of
-from ..etags import check_match, etag_of, locked
-from ..pagination import LIST_QUERIES, page
-from ..problems import not_found
-from ..views import ApiView, answer
+from .. import bodies
+from ..documents import Document, Request, page_of
+from ..etags import etag_of
+from ..pagination import LIST_QUERIES
+from ..resources import ResourceView
+from ..views import answer
 
 MOST_SHOWN_ATTEMPTS = 100
 
@@ -73,7 +73,29 @@ class Redelivery(Request, frozen=True):
     reason: str
 
 
-class DeliveriesView(ApiView):
+class DeliveryResource(ResourceView):
+    """Deliveries that the caller may see."""
+
+    noun = "delivery"
+    lookup_url_kwarg = "delivery_id"
+    ordering = "-id"
+
+    def get_queryset(self) -> QuerySet[Delivery]:
+        return visible(self.subject)
+
+    def document(self, row: Delivery) -> DeliveryDetail:
+        """Return a delivery with its body and its attempts."""
+        log = [
+            Attempt(one.at, one.took_millis, one.status, one.code, one.message)
+            for one in row.log.order_by("-id")[:MOST_SHOWN_ATTEMPTS]
+        ]
+        return DeliveryDetail(body=msgspec.json.decode(row.body), log=log, **_fields(row))
+
+    def tag(self, row: Delivery) -> str:
+        return tag(row)
+
+
+class DeliveriesView(DeliveryResource):
     actions: ClassVar = {"GET": Action.SUBMIT}
     queries: ClassVar = {
         **LIST_QUERIES,
@@ -83,29 +105,30 @@ class DeliveriesView(ApiView):
         "event": "Only deliveries of this event, such as workload.placed.",
     }
     kinds: ClassVar = {"state": {"type": "string", "enum": list(dict(Delivery.STATES))}}
+    filters: ClassVar = {"webhook": "webhook_id", "workload": "workload", "state": "state", "event": "event"}
+
+    def get_queryset(self) -> QuerySet[Delivery]:
+        return super().get_queryset().defer("body")
+
+    def document(self, row: Delivery) -> DeliveryRow:  # type: ignore[override]  # without the body and the attempts
+        return delivery_row(row)
 
     @extend_schema(responses=page_of(DeliveryRow))
     def get(self, request: Any) -> HttpResponse:
         """List deliveries, latest first."""
-        rows = visible(self.subject).defer("body")
-        rows = request_scope.by_query(
-            request, rows, webhook="webhook_id", workload="workload", state="state", event="event"
-        )
-        found, following = page(request, rows, "id", descending=True)
-        return answer(request, Rows([delivery_row(row) for row in found], following))
+        return self.list(request)
 
 
-class DeliveryView(ApiView):
+class DeliveryView(DeliveryResource):
     actions: ClassVar = {"GET": Action.SUBMIT}
 
     @extend_schema(responses=DeliveryDetail)
     def get(self, request: Any, delivery_id: str) -> HttpResponse:
         """Show a delivery with its body and the result of each attempt."""
-        row = find(self.subject, delivery_id)
-        return answer(request, detail(row), etag=tag(row))
+        return self.retrieve(request)
 
 
-class RedeliveryView(ApiView):
+class RedeliveryView(DeliveryResource):
     actions: ClassVar = {"POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
     matched: ClassVar = {"POST": False}
@@ -114,9 +137,7 @@ class RedeliveryView(ApiView):
     def post(self, request: Any, delivery_id: str) -> HttpResponse:
         """Redeliver with the same id and body."""
         asked = bodies.read(request, Redelivery)
-        row = find(self.subject, delivery_id)
-        with locked(row):
-            check_match(request, tag(find(self.subject, delivery_id)), required=False)
+        with self.matched_object() as row:
             made = redeliver(row, actor=self.subject, reason=asked.reason)
         return answer(request, delivery_row(made), status=202, headers={"ETag": tag(made)})
 
@@ -128,29 +149,13 @@ def visible(subject: Subject) -> QuerySet[Delivery]:
     return rows if sees_all else rows.filter(owner=subject.owner)
 
 
-def find(subject: Subject, delivery_id: str) -> Delivery:
-    """Return one delivery that the caller may see. Raises: RequestRefused 404."""
-    row = visible(subject).filter(pk=delivery_id).first()
-    if row is None:
-        raise not_found("delivery", delivery_id)
-    return row
-
-
 def tag(row: Delivery) -> str:
+    """Return the ETag of a delivery."""
     return etag_of(row.pk, row.state, row.attempts, row.began_at)
 
 
 def delivery_row(row: Delivery) -> DeliveryRow:
     return DeliveryRow(**_fields(row))
-
-
-def detail(row: Delivery) -> DeliveryDetail:
-    """Return a delivery with its body and its attempts."""
-    log = [
-        Attempt(one.at, one.took_millis, one.status, one.code, one.message)
-        for one in row.log.order_by("-id")[:MOST_SHOWN_ATTEMPTS]
-    ]
-    return DeliveryDetail(body=msgspec.json.decode(row.body), log=log, **_fields(row))
 
 
 def _fields(row: Delivery) -> dict[str, Any]:

@@ -31,10 +31,11 @@ from hetsched.placement.models import SigningSecret, Webhook
 from hetsched.placement.notifications.deliveries import webhook_holder
 
 from .. import bodies, request_scope
-from ..documents import Document, Request, Rows, page_of
-from ..etags import check_match, etag_of, locked
-from ..pagination import LIST_QUERIES, page
+from ..documents import Document, Request, page_of
+from ..etags import etag_of
+from ..pagination import LIST_QUERIES
 from ..problems import not_found
+from ..resources import ResourceView
 from ..views import ApiView, answer
 from .deliveries import DeliveryRow, delivery_row
 
@@ -94,7 +95,24 @@ class CreatedWebhook(WebhookDetail, frozen=True, kw_only=True):
     secret: str
 
 
-class WebhooksView(ApiView):
+class WebhookResource(ResourceView):
+    """Webhooks that the caller may see and change."""
+
+    noun = "webhook"
+    lookup_url_kwarg = "webhook_id"
+    ordering = "-id"
+
+    def get_queryset(self) -> QuerySet[Webhook]:
+        return visible(self.subject).select_related("cluster")
+
+    def document(self, row: Webhook) -> WebhookDetail:
+        return WebhookDetail(**_fields(row))
+
+    def tag(self, row: Webhook) -> str:
+        return tag(row)
+
+
+class WebhooksView(WebhookResource):
     actions: ClassVar = {"GET": Action.SUBMIT, "POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
     queries: ClassVar = LIST_QUERIES
@@ -102,8 +120,7 @@ class WebhooksView(ApiView):
     @extend_schema(responses=page_of(WebhookDetail))
     def get(self, request: Any) -> HttpResponse:
         """List webhooks, latest first."""
-        found, following = page(request, visible(self.subject).select_related("cluster"), "id", descending=True)
-        return answer(request, Rows([detail(row) for row in found], following))
+        return self.list(request)
 
     @extend_schema(request=WebhookDraft, responses={201: CreatedWebhook})
     def post(self, request: Any) -> HttpResponse:
@@ -116,7 +133,7 @@ class WebhooksView(ApiView):
         return answer(request, made, status=201, headers=headers)
 
 
-class WebhookView(ApiView):
+class WebhookView(WebhookResource):
     actions: ClassVar = {"GET": Action.SUBMIT, "PUT": Action.SUBMIT, "DELETE": Action.SUBMIT}
     within: ClassVar = ("PUT", "DELETE")
     matched: ClassVar = {"PUT": True, "DELETE": True}
@@ -125,32 +142,25 @@ class WebhookView(ApiView):
     @extend_schema(responses=WebhookDetail)
     def get(self, request: Any, webhook_id: str) -> HttpResponse:
         """Show a webhook."""
-        hook = find(self.subject, webhook_id)
-        return answer(request, detail(hook), etag=tag(hook))
+        return self.retrieve(request)
 
     @extend_schema(request=WebhookDraft, responses=WebhookDetail)
     def put(self, request: Any, webhook_id: str) -> HttpResponse:
         """Change a webhook or resume a paused webhook; needs If-Match."""
         asked = bodies.read(request, WebhookDraft)
-        hook = find(self.subject, webhook_id)
-        with locked(hook):
-            hook = find(self.subject, webhook_id)
-            check_match(request, tag(hook), required=True)
+        with self.matched_object() as hook:
             change_webhook(hook, _wanted(asked, self.subject), actor=self.subject, reason=asked.reason)
-        return answer(request, detail(hook), headers={"ETag": tag(hook)})
+        return self.written(hook)
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, webhook_id: str) -> HttpResponse:
         """Delete a webhook and its deliveries; needs If-Match."""
-        hook = find(self.subject, webhook_id)
-        with locked(hook):
-            hook = find(self.subject, webhook_id)
-            check_match(request, tag(hook), required=True)
+        with self.matched_object() as hook:
             remove_webhook(hook, actor=self.subject, reason=request.GET.get("reason", ""))
         return HttpResponse(status=204)
 
 
-class WebhookSecretView(ApiView):
+class WebhookSecretView(WebhookResource):
     actions: ClassVar = {"POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
 
@@ -158,19 +168,19 @@ class WebhookSecretView(ApiView):
     def post(self, request: Any, webhook_id: str) -> HttpResponse:
         """Rotate the secret of a webhook; only this response contains it."""
         asked = bodies.read(request, SecretRotation)
-        hook = find(self.subject, webhook_id)
+        hook = self.get_object()
         secret = change_webhook_secret(hook, overlap=_overlap(asked), actor=self.subject, reason=asked.reason)
         return _made(request, webhook_holder(hook.pk), secret)
 
 
-class WebhookTestView(ApiView):
+class WebhookTestView(WebhookResource):
     actions: ClassVar = {"POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
 
     @extend_schema(request=None, responses={202: DeliveryRow})
     def post(self, request: Any, webhook_id: str) -> HttpResponse:
         """Send a test event to a webhook."""
-        made = try_webhook(find(self.subject, webhook_id), actor=self.subject)
+        made = try_webhook(self.get_object(), actor=self.subject)
         location = {"Location": f"/api/v1/deliveries/{made.pk}/"}
         return answer(request, delivery_row(made), status=202, headers=location)
 
@@ -208,19 +218,8 @@ def visible(subject: Subject) -> QuerySet[Webhook]:
     return rows if sees_all else rows.filter(owner=subject.owner)
 
 
-def find(subject: Subject, webhook_id: str) -> Webhook:
-    """Return one webhook that the caller may see. Raises: RequestRefused 404."""
-    hook = visible(subject).select_related("cluster").filter(pk=webhook_id).first()
-    if hook is None:
-        raise not_found("webhook", webhook_id)
-    return hook
-
-
-def detail(hook: Webhook) -> WebhookDetail:
-    return WebhookDetail(**_fields(hook))
-
-
 def tag(hook: Webhook) -> str:
+    """Return the ETag of a webhook."""
     return etag_of(hook.pk, hook.version)
 
 

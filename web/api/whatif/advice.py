@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
@@ -34,12 +35,14 @@ from hetsched.placement.models import Pod, Rebalance, Workload
 from hetsched.placement.queries.advice import advice_about, waiting_in, waiting_of
 from hetsched.policies.effective import active_specs
 
-from .. import bodies, request_scope
+from .. import bodies
 from ..clusters.connections import find
-from ..documents import Document, Request, Rows, page_of
+from ..documents import Document, Request, page_of
 from ..etags import check_match, etag_of
-from ..pagination import LIST_QUERIES, page
-from ..problems import RequestRefused, not_found
+from ..pagination import LIST_QUERIES
+from ..problems import RequestRefused
+from ..request_scope import get_row
+from ..resources import ResourceView
 from ..views import ApiView, answer
 from .what_if import turn
 
@@ -115,12 +118,27 @@ class AdviceView(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Propose moves of running pods with their gain and cost; nothing is moved."""
         asked = bodies.read(request, AdviceQuestion, large=True)
-        request_scope.check_unlimited(self.subject)
         found = advice_for(find(name), asked)
         return answer(request, found, headers={"ETag": _tag(found.token)})
 
 
-class RebalancesView(ApiView):
+class RebalanceResource(ResourceView):
+    """Confirmed plans of a cluster."""
+
+    cluster_wide = True
+    noun = "rebalance"
+    lookup_url_kwarg = "number"
+    ordering = "-id"
+
+    def get_queryset(self) -> QuerySet[Rebalance]:
+        rows = Rebalance.objects.filter(cluster=find(self.kwargs["name"])).select_related("cluster")
+        return rows.prefetch_related("moves")
+
+    def document(self, row: Rebalance) -> RebalanceRow:
+        return _row(row)
+
+
+class RebalancesView(RebalanceResource):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.OPERATE}
     matched: ClassVar = {"POST": True}
     queries: ClassVar = LIST_QUERIES
@@ -128,16 +146,12 @@ class RebalancesView(ApiView):
     @extend_schema(responses=page_of(RebalanceRow))
     def get(self, request: Any, name: str) -> HttpResponse:
         """List confirmed plans, latest first."""
-        request_scope.check_unlimited(self.subject)
-        rows = Rebalance.objects.filter(cluster=find(name)).select_related("cluster").prefetch_related("moves")
-        found, following = page(request, rows, "id", descending=True)
-        return answer(request, Rows([_row(plan) for plan in found], following))
+        return self.list(request)
 
     @extend_schema(request=Confirmation, responses={202: RebalanceRow})
     def post(self, request: Any, name: str) -> HttpResponse:
         """Execute a plan or some of its moves; needs If-Match with the plan's ETag."""
         asked = bodies.read(request, Confirmation, large=True)
-        request_scope.check_unlimited(self.subject)
         cluster = find(name)
         if in_shadow(cluster.pk):
             raise RequestRefused(
@@ -154,18 +168,16 @@ class RebalancesView(ApiView):
         return answer(request, _row(plan), status=202, headers=headers)
 
 
-class RebalanceView(ApiView):
+class RebalanceView(RebalanceResource):
     actions: ClassVar = {"GET": Action.VIEW}
 
     @extend_schema(responses=RebalanceRow)
     def get(self, request: Any, name: str, number: int) -> HttpResponse:
         """Show a confirmed plan and its progress."""
-        request_scope.check_unlimited(self.subject)
-        plan = _find(name, number)
-        return answer(request, _row(plan), etag=plan_tag(plan))
+        return self.retrieve(request)
 
 
-class RebalanceActionsView(ApiView):
+class RebalanceActionsView(RebalanceResource):
     actions: ClassVar = {"POST": Action.OPERATE}
     matched: ClassVar = {"POST": True}
 
@@ -173,12 +185,9 @@ class RebalanceActionsView(ApiView):
     def post(self, request: Any, name: str, number: int) -> HttpResponse:
         """Stop a plan; needs If-Match."""
         asked = bodies.read(request, RebalanceAction)
-        request_scope.check_unlimited(self.subject)
-        plan = _find(name, number)
-        check_match(request, plan_tag(plan), required=True)
-        stop_plan(plan, actor=self.subject, reason=asked.reason)
-        plan = _find(name, number)
-        return answer(request, _row(plan), headers={"ETag": plan_tag(plan)})
+        with self.matched_object() as plan:
+            stop_plan(plan, actor=self.subject, reason=asked.reason)
+        return self.written(self.get_object())
 
 
 def advice_for(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
@@ -208,9 +217,7 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
             message = Message("a pod named {pod} already runs in the cluster", pod=taken)
             raise InputError("PodExists", message, place="manifest", hint="Rename it")
     elif asked.workload:
-        workload = Workload.objects.filter(cluster=cluster, pk=asked.workload).first()
-        if workload is None:
-            raise not_found("workload", asked.workload)
+        workload = get_row(Workload.objects.filter(cluster=cluster), "workload", asked.workload)
         pods = tuple(waiting_of(workload))
     elif goal is Goal.RARE:
         return tuple(waiting_in(cluster))
@@ -243,15 +250,8 @@ def _tag(token: str) -> str:
     return f'"{token}"'
 
 
-def _find(name: str, number: int) -> Rebalance:
-    rows = Rebalance.objects.filter(cluster=find(name)).select_related("cluster")
-    plan = rows.filter(pk=number).first()
-    if plan is None:
-        raise not_found("rebalance", str(number))
-    return plan
-
-
 def plan_tag(plan: Rebalance) -> str:
+    """Return the ETag of a confirmed plan."""
     return etag_of(encode(_row(plan)))
 
 

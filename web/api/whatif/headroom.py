@@ -87,7 +87,7 @@ class HeadroomView(ApiView):
     @extend_schema(responses=HeadroomTable)
     def get(self, request: Any) -> HttpResponse:
         """Show the number of further copies of the most common shapes that fit now, by pool."""
-        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
+        cluster = request_scope.selected_cluster(request)
         table = headroom(cluster)
         if table is None:
             wait = {"Retry-After": str(int(PATIENCE_SECONDS))}

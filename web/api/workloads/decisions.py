@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import msgspec
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
@@ -35,9 +36,10 @@ from hetsched.placement.queries.decision_matrix import DecisionDetails, further,
 from hetsched.placement.queries.redaction import Redaction
 
 from .. import request_scope
-from ..documents import Document, Rows, page_of
-from ..pagination import LIST_QUERIES, flag, page
+from ..documents import Document, page_of
+from ..pagination import LIST_QUERIES, flag
 from ..problems import RequestRefused, not_found
+from ..resources import ResourceView
 from ..views import ApiView, answer
 
 MOST_SCORING = 8000
@@ -97,7 +99,7 @@ class DecisionDetail(Document, frozen=True):
     created_at: Any
 
 
-class DecisionsView(ApiView):
+class DecisionsView(ResourceView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {
         **LIST_QUERIES,
@@ -109,22 +111,22 @@ class DecisionsView(ApiView):
         "node": "Only placements on this node.",
     }
     kinds: ClassVar = {"verdict": {"type": "string", "enum": [verdict.value for verdict in Verdict]}}
+    ordering = "-id"
+    filters: ClassVar = {
+        "cluster": "cluster__name", "workload": "workload_id", "namespace": "namespace", "pod": "pod_name",
+        "verdict": "verdict", "node": "node_name",
+    }  # fmt: skip
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return request_scope.decisions(self.subject).values(*_ROW)
+
+    def document(self, row: dict[str, Any]) -> DecisionRow:
+        return _row(row, self.redaction)
 
     @extend_schema(responses=page_of(DecisionRow))
     def get(self, request: Any) -> HttpResponse:
         """List decisions, latest first."""
-        rows = request_scope.by_query(
-            request,
-            request_scope.decisions(self.subject),
-            cluster="cluster__name",
-            workload="workload_id",
-            namespace="namespace",
-            pod="pod_name",
-            verdict="verdict",
-            node="node_name",
-        )
-        found, following = page(request, rows.values(*_ROW), "id", descending=True)
-        return answer(request, Rows([_row(values, self.redaction) for values in found], following))
+        return self.list(request)
 
 
 def _row(values: dict[str, Any], redaction: Redaction) -> DecisionRow:
@@ -154,7 +156,7 @@ class DecisionView(ApiView):
     def get(self, request: Any, decision_id: int) -> HttpResponse:
         """Show a decision with reasons and best nodes, or all nodes; 410 if their data is not stored any more."""
         rows = request_scope.decisions(self.subject).select_related("cluster", "pod")
-        decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
+        decision = rows.filter(pk=decision_id).first()
         if decision is None:
             raise self._gone(decision_id)
         nodes = decision.top
@@ -165,7 +167,7 @@ class DecisionView(ApiView):
 
     def _gone(self, decision_id: int) -> RequestRefused:
         rows = request_scope.forgotten(self.subject)
-        kept = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
+        kept = rows.filter(pk=decision_id).first()
         if kept is None:
             return not_found("decision", decision_id)
         return RequestRefused(

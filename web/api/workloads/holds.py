@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-from django.db.models import Min
+from django.db.models import Min, QuerySet
 from django.http import HttpResponse
 from django.urls import path
 from django.utils import timezone
@@ -26,18 +26,20 @@ from hetsched.contracts.api.workload import HeldPod
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
+from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import CreatedHold, cancel_hold, extend, held_already, hold
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod
 from hetsched.placement.queries.redaction import UNLIMITED, Redaction
 
 from .. import bodies, request_scope
-from ..documents import Document, Request, Rows, page_of
-from ..etags import check_match, etag_of, locked
-from ..pagination import LIST_QUERIES, integer, page
+from ..documents import Document, Request, page_of
+from ..etags import etag_of
+from ..pagination import LIST_QUERIES, integer
 from ..problems import RequestRefused
 from ..rates import SUBMIT
-from ..views import ApiView, answer
+from ..resources import ResourceView
+from ..views import answer
 from ..whatif.planned import book, check_known, rooms_of
 from ..whatif.what_if import WhatIf, WhatIfRun
 from .submissions import fingerprint, idempotency_key
@@ -111,7 +113,24 @@ class HoldDetail(Document, frozen=True):
     pods: list[HeldPod]
 
 
-class HoldsView(ApiView):
+class HoldResource(ResourceView):
+    """Holds that the caller sees; a write locks their cluster."""
+
+    noun = "hold"
+    lookup_url_kwarg = "hold_id"
+    ordering = "-id"
+
+    def get_queryset(self) -> QuerySet[Hold]:
+        return request_scope.holds(self.subject).select_related("cluster")
+
+    def document(self, row: Hold) -> HoldDetail:
+        return _detail(row, self.redaction)
+
+    def lock_of(self, row: Hold) -> Cluster:
+        return row.cluster
+
+
+class HoldsView(HoldResource):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
     keyed: ClassVar = ("POST",)
@@ -127,14 +146,17 @@ class HoldsView(ApiView):
         "note": "POST of a bare manifest: note shown to other users.",
     }
     kinds: ClassVar = {"state": {"type": "string", "enum": list(Hold.STATES)}}
+    filters: ClassVar = {
+        "cluster": "cluster__name", "namespace": "namespace", "state": "state", "workload": "workload",
+    }  # fmt: skip
+
+    def document(self, row: Hold) -> HoldRow:  # type: ignore[override]  # without the pods
+        return HoldRow(**_common(row, self.redaction))
 
     @extend_schema(responses=page_of(HoldRow))
     def get(self, request: Any) -> HttpResponse:
         """List holds, the latest first."""
-        rows = request_scope.holds(self.subject).select_related("cluster")
-        given = {"cluster": "cluster__name", "namespace": "namespace", "state": "state", "workload": "workload"}
-        found, following = page(request, request_scope.by_query(request, rows, **given), "id", descending=True)
-        return answer(request, Rows([_row(row, self.redaction) for row in found], following))
+        return self.list(request)
 
     @extend_schema(
         request={
@@ -155,7 +177,7 @@ class HoldsView(ApiView):
         return answer(request, kept.response, status=201, headers=headers)
 
 
-class HoldView(ApiView):
+class HoldView(HoldResource):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
     within: ClassVar = ("DELETE",)
     matched: ClassVar = {"DELETE": False}
@@ -164,19 +186,18 @@ class HoldView(ApiView):
     @extend_schema(responses=HoldDetail)
     def get(self, request: Any, hold_id: str) -> HttpResponse:
         """Show a hold with its expiry and its reserved capacity by node."""
-        return answer(request, _detail(_find(self, hold_id), self.redaction))
+        return self.retrieve(request)
 
     @extend_schema(responses={200: HoldDetail})
     def delete(self, request: Any, hold_id: str) -> HttpResponse:
         """Cancel a hold; a hold that has ended is unchanged."""
-        row = request_scope.own_hold(self.subject, hold_id)
-        with locked(row.cluster):
-            check_match(request, tag(_find(self, hold_id), self.redaction), required=False)
+        request_scope.own_hold(self.subject, hold_id)
+        with self.matched_object() as row:
             cancel_hold(row, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
-        return answer(request, _detail(_find(self, hold_id), self.redaction))
+        return answer(request, self.document(self.get_object()))
 
 
-class HoldActionsView(ApiView):
+class HoldActionsView(HoldResource):
     actions: ClassVar = {"POST": Action.SUBMIT}
     within: ClassVar = ("POST",)
     matched: ClassVar = {"POST": True}
@@ -185,15 +206,13 @@ class HoldActionsView(ApiView):
     def post(self, request: Any, hold_id: str) -> HttpResponse:
         """Extend or cancel a hold; needs If-Match."""
         asked = bodies.read(request, HoldAction)
-        row = request_scope.own_hold(self.subject, hold_id)
-        with locked(row.cluster):
-            check_match(request, tag(_find(self, hold_id), self.redaction), required=True)
+        request_scope.own_hold(self.subject, hold_id)
+        with self.matched_object() as row:
             if asked.action == "extend":
                 extend(row, asked.seconds, actor=self.subject, reason=asked.reason)
             else:
                 cancel_hold(row, actor=self.subject, reason=asked.reason)
-        document = _detail(_find(self, hold_id), self.redaction)
-        return answer(request, document, headers={"ETag": etag_of(encode(document))})
+        return self.written(self.get_object())
 
 
 def _read(request: Any) -> HoldDraft:
@@ -247,13 +266,6 @@ def _until_one_ends(subject: Subject) -> dict[str, str]:
     return {"Retry-After": str(max(1, int(seconds)))}
 
 
-def _find(view: ApiView, hold_id: str) -> Hold:
-    row = request_scope.holds(view.subject).select_related("cluster").filter(pk=hold_id).first()
-    if row is None:
-        raise request_scope.not_found("hold", hold_id)
-    return row
-
-
 def tag(row: Hold, redaction: Redaction = UNLIMITED) -> str:
     """Return the ETag of a hold."""
     return etag_of(encode(_detail(row, redaction)))
@@ -269,10 +281,6 @@ def _common(row: Hold, redaction: Redaction) -> dict[str, Any]:
         "workload": row.workload_id,
         "end_reason": redaction.message(row.end_reason),
     }
-
-
-def _row(row: Hold, redaction: Redaction) -> HoldRow:
-    return HoldRow(**_common(row, redaction))
 
 
 def _detail(row: Hold, redaction: Redaction) -> HoldDetail:

@@ -57,7 +57,7 @@ class QueueView(ApiView):
     @extend_schema(responses=page_of(QueuedPod))
     def get(self, request: Any) -> HttpResponse:
         """List pending pods: due pods in scheduling order, then the others."""
-        cluster = request_scope.cluster_of(request.GET.get("cluster", ""))
+        cluster = request_scope.selected_cluster(request)
         only = request.GET.get("standing")
         found = list_queue(cluster.pk, limit_of(request), only=QueueState(only) if only else None)
         return answer(request, Rows([_queued(one) for one in found if self.subject.may_in(one.namespace)]))

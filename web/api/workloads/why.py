@@ -78,8 +78,8 @@ class WhyView(ApiView):
     def get(self, request: Any, pod_id: int) -> HttpResponse:
         """Explain the placement or the pending state of a pod."""
         rows = Pod.objects.select_related("cluster", "node", "decision").defer("node__report")
-        pod = rows.filter(pk=pod_id).first() if pod_id < 2**63 else None
-        if pod is None or not self.subject.may_in(pod.namespace):
+        pod = request_scope.get_row(rows, "pod", pod_id)
+        if not self.subject.may_in(pod.namespace):
             raise not_found("pod", pod_id)
         now = timezone.now()
         decisions = decisions_of(pod)
@@ -120,9 +120,7 @@ class DecisionRepeatView(ApiView):
     def get(self, request: Any, decision_id: int) -> HttpResponse:
         """Repeat a decision on its stored state and show differences; nothing is written."""
         rows = request_scope.decisions(self.subject).select_related("cluster", "pod")
-        decision = rows.filter(pk=decision_id).first() if decision_id < 2**63 else None
-        if decision is None:
-            raise not_found("decision", decision_id)
+        decision = request_scope.get_row(rows, "decision", decision_id)
         version = integer(request, "version", 0, least=0, most=2**31 - 1)
         try:
             with turn():

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 import msgspec
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.types import OpenApiTypes
@@ -23,6 +24,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import in_words
 from hetsched.inventory.actions import require_reason
+from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import cancel, retry, set_priority
 from hetsched.placement.lifecycle import FINISHED, State
 from hetsched.placement.models import Pod, Workload
@@ -31,13 +33,14 @@ from hetsched.placement.queries.images import ImageDetail, images_of
 from hetsched.placement.queries.redaction import UNLIMITED, Redaction
 
 from .. import bodies, request_scope
-from ..documents import Document, Request, Rows, page_of
-from ..etags import check_match, etag_of, locked
-from ..pagination import LIST_QUERIES, integer, page
-from ..problems import RequestRefused, not_found
+from ..documents import Document, Request, page_of
+from ..etags import etag_of
+from ..pagination import LIST_QUERIES, integer
+from ..problems import RequestRefused
 from ..queries import STATE
 from ..rates import SUBMIT
-from ..views import ApiView, answer
+from ..resources import ResourceView
+from ..views import answer
 from .submissions import SUBMIT_QUERIES, Accepted, Submit, accept
 from .waiting import watch
 
@@ -135,7 +138,23 @@ class WorkloadAction(Request, frozen=True):
     priority: int | None = None
 
 
-class WorkloadsView(ApiView):
+class WorkloadResource(ResourceView):
+    """Workloads that the caller sees; a write locks their cluster."""
+
+    noun = "workload"
+    lookup_url_kwarg = "workload_id"
+
+    def get_queryset(self) -> QuerySet[Workload]:
+        return request_scope.workloads(self.subject).defer("manifest").select_related("cluster")
+
+    def document(self, row: Workload) -> WorkloadDetail:
+        return _detail(row, self.redaction)
+
+    def lock_of(self, row: Workload) -> Cluster:
+        return row.cluster
+
+
+class WorkloadsView(WorkloadResource):
     actions: ClassVar = {"GET": Action.VIEW, "POST": Action.SUBMIT}
     keyed: ClassVar = ("POST",)
     counted: ClassVar = {"POST": SUBMIT}
@@ -149,18 +168,20 @@ class WorkloadsView(ApiView):
         "name": "Only workloads with this name; in a POST, the name of the workload.",
     }
     kinds: ClassVar = {"state": STATE}
+    filters: ClassVar = {"cluster": "cluster__name", "namespace": "namespace", "state": "state", "name": "name"}
+    ordering = "-id"
+
+    def get_queryset(self) -> QuerySet[Any]:
+        fields = [name for name in WorkloadRow.__struct_fields__ if name != "cluster"]
+        return request_scope.workloads(self.subject).values(*fields, "cluster__name")
+
+    def document(self, row: dict[str, Any]) -> WorkloadRow:  # type: ignore[override]  # columns of the list
+        return WorkloadRow(cluster=row.pop("cluster__name"), **row)
 
     @extend_schema(responses=page_of(WorkloadRow))
     def get(self, request: Any) -> HttpResponse:
         """List workloads, latest first."""
-        rows = request_scope.workloads(self.subject)
-        rows = request_scope.by_query(
-            request, rows, cluster="cluster__name", namespace="namespace", state="state", name="name"
-        )
-        fields = [name for name in WorkloadRow.__struct_fields__ if name != "cluster"]
-        found, following = page(request, rows.values(*fields, "cluster__name"), "id", descending=True)
-        items = [WorkloadRow(cluster=row.pop("cluster__name"), **row) for row in found]
-        return answer(request, Rows(items, following))
+        return self.list(request)
 
     @extend_schema(
         request={
@@ -179,7 +200,7 @@ class WorkloadsView(ApiView):
         return answer(request, accepted.response, status=202, headers=headers)
 
 
-class WorkloadView(ApiView):
+class WorkloadView(WorkloadResource):
     actions: ClassVar = {"GET": Action.VIEW, "DELETE": Action.SUBMIT}
     matched: ClassVar = {"DELETE": False}
     within: ClassVar = ("DELETE",)
@@ -192,40 +213,43 @@ class WorkloadView(ApiView):
     @extend_schema(responses=WorkloadDetail)
     def get(self, request: Any, workload_id: str) -> HttpResponse:
         """Show a workload: its state, the nodes of its pods and the duration of each state."""
-        workload = _find(self, workload_id)
+        workload = self.get_object()
         seconds = integer(request, "wait", 0, least=0, most=LONGEST_WAIT_SECONDS)
         goal = _GOALS[request.GET.get("for", "placed")]
         if seconds and workload.state not in goal:
             watch.wait(workload.pk, goal, seconds)
-            workload = _find(self, workload_id)
-        document = _detail(workload, self.redaction)
-        return answer(request, document)
+            workload = self.get_object()
+        return answer(request, self.document(workload), etag=self.tag(workload))
 
     @extend_schema(responses={200: WorkloadDetail})
     def delete(self, request: Any, workload_id: str) -> HttpResponse:
         """Cancel a workload and release its reservations."""
-        workload = _find(self, workload_id)
-        with locked(workload.cluster):
-            check_match(request, etag(_find(self, workload_id), self.redaction), required=False)
+        with self.matched_object() as workload:
             cancel(workload, actor=self.subject, reason=request.GET.get("reason") or "deleted by request")
-        return answer(request, _detail(_find(self, workload_id), self.redaction))
+        return answer(request, self.document(self.get_object()))
 
 
-class PodsView(ApiView):
+class PodsView(ResourceView):
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = {**LIST_QUERIES, "state": "Only pods in this state."}
     kinds: ClassVar = {"state": STATE}
+    filters: ClassVar = {"state": "state"}
+    ordering = "id"
+
+    def get_queryset(self) -> QuerySet[Pod]:
+        workload = request_scope.get_row(request_scope.workloads(self.subject), "workload", self.kwargs["workload_id"])
+        return _shown(Pod.objects.filter(workload=workload))
+
+    def document(self, row: Pod) -> dict[str, Any]:
+        return _pod(row, self.redaction)
 
     @extend_schema(responses=page_of(PodRow))
     def get(self, request: Any, workload_id: str) -> HttpResponse:
         """List the pods of a workload in the order of submission."""
-        rows = Pod.objects.filter(workload=_find(self, workload_id))
-        rows = request_scope.by_query(request, rows, state="state")
-        found, following = page(request, _shown(rows), "id")
-        return answer(request, Rows([_pod(pod, self.redaction) for pod in found], following))
+        return self.list(request)
 
 
-class WorkloadActionsView(ApiView):
+class WorkloadActionsView(WorkloadResource):
     actions: ClassVar = {"POST": Action.SUBMIT}
     matched: ClassVar = {"POST": True}
     within: ClassVar = ("POST",)
@@ -237,9 +261,7 @@ class WorkloadActionsView(ApiView):
         if asked.action == "priority" and not self.subject.may(Action.OPERATE):
             raise RequestRefused(403, "PermissionDenied", "a change of priority needs the right 'operate'")
         reason, allowance = require_reason(asked.reason), allowance_of(self.subject.token)
-        workload = _find(self, workload_id)
-        with locked(workload.cluster):
-            check_match(request, etag(_find(self, workload_id), self.redaction), required=True)
+        with self.matched_object() as workload:
             if asked.action == "priority":
                 if asked.priority is None:
                     raise InputError("ActionIncomplete", "this action needs the field priority", place="priority")
@@ -248,16 +270,7 @@ class WorkloadActionsView(ApiView):
                 retry(workload, actor=self.subject, reason=reason, allowance=allowance)
             else:
                 cancel(workload, actor=self.subject, reason=reason)
-        document = _detail(_find(self, workload_id), self.redaction)
-        return answer(request, document, headers={"ETag": etag_of(encode(document))})
-
-
-def _find(view: ApiView, workload_id: str) -> Workload:
-    rows = request_scope.workloads(view.subject).defer("manifest").select_related("cluster")
-    workload = rows.filter(pk=workload_id).first()
-    if workload is None:
-        raise not_found("workload", workload_id)
-    return workload
+        return self.written(self.get_object())
 
 
 def etag(workload: Workload, redaction: Redaction = UNLIMITED) -> str:
