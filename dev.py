@@ -356,6 +356,12 @@ def gauntlet(*args: str) -> None:
     become(BIN / "python", "-m", "tests.gauntlet.run", *args)
 
 
+def mutations(*args: str) -> None:
+    """Apply random mutations to the product one by one and count those that a test notices; see --help"""
+    setup()
+    become(BIN / "python", "-m", "tests.mutations.run", *args)
+
+
 def screenshots(*args: str) -> None:
     """Create the screenshots of the docs; --all DIR covers all pages, themes, languages and widths"""
     setup()
@@ -462,8 +468,9 @@ def lock(*args: str) -> None:
 
 TARGETS = {
     "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos,
-    "gauntlet": gauntlet, "bench": bench, "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube,
-    "kube-up": kube_up, "load": load, "soak": soak, "fuzz": fuzz, "properties": properties, "clean": clean,
+    "gauntlet": gauntlet, "mutations": mutations, "bench": bench, "screenshots": screenshots, "setup": set_up,
+    "lock": lock, "kube": kube, "kube-up": kube_up, "load": load, "soak": soak, "fuzz": fuzz, "properties": properties,
+    "clean": clean,
 }  # fmt: skip
 
 

@@ -1,0 +1,183 @@
+"""pytest plugin that runs the collected tests against mutations, each in a fork of this process.
+
+A fork costs milliseconds; a process of its own would import the product and create the test database for each mutation,
+which takes 14 s of processor time. Programs that a test starts run without the mutation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from .live_code import replace_code
+from .points import PROBE_MODULE, Mutation, with_probes
+
+MOST_CASES = 3  # of one parametrised test
+MOST_EXAMPLES = 10  # of one property test
+
+
+class MutationCheck:
+    """Test loop of the check; results are lines of JSON in a folder, from which a later run continues."""
+
+    def __init__(self, root: Path, chosen: Sequence[Mutation], folder: Path, seconds: float, recording: float) -> None:
+        self._root, self._chosen, self._seconds, self._recording = root, chosen, seconds, recording
+        self._reached, self._results = folder / "reached.jsonl", folder / "results.jsonl"
+        self._failed = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed = self._failed or report.nodeid
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in _reduced(session.items)}
+        _start_database(session.items)
+        fork(lambda: self._record(self._most_relevant_first(items.values())), self._recording)
+        reaching = self._reaching()
+        known = {line["number"] for line in read_lines(self._results)}
+        for number, mutation in enumerate(self._chosen):
+            if number not in known:
+                tests = [items[test] for test in reaching[number] if test in items]
+                self._check(number, mutation, tests)
+        return True
+
+    def _record(self, items: Iterable[pytest.Item]) -> None:
+        """Run tests with probes, and append which mutations each of them reaches."""
+        reached: set[int] = set()
+        sys.modules[PROBE_MODULE] = SimpleNamespace(reached=reached.add)  # type: ignore[assignment]
+        numbered = list(enumerate(self._chosen))
+        for file in {mutation.file for mutation in self._chosen}:
+            own = [one for one in numbered if one[1].file == file]
+            replace_code(self._root, file, with_probes((self._root / file).read_bytes(), own))
+        known = {line["test"] for line in read_lines(self._reached)}
+        for item in _run(item for item in items if item.nodeid not in known):
+            append_line(self._reached, {"test": item.nodeid, "passes": not self._failed, "reached": sorted(reached)})
+            self._failed = ""
+            reached.clear()
+
+    def _most_relevant_first(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
+        """Order tests by file, first those that name most of the modules and functions of the mutations."""
+        names = {Path(mutation.file).stem for mutation in self._chosen} | {
+            mutation.function for mutation in self._chosen if not mutation.function.startswith("__")
+        }
+        named = {path: len(names & set(re.findall(r"\w+", path.read_text()))) for path in {one.path for one in items}}
+        return sorted(items, key=lambda item: (-named[item.path], str(item.path)))
+
+    def _reaching(self) -> list[list[str]]:
+        """Return the passing tests that reach each mutation, first those of files that reach few others."""
+        lines = [line for line in read_lines(self._reached) if line["passes"]]
+        counts = defaultdict(list)
+        for line in lines:
+            counts[_file_of(line["test"])].append(len(line["reached"]))
+        mean = {file: sum(numbers) / len(numbers) for file, numbers in counts.items()}
+        lines.sort(key=lambda line: (mean[_file_of(line["test"])], _file_of(line["test"]), len(line["reached"])))
+        return [[line["test"] for line in lines if n in line["reached"]] for n in range(len(self._chosen))]
+
+    def _check(self, number: int, mutation: Mutation, items: Sequence[pytest.Item]) -> None:
+        source = (self._root / mutation.file).read_bytes()
+        line = {
+            "number": number, "outcome": "not reached", "file": mutation.file, "line": mutation.line,
+            "kind": mutation.kind, "before": source[mutation.start : mutation.end].decode(), "after": mutation.put,
+            "by": "", "tests": len(items), "seconds": 0.0,
+        }  # fmt: skip
+
+        def run() -> None:
+            try:
+                replace_code(self._root, mutation.file, mutation.apply(source))
+            except ValueError:
+                return append_line(self._results, line | _outcome("not applicable", "", start))
+            for _ in _run(items):
+                if self._failed:
+                    break
+            append_line(self._results, line | _outcome("caught" if self._failed else "survived", self._failed, start))
+
+        start = time.monotonic()
+        if not items:
+            append_line(self._results, line)
+        elif (code := fork(run, self._seconds)) != 0:
+            append_line(self._results, line | _outcome("undecided" if code is None else "failed", "", start))
+
+
+def _outcome(outcome: str, by: str, start: float) -> dict[str, Any]:
+    return {"outcome": outcome, "by": by, "seconds": round(time.monotonic() - start, 1)}
+
+
+def fork(function: Callable[[], None], seconds: float) -> int | None:
+    """Run a function in a fork of this process; return its exit code, None if it was killed after these seconds."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.setpgrp()
+            function()
+            code = 0
+        finally:
+            os._exit(code)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def _run(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Run the tests, and yield each of them after it ran."""
+    rest = iter(items)
+    item = next(rest, None)
+    while item is not None:
+        following = next(rest, None)
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+        yield item
+        item = following
+
+
+def _start_database(items: Sequence[pytest.Item]) -> None:
+    """Create the test database in this process by running one test; another folder is next, so that it stays."""
+    first = next((item for item in items if item.get_closest_marker("django_db")), None)
+    if first is not None:
+        other = next((item for item in items if item.path.parent != first.path.parent), None)
+        first.ihook.pytest_runtest_protocol(item=first, nextitem=other)
+
+
+def _reduced(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield at most `MOST_CASES` cases of each test, with at most `MOST_EXAMPLES` examples of a property."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        cases[test] += 1
+        if cases[test] <= MOST_CASES:
+            stated = getattr(getattr(item, "obj", None), "_hypothesis_internal_use_settings", None)
+            if stated is not None and stated.max_examples > MOST_EXAMPLES:
+                function = getattr(item.obj, "__func__", item.obj)
+                function._hypothesis_internal_use_settings = type(stated)(stated, max_examples=MOST_EXAMPLES)
+            yield item
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of JSON lines, none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def append_line(path: Path, line: dict[str, Any]) -> None:
+    """Append a line of JSON to a file."""
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
