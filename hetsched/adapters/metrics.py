@@ -34,7 +34,7 @@ def pod_usage(root: FieldView) -> PodUsage:
             total[resource] = total.get(resource, 0) + amount
             if total[resource] > _MOST:
                 container.fail(Message("the pod's use of {resource} is too large", resource=resource), "usage")
-    return PodUsage(namespace_of(meta), meta.text("name"), controller_of(meta), total, root.text("timestamp"))
+    return PodUsage(namespace_of(meta), meta.text("name"), controller_of(meta)[0], total, root.text("timestamp"))
 
 
 def node_usage(root: FieldView) -> Usage:

@@ -49,6 +49,12 @@ _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 _LONGEST = 1000
 
 
+def has_stopped(status: FieldView) -> bool:
+    """Return whether a container waits or terminated, now or in its previous run."""
+    states = (container.view(key) for container in _containers(status) for key in ("state", "lastState"))
+    return any("waiting" in state or "terminated" in state for state in states)
+
+
 def refusal(status: FieldView) -> NodeRefusal | None:
     """Return why the node does not run a pod; None if the pod runs or the cause is not the node."""
     reason, message = status.text("reason"), status.text("message")[:_LONGEST]

@@ -65,21 +65,16 @@ def namespace_of_pod(meta: FieldView) -> str:
     return meta.name("namespace", label=True) if "namespace" in meta else "default"
 
 
-def controller_of(meta: FieldView) -> str:
-    """Return the pod's controller as `Kind/name`; a ReplicaSet of a Deployment counts as the Deployment."""
+def controller_of(meta: FieldView) -> tuple[str, str]:
+    """Return the pod's controller as `Kind/name` and its uid; the Deployment of a ReplicaSet counts instead of it."""
     owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
     if owner is None:
-        return ""
-    kind, name = owner.text("kind"), owner.text("name")
-    template = meta.labels().get("pod-template-hash", "")
+        return "", ""
+    kind, name, uid = owner.text("kind"), owner.text("name"), owner.text("uid")[:MAX_UID]
+    template = meta.view("labels").text("pod-template-hash")
     if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
-        return f"Deployment/{name.removesuffix(f'-{template}')}"
-    return f"{kind}/{name}"
-
-
-def controller_uid(meta: FieldView) -> str:
-    owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
-    return "" if owner is None else owner.text("uid")[:MAX_UID]
+        return f"Deployment/{name.removesuffix(f'-{template}')}", uid
+    return f"{kind}/{name}", uid
 
 
 def images_of_spec(spec: FieldView) -> list[str]:

@@ -36,7 +36,6 @@ from .pod_fields import (
     add_unsupported,
     claim_uses,
     controller_of,
-    controller_uid,
     device_uses,
     grace_seconds,
     host_ports,
@@ -102,7 +101,7 @@ class PodReader:
         uid = meta.text("uid")
         if len(uid) > MAX_UID:
             meta.fail(Message("may have at most {n} characters", n=MAX_UID), "uid")
-        controller = controller_of(meta)
+        controller, controller_uid = controller_of(meta)
         name, namespace = meta.text("name"), namespace_of_pod(meta)
         pod = self._alike(root, name, namespace)
         shape = pod.shape
@@ -126,7 +125,7 @@ class PodReader:
             created_at=meta.text("creationTimestamp"),
             qos=status.choice("qosClass", _QOS, pod.qos),
             controller=controller,
-            controller_uid=controller_uid(meta),
+            controller_uid=controller_uid,
             grace_seconds=grace_seconds(meta, "deletionGracePeriodSeconds", pod.grace_seconds),
         )
 

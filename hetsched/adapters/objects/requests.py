@@ -15,6 +15,7 @@ pkg/apis/core/helper/qos.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -73,16 +74,22 @@ class _Container(msgspec.Struct, frozen=True):
 
 
 def is_resized(spec: FieldView, status: FieldView) -> bool:
-    """Return whether the kubelet reports other requests than the spec, for a container or for the pod."""
-    stated = {view.text("name"): view for group in _GROUPS for view in spec.views(group)}
-    reported = [(view, stated.get(view.text("name"))) for group in _STATUSES for view in status.views(group)]
-    return any(
-        own is not None and "resources" in view and _differ(own, view) for view, own in [*reported, (status, spec)]
-    )
+    """Return whether the kubelet reports other requests than a spec that `pod_amounts` has checked."""
+    if _differ(spec.value, status):
+        return True
+    reported = [view for group in _STATUSES for view in status.views(group) if "resources" in view]
+    if not reported:
+        return False
+    containers = [container or {} for group in _GROUPS for container in spec.value.get(group) or ()]
+    stated = {container.get("name") or "": container for container in containers}
+    pairs = ((stated.get(view.text("name")), view) for view in reported)
+    return any(container is not None and _differ(container, view) for container, view in pairs)
 
 
-def _differ(stated: FieldView, reported: FieldView) -> bool:
-    requests = stated.view("resources").value.get("requests") or {}
+def _differ(stated: dict[str, Any], reported: FieldView) -> bool:
+    if "resources" not in reported:
+        return False
+    requests = (stated.get("resources") or {}).get("requests") or {}
     actual = reported.view("resources").value.get("requests") or {}
     return bool(actual != requests or (reported.value.get("allocatedResources") or requests) != requests)
 
