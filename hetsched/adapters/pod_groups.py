@@ -27,9 +27,15 @@ def likeness(pod: dict[str, Any], namespace: str) -> bytes | None:
     try:
         for group in ("containers", "initContainers"):
             if spec.get(group):
-                plain[group] = [{k: v for k, v in one.items() if k not in _INSIDE} for one in spec[group]]
+                plain[group] = [_without_inside(one) for one in spec[group]]
         if spec.get("volumes"):
             plain["volumes"] = [None if one.keys() <= _TOKEN else one for one in spec["volumes"]]
         return _encoder.encode((namespace, meta.get("labels"), meta.get("annotations"), plain))
     except (AttributeError, TypeError, ValueError, OverflowError, RecursionError):
         return None
+
+
+def _without_inside(container: dict[str, Any]) -> dict[str, Any]:
+    if _INSIDE.isdisjoint(container):
+        return container  # the decoder of live pods has skipped these fields
+    return {name: value for name, value in container.items() if name not in _INSIDE}

@@ -1,11 +1,11 @@
 """Informer store: the objects of one API server, converted to contract types as they change.
 
-The store reads objects with the readers that also read files. For nodes, for the objects that describe nodes and for
-the objects that pods refer to by name it keeps the raw text; pods are converted and then dropped. `take` returns the
-changes since its last call: nodes whose own or describing objects changed (up to five kinds, in any order of arrival),
-definitions that pods refer to, and pods. An object that cannot be read is quarantined under its reason until it
-changes, without effect on other objects. A node with an unreadable describing object is read without that object and
-carries a problem that names it.
+The store reads objects with the readers that also read files. Of nodes it keeps the JSON of the fields that are read;
+of the objects that describe nodes and the objects that pods refer to by name it keeps the raw text; pods are converted
+and then dropped. `take` returns the changes since its last call: nodes whose own or describing objects changed (up to
+five kinds, in any order of arrival), definitions that pods refer to, and pods. An object that cannot be read is
+quarantined under its reason until it changes, without effect on other objects. A node with an unreadable describing
+object is read without that object and carries a problem that names it.
 Invariant: the results of `take`, folded over time, equal the result of reading one list of everything.
 """
 
@@ -36,8 +36,7 @@ from hetsched.contracts.objects.observed import (
 from hetsched.contracts.objects.workload import PodSpec
 
 from .api import Resource
-from .pod_content import content_digest
-from .pod_failures import refusal, waiting
+from .pod_failures import has_stopped, refusal, waiting
 from .reflector import Deleted, Upserted
 from .resources import (
     CLAIMS,
@@ -53,6 +52,7 @@ from .resources import (
     STORAGE_CLASSES,
     VOLUMES,
 )
+from .typed_objects import content_digest, decode_pod, node_fields
 
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
@@ -100,7 +100,7 @@ class InformerStore:
     def feed(self, resource: Resource, event: Upserted | Deleted) -> None:
         """Apply one event of a reflector."""
         body = event.body if isinstance(event, Upserted) else None
-        self.quarantined.pop((resource.plural, event.key), None)
+        was_odd = self.quarantined.pop((resource.plural, event.key), None) is not None
         if resource is PODS:
             self._wanting.pop(event.key, None)
             self._by_policy.pop(event.key, None)
@@ -113,8 +113,11 @@ class InformerStore:
             else:
                 self._read_pod(event.key, body)
         elif resource is NODES:
-            _put(self._nodes, event.key, body)
-            self._dirty[event.key] = None
+            fields = None if body is None else node_fields(body)
+            # Most updates of a node are heartbeats, which change no field that is read.
+            if was_odd or fields is None or fields != self._nodes.get(event.key):
+                _put(self._nodes, event.key, fields)
+                self._dirty[event.key] = None
         elif resource is SCHEDULING_POLICIES:
             self._dirty_policies[event.key] = body
         elif resource in OF_NODES:
@@ -130,7 +133,10 @@ class InformerStore:
         known = self._unbound.get(event.key)
         if known is None or known.digest is None or event.key in self._dirty_pods:
             return False
-        return known.digest == content_digest(event.body)
+        try:
+            return known.digest == content_digest(decode_pod(event.body))
+        except (ValueError, RecursionError):
+            return False
 
     def pass_over(self, event: Upserted) -> None:
         """Record that a pod is bound, from an event for which `only_binds` is true."""
@@ -185,14 +191,15 @@ class InformerStore:
 
     def _read_pod(self, key: str, body: bytes) -> None:
         try:
-            root = FieldView(json.loads(body))
+            pod = decode_pod(body)
+            root = FieldView(pod)
             spec = self._reader.pod(root)
             seen = self._dirty_pods[key] = _observed(root, spec)
         except (InputError, ValueError, RecursionError) as error:
             self._quarantine(PODS.plural, key, error)
             return
         if not seen.node_name:
-            self._unbound[key] = _Unbound(seen.uid, content_digest(body))
+            self._unbound[key] = _Unbound(seen.uid, content_digest(pod))
         elif (known := self._unbound.pop(key, None)) is not None and known.uid == seen.uid:
             self._bound.add(key)
         if spec is not None and spec.policy and not spec.node_name:
@@ -208,7 +215,7 @@ class InformerStore:
         """
         if event.body:
             with suppress(InputError, ValueError, RecursionError):
-                root = FieldView(json.loads(event.body))
+                root = FieldView(decode_pod(event.body))
                 if not _runs(root):
                     self._stopped.add(root.view("metadata").text("uid"))
 
@@ -332,7 +339,8 @@ def _policy(key: str, body: bytes) -> ObservedPolicy:
 
 def _observed(root: FieldView, spec: PodSpec | None) -> ObservedPod:
     meta, status, wanted = root.view("metadata"), root.view("status"), root.view("spec")
-    bound = bool(wanted.text("nodeName"))
+    bound, phase = bool(wanted.text("nodeName")), status.text("phase")
+    stopped = has_stopped(status)
     return ObservedPod(
         namespace=meta.text("namespace"),
         name=meta.text("name"),
@@ -340,14 +348,14 @@ def _observed(root: FieldView, spec: PodSpec | None) -> ObservedPod:
         version=meta.text("resourceVersion"),
         scheduler_name=wanted.text("schedulerName"),
         node_name=wanted.text("nodeName"),
-        phase=status.text("phase"),
-        ended=_ENDS.get(status.text("phase"), ""),
+        phase=phase,
+        ended=_ENDS.get(phase, ""),
         deleting="deletionTimestamp" in meta,
         reason=status.text("reason"),
         message=status.text("message"),
-        end=_end(status),
-        wait=waiting(status) if bound else None,
-        refusal=refusal(status) if bound else None,
+        end=_end(status) if stopped else None,
+        wait=waiting(status) if bound and stopped else None,
+        refusal=refusal(status) if bound and (stopped or phase == "Failed") else None,
         spec=spec,
     )
 
