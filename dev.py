@@ -41,6 +41,9 @@ BOOTSTRAP = REQUIREMENTS / "bootstrap.lock"
 DEV_LOCK = REQUIREMENTS / "dev.lock"
 LOCKS = ("bootstrap", "build", "runtime", "dev")  # dev is constrained by runtime, so it comes after it
 
+# Tests that count words and modules, in seconds.
+GUARDS = ("tests/unit/toolchain/test_language.py", "tests/unit/toolchain/test_structure.py")
+
 OLDEST_PYTHON = (3, 11)
 OLDEST_UV = (0, 8)
 SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -375,7 +378,7 @@ def fast(*args: str) -> None:
 
 
 def lint(*args: str) -> None:
-    """Check style, imports between layers, types, generated pages, Django and missing migrations"""
+    """Check style, imports, types, generated pages, Django, missing migrations, language and structure"""
     setup()
     packages = [name for name in ("hetsched", "web", "workers") if (ROOT / name / "__init__.py").exists()]
     checks = {
@@ -386,6 +389,7 @@ def lint(*args: str) -> None:
         "django": ["python", "manage.py", "check"],
         "docs": ["hetsched", "docs", "--check"],
         "migrations": ["python", "manage.py", "makemigrations", "--check", "--dry-run"],
+        "guards": ["python", "-m", "pytest", "-q", "-p", "no:randomly", *GUARDS],
     }
     failed = []
     for name, (program, *rest) in checks.items():
