@@ -18,7 +18,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
-from hetsched.policies.actions import ensure_builtins
+from tests.builtins import builtin_policies
 
 from .control_plane import ControlPlane, find
 from .scene import empty_cluster
@@ -48,7 +48,7 @@ def woken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | st
 @pytest.fixture
 def cluster(db: None) -> Cluster:
     """Return a live cluster without an informer."""
-    ensure_builtins()
+    builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made)
     return made

@@ -23,8 +23,8 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.connections import api_of, connect
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.policies.actions import ensure_builtins
 from tests.builders import a_node
+from tests.builtins import builtin_policies
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import make_node
@@ -46,7 +46,7 @@ def live(api: Api, account: dict[str, Any], db: None, settings: LazySettings, mo
     settings.SECRET_KEY_GIVEN = settings.HETSCHED_AGENT_KEYS_OVER_HTTP = True
     monkeypatch.setattr(connections, "_apis", {})
     cache.clear()
-    ensure_builtins()
+    builtin_policies()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     connect(cluster, kubeconfig=account, actor=SYSTEM, reason="test")
     report = a_node("n1").build()

@@ -30,9 +30,9 @@ from hetsched.inventory.connections import api_of, connect
 from hetsched.inventory.models import Cluster, ClusterKind, Node, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.policies.actions import ensure_builtins
 from hetsched.policies.models import PolicyObject
 from hetsched.scheduling.informer import Informer
+from tests.builtins import builtin_policies
 from tests.kube import access, kinds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.devices import clear, exactly, given, make_claim, make_class
@@ -82,7 +82,7 @@ def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch:
     """Return a cluster connected with our account, with one namespace for submissions."""
     settings.SECRET_KEY_GIVEN = True
     monkeypatch.setattr(connections, "_apis", {})
-    ensure_builtins()
+    builtin_policies()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     connect(cluster, kubeconfig=account, enrolled_namespaces=[], actor=SYSTEM, reason="test")
     return cluster

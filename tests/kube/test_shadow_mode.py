@@ -30,7 +30,7 @@ from hetsched.placement.actions import shadow_decisions
 from hetsched.placement.models import Decision, Reservation, Shadow
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.shadow_report import summary
-from hetsched.policies.actions import ensure_builtins
+from tests.builtins import builtin_policies
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
@@ -73,7 +73,7 @@ def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch:
     settings.SECRET_KEY_GIVEN = True
     monkeypatch.setattr(connections, "_apis", {})
     monkeypatch.setattr(shadow_decisions, "_pasts", {})
-    ensure_builtins()
+    builtin_policies()
     cluster = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     connect(cluster, kubeconfig=account, shadow_of="default-scheduler", actor=SYSTEM, reason="test")
     return cluster
