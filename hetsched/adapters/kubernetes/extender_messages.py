@@ -9,7 +9,6 @@ Source: k8s.io/kube-scheduler/extender/v1.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -19,6 +18,8 @@ from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.pods import PodReader
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.workload import PodSpec
+
+from .typed_objects import decode_pod
 
 T = TypeVar("T")
 
@@ -165,7 +166,7 @@ def read_pod(body: bytes, reader: PodReader) -> PodSpec:
     Raises: InputError `ExtenderArgsInvalid`, `PodNotWaiting`, or the reader's error for an invalid pod.
     """
     try:
-        spec = reader.pod(FieldView(json.loads(body)))
+        spec = reader.pod(FieldView(decode_pod(body)))
     except InputError:
         raise
     except (ValueError, RecursionError) as error:

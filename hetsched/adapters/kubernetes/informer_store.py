@@ -1,11 +1,12 @@
 """Informer store: the objects of one API server, converted to contract types as they change.
 
-The store reads objects with the readers that also read files. Of nodes it keeps the JSON of the fields that are read;
-of the objects that describe nodes and the objects that pods refer to by name it keeps the raw text; pods are converted
-and then dropped. `take` returns the changes since its last call: nodes whose own or describing objects changed (up to
-five kinds, in any order of arrival), definitions that pods refer to, and pods. An object that cannot be read is
-quarantined under its reason until it changes, without effect on other objects. A node with an unreadable describing
-object is read without that object and carries a problem that names it.
+The store reads objects with the readers that also read files. Of nodes, and of pods that are read again when another
+object changes, it keeps the JSON of the fields that are read; of the objects that describe nodes and the objects that
+pods refer to by name it keeps the raw text; other pods are converted and then dropped. `take` returns the changes since
+its last call: nodes whose own or describing objects changed (up to five kinds, in any order of arrival), definitions
+that pods refer to, and pods. An object that cannot be read is quarantined under its reason until it changes, without
+effect on other objects. A node with an unreadable describing object is read without that object and carries a problem
+that names it.
 Invariant: the results of `take`, folded over time, equal the result of reading one list of everything.
 """
 
@@ -52,7 +53,7 @@ from .resources import (
     STORAGE_CLASSES,
     VOLUMES,
 )
-from .typed_objects import content_digest, decode_pod, node_fields
+from .typed_objects import content_digest, decode_pod, node_fields, pod_fields
 
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
@@ -203,9 +204,9 @@ class InformerStore:
         elif (known := self._unbound.pop(key, None)) is not None and known.uid == seen.uid:
             self._bound.add(key)
         if spec is not None and spec.policy and not spec.node_name:
-            self._by_policy[key] = spec.policy, body
+            self._by_policy[key] = spec.policy, pod_fields(body)
         if spec is not None and (spec.problems or (spec.gang is not None and not spec.gang.min_available)):
-            self._wanting[key] = body
+            self._wanting[key] = pod_fields(body)
 
     def _note_end(self, event: Upserted | Deleted) -> None:
         """Record a deleted pod without running containers. An event without the last state leaves this unknown.

@@ -198,13 +198,22 @@ def decode_pod(body: bytes) -> Any:
         return json.loads(body)
 
 
+def pod_fields(body: bytes) -> bytes:
+    """Return a pod's JSON with the fields that its readers use; an object of another shape unchanged."""
+    return _fields(_pod, body)
+
+
 def node_fields(body: bytes) -> bytes:
     """Return a node's JSON with the fields that its readers use; an object of another shape unchanged.
 
     The result of a heartbeat equals the one before.
     """
+    return _fields(_node, body)
+
+
+def _fields(decoder: msgspec.json.Decoder[Any], body: bytes) -> bytes:
     try:
-        return _encoder.encode(_node.decode(body))
+        return _encoder.encode(decoder.decode(body))
     except (msgspec.DecodeError, OverflowError, RecursionError):
         return body
 

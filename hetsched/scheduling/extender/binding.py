@@ -8,7 +8,6 @@ Invariant: no transaction is open and no snapshot is locked during a call to the
 
 from __future__ import annotations
 
-import json
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
@@ -21,6 +20,7 @@ from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind, bind
 from hetsched.adapters.kubernetes.extender_messages import BindingArgs, read_pod
 from hetsched.adapters.kubernetes.resources import PODS
+from hetsched.adapters.kubernetes.typed_objects import decode_pod
 from hetsched.adapters.objects.pods import PodReader
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
@@ -137,7 +137,7 @@ class Binder(ExtenderCalls):
         except ApiFailure as failure:
             code = "PodGone" if failure.status == 404 else "ApiServerAway"
             raise InputError(code, str(failure)) from None
-        plain = json.loads(body)
+        plain = decode_pod(body)
         key, uid = f"{args.pod_namespace}/{args.pod_name}", plain["metadata"].get("uid", "")
         node = plain["spec"].get("nodeName", "")
         if uid != args.pod_uid:

@@ -212,6 +212,7 @@ def test_fields_that_are_not_read_are_skipped() -> None:
     node = {**NODE, "status": NODE["status"] | {"images": [{"names": ["web:1"]}]}, "metadata": NODE["metadata"] | noise}
 
     assert typed_objects.decode_pod(json.dumps(pod).encode()) == POD
+    assert msgspec.json.decode(typed_objects.pod_fields(json.dumps(pod).encode())) == POD
     assert msgspec.json.decode(typed_objects.node_fields(json.dumps(node).encode())) == NODE
 
 
