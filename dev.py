@@ -317,8 +317,8 @@ def test(*args: str) -> None:
     setup()
     if not args:
         build_kube()
-        # Two workers, because many tests wait for other processes. The tests of a file share fixtures: loadfile.
-        args = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "40")
+        # Three workers on two cores, because many tests wait for other processes. The tests of a file share fixtures.
+        args = ("--numprocesses", "3", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "40")
     become(BIN / "python", "-m", "pytest", *args)
 
 

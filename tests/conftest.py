@@ -71,9 +71,12 @@ _OF_A_SERVER = (
 
 _figures: dict[str, object] = {}
 
-# Tests that start programs and wait for them run first, so that no xdist worker is left alone with them at the end.
-_KUBE = Path(__file__).with_name("kube")
-_LONG = frozenset(_KUBE.with_name(name) for name in ("system", "agent", "browser", "fuzz"))
+# Folders whose tests share an API server or a console run on one xdist worker. They start first, then the other tests
+# that start programs or take long, so that no worker is left alone with them at the end.
+_TESTS = Path(__file__).parent
+_SHARED = ("tests/kube", "tests/browser")
+_LONG = frozenset(_TESTS / name for name in ("system", "agent", "fuzz"))
+_LONG_FILES = frozenset({"test_bench_command.py", "test_policy_previews.py"})
 
 
 @pytest.hookimpl(trylast=True)  # after the order was shuffled
@@ -85,9 +88,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     twice = [nodeid for nodeid, count in Counter(item.nodeid for item in items).items() if count > 1]
     if twice:
         raise pytest.UsageError(f"{twice[0]}: several tests have this ID, and xdist would run only one of them")
-    items.sort(key=lambda item: (item.path.parent != _KUBE, item.path.parent not in _LONG))
+    items.sort(key=lambda item: _place(item.path))
     if EXAMPLES != 1:
         scale_examples(items, EXAMPLES)
+
+
+def _place(path: Path) -> int:
+    """Return when the tests of a file start: folders on one worker first, then other long ones, then the rest."""
+    folder = f"tests/{path.parent.name}" if path.parent.parent == _TESTS else ""
+    if folder in _SHARED:
+        return _SHARED.index(folder)
+    return len(_SHARED) + (path.parent not in _LONG and path.name not in _LONG_FILES)
 
 
 def scale_examples(items: Iterable[pytest.Item], factor: int) -> None:
@@ -109,7 +120,7 @@ def _settings_of(item: pytest.Item) -> Any:
 
 
 class ProgramScheduling(LoadFileScheduling):
-    """Send the tests of a file to one xdist worker, and all of tests/kube: they share one API server."""
+    """Send the tests of a file to one xdist worker, and all of a folder that shares an API server or a console."""
 
     def _split_scope(self, nodeid: str) -> str:
         return work_unit(nodeid)
@@ -118,7 +129,7 @@ class ProgramScheduling(LoadFileScheduling):
 def work_unit(nodeid: str) -> str:
     """Return the name of the tests that run on one worker with this one."""
     file = nodeid.partition("::")[0]
-    return "tests/kube" if file.startswith("tests/kube/") else file
+    return next((folder for folder in _SHARED if file.startswith(f"{folder}/")), file)
 
 
 @pytest.hookimpl(optionalhook=True)

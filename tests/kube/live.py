@@ -27,7 +27,8 @@ def connected(plane: ControlPlane, **settings: str) -> Iterator[Plane]:
         ours = stack.enter_context(served(**settings))
         kubeconfig = ours.folder / "kubeconfig"
         kubeconfig.write_text(json.dumps(plane.kubeconfig()))
-        ours.run("-m", "django", "connect", "live", f"--kubeconfig={kubeconfig}")
+        assert ours.driver
+        ours.driver("connect", kubeconfig=str(kubeconfig))
         yield ours
 
 

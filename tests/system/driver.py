@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.system import submission_races
@@ -56,6 +57,13 @@ def execute(code: str) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code, {})
     return printed.getvalue()
+
+
+def connect(kubeconfig: str) -> None:
+    """Connect the live cluster."""
+    from django.core.management import call_command
+
+    call_command("connect", "live", kubeconfig=Path(kubeconfig), stdout=io.StringIO())
 
 
 def add_cluster(name: str, nodes: int, pods: int = 110) -> int:
@@ -273,6 +281,7 @@ HANDLERS = {
     handler.__name__: handler
     for handler in (
         execute,
+        connect,
         add_cluster,
         let_preempt,
         submit,

@@ -1,5 +1,8 @@
 """`hetsched bench --quick`: every scenario returns the contract's document and verifies its results."""
 
+from functools import cache
+from typing import Any
+
 import pytest
 
 from hetsched.cli.bench.command import Benchmark
@@ -8,12 +11,18 @@ from hetsched.lab.bench.measure import Checks, Scenario
 from tests.unit.cli.calling import document, run
 
 
+@cache
+def quick(scenario: str) -> dict[str, Any]:
+    """Return the document of a scenario, which runs once."""
+    result = run("bench", scenario, "--quick", "-o", "json")
+    assert result.exit_code == 0
+    return document(result)
+
+
 # Scenarios with an API server or separate processes run where these exist.
 @pytest.mark.parametrize("scenario", [one for one in Benchmark if one not in (Benchmark.CLUSTER, Benchmark.WATCH)])
 def test_rows_machine_and_checks(scenario: Benchmark) -> None:
-    result = run("bench", scenario.value, "--quick", "-o", "json")
-    assert result.exit_code == 0
-    found = document(result)
+    found = quick(scenario.value)
     assert found["scenario"] == scenario.value
     assert {"cpu", "cores", "python", "numpy", "loadAverage"} <= set(found["machine"])
     for row in found["rows"]:
@@ -24,7 +33,7 @@ def test_rows_machine_and_checks(scenario: Benchmark) -> None:
 
 
 def test_the_engine_scenario_has_its_cases() -> None:
-    cases = [row["case"] for row in document(run("bench", "engine", "--quick", "-o", "json"))["rows"]]
+    cases = [row["case"] for row in quick(Benchmark.ENGINE.value)["rows"]]
     for shapes in ("1 shape", "64 shapes", "all different"):
         assert any(case.startswith(shapes) for case in cases)
     sizes = f"at {engine.QUICK.scale[-1]} / {engine.QUICK.scale[-2]} nodes"
