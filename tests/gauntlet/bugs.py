@@ -65,7 +65,7 @@ BUGS = (
     ),
     Bug(
         "K7", "nothing but memory keeps two allocators apart", "volcano-sh/volcano#3824, kubernetes/kubernetes#136269",
-        "hetsched/placement/migrations/0001_initial.py",
+        "hetsched/placement/migrations/0001_squashed_0027_message_columns.py",
         "fields=('node', 'cpu'), name='placement_cpu_one_holder'",
         "fields=('node', 'cpu', 'reservation'), name='placement_cpu_one_holder'",
         "tests/apps/test_recording.py::test_database_rejects_an_exclusive_cpu_granted_twice",
