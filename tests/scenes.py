@@ -13,7 +13,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import Program
 from hetsched.placement.actions import Result, import_cluster, record, submit
 from hetsched.placement.models import Pod, Workload
-from hetsched.placement.scheduling_queue.active_queue import waiting
+from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.policies.models import Policy
 from hetsched.scheduling.leases import Lease, leading
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
@@ -52,13 +52,13 @@ def placing(cluster: Cluster, node: str, *cards: CardGrant) -> list[Result]:
         Result(
             pod, Verdict.PLACED, f"{pod.spec.key} placed", "hetsched", 1, node_id, node, Allocation(gpus=cards), 50.0
         )
-        for pod in waiting(cluster.pk, None)
+        for pod in first_active_pods(cluster.pk, None, 500)
     ]
 
 
 def refusing(cluster: Cluster, verdict: Verdict = Verdict.NOT_NOW) -> list[Result]:
     """Return results that reject every due pod."""
-    return [Result(pod, verdict, "no", "hetsched", 1) for pod in waiting(cluster.pk, None)]
+    return [Result(pod, verdict, "no", "hetsched", 1) for pod in first_active_pods(cluster.pk, None, 500)]
 
 
 def recorded(cluster: Cluster, results: list[Result], epoch: int | None = None) -> int:

@@ -16,7 +16,6 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from typing import Any
 
 from celery import shared_task
 from django.db.models import F, Q
@@ -36,7 +35,7 @@ from hetsched.placement.lifecycle import HOLDING, LISTED, UNPLACED, State
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.policies.models import PolicyObject
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
+from hetsched.storage.literals import literals
 from hetsched.storage.write_lock import write_transaction
 
 PODS_PER_STEP = 100
@@ -47,7 +46,7 @@ _BOUND = sorted(state.value for state in HOLDING - {State.PLACED, State.BINDING}
 _UNPLACED = sorted(state.value for state in UNPLACED)
 
 
-def unreported(cluster_id: int | Parameter) -> Q:
+def unreported(cluster_id: int) -> Q:
     """Return the condition for pods whose latest decision is not reported to the cluster."""
     taken_back = Q(state=State.PENDING.value) & ~Q(message="")
     decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND) | taken_back
@@ -113,7 +112,11 @@ def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
 
 def _due(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
     """Return the next pods to report, and the earliest time of their decisions."""
-    rows = _DUE(cluster=cluster_id)
+    due = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
+    rows = due.order_by(F("report_failed_at").asc(nulls_first=True), "id").values_list(
+        "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state", "message",
+        "node__name", "decision__nominated_node", "decision__created_at",
+    )[:PODS_PER_STEP]  # fmt: skip
     some = [
         PodResult(
             pk,
@@ -129,19 +132,6 @@ def _due(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
         for pk, decision, space, name, uid, verdict, summary, state, message, node, kept, _ in rows
     ]
     return some, min((row[-1] for row in rows), default=None)
-
-
-_DUE: PreparedQuery[Any] = PreparedQuery(
-    lambda: (
-        Pod.objects.filter(unreported(Parameter("cluster")))
-        .filter(state__in=LISTED)
-        .order_by(F("report_failed_at").asc(nulls_first=True), "id")
-        .values_list(
-            "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state",
-            "message", "node__name", "decision__nominated_node", "decision__created_at",
-        )[:PODS_PER_STEP]
-    )
-)  # fmt: skip
 
 
 def _sentence(namespace: str, summary: str, state: str, message: str) -> str:

@@ -21,6 +21,7 @@ from .roles import MAY, Action, Role
 class Token(AbstractAuthToken):
     """Bearer token `hs_…` with one role, optionally limited to namespaces."""
 
+    user_groups: list[str] | None = None  # names of the user's groups, if the token was read with them
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="auth_token_set")
     name = models.CharField(_("name"), max_length=100)
     role = models.CharField(_("role"), max_length=20, choices=[(role.value, role.value) for role in Role])

@@ -9,8 +9,6 @@ from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, Group
 
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
-
 from .models import Token
 from .roles import Action, actions_of
 
@@ -59,16 +57,14 @@ class Subject:
 
 
 def _group_names(user: Any) -> list[str]:
-    return list(_GROUPS(user=user.pk)) if user.pk else []
-
-
-_GROUPS = PreparedQuery(lambda: Group.objects.filter(user=Parameter("user")).values_list("name", flat=True))
+    return list(Group.objects.filter(user=user.pk).values_list("name", flat=True)) if user.pk else []
 
 
 def _actions(user: Any, token: Token | None) -> frozenset[Action]:
     if not (user.is_authenticated and user.is_active):
         return frozenset()
-    own = frozenset(Action) if user.is_superuser else actions_of(_group_names(user))
+    groups = token.user_groups if token else None
+    own = frozenset(Action) if user.is_superuser else actions_of(_group_names(user) if groups is None else groups)
     return own & actions_of([token.role]) if token else own
 
 

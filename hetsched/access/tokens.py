@@ -13,6 +13,7 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -28,7 +29,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance, amounts, read_quota
 from hetsched.journal import audit
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
+from hetsched.storage.hot_statements import TOKENS
 from hetsched.storage.sealed_secrets import derived
 from hetsched.storage.write_lock import write_transaction
 
@@ -166,12 +167,18 @@ def resolve(plaintext: str) -> Token | None:
         return None
     now = timezone.now()
     digest = digest_of(plaintext)
-    candidates = list(_BY_KEY(key=plaintext[: CONSTANTS.TOKEN_KEY_LENGTH]))
+    groups: dict[int, list[str]] = defaultdict(list)
+    found: dict[int, Token] = {}
+    for row in TOKENS(key=plaintext[: CONSTANTS.TOKEN_KEY_LENGTH]):
+        groups[row.pk] += [row.group] if row.group is not None else []
+        found[row.pk] = row
+    candidates = found.values()
     if not candidates:
         hmac.compare_digest(digest, digest)  # an unknown token takes the same time
     for token in candidates:
         if hmac.compare_digest(token.digest, digest) and token.user.is_active and (token.expiry or now) >= now:
             _note_use(token, now)
+            token.user_groups = groups[token.pk]
             return token
         if len(token.digest) != len(digest):
             log.warning(
@@ -180,9 +187,6 @@ def resolve(plaintext: str) -> Token | None:
                 key=token.token_key,
             )
     return None
-
-
-_BY_KEY = PreparedQuery(lambda: Token.objects.filter(token_key=Parameter("key")).select_related("user"))
 
 
 def _note_use(token: Token, now: Any) -> None:

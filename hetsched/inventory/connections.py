@@ -25,11 +25,11 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import is_ours
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor, record
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.sealed_secrets import seal, unseal
 from hetsched.storage.write_lock import write_transaction
 
 from .actions import require_reason
+from .ledger import current_columns
 from .models import DNS_LABEL, Cluster, ClusterKind, Connection
 
 if TYPE_CHECKING:
@@ -129,16 +129,10 @@ def connect(
 
 def in_shadow(cluster_id: int) -> bool:
     """Return whether a cluster is in shadow mode, so that no decisions are made for it."""
-    connection = connection_of(cluster_id)
-    return connection is not None and connection.shadow_of != ""
-
-
-def connection_of(cluster_id: int) -> Connection | None:
-    """Return the connection of a live cluster, None for an offline one."""
-    return _CONNECTION.first(cluster=cluster_id)
-
-
-_CONNECTION = PreparedQuery(lambda: Connection.objects.filter(cluster=Parameter("cluster")))
+    try:
+        return bool(current_columns(cluster_id).shadow_of)
+    except Cluster.DoesNotExist:
+        return False
 
 
 def where(connection: Connection) -> str:

@@ -14,41 +14,17 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
-from django.db.models import F, Model
+from django.db.models import Model
 
 from hetsched.contracts.message import as_message
 from hetsched.journal import counters, figures
 from hetsched.storage.bulk_rows import update
-from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
+from hetsched.storage.hot_statements import ADVANCE, CLUSTER, NODES
 
 from .models import Cluster, Node
 
 TOTALS = ("requested", "gpu_milli_used")
 _ANY = 2**62  # greater than any revision or epoch
-_CLUSTER = PreparedQuery(lambda: Cluster.objects.filter(pk=Parameter("cluster")))
-_NODES = PreparedQuery(lambda: Node.objects.filter(pk__in=ListParameter("ids")).defer("report"))
-_COLUMNS = PreparedQuery(
-    lambda: Cluster.objects.filter(pk=Parameter("cluster")).values_list(
-        "revision",
-        "layout_revision",
-        "inventory_revision",
-        "definitions_revision",
-        "forgotten_revision",
-        "policy_name",
-        "decision_time",
-    )
-)
-
-
-_ADVANCE = PreparedUpdate(
-    lambda: Cluster.objects.filter(
-        pk=Parameter("cluster"),
-        revision__gte=Parameter("revision"),
-        decisive_revision__lte=Parameter("decisive"),
-        leader_epoch__range=(Parameter("earliest"), Parameter("latest")),
-    ),
-    revision=F("revision") + 1,
-)
 
 
 class Conflict(Exception):
@@ -85,7 +61,10 @@ class Load(msgspec.Struct):
 
 
 class ClusterColumns(NamedTuple):
-    """The columns of a cluster that each batch of decisions reads."""
+    """The columns of a cluster that each batch of events or decisions reads: `hot_statements.CLUSTER_COLUMNS`.
+
+    `follower_epoch` and `shadow_of` are those of its connection, None for an offline cluster.
+    """
 
     revision: int
     layout_revision: int
@@ -94,11 +73,16 @@ class ClusterColumns(NamedTuple):
     forgotten_revision: int
     policy_name: str
     decision_time: dict[str, tuple[float, float]]
+    follower_epoch: int | None
+    shadow_of: str | None
+    has_nominations: bool
+    has_refused_evictions: bool
+    has_rejections: bool
 
 
 def current_columns(cluster_id: int) -> ClusterColumns:
     """Read the present columns of a cluster. Raises: Cluster.DoesNotExist."""
-    columns = _COLUMNS.first(cluster=cluster_id)
+    columns = CLUSTER.first(cluster=cluster_id)
     if columns is None:
         raise Cluster.DoesNotExist(f"cluster {cluster_id}")
     return ClusterColumns(*columns)
@@ -111,14 +95,16 @@ def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None =
     """
     earliest, latest = (0, _ANY) if epoch is None else (epoch, epoch)
     decisive = _ANY if revision is None else revision
-    if not _ADVANCE(cluster=cluster_id, revision=revision or 0, decisive=decisive, earliest=earliest, latest=latest):
+    rows: list[Cluster] = ADVANCE.rows(
+        cluster=cluster_id, revision=revision or 0, decisive=decisive, earliest=earliest, latest=latest
+    )
+    if not rows:
         if epoch is not None:
             stale = Cluster.objects.filter(pk=cluster_id).exclude(leader_epoch=epoch)
             for name in stale.values_list("name", flat=True):
                 counters.add(figures.STALE_EPOCHS, name)
         raise Conflict(f"cluster {cluster_id} is no longer as at revision {revision}, epoch {epoch}")
-    (cluster,) = _CLUSTER(cluster=cluster_id)
-    return cluster
+    return rows[0]
 
 
 def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
@@ -126,7 +112,7 @@ def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
 
     The nodes are saved. The caller saves `TOTALS` of the cluster together with its other changes.
     """
-    nodes = {node.pk: node for node in _NODES(ids=loads)}
+    nodes = {node.pk: node for node in NODES(ids=loads)}
     totals: dict[str, int] = defaultdict(int, cluster.requested)
     for node_id, load in loads.items():
         node = nodes[node_id]

@@ -24,7 +24,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.policies.effective import active_specs
 from hetsched.storage import bulk_rows
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
+from hetsched.storage.hot_statements import ACTIVE_RESERVATIONS
 
 from .models import Reservation, ReservedCard, ReservedCpu, ReservedDevice
 
@@ -133,22 +133,6 @@ def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
                 raise IntegrityError(f"card {overfull[1]} of node {overfull[0]} would be allocated more than once")
 
 
-_ACTIVE = PreparedQuery(
-    lambda: (
-        Reservation.objects.filter(pod_id__in=ListParameter("pods"), active=True)
-        .select_related("pod")
-        .only("node_id", "requests", "allocation", "pod__namespace", "pod__name")
-    )
-)
-_END = PreparedUpdate(
-    lambda: Reservation.objects.filter(pk__in=ListParameter("ids")),
-    active=False,
-    released_revision=Parameter("revision"),
-    released_at=Parameter("at"),
-    release_reason=Parameter("reason"),
-)
-
-
 _PARTS: tuple[tuple[type[ReservedCard | ReservedCpu | ReservedDevice], Callable[[Allocation], bool]], ...] = (
     (ReservedCard, lambda held: bool(held.gpus)),
     (ReservedCpu, lambda held: held.cpu_policy in EXCLUSIVE_CPU_POLICIES),
@@ -158,8 +142,11 @@ _PARTS: tuple[tuple[type[ReservedCard | ReservedCpu | ReservedDevice], Callable[
 
 def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:
     """End the reservations of these pods at the cluster's current revision; return them, with the pods' names."""
-    held = _ACTIVE(pods=pod_ids)
-    _END(ids=[one.pk for one in held], revision=cluster.revision, at=now, reason=reason[:60])
+    held: list[Reservation] = ACTIVE_RESERVATIONS(pods=pod_ids)
+    for one in held:
+        one.active, one.released_revision, one.released_at = False, cluster.revision, now
+        one.release_reason = reason[:60]
+    bulk_rows.update(held, ("active", "released_revision", "released_at", "release_reason"))
     # Most pods have no rows in these tables.
     for model, has in _PARTS:
         for ids in parts([one.pk for one in held if has(one.allocation)]):

@@ -37,7 +37,7 @@ from hetsched.inventory.ledger import current_columns
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.policies.effective import active_specs
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
+from hetsched.storage.hot_statements import CHANGED_RESERVATIONS, RESERVATION
 
 from .models import Eviction, Nomination, Reservation
 from .scheduling_queue.node_backoffs import Recent
@@ -92,7 +92,7 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSna
     alive |= Q(revision__lte=baseline, released_revision__gt=baseline)
     since = F("node__sampled_revision")
     alive |= Q(revision__lte=since, released_revision__gt=since)
-    booked = list(rows.filter(alive).select_related("pod", "node").only(*_BOOKING).order_by("revision", "id"))
+    booked = list(rows.filter(alive).select_related("pod", "node").only(*RESERVATION).order_by("revision", "id"))
     early = [one for one in booked if one.revision <= sampled[one.node_id] and _runs(one, sampled[one.node_id])]
     running = [msgspec.structs.replace(_spec(r), node_name=r.node.name, allocation=r.allocation) for r in early]
     reports = [effective_report(node) for node in nodes]
@@ -122,7 +122,9 @@ def state_of(node_ids: Collection[int]) -> ClusterState:
     booked: list[Reservation] = []
     for some in parts(sorted(node_ids)):
         nodes += Node.objects.filter(pk__in=some).only(*_NODE)
-        booked += Reservation.objects.filter(node__in=some, active=True).select_related("pod", "node").only(*_BOOKING)
+        booked += (
+            Reservation.objects.filter(node__in=some, active=True).select_related("pod", "node").only(*RESERVATION)
+        )
     state = ClusterState([effective_report(node) for node in nodes])
     completed = CompletedAllocations()
     for reservation in sorted(booked, key=attrgetter("revision", "pk")):
@@ -137,10 +139,6 @@ def _runs(reservation: Reservation, revision: int) -> bool:
 
 
 _NODE = ("id", "name", "report", "unschedulable", "sampled_revision")
-_BOOKING = (
-    "id", "revision", "released_revision", "allocation", "spec", "node__name", "pod__namespace", "pod__name",
-    "pod__uid", "pod__spec",
-)  # fmt: skip
 _NOMINATION = (
     "id", "revision", "ended_revision", "allocation", "node__name", "pod__namespace", "pod__name", "pod__spec",
 )  # fmt: skip
@@ -178,26 +176,6 @@ def _has(loaded: ClusterSnapshot, revision: int) -> bool:
     return revision <= loaded.revision or revision in loaded.written
 
 
-_CHANGED = PreparedQuery(
-    lambda: (
-        Reservation.objects.filter(Q(revision__gt=Parameter("since")) | Q(released_revision__gt=Parameter("since")))
-        .filter(cluster=Parameter("cluster"), revision__lte=Parameter("until"))
-        .select_related("pod", "node")
-        .only(*_BOOKING)
-        .order_by("revision", "id")
-    )
-)
-_NOMINATED = PreparedQuery(
-    lambda: (
-        Nomination.objects.filter(Q(revision__gt=Parameter("since")) | Q(ended_revision__gt=Parameter("since")))
-        .filter(cluster=Parameter("cluster"), revision__lte=Parameter("until"))
-        .select_related("pod")
-        .only("ended_revision", "pod__namespace", "pod__name")
-        .order_by("id")
-    )
-)
-
-
 class SchedulerCache:
     """The cached state of one cluster in this process, with schedulers per policy revision. Use it inside `held`."""
 
@@ -208,6 +186,7 @@ class SchedulerCache:
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
         self._resting: dict[str, float] = {}  # gangs in back-off, which is not stored in rows
         self._avoided = Recent(cluster_id)
+        self._has_nominations = self._has_rejections = True  # at the latest revision; unknown for an earlier one
         self.spent: dict[str, float] = defaultdict(float)  # seconds of decisions per namespace, not written yet
         self._registry: Registry = load_registry()
         self._lock = threading.RLock()
@@ -228,7 +207,9 @@ class SchedulerCache:
         try:
             loaded = self._refreshed()
             if not loaded.evicts:  # clusters with kubelets, which may reject pods
-                loaded.state.avoided = self._avoided.current(loaded.revision, timezone.now())
+                loaded.state.avoided = self._avoided.current(
+                    loaded.revision, timezone.now(), any_rejections=self._has_rejections
+                )
             yield loaded
         finally:
             self._lock.release()
@@ -241,6 +222,7 @@ class SchedulerCache:
     def _current(self) -> ClusterSnapshot:
         """Return the state of the cluster's current revision; its completed allocations may be outdated."""
         current = current_columns(self.cluster_id)
+        self._has_nominations, self._has_rejections = current.has_nominations, current.has_rejections
         loaded = self._loaded
         if loaded is None or current.layout_revision > loaded.revision:
             return self._rebuild()
@@ -282,7 +264,7 @@ class SchedulerCache:
         """Apply reservations and releases up to `revision`; return whether that was possible."""
         if revision < loaded.revision:
             return False
-        changed = _CHANGED(cluster=self.cluster_id, since=loaded.revision, until=revision)
+        changed = CHANGED_RESERVATIONS(cluster=self.cluster_id, since=loaded.revision, until=revision)
         # Read after the rows: a release deleted before that read is missing from them.
         if current_columns(self.cluster_id).forgotten_revision > loaded.revision:
             return False
@@ -309,10 +291,16 @@ class SchedulerCache:
         return True
 
     def _changed_nominations(self, loaded: ClusterSnapshot, revision: int) -> list[Nomination]:
-        """Return the nominations that began or ended up to `revision`, in the order of their ids."""
-        if not loaded.nominates:
+        """Return the nominations that began or ended up to `revision`, in the order of their ids.
+
+        A nomination that is neither booked in the state nor active at the latest revision has no effect on it.
+        """
+        if not loaded.nominates or not (self._has_nominations or loaded.nominees):
             return []
-        return _NOMINATED(cluster=self.cluster_id, since=loaded.revision, until=revision)
+        changed = Q(revision__gt=loaded.revision) | Q(ended_revision__gt=loaded.revision)
+        rows = Nomination.objects.filter(changed, cluster_id=self.cluster_id, revision__lte=revision)
+        columns = "ended_revision", "pod__namespace", "pod__name"
+        return list(rows.select_related("pod").only(*columns).order_by("id"))
 
     def policy(self, spec: PolicySpec) -> Policy:
         """Return a policy revision, compiled once."""

@@ -11,17 +11,16 @@ from datetime import datetime
 from functools import lru_cache
 
 import msgspec
-from django.db.models import F
 
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.inventory.models import Cluster
-from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
+from hetsched.storage.hot_statements import ACTIVE_POLICIES, NAMESPACE_RULES
 
 from .actions import known_policies, policy_unknown, unknown_policy
-from .models import NamespaceRule, Policy, PolicyRevision
+from .models import PolicyRevision
 
 
 class EffectivePolicy(msgspec.Struct, frozen=True):
@@ -31,18 +30,9 @@ class EffectivePolicy(msgspec.Struct, frozen=True):
     rule: str
 
 
-_RULES = PreparedQuery(lambda: NamespaceRule.objects.filter(cluster=Parameter("cluster")))
-_VERSIONS = PreparedQuery(lambda: Policy.objects.filter(active_version__gt=0).values_list("name", "active_version"))
-_ACTIVE = PreparedQuery(
-    lambda: PolicyRevision.objects.filter(
-        policy__name__in=ListParameter("names", str), version=F("policy__active_version")
-    ).values_list("policy__name", "id", "created_at")
-)
-
-
 def active_versions() -> dict[str, int]:
     """Return the active version of each policy that has one."""
-    return dict(_VERSIONS())
+    return {name: version for name, version, *_ in ACTIVE_POLICIES()}
 
 
 class Chooser:
@@ -51,7 +41,7 @@ class Chooser:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.known = active_versions().keys()
-        self.rules = {rule.namespace: rule for rule in _RULES(cluster=cluster.pk)}
+        self.rules = {rule.namespace: rule for rule in NAMESPACE_RULES(cluster=cluster.pk)}
 
     def choose(self, pod: PodSpec, requested: str = "") -> tuple[EffectivePolicy, Problem | None]:
         """Return the policy of `pod`, and the problem with the pod's own choice, if any.
@@ -86,7 +76,7 @@ class Chooser:
 
 def active_specs(names: set[str]) -> dict[str, PolicySpec]:
     """Return the active content of these policies, without unknown ones; `spec.version` is the active version."""
-    return {name: _content(pk, written) for name, pk, written in _ACTIVE(names=names)}
+    return {name: _content(pk, written) for name, _, pk, written in ACTIVE_POLICIES() if name in names}
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.placement.models.holds import MARK
-from hetsched.placement.queries.orphaned_pods import REMNANTS
+from hetsched.placement.queries.orphaned_pods import orphaned_pods
 from hetsched.placement.scheduler_cache import ClusterSnapshot
 
 HELD = "HeldByForceDeletedPod"
@@ -44,7 +44,8 @@ class ForceDeleted:
     @cached_property
     def _by_row(self) -> dict[int, list[_Held]]:
         found: dict[int, list[_Held]] = defaultdict(list)
-        for _, namespace, name, until in REMNANTS(cluster=self._cluster_id):
+        rows = orphaned_pods(self._cluster_id).values_list("namespace", "name", "not_before")
+        for namespace, name, until in rows:
             key = f"{namespace}/{name}"
             booking = self._loaded.state.bookings.get(key)
             if booking is not None and until is not None:

@@ -59,7 +59,13 @@ class SchedulingCycle:
     """One batch in progress; `failed`: the snapshot is inconsistent; `took_seconds`: one entry per pod."""
 
     def __init__(
-        self, cache: SchedulerCache, loaded: ClusterSnapshot, specs: dict[str, PolicySpec], top_nodes: int
+        self,
+        cache: SchedulerCache,
+        loaded: ClusterSnapshot,
+        specs: dict[str, PolicySpec],
+        top_nodes: int,
+        *,
+        has_refused_evictions: bool,
     ) -> None:
         self.cache = cache
         self.loaded = loaded
@@ -78,7 +84,7 @@ class SchedulingCycle:
         self._refused_for: dict[int, list[Reason]] = defaultdict(list)
         self._unmeasured: tuple[Message, ...] | None = None
         if loaded.nominates:
-            self._spare(spared(cache.cluster_id))
+            self._spare(spared(cache.cluster_id) if has_refused_evictions else {})
 
     def _spare(self, refused: dict[str, tuple[int, str]]) -> None:
         """Exclude victims whose eviction was recently refused."""

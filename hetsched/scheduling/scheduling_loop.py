@@ -26,6 +26,7 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.framework.policy import Policy
+from hetsched.inventory.ledger import current_columns
 from hetsched.journal import counters, figures
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.actions.ledger_conflicts import note_disagreement
@@ -110,10 +111,14 @@ class SchedulingLoop:
             pods, policy = self._due_pods()
             if not pods:
                 return Iteration()
-            cycle = SchedulingCycle(self.cache, loaded, _specs(pods, policy), settings.HETSCHED_TOP_NODES)
+            current = current_columns(self._cluster_id)
+            specs, refused = _specs(pods, policy), current.has_refused_evictions
+            cycle = SchedulingCycle(
+                self.cache, loaded, specs, settings.HETSCHED_TOP_NODES, has_refused_evictions=refused
+            )
             done = False
             try:
-                behind = over_share(self._cluster_id, timezone.now().timestamp())
+                behind = over_share(current.decision_time, timezone.now().timestamp())
                 seconds = min(settings.HETSCHED_LEASE_SECONDS / 4, LONGEST_BATCH_SECONDS)
                 results = self._record(cycle, cycle.decide(pods, policy, seconds, self._most, behind), where)
                 done = not cycle.failed

@@ -1,48 +1,237 @@
-"""List of the statements that skip the ORM's compiler, by their module and name.
+"""The statements that skip the ORM's compiler: at most 15, all of them in this module.
 
-A statement is listed if it runs for each batch of decisions, batch of watch events or REST request, or if it needs
-a partial index that SQLite uses only with the index's condition as constants. Everything else uses the ORM. The ADR
-`0021-prepared-statements` has the measurement; a test compares this list with the code.
+A statement is here if it runs in each transaction on a cluster, batch of watch events, batch of decisions or REST
+request. Everything else uses the ORM. The ADR `0021-prepared-statements` has the measurement; a test counts the
+statements and refuses them in other modules.
+The models belong to higher layers, so they are looked up by name when a statement is first compiled. A condition that
+is to use a partial index is read from that index.
 """
 
 from __future__ import annotations
 
-HOT_STATEMENTS = (
-    # each transaction on a cluster
-    "ledger._ADVANCE",
-    "ledger._CLUSTER",
-    "ledger._NODES",
-    "change._OBJECTS_THERE",
-    "change._STATES",
-    "change._WORKLOADS",
-    "change._move",
-    "callbacks._HOOKS",
-    "unschedulable_pods._QUEUE",
-    "topics._SHOWN",
-    # each batch of watch events
-    "connections._CONNECTION",
-    "pod_transitions._GIVEN_UP",
-    "pod_transitions._LIVE",
-    "bookings._ACTIVE",
-    "bookings._END",
-    "effective._RULES",
-    "effective._VERSIONS",
-    # each batch of decisions
-    "ledger._COLUMNS",
-    "evictions._SPARED",
-    "node_backoffs._ACTIVE_REJECTIONS",
-    "active_queue._due_after",
-    "active_queue._first",
-    "scheduler_cache._CHANGED",
-    "scheduler_cache._NOMINATED",
-    "effective._ACTIVE",
-    # each REST request or submission
-    "subject._GROUPS",
-    "tokens._BY_KEY",
-    "submissions._ANSWERED",
-    "request_scope._NAMED",
-    # partial indexes
-    "orphaned_pods.REMNANTS",
-    "pod_counts._COUNTED",
-    "report._DUE",
+from functools import lru_cache
+from typing import Any
+
+from django.apps import apps
+from django.db.models import Exists, F, IntegerField, JSONField, OuterRef, Q, QuerySet, Subquery
+from django.db.models.aggregates import Aggregate
+from django.db.models.functions import Now
+
+from .prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
+
+# The columns of a cluster that each batch reads, in the order of `inventory.ledger.ClusterColumns`. The last ones:
+# whether it has active nominations, evictions that were refused recently, and kubelet rejections that are not cleared.
+CLUSTER_COLUMNS = (
+    "revision", "layout_revision", "inventory_revision", "definitions_revision", "forgotten_revision", "policy_name",
+    "decision_time", "connection__follower_epoch", "connection__shadow_of", "has_nominations", "has_refused_evictions",
+    "has_rejections",
+)  # fmt: skip
+# The columns of a pending pod that a decision needs.
+PENDING_POD = (
+    "id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid", "flushed",
+    "hold_id",
+)  # fmt: skip
+# The columns of a reservation, its node and its pod that the scheduler cache needs.
+RESERVATION = (
+    "id", "revision", "released_revision", "allocation", "spec", "node__name", "pod__namespace", "pod__name",
+    "pod__uid", "pod__spec",
+)  # fmt: skip
+# The columns of a pod's published document, in the order of `topics.pod_documents`.
+POD_DOCUMENT = (
+    "workload_id", "namespace", "name", "state", "node__name", "policy", "decision_id", "message", "allocation",
+    "decided_at", "started_at", "finished_at",
+)  # fmt: skip
+
+
+class _JsonArray(Aggregate):
+    """JSON array of the values of a group."""
+
+    function = "json_group_array"
+    allow_distinct = True
+    output_field = JSONField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="jsonb_agg", **context)
+
+
+def _rows(model: str, *conditions: Q, **filters: Any) -> QuerySet[Any]:
+    found: Any = apps.get_model(model)
+    rows: QuerySet[Any] = found.objects.filter(*conditions, **filters)
+    return rows
+
+
+def _indexed(model: str, name: str) -> Q:
+    """Return the condition of a partial index or unique constraint."""
+    meta = apps.get_model(model)._meta
+    (condition,) = (one.condition for one in (*meta.indexes, *meta.constraints) if one.name == name)
+    assert isinstance(condition, Q)
+    return condition
+
+
+# -- each transaction on a cluster -------------------------------------------------------------------------------------
+
+
+ADVANCE = PreparedUpdate(
+    lambda: _rows(
+        "inventory.Cluster",
+        pk=Parameter("cluster"),
+        revision__gte=Parameter("revision"),
+        decisive_revision__lte=Parameter("decisive"),
+        leader_epoch__range=(Parameter("earliest"), Parameter("latest")),
+    ),
+    revision=F("revision") + 1,
 )
+"""Raise a cluster's revision if a decision on `revision` is not void; returns the row. Locks it, so it runs first."""
+
+
+def _loaded_nodes() -> QuerySet[Any]:
+    return _rows("inventory.Node", pk__in=ListParameter("ids")).defer("report")
+
+
+NODES = PreparedQuery(_loaded_nodes)
+"""Nodes by ID, without their reports. Each placement and each end of a pod changes their loads."""
+
+
+@lru_cache(maxsize=64)
+def move_pods(columns: tuple[str, ...]) -> PreparedUpdate:
+    """Move pods (`pods`: IDs) from the states `before` to `state` and set these columns; returns their number.
+
+    Each transaction moves its pods between states; the number shows whether a concurrent writer moved one.
+    """
+    given = {name: Parameter(name) for name in ("state", *columns)}
+    return PreparedUpdate(
+        lambda: _rows("placement.Pod", pk__in=ListParameter("pods"), state__in=ListParameter("before", str)), **given
+    )
+
+
+QUEUE_PODS = PreparedUpdate(
+    lambda: (
+        _rows("placement.Pod", _indexed("placement.Pod", "placement_pod_live_state"), cluster=Parameter("cluster"))
+        .filter(Q(queued=False) | Q(flushed=True), state__in=ListParameter("states", str))
+        .alias(helped=F("helped_by").bitand(Parameter("bits", IntegerField())))  # type: ignore[arg-type]
+        .exclude(helped=0)
+    ),
+    queued=True,
+    flushed=False,
+)
+"""Queue the rejected pods that registered one of the events `bits`; runs for each event of a transaction."""
+
+
+def _touched_workloads() -> QuerySet[Any]:
+    def states_of(model: str) -> Subquery:
+        rows = _rows(model, workload=OuterRef("pk")).order_by().values("workload")
+        return Subquery(rows.annotate(found=_JsonArray("state", distinct=True)).values("found"))
+
+    hooks = _rows("placement.Webhook", Q(cluster=None) | Q(cluster=OuterRef("cluster")), enabled=True)
+    rows = _rows("placement.Workload", pk__in=ListParameter("workloads", str)).defer("manifest")
+    return rows.annotate(
+        pod_states=states_of("placement.Pod"),
+        object_states=states_of("placement.SubmittedObject"),
+        has_webhooks=Exists(hooks),
+    )
+
+
+WORKLOADS = PreparedQuery(_touched_workloads)
+"""Workloads by ID, without their manifests.
+
+Each has `pod_states` and `object_states`, the distinct states of its pods and of its objects in the live cluster (None
+without any), and `has_webhooks`. Each transaction that moves pods derives the states of their workloads.
+"""
+
+POD_DOCUMENTS = PreparedQuery(
+    lambda: _rows("placement.Pod", pk__in=ListParameter("pods"), workload__isnull=False).values_list(*POD_DOCUMENT)
+)
+"""`POD_DOCUMENT` of pods by ID. Each transaction publishes the pods that it changed."""
+
+
+# -- each batch of watch events ----------------------------------------------------------------------------------------
+
+
+def _known_pods() -> QuerySet[Any]:
+    live = _indexed("placement.Pod", "placement_pod_live_name")
+    listed = _indexed("placement.Pod", "placement_pod_live_state")
+    given_up = listed & Q(state=Parameter("given_up"), origin=apps.get_model("placement.Pod").WATCHED)
+    named = Q(cluster=Parameter("cluster"), namespace=Parameter("namespace"), name__in=ListParameter("names", str))
+    # An OR of the conditions would use neither index.
+    found = _rows("placement.Pod", named & live).order_by().values("pk")
+    found = found.union(_rows("placement.Pod", named & given_up).order_by().values("pk"), all=True)
+    rows = _rows("placement.Pod", pk__in=found)
+    return rows.select_related("node").defer("spec", "node__report").order_by()
+
+
+KNOWN_PODS = PreparedQuery(_known_pods)
+"""Live pods of these names, and watched ones in the state `given_up`, with their nodes, without specs and reports."""
+
+ACTIVE_RESERVATIONS = PreparedQuery(
+    lambda: (
+        _rows("placement.Reservation", pod_id__in=ListParameter("pods"), active=True)
+        .select_related("pod")
+        .only("node_id", "requests", "allocation", "pod__namespace", "pod__name")
+    )
+)
+"""Active reservations of pods by ID, with the names of the pods. Read when pods end."""
+
+NAMESPACE_RULES = PreparedQuery(lambda: _rows("policies.NamespaceRule", cluster=Parameter("cluster")))
+"""Policy rules of a cluster's namespaces. Read for each submission and for each batch with new pods."""
+
+ACTIVE_POLICIES = PreparedQuery(
+    lambda: _rows(
+        "policies.PolicyRevision", policy__active_version__gt=0, version=F("policy__active_version")
+    ).values_list("policy__name", "version", "id", "created_at")
+)
+"""Name, active version, and ID and time of its revision, of each active policy. Read by submissions and decisions."""
+
+
+# -- each batch of decisions -------------------------------------------------------------------------------------------
+
+
+def _cluster_columns() -> QuerySet[Any]:
+    eviction = apps.get_model("placement.Eviction")
+    refused = _rows("placement.Eviction", _indexed("placement.Eviction", "placement_eviction_open"))
+    # The redundant conditions make SQLite choose an index without the ended or cleared rows.
+    flags = {
+        "has_nominations": _rows("placement.Nomination", active=True, ended_revision=None),
+        "has_refused_evictions": refused.filter(state=eviction.REFUSED, not_before__gt=Now()),
+        "has_rejections": _rows("placement.Rejection", cleared_at=None, owner__gte=""),
+    }
+    rows = _rows("inventory.Cluster", pk=Parameter("cluster"))
+    found = {name: Exists(flagged.filter(cluster=OuterRef("pk"))) for name, flagged in flags.items()}
+    return rows.annotate(**found).order_by().values_list(*CLUSTER_COLUMNS)
+
+
+CLUSTER = PreparedQuery(_cluster_columns)
+"""`CLUSTER_COLUMNS` of a cluster. Read several times for each batch of decisions and once for each batch of events."""
+
+DUE_PODS = PreparedQuery(
+    lambda: (
+        _rows("placement.Pod", apps.get_model("placement.Pod").due(Parameter("now")), cluster=Parameter("cluster"))
+        .order_by("-priority", "id")
+        .values_list(*PENDING_POD)
+    )
+)
+"""`PENDING_POD` of the first due pods of a cluster, in the order of the queue's index; call it with a `limit`."""
+
+CHANGED_RESERVATIONS = PreparedQuery(
+    lambda: (
+        _rows("placement.Reservation", Q(revision__gt=Parameter("since")) | Q(released_revision__gt=Parameter("since")))
+        .filter(cluster=Parameter("cluster"), revision__lte=Parameter("until"))
+        .select_related("pod", "node")
+        .only(*RESERVATION)
+        .order_by("revision", "id")
+    )
+)
+"""Reservations that began or ended after the revision `since` and began up to `until`, with `RESERVATION`."""
+
+
+# -- each REST request -------------------------------------------------------------------------------------------------
+
+
+TOKENS = PreparedQuery(
+    lambda: (
+        _rows("access.Token", token_key=Parameter("key")).select_related("user").annotate(group=F("user__groups__name"))
+    )
+)
+"""Tokens with this key and their users, once for each `group` of the user (None without groups)."""
+
+CLUSTER_BY_NAME = PreparedQuery(lambda: _rows("inventory.Cluster", name=Parameter("name")))
+"""The cluster that a request names."""

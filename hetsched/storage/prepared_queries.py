@@ -4,7 +4,7 @@ Django compiles a query each time it runs, which takes about ten times as long a
 that arrives in a live cluster costs some sixty queries. A prepared query is written with the ORM, with `Parameter` and
 `ListParameter` as placeholders of its values, and is compiled to SQL at its first use on each kind of database. A list
 is one value, so the SQL does not depend on its length. The result is the same as the ORM's: tuples of `values_list`, or
-rows of the model with the relations of `select_related`.
+rows of the model with their annotations and the relations of `select_related`.
 Invariant: a value never becomes part of the SQL text.
 """
 
@@ -20,6 +20,7 @@ from django.db.models import Expression, Field, QuerySet
 from django.db.models.query import FlatValuesListIterable, ModelIterable, get_related_populators
 from django.db.models.sql import UpdateQuery
 
+from .literals import literal
 from .statements import change, fetch, own
 
 T = TypeVar("T")
@@ -58,6 +59,14 @@ class _Written(msgspec.Struct, frozen=True):
     compiler: Any
     gives: Any
 
+    def read(self, rows: list[Any], db: Any) -> list[Any]:
+        """Return rows of the database as the query's row type."""
+        if self.converters:
+            rows = [_converted(row, self.converters, db) for row in rows]
+        if self.gives is ModelIterable:
+            return _models(rows, self.compiler, db.alias)
+        return [row[0] for row in rows] if self.gives is FlatValuesListIterable else rows
+
 
 class PreparedQuery(Generic[T]):
     """Query that is compiled at its first use; `build` is called once for each kind of database."""
@@ -66,18 +75,16 @@ class PreparedQuery(Generic[T]):
         self._build = build
         self._written: dict[str, _Written] = {}
 
-    def __call__(self, **given: Any) -> list[T]:
-        """Run the query with these values and return its rows."""
+    def __call__(self, *, limit: int | None = None, **given: Any) -> list[T]:
+        """Run the query with these values and return its rows, at most `limit`."""
         db = own()
         one = self._written.get(db.vendor)
         if one is None:
             one = self._written[db.vendor] = _write(self._build())
-        rows = fetch(one.sql, _put_in(one.values, given, db))
-        if one.converters:
-            rows = [_converted(row, one.converters, db) for row in rows]
-        if one.gives is ModelIterable:
-            return _models(rows, one.compiler, db.alias)
-        return [row[0] for row in rows] if one.gives is FlatValuesListIterable else rows
+        values = _put_in(one.values, given, db)
+        if limit is None:
+            return one.read(fetch(one.sql, values), db)
+        return one.read(fetch(f"{one.sql} LIMIT %s", [*values, limit]), db)
 
     def first(self, **given: Any) -> T | None:
         """Return the first row, None without rows."""
@@ -91,17 +98,33 @@ class PreparedUpdate:
         self._build = build
         self._columns = columns
         self._written: dict[str, tuple[str, tuple[Any, ...]]] = {}
+        self._returned: dict[str, _Written] = {}
 
     def __call__(self, **given: Any) -> int:
         """Update the rows that match these values; return their number."""
         db = own()
+        sql, values = self._compiled(db)
+        return change(sql, _put_in(values, given, db))
+
+    def rows(self, **given: Any) -> list[Any]:
+        """Update the rows that match these values; return them with their new columns."""
+        db = own()
+        one = self._returned.get(db.vendor)
+        if one is None:
+            sql, values = self._compiled(db)
+            read = _write(self._build())
+            columns = ", ".join(column for _, (column, _), _ in read.compiler.select)
+            returning = msgspec.structs.replace(read, sql=f"{sql} RETURNING {columns}", values=values)
+            one = self._returned[db.vendor] = returning
+        return one.read(fetch(one.sql, _put_in(one.values, given, db)), db)
+
+    def _compiled(self, db: Any) -> tuple[str, tuple[Any, ...]]:
         known = self._written.get(db.vendor)
         if known is None:
             query: Any = self._build().query.chain(UpdateQuery)
             query.add_update_values(self._columns)
-            written = query.get_compiler(connection=connection).as_sql()
-            known = self._written[db.vendor] = _text(*written)
-        return change(known[0], _put_in(known[1], given, db))
+            known = self._written[db.vendor] = _text(*query.get_compiler(connection=connection).as_sql())
+        return known
 
 
 def _put_in(values: tuple[Any, ...], given: dict[str, Any], db: Any) -> list[Any]:
@@ -125,17 +148,11 @@ def _text(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     parts, left = [first], []
     for value, part in zip(values, others, strict=True):
         if connection.vendor == "sqlite" and type(value) in (str, int, bool):
-            parts += [_literal(value), part]
+            parts += [literal(value), part]
         else:
             parts += ["%s", part]
             left.append(value)
     return "".join(parts), tuple(left)
-
-
-def _literal(value: str | int) -> str:
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''").replace("%", "%%") + "'"
-    return str(int(value))
 
 
 def _value(value: Any, asked: Parameter, db: Any) -> Any:
@@ -153,16 +170,19 @@ def _converted(row: Any, converters: list[tuple[int, list[Any], Any]], db: Any) 
 
 
 def _models(rows: list[Any], compiler: Any, alias: str) -> list[Any]:
-    """Return rows of a model with their `select_related` relations, as the ORM does."""
+    """Return rows of a model with their annotations and `select_related` relations, as the ORM does."""
     model, fields = compiler.klass_info["model"], compiler.klass_info["select_fields"]
     begin, end = fields[0], fields[-1] + 1
     names = [column.target.attname for column, _, _ in compiler.select[begin:end]]
     populators: Any = get_related_populators  # the stubs are of a later Django
     related = populators(compiler.klass_info, compiler.select, alias)
+    annotations = list(compiler.annotation_col_map.items())
     found = []
     for row in rows:
         one = model.from_db(alias, names, row[begin:end])
         for populator in related:
             populator.populate(row, one)
+        for name, place in annotations:
+            setattr(one, name, row[place])
         found.append(one)
     return found

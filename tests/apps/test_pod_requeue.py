@@ -18,7 +18,7 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import Result, cancel, follow, record
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.scheduling_queue import unschedulable_pods
-from hetsched.placement.scheduling_queue.active_queue import waiting
+from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.placement.scheduling_queue.unschedulable_pods import look_again
 from hetsched.scheduling.leases import Lease, following
 from tests.builders import a_node, a_pod
@@ -32,7 +32,9 @@ pytestmark = pytest.mark.django_db
 def refused(cluster: Cluster, *events: Event, verdict: Verdict = Verdict.NOT_NOW) -> None:
     """Reject all due pods with these registered events."""
     waits = (WaitsFor("test", events, "it"),)
-    results = [Result(pod, verdict, "no", "hetsched", 1, waits_for=waits) for pod in waiting(cluster.pk, None)]
+    results = [
+        Result(pod, verdict, "no", "hetsched", 1, waits_for=waits) for pod in first_active_pods(cluster.pk, None, 500)
+    ]
     recorded(cluster, results)
 
 
@@ -80,7 +82,7 @@ def test_event_during_a_decision_is_not_missed() -> None:
     kinds = {"leave": Event.POD_RELEASED, "taint": Event.NODE_TAINTS}
     results = [
         Result(pod, Verdict.NOT_NOW, "no", "hetsched", 1, waits_for=(WaitsFor("x", (kinds[pod.spec.name],), ""),))
-        for pod in waiting(cluster.pk, None)
+        for pod in first_active_pods(cluster.pk, None, 500)
     ]
     assert running.workload is not None
     # after the state that the decision used, before the decision is written

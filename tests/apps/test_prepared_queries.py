@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -12,8 +14,11 @@ from django.utils import timezone
 
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.lifecycle import LISTED, LIVE, State
-from hetsched.placement.models import Pod
+from hetsched.placement.models import Pod, Workload
+from hetsched.placement.queries.pod_counts import cluster_counts
+from hetsched.storage import hot_statements
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
+from workers import report
 
 pytestmark = pytest.mark.django_db
 
@@ -87,29 +92,66 @@ def test_update_sets_constants_values_and_row_expressions() -> None:
     assert bits(bits=6) == [(one.pk,)]
 
 
+def test_update_returns_the_changed_rows() -> None:
+    one, other = _pods(Cluster.objects.create(name="c"), 2)
+    change = PreparedUpdate(
+        lambda: Pod.objects.filter(pk__in=ListParameter("ids"), attempts=0).defer("spec"), attempts=F("attempts") + 2
+    )
+    (found,) = change.rows(ids=[one.pk])
+    assert (found.pk, found.attempts, found.created_at) == (one.pk, 2, one.created_at)
+    assert found.get_deferred_fields() == {"spec"}
+    assert change.rows(ids=[one.pk]) == []
+    assert list(Pod.objects.order_by("id").values_list("attempts", flat=True)) == [2, 0]
+    assert change(ids=[one.pk, other.pk]) == 1
+
+
+def test_rows_have_their_annotations_and_a_limit() -> None:
+    _pods(Cluster.objects.create(name="c"), 3)
+    query = PreparedQuery(lambda: Pod.objects.annotate(twice=F("priority") + F("id") * 2).order_by("-id"))
+    assert [pod.twice == 2 * pod.pk for pod in query(limit=2)] == [True, True]
+    assert len(query()) == 3
+
+
+def test_json_array_has_the_distinct_values() -> None:
+    cluster = Cluster.objects.create(name="c")
+    workloads = [Workload.objects.create(cluster=cluster, created_at=timezone.now()) for _ in range(2)]
+    pods = _pods(cluster, 3)
+    Pod.objects.filter(pk__in=[pod.pk for pod in pods]).update(workload=workloads[0])
+    Pod.objects.filter(pk=pods[0].pk).update(state=State.CANCELLED.value)
+    rows = {row.pk: row for row in hot_statements.WORKLOADS(workloads=[one.pk for one in workloads])}
+    assert sorted(rows[workloads[0].pk].pod_states) == ["cancelled", "pending"]
+    assert (rows[workloads[1].pk].pod_states, rows[workloads[0].pk].object_states) == (None, None)
+    assert not rows[workloads[0].pk].has_webhooks
+
+
+def _plans(run: Callable[[], object]) -> str:
+    """Return SQLite's plans of the statements that this call runs."""
+    with CaptureQueriesContext(connection) as asked:
+        run()
+    plans = []
+    with connection.cursor() as cursor:
+        for one in asked:
+            cursor.execute("EXPLAIN QUERY PLAN " + one["sql"].replace("%", "%%"))
+            plans += [str(row[-1]) for row in cursor.fetchall()]
+    return " ".join(plans)
+
+
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="how SQLite takes its indexes")
 def test_partial_indexes_are_used() -> None:
-    # Without the indexes each of these queries reads all pods that a cluster ever had.
-    from hetsched.placement.actions.watch import pod_transitions
-    from hetsched.placement.queries import pod_counts
-    from hetsched.placement.scheduling_queue import active_queue, unschedulable_pods
-
+    # Without the indexes each of these queries reads all rows that a cluster ever had.
+    cluster, now = Cluster.objects.create(name="c"), timezone.now()
+    named: dict[str, Any] = {"namespace": "web", "names": ["a"], "given_up": State.MISCONFIGURED.value}
+    known = _plans(lambda: hot_statements.KNOWN_PODS(cluster=1, **named))
+    assert "placement_pod_live_name" in known
+    assert "placement_pod_live_state" in known
     wanted = {
-        "placement_pod_live_name": (pod_transitions._LIVE, {"cluster": 1, "namespace": "web", "names": ["a"]}),
-        "placement_pod_live_state": (pod_counts._COUNTED, {"cluster": 1}),
-        "placement_pod_queue": (active_queue._first(500), {"cluster": 1, "now": timezone.now()}),
+        "placement_pod_queue": lambda: hot_statements.DUE_PODS(cluster=1, now=now, limit=25),
+        "placement_pod_live_state": lambda: hot_statements.QUEUE_PODS(cluster=1, states=["not-now"], bits=1),
+        "placement_nomination_until (cluster_id=? AND ended_revision=?)": lambda: hot_statements.CLUSTER(cluster=1),
+        "placement_eviction_open": lambda: hot_statements.CLUSTER(cluster=1),
+        "placement_rejection_open": lambda: hot_statements.CLUSTER(cluster=1),
     }
-    found = {}
-    for index, (query, given) in wanted.items():
-        with CaptureQueriesContext(connection) as asked:
-            query(**given)
-        with connection.cursor() as cursor:
-            cursor.execute("EXPLAIN QUERY PLAN " + asked[0]["sql"].replace("%", "%%"))
-            found[index] = " ".join(str(row) for row in cursor.fetchall())
-    assert [index for index, plan in found.items() if index not in plan] == []
-    with CaptureQueriesContext(connection) as asked:
-        unschedulable_pods._QUEUE(cluster=1, bits=1)
-    with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN QUERY PLAN " + asked[0]["sql"].replace("%", "%%"))
-        assert "placement_pod_live_state" in str(cursor.fetchall())
+    assert {index: plan for index, run in wanted.items() if index not in (plan := _plans(run))} == {}
+    for run in (lambda: cluster_counts(cluster), lambda: report._due(cluster.pk)):
+        assert "placement_pod_live_state" in _plans(run)
     assert set(LISTED) == {state.value for state in (*LIVE, State.MISCONFIGURED)}

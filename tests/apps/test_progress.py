@@ -26,7 +26,7 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation, ReservedCard, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import load_state
-from hetsched.placement.scheduling_queue.active_queue import waiting
+from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed, placing, recorded, refusing, submitted
 
@@ -119,9 +119,9 @@ def test_release_requeues_pods_that_did_not_fit(woken: list[tuple[str, list[int]
     waits = Pod.objects.get(name="waits")
     assert (waits.state, waits.queued) == ("not-now", True)
     assert woken == [(dispatch.SCHEDULE, [cluster.pk])]
-    assert waiting(cluster.pk, None) == []  # it is still backing off
+    assert first_active_pods(cluster.pk, None, 500) == []  # it is still backing off
     Pod.objects.update(not_before=None)
-    assert [pod.spec.name for pod in waiting(cluster.pk, None)] == ["waits"]
+    assert [pod.spec.name for pod in first_active_pods(cluster.pk, None, 500)] == ["waits"]
 
 
 def test_changed_inventory_requeues_even_never_fitting_pods_at_once() -> None:
@@ -132,7 +132,7 @@ def test_changed_inventory_requeues_even_never_fitting_pods_at_once() -> None:
     submitted(cluster, a_pod("small"))
     recorded(cluster, refusing(cluster, Verdict.NEVER_FITS))
     cordon(cluster, "n1", actor=ALICE, reason="maintenance")
-    assert [pod.spec.name for pod in waiting(cluster.pk, None)] == ["small"]
+    assert [pod.spec.name for pod in first_active_pods(cluster.pk, None, 500)] == ["small"]
 
 
 def test_rejected_placement_is_pending_without_a_reservation() -> None:
@@ -144,7 +144,7 @@ def test_rejected_placement_is_pending_without_a_reservation() -> None:
     pod = Pod.objects.get()
     assert (pod.state, pod.node, pod.allocation, pod.message) == ("pending", None, None, "node is gone")
     assert _load() == before
-    assert [item.pod_id for item in waiting(cluster.pk, None)] == [pod.pk]
+    assert [item.pod_id for item in first_active_pods(cluster.pk, None, 500)] == [pod.pk]
     assert check_invariants() == []
 
 
@@ -174,7 +174,7 @@ def test_retry_puts_refused_pods_back_into_the_queue_at_once() -> None:
     workload = submitted(cluster)
     recorded(cluster, refusing(cluster))
     assert retry(workload, actor=ALICE, reason="fixed it").state == "pending"
-    assert len(waiting(cluster.pk, None)) == 1
+    assert len(first_active_pods(cluster.pk, None, 500)) == 1
 
 
 def test_retry_of_a_failed_pod_requires_a_free_name() -> None:
@@ -199,7 +199,10 @@ def test_priority_changes_the_order_of_pending_pods_and_the_engines_view() -> No
     submitted(cluster, a_pod("first"))
     second = submitted(cluster, a_pod("second"))
     set_priority(second, 7, actor=ALICE, reason="urgent")
-    assert [(pod.spec.name, pod.spec.priority) for pod in waiting(cluster.pk, None)] == [("second", 7), ("first", 0)]
+    assert [(pod.spec.name, pod.spec.priority) for pod in first_active_pods(cluster.pk, None, 500)] == [
+        ("second", 7),
+        ("first", 0),
+    ]
 
 
 @pytest.mark.parametrize("priority", [2**31, -(2**31) - 1])

@@ -8,7 +8,7 @@ from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import Result
 from hetsched.placement.models import Pod
-from hetsched.placement.scheduling_queue.active_queue import waiting
+from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, recorded, submitted
 
@@ -23,7 +23,7 @@ def hostile_cluster() -> Cluster:
     submitted(cluster, a_pod("p"), manifest=HOSTILE)
     results = [
         Result(pod, Verdict.NEVER_FITS, HOSTILE, "hetsched", 1, reasons=(Reason(HOSTILE, HOSTILE, 1, HOSTILE),))
-        for pod in waiting(cluster.pk, None)
+        for pod in first_active_pods(cluster.pk, None, 500)
     ]
     recorded(cluster, results)
     Pod.objects.update(name=HOSTILE, message=HOSTILE)

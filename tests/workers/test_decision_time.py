@@ -15,6 +15,7 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import by_decision_time
+from hetsched.inventory.ledger import current_columns
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.pending_order import forecast
@@ -124,8 +125,9 @@ def test_decayed_decision_time_restores_the_order(cluster: Cluster, clock: Clock
     fill(cluster, SLOW, 1)
     run(cluster.pk)
     now = timezone.now()
-    assert over_share(cluster.pk, now.timestamp())[SLOW] == pytest.approx(1.5, abs=0.1)
-    assert over_share(cluster.pk, (now + timedelta(seconds=MEAN_LIFE_SECONDS)).timestamp()) == {}
+    kept = current_columns(cluster.pk).decision_time
+    assert over_share(kept, now.timestamp())[SLOW] == pytest.approx(1.5, abs=0.1)
+    assert over_share(kept, (now + timedelta(seconds=MEAN_LIFE_SECONDS)).timestamp()) == {}
 
 
 def test_priority_precedes_decision_time(cluster: Cluster, clock: Clock) -> None:

@@ -37,7 +37,7 @@ from hetsched.placement.actions import Result, export_cluster, follow
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.scheduler_cache import cache_of, load_state
-from hetsched.placement.scheduling_queue.active_queue import waiting
+from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import ALICE, a_cluster, recorded, submitted
@@ -135,7 +135,8 @@ def test_expired_sample_is_an_inventory_change_that_requeues_pods_and_is_publish
         submitted(cluster, a_pod("use"))
         waits = (WaitsFor("test", (Event.NODE_USE,), "it"),)
         refused = [
-            Result(pod, Verdict.NOT_NOW, "no", "hetsched", 1, waits_for=waits) for pod in waiting(cluster.pk, None)
+            Result(pod, Verdict.NOT_NOW, "no", "hetsched", 1, waits_for=waits)
+            for pod in first_active_pods(cluster.pk, None, 500)
         ]
         recorded(cluster, refused)
         assert not Pod.objects.get(name="use").queued

@@ -198,7 +198,7 @@ def test_lost_commit_check_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(scheduling_loop, "record", beaten)
     monkeypatch.setattr("tests.scenes.record", real)
-    monkeypatch.setattr("tests.scenes.waiting", _only("foreign"))
+    monkeypatch.setattr("tests.scenes.first_active_pods", _only("foreign"))
     assert worker_host.run(cluster.pk) == 1
     assert len(tries) == 2
     assert _placements() == {"p": "n1", "foreign": "n2"}
@@ -225,9 +225,8 @@ def test_priority_change_after_the_queue_read_is_kept(monkeypatch: pytest.Monkey
 
 
 def _only(name: str) -> Any:
-    from hetsched.placement.scheduling_queue.active_queue import waiting
-
-    return lambda cluster_id, limit: [pod for pod in waiting(cluster_id, limit) if pod.spec.name == name]
+    real = scheduling_loop.first_active_pods
+    return lambda *arguments: [pod for pod in real(*arguments) if pod.spec.name == name]
 
 
 @pytest.mark.django_db

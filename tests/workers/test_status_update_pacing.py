@@ -15,7 +15,6 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import follow
 from hetsched.scheduling import worker_host
-from hetsched.storage.prepared_queries import PreparedQuery
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 from workers import report
@@ -31,7 +30,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(report, "publish_result", lambda *_, **__: True)
     monkeypatch.setattr(report, "api_of", lambda _: None)
     monkeypatch.setattr(report, "PODS_PER_STEP", 2)
-    monkeypatch.setattr(report, "_DUE", PreparedQuery(report._DUE._build))
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)

@@ -71,7 +71,7 @@ def test_webhook_deleted_during_notification_is_skipped(
     """In a database with many writers, the notifying code may have read the webhook before its removal."""
     kept, removed = hooked("kept")[0], hooked("removed")[0]
     read = [kept, removed]
-    monkeypatch.setattr(callbacks, "_HOOKS", lambda cluster: read)
+    monkeypatch.setattr(callbacks, "_enabled_webhooks", lambda cluster: read)
     Webhook.objects.get(pk=removed.pk).delete()
     place()
     assert {row.webhook_id for row in Delivery.objects.all()} == {kept.pk}

@@ -19,7 +19,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, joined
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Hold, Pod, SubmittedObject, Workload
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
+from hetsched.storage.hot_statements import CLUSTER_BY_NAME
 
 from .problems import RequestRefused, not_found
 
@@ -36,7 +36,7 @@ def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
     """
     name = name or settings.HETSCHED_DEFAULT_CLUSTER
     if name:
-        found = _NAMED.first(name=name)
+        found: Cluster | None = CLUSTER_BY_NAME.first(name=name)
         if found is None:
             raise no_cluster(name) if hint else not_found("cluster", name)
         return found
@@ -58,9 +58,6 @@ def no_cluster(name: str) -> RequestRefused:
     """Return the problem for an unknown cluster, which lists the known ones."""
     known = joined(", ", Cluster.objects.order_by("id").values_list("name", flat=True)[:_MOST_NAMED])
     return not_found("cluster", name, Message("Known: {names}", names=known) if known else "")
-
-
-_NAMED = PreparedQuery(lambda: Cluster.objects.filter(name=Parameter("name")))
 
 
 def workloads(subject: Subject) -> QuerySet[Workload]:

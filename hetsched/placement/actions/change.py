@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from django.db.models import Count
@@ -38,7 +38,7 @@ from hetsched.placement.queries.topics import (
 )
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
+from hetsched.storage.hot_statements import WORKLOADS, move_pods
 from hetsched.storage.snapshot_read import shared_now
 
 from ..bookings import BookedPod, end, insert
@@ -53,34 +53,12 @@ BACK_IN_QUEUE = {
     "finished_at": None,
 }  # fmt: skip
 
-_OF_WORKLOADS = ListParameter("workloads", str)
-_STATES = PreparedQuery(
-    lambda: Pod.objects.filter(workload__in=_OF_WORKLOADS).order_by().values_list("workload_id", "state").distinct()
-)
-_WORKLOADS = PreparedQuery(lambda: Workload.objects.filter(pk__in=_OF_WORKLOADS).defer("manifest"))
-_OBJECTS_THERE = PreparedQuery(
-    lambda: (
-        SubmittedObject.objects.filter(workload__in=_OF_WORKLOADS)
-        .order_by()
-        .values_list("workload_id", "state", "workload__pod_count")
-        .distinct()
-    )
-)
-
-
-@lru_cache(maxsize=64)
-def _move(to: State, columns: tuple[str, ...]) -> PreparedUpdate:
-    """Return the prepared UPDATE that moves pods into a state and sets these columns."""
-    given: dict[str, Any] = {name: Parameter(name) for name in columns}
-    rows = partial(Pod.objects.filter, pk__in=ListParameter("pods"), state__in=allowed_from(to))
-    return PreparedUpdate(rows, state=to.value, **given)
-
 
 def move_rows(pod_ids: Sequence[int], to: State, **columns: Any) -> int:
     """Move pods whose state permits it and set these columns; return how many moved."""
     if "message" in columns:
         columns["message"] = stored(columns["message"])
-    return _move(to, tuple(sorted(columns)))(pods=pod_ids, **columns)
+    return move_pods(tuple(sorted(columns)))(pods=pod_ids, before=allowed_from(to), state=to.value, **columns)
 
 
 class ClusterTransaction:
@@ -219,19 +197,18 @@ class ClusterTransaction:
             changed_pods[workload_id][key] = document
         if not self._workloads:
             return patches
-        states: dict[str, set[str]] = defaultdict(set)
-        for workload_id, state in _STATES(workloads=self._workloads):
-            states[workload_id].add(state)
-        for workload_id, follows in implied_states(self._workloads).items():
+        rows = WORKLOADS(workloads=self._workloads)
+        states: dict[str, set[str]] = {row.pk: set(row.pod_states or ()) for row in rows}
+        for workload_id, follows in _implied_states(rows).items():
             over = _FINISHED if follows.of_jobs else set()
             states[workload_id] = (states[workload_id] - over) | follows.states
         changed = []
-        for workload in _WORKLOADS(workloads=self._workloads):
+        for workload in rows:
             if self._settle(workload, workload_state(states[workload.pk])):
                 changed.append(workload)
             patches[workload.pk] = {**workload_head(workload), "pods": changed_pods[workload.pk]}
         write_columns(changed, ("state", "history", "decided_at", "finished_at", "revision"))
-        announce(self.cluster, changed, self.now)
+        announce(self.cluster, changed, self.now, has_webhooks=any(row.has_webhooks for row in changed))
         return patches
 
     def _settle(self, workload: Workload, state: State) -> bool:
@@ -270,24 +247,26 @@ class ImpliedStates(NamedTuple):
     of_jobs: bool
 
 
-def implied_states(workload_ids: Iterable[str]) -> dict[str, ImpliedStates]:
-    """Return the workload states implied by objects in a live cluster, whose pods may not have arrived yet."""
-    objects = _OBJECTS_THERE(workloads=workload_ids)
-    if not objects:
+def _implied_states(workloads: Sequence[Any]) -> dict[str, ImpliedStates]:
+    """Return the workload states implied by objects in a live cluster, whose pods may not have arrived yet.
+
+    `workloads`: rows of `hot_statements.WORKLOADS`.
+    """
+    submitted = [row for row in workloads if row.object_states]
+    if not submitted:
         return {}
-    kinds: dict[str, set[str]] = defaultdict(set)
-    for workload_id, state, _ in objects:
-        kinds[workload_id].add(state)
-    found = {workload_id: ImpliedStates(set(), states <= _OF_JOBS.keys()) for workload_id, states in kinds.items()}
-    pods = Pod.objects.filter(workload_id__in=set(found)).order_by()
+    pods = Pod.objects.filter(workload__in=[row.pk for row in submitted]).order_by()
     counts = dict(pods.values_list("workload_id").annotate(Count("id")))
-    for workload_id, state, expected in objects:
-        count = counts.get(workload_id, 0)
-        follows = _ALWAYS.get(state) or (None if count else _WITHOUT_PODS.get(state))
-        if state == SubmittedObject.MADE and count < expected:
-            follows = State.PENDING
-        if found[workload_id].of_jobs:
-            follows = _OF_JOBS[state]
-        if follows is not None:
-            found[workload_id].states.add(follows.value)
+    found: dict[str, ImpliedStates] = {}
+    for row in submitted:
+        found[row.pk] = ImpliedStates(set(), set(row.object_states) <= _OF_JOBS.keys())
+        count = counts.get(row.pk, 0)
+        for state in row.object_states:
+            follows = _ALWAYS.get(state) or (None if count else _WITHOUT_PODS.get(state))
+            if state == SubmittedObject.MADE and count < row.pod_count:
+                follows = State.PENDING
+            if found[row.pk].of_jobs:
+                follows = _OF_JOBS[state]
+            if follows is not None:
+                found[row.pk].states.add(follows.value)
     return found

@@ -26,7 +26,6 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Preemption
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -197,17 +196,10 @@ def give_up_late(cluster_id: int) -> int:
 
 def spared(cluster_id: int) -> dict[str, tuple[int, str]]:
     """Return the pods that may not be evicted for now, each with the preemptor's pod id and the API's message."""
-    found = _SPARED(cluster=cluster_id, now=timezone.now())
+    refused = Eviction.objects.filter(cluster_id=cluster_id, state=Eviction.REFUSED, not_before__gt=timezone.now())
+    columns = "victim__namespace", "victim__name", "nomination__pod_id", "message"
+    found = refused.order_by("id").values_list(*columns)
     return {f"{namespace}/{name}": (pod_id, message) for namespace, name, pod_id, message in found}
-
-
-_SPARED = PreparedQuery(
-    lambda: (
-        Eviction.objects.filter(state=Eviction.REFUSED, not_before__gt=Parameter("now"), cluster=Parameter("cluster"))
-        .order_by("id")
-        .values_list("victim__namespace", "victim__name", "nomination__pod_id", "message")
-    )
-)
 
 
 def wake_nominees(victim_ids: Sequence[int]) -> None:

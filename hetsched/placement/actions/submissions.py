@@ -36,7 +36,6 @@ from hetsched.placement.quotas import check_ceiling, keep_within
 from hetsched.policies.effective import Chooser
 from hetsched.storage.batches import parts
 from hetsched.storage.bulk_rows import insert, new
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -148,7 +147,7 @@ def check_priority(priority: int) -> None:
 
 def answered(owner: str, key: str, body_hash: str) -> Submission | None:
     """Return the stored response of this key, or None. Raises: InputError `IdempotencyKeyReused`."""
-    kept = _ANSWERED.first(owner=owner, key=key)
+    kept = IdempotencyKey.objects.filter(owner=owner, key=key).first()
     if kept is None:
         return None
     if kept.body_hash != body_hash:
@@ -161,11 +160,10 @@ def answered(owner: str, key: str, body_hash: str) -> Submission | None:
     return Submission(str(kept.response["id"]), kept.response, replayed=True)
 
 
-_ANSWERED = PreparedQuery(lambda: IdempotencyKey.objects.filter(owner=Parameter("owner"), key=Parameter("key")))
-
-
 def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str) -> list[Pod]:
     """Choose each pod's policy and build its row, unsaved."""
+    if not pods:
+        return []
     chooser = Chooser(cluster)
     rows: list[Pod] = []
     for spec, images_until in look_up(cluster, pods):

@@ -32,7 +32,7 @@ from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.models.holds import own_name
-from hetsched.placement.queries.orphaned_pods import REMNANTS
+from hetsched.placement.queries.orphaned_pods import orphaned_pods
 from hetsched.storage.batches import parts
 from hetsched.storage.snapshot_read import shared_now
 from hetsched.storage.write_lock import write_transaction
@@ -104,7 +104,7 @@ def _remnant(change: ClusterTransaction, one: TerminatingReservation) -> Pod:
 
 def left_on(cluster: Cluster, nodes: Collection[str]) -> list[Pod]:
     """Return the orphaned pods on nodes of these names."""
-    rows = Pod.objects.filter(pk__in=[pk for pk, *_ in REMNANTS(cluster=cluster.pk)], node__name__in=nodes)
+    rows = orphaned_pods(cluster.pk).filter(node__name__in=nodes)
     return list(rows.select_related("node").defer("spec", "node__report"))
 
 
@@ -114,7 +114,7 @@ def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedel
     On a node that is not ready the time starts again. The row is updated at most once per `rewrite_after`, which is
     added to the time, so the time is never shorter than the hold.
     """
-    found = [pk for pk, *_ in REMNANTS(cluster=cluster_id)]
+    found = list(orphaned_pods(cluster_id).values_list("id", flat=True))
     return sum(_end_remnants(cluster_id, some, rewrite_after) for some in parts(found))
 
 

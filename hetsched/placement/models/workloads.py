@@ -11,6 +11,7 @@ none); decisions are never changed.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -164,6 +165,17 @@ class Pod(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+    @classmethod
+    def due(cls, now: Any) -> models.Q:
+        """Return the condition for pods in the active queue at a time: queued, back-off over, images known."""
+        backed_off = models.Q(not_before=None) | models.Q(not_before__lte=now)
+        return models.Q(queued=True) & backed_off & cls.images_known(now)
+
+    @classmethod
+    def images_known(cls, now: Any) -> models.Q:
+        """Return the condition for pods that do not wait for the platforms of their images."""
+        return models.Q(images_until=None) | models.Q(images_until__lte=now)
 
     @classmethod
     def charged(

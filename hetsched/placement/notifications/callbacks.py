@@ -25,7 +25,6 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.inventory.models import Cluster
 from hetsched.storage.bulk_rows import insert, new
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from .. import dispatch
 from ..lifecycle import State
@@ -63,17 +62,16 @@ def host_of(url: str) -> str:
         return ""
 
 
-_HOOKS = PreparedQuery(
-    lambda: Webhook.objects.filter(Q(cluster=None) | Q(cluster_id=Parameter("cluster")), enabled=True).order_by("id")
-)
+def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime, *, has_webhooks: bool) -> None:
+    """Write deliveries for workloads with a changed state, inside the transaction of the change.
 
-
-def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime) -> None:
-    """Write deliveries for workloads with a changed state, inside the transaction of the change."""
+    `has_webhooks`: webhooks of the cluster, or of all clusters, are enabled.
+    """
     news = [workload for workload in workloads if workload.state != State.PENDING.value]
     if not news:
         return
-    hooks = [hook for hook in _HOOKS(cluster=cluster.pk) if any(_is_for(hook, workload) for workload in news)]
+    enabled = _enabled_webhooks(cluster) if has_webhooks else []
+    hooks = [hook for hook in enabled if any(_is_for(hook, workload) for workload in news)]
     kept = _kept(hook.pk for hook in hooks)
     rows = []
     for workload in news:
@@ -87,6 +85,10 @@ def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime) -> 
         rows += [delivery(hook.url, event, body, now, owner=hook.owner, webhook_id=hook.pk, **about) for hook in wanted]
     insert(rows)
     wake(rows)
+
+
+def _enabled_webhooks(cluster: Cluster) -> list[Webhook]:
+    return list(Webhook.objects.filter(Q(cluster=None) | Q(cluster=cluster), enabled=True).order_by("id"))
 
 
 def _kept(hook_ids: Iterable[str]) -> set[str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
+from django.db.models import QuerySet
+
+from hetsched.storage.literals import Literal
 
 from ..lifecycle import State
 from ..models import Pod
 
-REMNANTS = PreparedQuery(
-    lambda: (
-        Pod.objects.filter(cluster=Parameter("cluster"), origin=Pod.REMNANT, state=State.RUNNING.value)
-        .order_by()
-        .values_list("id", "namespace", "name", "not_before")
-    )
-)
+
+def orphaned_pods(cluster_id: int) -> QuerySet[Pod]:
+    """Return the orphaned pods of a cluster, whose resources stay reserved."""
+    rows = Pod.objects.filter(cluster_id=cluster_id, origin=Literal(Pod.REMNANT), state=State.RUNNING.value)
+    return rows.order_by()

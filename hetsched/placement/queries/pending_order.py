@@ -24,10 +24,11 @@ from django.db.models import Case, CharField, Count, F, Q, Value, When
 from django.utils import timezone
 
 from hetsched.contracts.waits import Event, WaitsFor, bits
+from hetsched.inventory.ledger import current_columns
 from hetsched.placement.lifecycle import QUEUED, State
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import cache_of
-from hetsched.placement.scheduling_queue.active_queue import PendingPod, due, first_active_pods
+from hetsched.placement.scheduling_queue.active_queue import PendingPod, first_active_pods
 from hetsched.placement.scheduling_queue.decision_time import over_share
 from hetsched.placement.scheduling_queue.unschedulable_pods import FLUSH, LOOK_AGAIN
 from hetsched.storage.batches import parts
@@ -119,7 +120,7 @@ def forecast(cluster_id: int, limit: int) -> list[PendingPod]:
         if policy is None:
             return pods[:limit]
         by_key = {pod.spec.key: pod for pod in pods}
-        behind = over_share(cluster_id, timezone.now().timestamp())
+        behind = over_share(current_columns(cluster_id).decision_time, timezone.now().timestamp())
         order = policy.forecast([pod.spec for pod in pods], loaded.state, behind)
     return [by_key[spec.key] for spec in order][:limit]
 
@@ -129,7 +130,7 @@ def _pending(cluster_id: int, now: datetime) -> Any:
     waiting = Pod.objects.filter(cluster_id=cluster_id, state__in=[state.value for state in QUEUED])
     return waiting.annotate(
         queue_state=Case(
-            When(due(now), then=Value(QueueState.DUE.value)),
+            When(Pod.due(now), then=Value(QueueState.DUE.value)),
             When(Q(queued=True, images_until__gt=now), then=Value(QueueState.IMAGES.value)),
             When(queued=True, then=Value(QueueState.BACK_OFF.value)),
             When(state=State.PENDING.value, then=Value(QueueState.GATED.value)),

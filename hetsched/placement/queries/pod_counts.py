@@ -23,7 +23,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import cluster_head
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import publish_many
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
+from hetsched.storage.literals import literals
 from hetsched.storage.write_lock import write_transaction
 
 from ..lifecycle import LISTED
@@ -35,19 +35,11 @@ COUNT_SECONDS = 1.0
 Document = dict[str, Any]
 log = structlog.get_logger(__name__)
 
-_COUNTED = PreparedQuery(
-    lambda: (
-        Pod.objects.filter(cluster=Parameter("cluster"), state__in=COUNTED)
-        .order_by()
-        .values_list("state")
-        .annotate(count=Count("id"))
-    )
-)
-
 
 def cluster_counts(cluster: Cluster) -> Document:
     """Return a cluster's own metrics and the number of its pods in each state."""
-    counted = dict(_COUNTED(cluster=cluster.pk))
+    listed = Pod.objects.filter(cluster=cluster, state__in=literals(COUNTED)).order_by()
+    counted = dict(listed.values_list("state").annotate(count=Count("id")))
     return {**cluster_head(cluster), "counts": {state: counted.get(state, 0) for state in COUNTED}}
 
 

@@ -30,7 +30,7 @@ from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.pod_counts import published_metrics
 from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
 from hetsched.policies.documents import TOPIC as POLICIES
-from hetsched.storage.prepared_queries import ListParameter, PreparedQuery
+from hetsched.storage.hot_statements import POD_DOCUMENTS
 from hetsched.storage.snapshot_read import one_moment
 
 DECISIONS = "decisions"
@@ -78,20 +78,9 @@ def pod_document(pod: Pod) -> Document:
     )  # fmt: skip
 
 
-_POD = (
-    "workload_id", "namespace", "name", "state", "node__name", "policy", "decision_id", "message", "allocation",
-    "decided_at", "started_at", "finished_at",
-)  # fmt: skip
-
-
-_SHOWN = PreparedQuery(
-    lambda: Pod.objects.filter(pk__in=ListParameter("pods"), workload__isnull=False).values_list(*_POD)
-)
-
-
 def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
     """Yield the workload id, key and published document of each of these pods that has a workload, read as columns."""
-    for workload_id, namespace, name, *shown in _SHOWN(pods=pods):
+    for workload_id, namespace, name, *shown in POD_DOCUMENTS(pods=pods):
         yield workload_id, f"{namespace}/{name}", published(_pod_document(*shown))
 
 

@@ -22,10 +22,9 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from datetime import datetime
-from functools import lru_cache
 from heapq import nsmallest
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -37,23 +36,18 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.policy import Policy
+from hetsched.inventory.ledger import current_columns
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
+from hetsched.storage.hot_statements import DUE_PODS, PENDING_POD
 
 from ..lifecycle import QUEUED
 from ..models import Pod
-from .backoff_queue import not_backed_off
 from .decision_time import over_share
 
 LONGEST_READ_SECONDS = 0.5
 PART = 25  # pod specs per query
 IN_SHADOW = Q(cluster__connection__shadow_of__gt="")  # pods of clusters in shadow mode
 _QUEUED = sorted(state.value for state in QUEUED)
-_FIELDS = (
-    "id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid", "flushed",
-    "hold_id",
-)  # fmt: skip
-
 
 Spent = MutableMapping[str, float]  # seconds of decision time, by namespace
 
@@ -74,42 +68,13 @@ class PendingPod(msgspec.Struct, frozen=True):
     hold_id: str | None = None
 
 
-def due(now: datetime | Parameter | None = None) -> Q:
-    """Return the condition for pods that are due."""
-    now = now or timezone.now()
-    return Q(queued=True) & not_backed_off(now) & _images_known(now)
-
-
-def _images_known(now: datetime | Parameter) -> Q:
-    """Return the condition for pods that do not wait for the platforms of their images."""
-    return Q(images_until=None) | Q(images_until__lte=now)
-
-
 def active_pods(cluster_id: int) -> QuerySet[Pod]:
-    return Pod.objects.filter(due(), cluster_id=cluster_id)
+    return Pod.objects.filter(Pod.due(timezone.now()), cluster_id=cluster_id)
 
 
 def has_active_pods(cluster_id: int) -> bool:
     """Return True if a pod of this cluster is due."""
-    return _more_due_than(cluster_id, 0)
-
-
-def _more_due_than(cluster_id: int, number: int) -> bool:
-    return bool(_due_after(number)(cluster=cluster_id, now=timezone.now()))
-
-
-@lru_cache(maxsize=8)
-def _due_after(number: int) -> PreparedQuery[int]:
-    """Return the query for the id of one more due pod than `number`."""
-    rows = Pod.objects.filter(due(Parameter("now")), cluster=Parameter("cluster")).order_by()
-    return PreparedQuery(lambda: rows.values_list("id", flat=True)[number : number + 1])
-
-
-@lru_cache(maxsize=8)
-def _first(limit: int) -> PreparedQuery[Any]:
-    """Return the query for the first due pods; the index has this order."""
-    rows = Pod.objects.filter(due(Parameter("now")), cluster=Parameter("cluster")).order_by("-priority", "id")
-    return PreparedQuery(lambda: rows.values_list(*_FIELDS)[:limit])
+    return bool(DUE_PODS(cluster=cluster_id, now=timezone.now(), limit=1))
 
 
 def first_active_pods(
@@ -122,11 +87,21 @@ def first_active_pods(
     the first pods of each namespace are read.
     """
     if policy is None or policy.sorts_by_priority:
-        few = min(limit, PART)
-        return waiting(cluster_id, limit, shared=_more_due_than(cluster_id, few - 1), spent=spent)
+        return _with_gangs(cluster_id, _first_by_priority(cluster_id, limit, spent), spent)
     if policy.follows_placements:
-        return waiting(cluster_id, limit, each_namespace=True, spent=spent)
+        return _with_gangs(cluster_id, _in_turns(cluster_id, limit, spent, each_namespace=True), spent)
     return _first_of(cluster_id, policy, limit, spent)
+
+
+def _first_by_priority(cluster_id: int, limit: int, spent: Spent | None) -> list[PendingPod]:
+    """Return the first due pods in the order of the index; if more are due, namespaces of one priority alternate."""
+    few = min(limit, PART)
+    began = time.monotonic()
+    found = [PendingPod(*row) for row in DUE_PODS(cluster=cluster_id, now=timezone.now(), limit=few)]
+    _charge(spent, [pod.spec for pod in found], time.monotonic() - began)
+    if len(found) < few:
+        return found
+    return _in_turns(cluster_id, limit, spent, each_namespace=False, known={pod.pod_id: pod for pod in found})
 
 
 class _Order(msgspec.Struct):
@@ -181,32 +156,18 @@ def _take_turns(
     return [pk for *_, pk in nsmallest(limit, placed)]
 
 
-def waiting(
+def _in_turns(
     cluster_id: int,
-    limit: int | None,
+    limit: int,
+    spent: Spent | None,
     *,
-    each_namespace: bool = False,
-    shared: bool = False,
-    spent: Spent | None = None,
+    each_namespace: bool,
+    known: Mapping[int, PendingPod] = MappingProxyType({}),
 ) -> list[PendingPod]:
-    """Return the first due pods, in queue order, and the rest of their gangs; `limit` None for all of them.
+    """Return the first pods, alternating between namespaces, in queue order; `limit` of all, or of each namespace.
 
-    `each_namespace`: the first ones of every namespace, so that a flood in one namespace does not hide the others.
-    `shared`: of equal priority, namespaces alternate.
+    `known`: pods that were just read, by ID.
     """
-    if limit is None:
-        found = [PendingPod(*row) for row in active_pods(cluster_id).order_by("-priority", "id").values_list(*_FIELDS)]
-    elif shared or each_namespace:
-        found = _in_turns(cluster_id, limit, spent, each_namespace=each_namespace)
-    else:
-        began = time.monotonic()
-        found = [PendingPod(*row) for row in _first(limit)(cluster=cluster_id, now=timezone.now())]
-        _charge(spent, [pod.spec for pod in found], time.monotonic() - began)
-    return _with_gangs(cluster_id, found, spent)
-
-
-def _in_turns(cluster_id: int, limit: int, spent: Spent | None, *, each_namespace: bool) -> list[PendingPod]:
-    """Return the first pods, alternating between namespaces, in queue order; `limit` of all, or of each namespace."""
     partition = ["namespace"] if each_namespace else ["namespace", "priority"]
     turn = Window(RowNumber(), partition_by=partition, order_by=["-priority", "id"])
     rows = active_pods(cluster_id).annotate(turn=turn)
@@ -214,7 +175,8 @@ def _in_turns(cluster_id: int, limit: int, spent: Spent | None, *, each_namespac
         ids = list(rows.filter(turn__lte=limit).order_by("turn", "-priority", "id").values_list("id", flat=True))
     else:
         ids = list(rows.order_by("-priority", "turn", "id").values_list("id", flat=True)[:limit])
-    found, _ = _read(active_pods(cluster_id), [[pk] for pk in ids], spent)
+    found, _ = _read(active_pods(cluster_id), [[pk] for pk in ids if pk not in known], spent)
+    found += [known[pk] for pk in ids if pk in known]
     return sorted(found, key=lambda pod: (-pod.spec.priority, pod.pod_id))
 
 
@@ -229,7 +191,7 @@ def _read(rows: QuerySet[Pod], units: Sequence[Sequence[int]], spent: Spent | No
     for some in _packed(units):
         for ids in parts([pk for unit in some for pk in unit], PART):
             began = time.monotonic()
-            pods = {row[0]: PendingPod(*row) for row in rows.filter(pk__in=ids).values_list(*_FIELDS)}
+            pods = {row[0]: PendingPod(*row) for row in rows.filter(pk__in=ids).values_list(*PENDING_POD)}
             _charge(spent, [pod.spec for pod in pods.values()], time.monotonic() - began)
             found += [pods[pk] for pk in ids if pk in pods]
         read += len(some)
@@ -276,7 +238,7 @@ def _with_gangs(cluster_id: int, found: list[PendingPod], spent: Spent | None) -
             gangs[gang].append(pod)
     if not gangs:
         return found
-    rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_QUEUED).filter(_images_known(timezone.now()))
+    rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_QUEUED).filter(Pod.images_known(timezone.now()))
     missing = _missing(rows, gangs)
     order = [gang for gang in _in_gang_order(cluster_id, gangs) if gang in missing]
     members, read = _read(rows, [missing[gang] for gang in order], spent)
@@ -302,7 +264,7 @@ def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[PendingPod]]) -
 
 def _in_gang_order(cluster_id: int, gangs: Mapping[_Gang, Sequence[PendingPod]]) -> list[_Gang]:
     """Return gangs by priority, then decision time used by their namespace; namespaces alternate."""
-    used = over_share(cluster_id, timezone.now().timestamp())
+    used = over_share(current_columns(cluster_id).decision_time, timezone.now().timestamp())
     leads: dict[int, _Gang] = {}
     rows, keys = [], {}
     for gang, pods in gangs.items():

@@ -5,11 +5,7 @@ The back-off is 1 s after the first failed try, doubles with each further one, a
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-
-from django.db.models import Q
-
-from hetsched.storage.prepared_queries import Parameter
+from datetime import timedelta
 
 LONGEST_BACKOFF_SECONDS = 10
 
@@ -17,8 +13,3 @@ LONGEST_BACKOFF_SECONDS = 10
 def backoff(attempts: int) -> timedelta:
     """Return the back-off after the n-th unsuccessful try."""
     return timedelta(seconds=min(2 ** max(attempts - 1, 0), LONGEST_BACKOFF_SECONDS))
-
-
-def not_backed_off(now: datetime | Parameter) -> Q:
-    """Return the condition for pods whose back-off is over, or that have none."""
-    return Q(not_before=None) | Q(not_before__lte=now)

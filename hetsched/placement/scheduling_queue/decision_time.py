@@ -12,8 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hetsched.inventory.ledger import current_columns
-
 FREE_SECONDS = 1.0
 NOTED_SECONDS = 0.05
 MEAN_LIFE_SECONDS = 60.0
@@ -29,9 +27,8 @@ def charged(kept: Mapping[str, tuple[float, float]], spent: Mapping[str, float],
     return {name: (round(used, 3), round(now, 3)) for name, used in seconds.items() if used >= NOTED_SECONDS}
 
 
-def over_share(cluster_id: int, now: float) -> dict[str, float]:
-    """Return the namespaces above `FREE_SECONDS`, with the seconds that they used."""
-    kept = current_columns(cluster_id).decision_time
+def over_share(kept: Mapping[str, tuple[float, float]], now: float) -> dict[str, float]:
+    """Return the namespaces above `FREE_SECONDS`, with the seconds that they used; `kept`: those of the cluster."""
     faded = {namespace: _faded(used, at, now) for namespace, (used, at) in kept.items()}
     return {namespace: seconds for namespace, seconds in faded.items() if seconds > FREE_SECONDS}
 

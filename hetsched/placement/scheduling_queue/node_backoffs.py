@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.db.models import Q, QuerySet
 
 from hetsched.engine.cluster.avoided_nodes import Avoided, NodeRejections
 from hetsched.inventory.models import Node
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import Parameter, PreparedQuery
 
 from ..models import Pod, Rejection
 
@@ -47,10 +45,6 @@ def owner_rest(nodes: int) -> timedelta | None:
 
 def active(cluster_id: int, at: datetime) -> QuerySet[Rejection]:
     """Return the rejections in effect at a time."""
-    return _active(cluster_id, at)
-
-
-def _active(cluster_id: Any, at: Any) -> QuerySet[Rejection]:
     rows = Rejection.objects.filter(cluster_id=cluster_id, created_at__lte=at)
     return rows.filter(Q(cleared_at=None) | Q(cleared_at__gt=at))
 
@@ -73,10 +67,13 @@ class Recent:
         self._since = self._until = datetime.min.replace(tzinfo=UTC)
         self._current: dict[str, Avoided] = {}
 
-    def current(self, revision: int, at: datetime) -> dict[str, Avoided]:
-        """Return the current result of `avoided`; `revision` is the latest revision read before the call."""
+    def current(self, revision: int, at: datetime, *, any_rejections: bool) -> dict[str, Avoided]:
+        """Return the current result of `avoided`.
+
+        `revision` is the latest revision read before the call; `any_rejections`: the cluster had rejections then.
+        """
         if revision != self._revision or not self._since <= at < self._until:
-            rows = _rows(self._cluster_id, at)
+            rows = _rows(self._cluster_id, at) if any_rejections else []
             moments = [moment for row in rows for moment in (row.until, row.rest_until) if moment and moment > at]
             self._current = _avoided(self._cluster_id, rows, at)
             self._revision, self._since, self._until = revision, at, min([at + OTHERS_AHEAD, *moments])
@@ -94,12 +91,7 @@ def avoided(cluster_id: int, at: datetime) -> dict[str, Avoided]:
 
 
 def _rows(cluster_id: int, at: datetime) -> list[Rejection]:
-    return _ACTIVE_REJECTIONS(cluster=cluster_id, at=at)
-
-
-_ACTIVE_REJECTIONS = PreparedQuery(
-    lambda: _active(Parameter("cluster"), Parameter("at")).select_related("node").defer("node__report").order_by("id")
-)
+    return list(active(cluster_id, at).select_related("node").defer("node__report").order_by("id"))
 
 
 def _avoided(cluster_id: int, rejections: Iterable[Rejection], at: datetime) -> dict[str, Avoided]:

@@ -16,17 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
 
-from django.db.models import F, IntegerField, Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.contracts.waits import Event, WaitsFor, bits
 from hetsched.inventory.ledger import write_columns
 from hetsched.inventory.models import Cluster
-from hetsched.storage.prepared_queries import Parameter, PreparedUpdate
+from hetsched.storage.hot_statements import QUEUE_PODS
 
-from ..lifecycle import LISTED, State
+from ..lifecycle import State
 from ..models import Pod
 
 LOOK_AGAIN = timedelta(seconds=60)
@@ -50,7 +49,7 @@ def requeue_pods(cluster: Cluster, events: Iterable[Event], *, at_once: bool = F
             write_columns([cluster], ("stirred",))
     if at_once:
         return _refused(cluster.pk, happened).update(queued=True, flushed=False, not_before=None)
-    return _QUEUE(cluster=cluster.pk, bits=bits(happened))
+    return QUEUE_PODS(cluster=cluster.pk, states=_REFUSED, bits=bits(happened))
 
 
 def missed(cluster: Cluster, waits: Iterable[WaitsFor], *, revision: int) -> bool:
@@ -70,16 +69,5 @@ def look_again(cluster_id: int) -> None:
 
 def _refused(cluster_id: int, events: Iterable[Event]) -> QuerySet[Pod]:
     """Return the rejected pods registered for one of these events."""
-    return _helped(cluster_id, bits(events))
-
-
-def _helped(cluster_id: Any, by: Any) -> QuerySet[Pod]:
-    rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_REFUSED).filter(state__in=LISTED)
-    return rows.alias(helped=F("helped_by").bitand(by)).exclude(helped=0)
-
-
-_QUEUE = PreparedUpdate(
-    lambda: _helped(Parameter("cluster"), Parameter("bits", IntegerField())).filter(Q(queued=False) | Q(flushed=True)),
-    queued=True,
-    flushed=False,
-)
+    rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_REFUSED)
+    return rows.alias(helped=F("helped_by").bitand(bits(events))).exclude(helped=0)

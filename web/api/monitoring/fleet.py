@@ -22,7 +22,7 @@ from hetsched.journal import counters, figures
 from hetsched.journal.models import AuditSeal, OutboxEvent
 from hetsched.placement.lifecycle import HOLDING, LIVE, State
 from hetsched.placement.models import Pod, Reservation
-from hetsched.placement.scheduling_queue.active_queue import IN_SHADOW, due
+from hetsched.placement.scheduling_queue.active_queue import IN_SHADOW
 
 _COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
 
@@ -77,7 +77,7 @@ def _pods() -> Iterator[Metric]:
         pods.add_metric([cluster, state], count)
     length = _gauge("hetsched_due_pods", "Pods in the active queue.", "cluster")
     oldest = _gauge("hetsched_due_oldest_seconds", "Age of the oldest pod in the active queue.", "cluster")
-    due_pods = Pod.objects.filter(due()).exclude(IN_SHADOW).order_by().values_list("cluster__name")
+    due_pods = Pod.objects.filter(Pod.due(timezone.now())).exclude(IN_SHADOW).order_by().values_list("cluster__name")
     for cluster, count, at in due_pods.annotate(n=Count("id"), at=Min("created_at")):
         length.add_metric([cluster], count)
         oldest.add_metric([cluster], _age(at))

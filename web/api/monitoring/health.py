@@ -35,7 +35,7 @@ from hetsched.journal import counters, figures
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.scheduling_queue.active_queue import IN_SHADOW, due
+from hetsched.placement.scheduling_queue.active_queue import IN_SHADOW
 
 from ..problems import RequestRefused, read_only, response
 
@@ -163,7 +163,7 @@ def _outbox() -> Component:
 
 def _scheduler() -> Component:
     now = timezone.now()
-    rows = Pod.objects.filter(due(now), state__in=[state.value for state in QUEUED], attempts=0)
+    rows = Pod.objects.filter(Pod.due(now), state__in=[state.value for state in QUEUED], attempts=0)
     age = _age(rows.exclude(IN_SHADOW).aggregate(at=Min("created_at"))["at"], now)
     latest = _latest_decision().first()
     # A long queue is late, but works as long as it makes progress.

@@ -14,9 +14,8 @@ from django.db import IntegrityError
 
 from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import cluster_topic, node_topic
-from hetsched.inventory.connections import connection_of
 from hetsched.inventory.fact_conflicts import doubt_patches
-from hetsched.inventory.ledger import Conflict, advance
+from hetsched.inventory.ledger import Conflict, advance, current_columns
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_events import follow_nodes, forget_gone
 from hetsched.inventory.signals import inventory_changed
@@ -46,8 +45,8 @@ def follow(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutcome:
 def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
     with write_transaction():
         cluster = advance(cluster_id)
-        connection = connection_of(cluster_id)
-        if connection is None or connection.follower_epoch != epoch:
+        current = current_columns(cluster_id)
+        if current.follower_epoch != epoch:
             counters.add(figures.STALE_EPOCHS, cluster.name)
             raise Conflict(f"another process watches cluster {cluster_id}")
         nodes, events = follow_nodes(cluster, changes)
@@ -58,8 +57,8 @@ def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
             charge_early(batch.change)
         batch.take(changes)
         followed = batch.write()
-        if connection.shadow_of and changes.bound:
-            note(cluster, connection.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
+        if current.shadow_of and changes.bound:
+            note(cluster, current.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
         _publish_conflicts(cluster, batch.doubted)
         among = None if nodes or changes.nodes_gone else batch.left
         forgotten = (among is None or bool(among)) and forget_gone(cluster, among)

@@ -19,11 +19,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from operator import attrgetter
-from typing import Any
 
 import msgspec
-from django.db.models import QuerySet
 
 from hetsched.adapters.oci.facts import without_facts
 from hetsched.contracts.message import Message, joined, verbatim
@@ -34,11 +31,11 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.bookings import BookedPod, counts_zone_memory, resized
 from hetsched.placement.in_place import fingerprint, updated
-from hetsched.placement.lifecycle import HOLDING, LISTED, LIVE, State
+from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.models.reservations import IN_PLACE
 from hetsched.storage.batches import parts
-from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery
+from hetsched.storage.hot_statements import KNOWN_PODS
 from hetsched.storage.statements import change_many
 
 from ..change import ClusterTransaction
@@ -299,24 +296,11 @@ def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
     for namespace, _, name in (key.partition("/") for key in wanted):
         names[namespace].append(name)
     found: dict[str, Pod] = {}
-    for rows in (_GIVEN_UP, _LIVE):
-        for namespace, some in names.items():
-            known = rows(cluster=cluster.pk, namespace=namespace, names=some)
-            found.update((pod.key, pod) for pod in sorted(known, key=attrgetter("pk")))
+    given_up = State.MISCONFIGURED.value
+    for namespace, some in names.items():
+        known: list[Pod] = KNOWN_PODS(cluster=cluster.pk, namespace=namespace, names=some, given_up=given_up)
+        found.update((pod.key, pod) for pod in sorted(known, key=lambda pod: (pod.state != given_up, pod.pk)))
     return found
-
-
-def _of_names(**states: Any) -> QuerySet[Pod]:
-    rows = Pod.objects.filter(
-        cluster=Parameter("cluster"), namespace=Parameter("namespace"), name__in=ListParameter("names", str)
-    )
-    return rows.filter(**states).select_related("node").defer("spec", "node__report").order_by()
-
-
-_LIVE = PreparedQuery(lambda: _of_names(state__in=sorted(state.value for state in LIVE)))
-_GIVEN_UP = PreparedQuery(
-    lambda: _of_names(state=State.MISCONFIGURED.value, origin=Pod.WATCHED).filter(state__in=LISTED)
-)
 
 
 def _end_reason(seen: ObservedPod) -> str:

@@ -1,0 +1,27 @@
+"""Constants in the text of SQL: SQLite uses a partial index only if the text contains the condition of the index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.db.models import Value
+
+
+def literal(value: str | int) -> str:
+    """Return a constant as SQL text, for a statement with placeholders."""
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''").replace("%", "%%") + "'"
+    return str(int(value))
+
+
+class Literal(Value):
+    """Constant that an ORM query writes into its SQL text; for constants of the code, never for values."""
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        return literal(self.value), []
+
+
+def literals(values: Iterable[str | int]) -> list[Literal]:
+    """Return constants for the right side of `__in`."""
+    return [Literal(value) for value in values]
