@@ -8,12 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from .models import Token
 from .tokens import resolve
+
+
+class BearerScheme(OpenApiAuthenticationExtension):
+    target_class = "hetsched.access.authentication.BearerAuthentication"
+    match_subclasses = True
+    name = "bearer"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "bearerFormat": "hs_…"}
 
 
 class BearerAuthentication(BaseAuthentication):

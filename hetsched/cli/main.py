@@ -2,31 +2,65 @@
 
 Every wrong input ends here as one message on standard error and exit code 2, an unreachable server or a refused token
 as exit code 3, Ctrl-C as 130. Commands return their results as exit codes.
+The commands `agent` (the agent parses its own command line), `completion` and `crds` are here, too.
 """
 
 from __future__ import annotations
 
 import difflib
+import enum
 import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.completion import get_completion_script
 from typer.core import TyperGroup
 
 from hetsched import __version__
+from hetsched.adapters import assets
+from hetsched.agent import command as agent_command
 from hetsched.contracts.errors import InputError
 
-from . import advise, agent, check, cluster, completion, docs, policy, resources, shadow
+from . import advise, check, cluster, docs, policy, resources, shadow
 from .bench import command as bench
 from .client import EXIT_UNREACHABLE, ServerUnavailable
 from .examples import examples
 from .isa import command as isa
 from .lab import experiment, simulate
 from .output import console, print_error
-from .server import audit, backup, certs, crds, health, scheduler, standalone, token
+from .server import audit, backup, certs, health, scheduler, standalone, token
 from .workloads import batch, decisions, hold, plans, webhook, whatif, workloads
+
+
+def crds() -> None:
+    """Print the CustomResourceDefinitions NodeGpu, NodeUsage and SchedulingPolicy as YAML."""
+    for file in sorted(assets.CRDS.glob("*.yaml")):
+        print(f"---\n{file.read_text().strip()}")
+
+
+_VARIABLE = "_HETSCHED_COMPLETE"
+
+
+class ShellName(enum.StrEnum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(shell: Annotated[ShellName, typer.Argument(help="Shell to print the completion for.")]) -> None:
+    """Print the shell completion; it completes names of the server in HETSCHED_SERVER."""
+    print(get_completion_script(prog_name="hetsched", complete_var=_VARIABLE, shell=shell.value))
+
+
+SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def agent(context: typer.Context) -> None:
+    """Report this machine once or continuously: instruction sets, CPUs and zones, GPUs, kubelet, load."""
+    raise typer.Exit(agent_command.main(context.args))
+
 
 EXIT_INPUT = 2
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of (.+)\.")
@@ -119,14 +153,14 @@ def root(
 _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., Any], ...]] = {
     _OFFLINE: (
         whatif.whatif, advise.advise, check.check, simulate.simulate, experiment.experiment, bench.bench, isa.app,
-        docs.docs, completion.completion, crds.crds,
+        docs.docs, completion, crds,
     ),
     _SERVER: (
         workloads.submit, workloads.wait, resources.get, decisions.explain, workloads.cancel, workloads.retry,
         plans.plan, hold.app, batch.batch, cluster.app, policy.app, shadow.app, webhook.app, webhook.redeliver,
     ),
     _HERE: (
-        standalone.standalone, scheduler.scheduler, agent.agent, certs.certs, backup.backup, backup.restore,
+        standalone.standalone, scheduler.scheduler, agent, certs.certs, backup.backup, backup.restore,
         health.health, token.app, audit.app,
     ),
 }  # fmt: skip
@@ -138,8 +172,8 @@ for _panel, _commands in _COMMANDS.items():
         if isinstance(_command, typer.Typer):
             _name = _GROUPS[_command]
             app.add_typer(_command, name=_name, rich_help_panel=_panel, epilog=examples(_name))
-        elif _command is agent.agent:  # it parses its own options
-            app.command(rich_help_panel=_panel, context_settings=agent.SETTINGS, add_help_option=False)(_command)
+        elif _command is agent:  # it parses its own options
+            app.command(rich_help_panel=_panel, context_settings=SETTINGS, add_help_option=False)(_command)
         else:
             app.command(rich_help_panel=_panel, epilog=examples(_command.__name__))(_command)
 

@@ -1,8 +1,10 @@
-"""Inputs of the offline commands: files and policies, and their conversion to contracts.
+"""Inputs of commands: files and policies, and their conversion to contracts.
 
 All inputs are read and checked before anything is computed or written. `-` is standard input, once, for one option. A
 policy is a name (built in, or a SchedulingPolicy of the given files) or a file with one SchedulingPolicy. Without
 `--policy` the pods' own choice applies, then their namespace's default, then the default policy.
+
+The commands that send pods to a server share the options of their target.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from hetsched.adapters.objects.documents import MAX_BYTES
 from hetsched.adapters.objects.export.cluster import compact_pods, write_cluster
 from hetsched.adapters.objects.manifest_warnings import kind_hint, refuse_warnings
 from hetsched.adapters.traces.openb import looks_like_openb
+from hetsched.client import Goal
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.message import Message
@@ -29,7 +32,18 @@ from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.warnings import in_order
 from hetsched.contracts.objects.workload import PodSpec
 
+from .name_completion import a_cluster, a_policy
 from .output import note, print_warnings
+
+TargetCluster = Annotated[
+    str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=a_cluster)
+]
+PlacementPolicy = Annotated[str, typer.Option(help="Policy for placement.", autocompletion=a_policy)]
+Priority = Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)]
+WaitGoal = Annotated[
+    Goal | None, typer.Option("--for", help="State to wait for; --wait means placed.", show_default=False)
+]
+
 
 # Parts of a workload file that are added to the cluster.
 _OF_BOTH = ("running", "pod_usages", "quotas", "budgets")

@@ -24,9 +24,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hetsched.contracts.documents import encode
-from hetsched.contracts.durations import in_units, whole_seconds
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.warnings import ManifestWarning
+from hetsched.contracts.times import in_units, whole_seconds
 
 QUIET_SECONDS = 2.0
 _PIPE_WIDTH = 200

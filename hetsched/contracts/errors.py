@@ -4,16 +4,46 @@ A wrong input is refused once, where it enters, with an `InputError` that states
 its `code` is a stable CamelCase word that is never reused for another meaning. Wrong labels or annotations of a pod are
 no error: they give the verdict *misconfigured*, carried as a `Problem` of the pod, so that the rest of its file can
 still be placed.
+The messages of msgspec's decoding errors are plain text; they are parsed into messages with parameters.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from .message import Message, as_message, joined
+
+# In matching order.
+_KNOWN = (
+    "Object contains unknown field {text}",
+    "Object missing required field {text}",
+    "Invalid enum value {text}",
+    "Invalid value {text}",
+    "JSON is malformed: {text}",
+    "Expected {text}, got {text_b}",
+    "Expected {text}",
+)
+_PATTERNS = tuple((known, re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.+)", re.escape(known)))) for known in _KNOWN)
+
+
+def without_path(error: msgspec.DecodeError) -> tuple[Message, str]:
+    """Return the message of an error, and the JSON path of the value, empty for the whole document."""
+    text, _, path = str(error).partition(" - at `")
+    for template, pattern in _PATTERNS:
+        if found := pattern.fullmatch(text):
+            return Message(template, **found.groupdict()), path.removesuffix("`")
+    return Message("{text}", text=text), path.removesuffix("`")
+
+
+def with_path(error: msgspec.DecodeError) -> Message:
+    """Return the message of an error that names the JSON path of the value."""
+    message, path = without_path(error)
+    return Message("{said} - at {text}", said=message, text=f"`{path}`") if path else message
+
 
 if TYPE_CHECKING:
     from .objects.warnings import ManifestWarning

@@ -1,8 +1,33 @@
-"""Times as text: RFC 3339 in UTC, in the same format in every document."""
+"""Times as text: RFC 3339 in UTC; durations in their two largest units, rounded up so that none is shown too short."""
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
+
+_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+_NOISE = 1e-9  # of floating-point sums
+
+
+def whole_seconds(seconds: float) -> int:
+    """Return whole seconds, rounded up so that `in_units` shows them without a remainder.
+
+    Each unit is rounded up in turn: 59 min 59.5 s is 1 h, 23 h 59 min 1 s is 1 d.
+    """
+    whole = math.ceil(seconds - _NOISE)
+    for size, _, below, _ in reversed(_UNITS):
+        if whole >= size:
+            whole = math.ceil(whole / below) * below
+    return whole
+
+
+def in_units(whole: int) -> str:
+    """Return whole seconds in their two largest units: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    for size, unit, below, name in _UNITS:
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size} {unit} {rest} {name}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"
 
 
 def rfc3339(moment: datetime) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.agent.device_plugin.gpu_assignment import CardKeeper
+from hetsched.agent.device_plugin.gpu_assignment import AnsweredGrants, CardKeeper
 from hetsched.agent.device_plugin.settings import CardSettings
 from hetsched.agent.device_plugin.slots import Card
-from hetsched.agent.device_plugin.source import AnsweredGrants
 from hetsched.contracts.messages.agent_message import AgentAnswer, AgentMessage, digest_of
 from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineCard, MachineIsa
 from hetsched.contracts.objects.allocation import CardGrant

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hetsched.access.changes import rights_changed
-from web.live import database, recall, rights, sockets
+from web.live import database, rights, sockets
 from web.live.database import QueryBatcher
 
 from .conftest import PATIENCE_SECONDS, in_thread
@@ -94,7 +94,7 @@ async def test_permissions_are_read_on_connect_and_after_changes(
     viewers: Any, token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "RECHECK_SECONDS", 3600)
-    monkeypatch.setattr(recall, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(sockets, "LOOK_SECONDS", 0.02)
     looks: list[str] = []
     subject = rights.subject
 
@@ -108,7 +108,7 @@ async def test_permissions_are_read_on_connect_and_after_changes(
     viewer = viewers(token=plaintext)
     assert await viewer.connect()
     await viewer.listen("policies")
-    watch = recall._watches[asyncio.get_running_loop()]
+    watch = sockets._watches[asyncio.get_running_loop()]
     while watch.number < number:  # it has checked
         await asyncio.sleep(0.01)
     assert looks == []

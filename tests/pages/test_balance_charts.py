@@ -15,7 +15,7 @@ from hetsched.policies.models import Measure
 from hetsched.policies.plan_contracts import Measured
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster
-from web.pages.clusters.balance_plane import HEIGHT, WIDTH, dots, trend
+from web.pages.clusters.balance import HEIGHT, WIDTH, dots, trend
 
 
 def a_row(name: str, cpu: float | None, memory: float | None) -> dict[str, Any]:

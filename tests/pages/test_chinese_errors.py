@@ -35,7 +35,7 @@ NO_PAGE = (
     "hetsched/cli/",
     "hetsched/client/",
     "hetsched/inventory/agent_messages.py",  # agents
-    "hetsched/isa/emulation.py",
+    "hetsched/agent/isa/emulation.py",
     "hetsched/journal/backup.py",  # backups
     "hetsched/lab/",
     "hetsched/project/",

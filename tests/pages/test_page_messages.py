@@ -23,7 +23,7 @@ NO_PAGE = (
     "hetsched/cli/",
     "hetsched/client/",
     "hetsched/inventory/agent_messages.py",
-    "hetsched/isa/emulation.py",
+    "hetsched/agent/isa/emulation.py",
     "hetsched/journal/backup.py",
     "hetsched/lab/",
     "hetsched/project/",

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from hetsched.inventory.models import Cluster
-from web.pages.extensions import extensions, find
+from web.pages.search import extensions, find
 
 
 def groups(client: Client, query: str) -> dict[str, list[dict[str, Any]]]:

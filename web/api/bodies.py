@@ -19,9 +19,8 @@ from django.http.request import UnreadablePostError
 
 from hetsched.adapters.objects.documents import read_json
 from hetsched.contracts.documents import encode
-from hetsched.contracts.errors import InputError
+from hetsched.contracts.errors import InputError, without_path
 from hetsched.contracts.message import Message, joined
-from hetsched.contracts.validation_errors import without_path
 
 from .problems import RequestRefused
 

@@ -16,7 +16,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.utils import OpenApiParameter
 
-import hetsched.access.schema  # noqa: F401 - it registers how tokens are described
+import hetsched.access.authentication  # noqa: F401 - it registers how tokens are described
 from hetsched.contracts.message import Message
 
 from .examples import with_example

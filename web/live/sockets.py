@@ -4,9 +4,14 @@ A subscription may also contain `"since":{topic: revision}` and `"merge":true`.
 The consumer receives; two tasks of each socket send what the hub queues for it and check permissions. Close codes:
 4401 not or no longer logged in, 4403 not or no longer permitted, 4404 unknown address, 4429 too many sockets or
 messages, 1003 not text, 1009 too long. Sockets are counted per address before authentication, and per user or token
-after it. Permissions are checked again when they change (`recall.py`), and every 30 seconds. Database reads go through
-the single thread that Channels reserves for them, so sockets never use more than one connection.
+after it. Permissions are checked again when they change, and every 30 seconds. Database reads go through the single
+thread that Channels reserves for them, so sockets never use more than one connection.
 Invariant: a socket always leaves the hub, however it ends.
+
+Each revocation raises the revision of the topic `access` in the same transaction (`hetsched/access/changes.py`). One
+task of this process reads that revision from the database every second while sockets are open, so nothing depends on a
+message that may be lost, and a thousand sockets cost one query. A socket passes the revision that the topic had before
+its permissions were read, so a new socket does not check twice.
 """
 
 from __future__ import annotations
@@ -15,9 +20,10 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import msgspec
 import structlog
@@ -27,6 +33,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
 from hetsched.access.addresses import counted_as
+from hetsched.access.changes import TOPIC
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.journal.publish import message
@@ -35,7 +42,51 @@ from web.api.monitoring.prometheus import SOCKETS
 
 from . import rights, socket_reads
 from .hub import ERROR, Hub, Listener, hub
-from .recall import until_rights_change
+
+LOOK_SECONDS = 1.0
+
+
+class _RevisionWatch:
+    def __init__(self) -> None:
+        self.number = -1
+        self.changed = asyncio.Event()
+        self.waiting = 0
+        self.task: asyncio.Task[None] | None = None
+
+    async def look(self) -> None:
+        while self.waiting:
+            try:
+                number = (await socket_reads.revisions([TOPIC])).get(TOPIC, 0)
+            except Exception as error:  # without the database no permission can change
+                log.warning("rights not looked at", error=repr(error))
+            else:
+                if number != self.number:
+                    self.number, seen = number, self.changed
+                    self.changed = asyncio.Event()
+                    seen.set()
+            await asyncio.sleep(LOOK_SECONDS)
+        self.task = None
+
+
+_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _RevisionWatch] = WeakKeyDictionary()
+
+
+async def until_rights_change(number: int, at_most_seconds: float) -> None:
+    """Wait until permissions changed after this revision of the topic, or until the timeout."""
+    watch = _watches.setdefault(asyncio.get_running_loop(), _RevisionWatch())
+    watch.waiting += 1
+    try:
+        if watch.task is None:
+            watch.number = -1  # a revision read without listeners is outdated
+            watch.task = asyncio.create_task(watch.look())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most_seconds):
+                # The caller's revision may be newer than the watched one for up to a second.
+                while watch.number <= number:
+                    await watch.changed.wait()
+    finally:
+        watch.waiting -= 1
+
 
 RECHECK_SECONDS = 30.0
 MAX_TEXT = 64 * 1024

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils.formats import number_format
 
-from hetsched.contracts.durations import in_units, whole_seconds
+from hetsched.contracts.times import in_units, whole_seconds
 from hetsched.contracts.units import CPU, DISK_MBPS, EPHEMERAL_STORAGE, MEMORY, MIB, NETWORK_MBPS, format_amount
 
 _RATES = {NETWORK_MBPS: "Mbit/s", DISK_MBPS: "MB/s"}

@@ -1,6 +1,10 @@
 """The addresses of the console."""
 
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.templatetags.static import static
 from django.urls import path, re_path
+from django.views.decorators.http import require_safe
 
 from .account.audit import audit
 from .account.sessions import sessions
@@ -10,7 +14,6 @@ from .clusters.balance import balance
 from .clusters.fleet import fleet
 from .clusters.health import clusters
 from .clusters.shadow import shadow, shadow_of_pod
-from .icon import icon
 from .nodes.node import node
 from .nodes.nodes import nodes
 from .policies.policies import policies
@@ -25,6 +28,13 @@ from .workloads.pod_why import pod_why, workload_why
 from .workloads.queue import queue
 from .workloads.workload_list import workloads
 from .workloads.workloads import workload
+
+
+@require_safe
+def icon(request: HttpRequest) -> HttpResponse:
+    """Redirect the default address that browsers request for pages without an icon link, such as the API reference."""
+    return redirect(static("img/mark.svg"))
+
 
 # Any name from an imported file that is one path segment.
 _NODE = r"(?P<name>[^/\x00]{1,253})"

@@ -4,20 +4,27 @@
 other path starts at an item and leads to one fact; an empty path, or a path without a value, means that the fact is
 absent. `zones` is the path to a mapping from zones to their remaining CPU (a quantity, or cores), or to a list with
 `zone_name` and `offline_capacity` in each item. Without `observed_at`, facts have the time of the response. A path only
-locates values, it computes nothing (`json_path`).
-Source: cassini (Tencent 2022): a master adds what a node cannot know; its sources are not published.
+locates values, it computes nothing.
+
+A path such as `$.racks[0]["power state"].watts` has names after a dot, or in brackets and quotes, and whole numbers in
+brackets, negative ones counted from the end. The leading `$` is optional. There are no wildcards, filters or
+expressions: a path leads to one value or to none.
+Source: cassini (Tencent 2022): a master adds what a node cannot know; its sources are not published. Member and index
+selectors of RFC 9535.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
 
-from hetsched.adapters.json_path import MISSING, find, parse
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.collected import Collected, CollectedNode, NodeAlias
 from hetsched.contracts.objects.node_report import PowerReport
 from hetsched.contracts.params import Params
@@ -27,6 +34,44 @@ from .facts import FactReader
 from .node_names import Naming
 from .registry import collector
 from .requests import CollectorClient, SourceError
+
+MISSING: Any = object()
+_MOST_STEPS = 16
+_STEP = re.compile(
+    r"""\.?(?P<name>[A-Za-z_][A-Za-z0-9_-]*)|\[(?P<index>-?[0-9]{1,6})\]|\[(?P<q>["'])(?P<quoted>[^"'\\]{1,200})(?P=q)\]"""
+)
+
+
+@lru_cache(maxsize=512)
+def parse(path: str) -> tuple[str | int, ...]:
+    """Return the steps of a path. Raises: InputError `JsonPathMalformed`."""
+    rest = path.strip().removeprefix("$")
+    steps: list[str | int] = []
+    while rest:
+        match = _STEP.match(rest)
+        if match is None or (steps and match["name"] and not rest.startswith(".")) or len(steps) >= _MOST_STEPS:
+            hint = 'Write names and numbers only, as $.racks[0]["power state"].watts'
+            raise InputError(
+                "JsonPathMalformed", Message("{text} is no path to a value", text=repr(path[:80])), hint=hint
+            )
+        steps.append(int(match["index"]) if match["index"] else match["name"] or match["quoted"])
+        rest = rest[match.end() :]
+    return tuple(steps)
+
+
+def find(document: Any, path: str) -> Any:
+    """Return the value at a path, MISSING if there is none."""
+    for step in parse(path):
+        if isinstance(step, int):
+            if not isinstance(document, list) or not -len(document) <= step < len(document):
+                return MISSING
+            document = document[step]
+        elif isinstance(document, dict) and step in document:
+            document = document[step]
+        else:
+            return MISSING
+    return document
+
 
 MOST_ITEMS = 50_000
 _Path = Annotated[str, msgspec.Meta(max_length=300)]

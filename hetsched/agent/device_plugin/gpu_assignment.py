@@ -3,19 +3,26 @@
 The agent serves `nvidia.com/gpu` and `amd.com/gpu`, each as soon as the machine has a whole GPU of that vendor. GPUs
 are read again every `LOOK_SECONDS`, so that an unhealthy one is reported to the kubelet. Reports name the GPUs of
 containers, not the slots that the kubelet counts.
+
+Grants come from the answers of the control plane. A pod can reach its kubelet before the agent's next report, and the
+kubelet requests its GPUs at that moment. Every answer names all grants of the node; an allocation that does not verify
+under this node's key is ignored. A caller that needs newer grants has a message sent and waits for its answer.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from hetsched.agent.pins.grants import Grants
 from hetsched.contracts.messages.agent_message import AgentAnswer
 from hetsched.contracts.messages.agent_report import AgentReport, MachineProblem
 
@@ -24,10 +31,54 @@ from ..kubelet.podresources import PodResourcesClient, PodResourcesFailure
 from ..tree import Tree
 from .assignments import AssignmentRecord
 from .plugin import CardPlugin
+from .pod_selection import PodGrant
 from .server import PluginServer
 from .settings import CardSettings, card_settings, way_of
 from .slots import Card, cards_from
-from .source import AnsweredGrants
+
+
+class AnsweredGrants:
+    """Verified grants in the order of their first answer; `hurry` requests an immediate message."""
+
+    def __init__(self, node: str, hurry: Callable[[], None]) -> None:
+        self._grants = Grants(node)
+        self._hurry = hurry
+        self._news = threading.Condition()
+        self._answers = 0
+
+    @property
+    def problems(self) -> tuple[MachineProblem, ...]:
+        with self._news:
+            return self._grants.problems
+
+    def receive(self, answer: AgentAnswer) -> None:
+        """Process an answer of the control plane."""
+        try:
+            key = urlsafe_b64decode(answer.key)
+        except ValueError:
+            key = b""
+        with self._news:
+            if key:
+                self._grants.learn(answer.cluster, key)
+                self._grants.answered((one.uid, one.allocation) for one in answer.allocations)
+                self._grants.forget({one.uid for one in answer.allocations})
+            self._answers += 1
+            self._news.notify_all()
+
+    def grants(self) -> Sequence[PodGrant]:
+        with self._news:
+            known = list(self._grants.known.items())
+        return [PodGrant(uid, one.granted.gpus) for uid, one in known if one.granted.gpus]
+
+    def refresh(self, seconds: float) -> None:
+        """Send a message now and wait for its answer, at most for the given time."""
+        until = time.monotonic() + seconds
+        with self._news:
+            before = self._answers
+            self._hurry()
+            while self._answers == before and (left := until - time.monotonic()) > 0:
+                self._news.wait(left)
+
 
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 LOOK_SECONDS = 30.0

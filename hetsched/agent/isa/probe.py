@@ -5,27 +5,124 @@ of its distribution. The first readable source is accepted, in this order: /proc
 its deprecated string, riscv_hwprobe, the capability words, the dynamic loader, the compiler. Every other source is
 compared with it, and contradictions are reported. A lower bound contradicts only by naming more.
 Source: domain rules of hetsched.isa; Linux Documentation/arch/riscv/uabi.rst; ISAMatch (gcc -v).
+
+Device tree: `riscv,isa-base` with `riscv,isa-extensions` is an exact list; `riscv,isa` is the deprecated string. Only
+extensions that every enabled CPU has are used.
+Source: device-tree binding riscv/extensions.yaml; the tree is /proc/device-tree, or its target.
+
+The system call riscv_hwprobe returns the usable extensions of a RISC-V kernel. Queried for all CPUs at once, the kernel
+returns their common extensions. It has bits for known extensions only, so the result is a lower bound: an older kernel
+has fewer bits.
+Source: Linux Documentation/arch/riscv/hwprobe.rst, arch/riscv/include/uapi/asm/hwprobe.h.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import UNSET, structs
 
 from hetsched.agent.isa.compilers import cross_isas, native_compiler
-from hetsched.agent.isa.device_tree import cpu_folders, stated_list, stated_strings
 from hetsched.agent.isa.emulation import probe_emulation
 from hetsched.agent.isa.hwcaps import capability_names, capability_words, known_names
-from hetsched.agent.isa.hwprobe import probed_isa
 from hetsched.agent.programs import is_ours, run
 from hetsched.agent.tree import Tree
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import IsaSource, MachineIsa, MachineProblem
 from hetsched.isa import CpuReport, Isa, parse, read_cpuinfo
 from hetsched.isa.x86 import X86
+
+_SYSCALL = 258
+_BASE_BEHAVIOR, _IMA_EXT_0 = 3, 4
+_NAMES = """
+fd c v zba zbb zbs zicboz zbc zbkb zbkc zbkx zknd zkne zknh zksed zksh zkt zvbb zvbc zvkb zvkg zvkned zvknha zvknhb
+zvksed zvksh zvkt zfh zfhmin zihintntl zvfh zvfhmin zfa ztso zacas zicond zihintpause zve32x zve32f zve64x zve64f zve64d
+zimop zca zcb zcd zcf zcmop zawrs supm zicntr zihpm zfbfmin zvfbfmin zvfbfwma zicbom zaamo zalrsc zabha
+"""
+Ask = Callable[[tuple[int, ...]], dict[int, int] | None]
+
+
+def probed_isa(ask: Ask | None = None, xlen: int = 64) -> str | None:
+    """Return the kernel's answer as an ISA string, None without one."""
+    answers = (ask or _ask_kernel)((_BASE_BEHAVIOR, _IMA_EXT_0))
+    if answers is None or not answers.get(_BASE_BEHAVIOR, 0) & 1:
+        return None
+    bits = answers.get(_IMA_EXT_0, 0)
+    names = [name for at, name in enumerate(_NAMES.split()) if bits >> at & 1]
+    letters = "ima" + "".join("fd" if name == "fd" else name for name in names if name in ("fd", "c", "v"))
+    return "_".join((f"rv{xlen}{letters}", *(name for name in names if len(name) > 2)))
+
+
+def _ask_kernel(keys: tuple[int, ...]) -> dict[int, int] | None:
+    if not os.uname().machine.startswith("riscv"):
+        return None
+    import ctypes
+
+    class HwprobePair(ctypes.Structure):
+        _fields_ = (("key", ctypes.c_int64), ("value", ctypes.c_uint64))
+
+    pairs = (HwprobePair * len(keys))(*(HwprobePair(key, 0) for key in keys))
+    library = ctypes.CDLL(None, use_errno=True)
+    failed = library.syscall(ctypes.c_long(_SYSCALL), pairs, ctypes.c_size_t(len(keys)), ctypes.c_size_t(0), None, 0)
+    # The kernel returns an unknown key as -1.
+    return None if failed else {pair.key: pair.value for pair in pairs if pair.key >= 0}
+
+
+PLACES = ("proc/device-tree/cpus", "sys/firmware/devicetree/base/cpus")
+MAX_CPUS = 1024
+_LIMIT_BYTES = 8192
+
+
+def cpu_folders(tree: Tree) -> list[str]:
+    """Return the CPUs of the device tree that are not disabled."""
+    for place in PLACES:
+        found = [name for name in tree.names(place) if name.startswith("cpu@")]
+        if len(found) > MAX_CPUS:
+            tree.problems.append(
+                MachineProblem("DeviceTreeTooLarge", f"only {MAX_CPUS} of its CPUs are read", f"/{place}")
+            )
+        folders = [f"{place}/{name}" for name in found[:MAX_CPUS]]
+        enabled = [
+            folder for folder in folders if strings(tree, f"{folder}/status")[:1] not in (["disabled"], ["fail"])
+        ]
+        if enabled:
+            return enabled
+    return []
+
+
+def stated_list(tree: Tree, folders: list[str]) -> str | None:
+    """Return base and extensions that all CPUs state as one ISA string, None if one states none."""
+    bases: set[str] = set()
+    common: set[str] | None = None
+    for folder in folders:
+        base, extensions = strings(tree, f"{folder}/riscv,isa-base"), strings(tree, f"{folder}/riscv,isa-extensions")
+        if len(base) != 1 or not extensions:
+            return None
+        bases.add(base[0])
+        common = set(extensions) if common is None else common & set(extensions)
+    if len(bases) != 1:
+        return None
+    # The base contains its own letter, and a single-letter extension needs no separator.
+    return "_".join((bases.pop(), *sorted((common or set()) - {"i", "e"})))
+
+
+def stated_strings(tree: Tree, folders: list[str]) -> list[str]:
+    """Return the `riscv,isa` of every CPU, an empty list if one states none."""
+    found = [strings(tree, f"{folder}/riscv,isa") for folder in folders]
+    return [text[0] for text in found] if all(found) else []
+
+
+def strings(tree: Tree, path: str) -> list[str]:
+    """Return a property's strings; they are separated by NUL."""
+    data = tree.data(path, _LIMIT_BYTES)
+    if not data:
+        return []
+    return [part.decode("ascii", "replace").strip() for part in data.split(b"\0") if part.strip()]
+
 
 # Enough for two thousand x86 CPUs with all their fields.
 MAX_CPUINFO_BYTES = 4 << 20

@@ -2,26 +2,123 @@
 
 An invalid string is reported with its code and exit 2; `check` exits 0 or 1. With `-` in place of the arguments each
 line of standard input gives one JSON document on its own line, invalid lines included.
+
+`inspect` reads a program, an image or a folder of programs. The requirement is the one stated in the files. With
+`--hints` a disassembler lists other instructions in use; they may be guarded at run time, so they are shown separately
+and never become part of the requirement.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 import typer
 from rich.markup import escape
 
+from hetsched.adapters.oci.disassembly import disassembly_hints
+from hetsched.adapters.oci.inspection import Inspection, inspect_path
 from hetsched.contracts.errors import InputError
 from hetsched.isa import Isa, isa_document, match, parse, read_cpuinfo
 from hetsched.isa.value import Source
 
-from ..output import Output, OutputFormat, console, print_json
-from .inspect import inspect_command
-from .output import Document, as_text, error_document, fail, print_rows
+from ..output import Output, OutputFormat, console, print_error, print_json, table
+
+Document = dict[str, Any]
+
+
+def fail(error: InputError, output: Output, given: str) -> NoReturn:
+    """Print an invalid input and exit with 2."""
+    if output is OutputFormat.JSON:
+        print_json(error_document(given, error))
+    hint = error.hint or "Write an ISA such as rv64gc_zba, rva22u64, x86-64-v3+avx512f or armv8.2-a+sve"
+    print_error(InputError(error.code, error.message, place=error.place, hint=hint))
+    raise typer.Exit(2)
+
+
+def error_document(given: str, error: InputError) -> Document:
+    return {"input": printable(given), "error": {"code": error.code, "message": printable(error.message)}}
+
+
+def printable(text: str) -> str:
+    """Replace bytes of an argument that are no UTF-8: JSON cannot hold them."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def as_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {as_text(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return " ".join(str(item) for item in value)
+    return "unknown" if value is None else str(value)
+
+
+def print_rows(rows: dict[str, str]) -> None:
+    made = table("", "")
+    made.show_header = False
+    for name, value in rows.items():
+        if value:
+            made.add_row(escape(name), escape(value))
+    console().print(made)
+
+
+_SHOWN_PROGRAMS = 20
+
+
+def inspect_command(
+    file: Annotated[
+        Path,
+        typer.Argument(help="ELF program, OCI image layout or archive, or folder of programs; - reads standard input."),
+    ],
+    hints: Annotated[
+        bool,
+        typer.Option(
+            "--hints", help="Also disassemble programs with objdump and list the instruction-set features in use."
+        ),
+    ] = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Print the requirement string of a program, an image or a folder."""
+    try:
+        found = _standard_input() if str(file) == "-" else inspect_path(file)
+        document: Document = {"file": printable(str(file))} | found.document()
+        if hints:
+            document["hints"] = disassembly_hints(file)
+    except InputError as error:
+        named = printable(str(file))
+        fail(error if named in error.message else error.at(f"{named} " if error.place else named), output, str(file))
+    if output is OutputFormat.JSON:
+        print_json(document)
+        return
+    programs = document.pop("programs", [])
+    if len(document.get("requirements", {})) > 1:
+        del document["requirement"]  # one for each architecture is in the document
+    if hints:
+        document["hints"] = _hints_as_text(document["hints"])
+    print_rows({name: as_text(value) for name, value in document.items()})
+    for program in programs[:_SHOWN_PROGRAMS]:
+        print_rows({program["file"]: f"{program['requirement'] or program['machine']} ({program['evidence']})"})
+    if len(programs) > _SHOWN_PROGRAMS:
+        print_rows({"": f"and {len(programs) - _SHOWN_PROGRAMS} more programs; -o json lists all"})
+
+
+def _hints_as_text(hints: Document) -> str:
+    occur = as_text(hints["instructions"]) or "no instructions of optional features"
+    return f"{occur} (by {hints['by']}, not certain)"
+
+
+def _standard_input() -> Inspection:
+    """Inspect a copy of standard input in a file: an archive may be larger than the memory."""
+    with tempfile.NamedTemporaryFile(prefix="hetsched-inspect-") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.flush()
+        return inspect_path(Path(copy.name))
+
 
 app = typer.Typer(no_args_is_help=True, help="Instruction sets: read, compare, detect, inspect.")
 app.command("inspect")(inspect_command)

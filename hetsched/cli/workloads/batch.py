@@ -22,9 +22,8 @@ from hetsched.client.documents import ItemAnswer
 from hetsched.contracts.api.workload import ItemProblem
 
 from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from ..options import PodFiles, Strict, given_key, read_each
+from ..options import PlacementPolicy, PodFiles, Priority, Strict, TargetCluster, WaitGoal, given_key, read_each
 from ..output import Output, OutputFormat, ProgressDisplay, console, note, print_json, print_warnings, table
-from .submission_options import PlacementPolicy, Priority, TargetCluster, WaitGoal
 from .workload_view import coloured
 from .workloads import Patient, Timeout
 

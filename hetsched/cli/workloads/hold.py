@@ -15,10 +15,9 @@ from hetsched.client import Hold, Refused
 
 from ..client import DEFAULT_SERVER, ServerOption, TokenOption, connect
 from ..name_completion import a_hold
-from ..options import PodFiles, given_key, read_manifest, seconds_of
+from ..options import PlacementPolicy, PodFiles, TargetCluster, given_key, read_manifest, seconds_of
 from ..output import Output, OutputFormat, console, note, print_json, table
 from .plans import in_commands, show_fresh
-from .submission_options import PlacementPolicy, TargetCluster
 from .workloads import Reason
 
 app = typer.Typer(no_args_is_help=True, help="Reserve capacity for future pods.")

@@ -18,9 +18,8 @@ from hetsched.contracts.api.decision import WhatIfAnswer
 from hetsched.contracts.errors import InputError
 
 from ..client import DEFAULT_SERVER, ServerOption, TokenOption, connect
-from ..options import PodFiles, Strict, read_manifest
+from ..options import PlacementPolicy, PodFiles, Priority, Strict, TargetCluster, read_manifest
 from ..output import Output, OutputFormat, console, note, print_json, print_warnings
-from .submission_options import PlacementPolicy, Priority, TargetCluster
 from .whatif import show
 
 MAKE_ONE = "hetsched plan -f FILE --out job.plan"

@@ -19,11 +19,10 @@ from hetsched.client.waiting import end_of
 
 from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from ..name_completion import a_hold, a_policy, a_workload
-from ..options import PodFiles, Strict, given_key, read_manifest
+from ..options import PodFiles, Priority, Strict, TargetCluster, WaitGoal, given_key, read_manifest
 from ..output import Output, OutputFormat, console, note, print_json, print_warnings, table
 from .live import Watch, follow
 from .plans import in_commands, read_plan, show_fresh
-from .submission_options import Priority, TargetCluster, WaitGoal
 from .workload_view import change_lines, coloured, show, view
 
 Identity = Annotated[

@@ -6,14 +6,18 @@ The loop can place a pod if it covers its shape (`plans`) and no other part of t
 inter-pod rule of a booked pod, no gang, no quota. A pod that fits nowhere but could preempt others (PostFilter) ends
 the run too and goes to the cycle.
 Invariants: outcomes, bookings and state equal those of scheduling the pods one by one.
+
+Allocations that all pods of one demand share on all nodes of one kind come from one Reserve plugin: `reserve` runs once
+for each pair of demand and kind of node (`framework.compiled_terms.SharedReservation`).
 """
 
 from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,12 +27,44 @@ from hetsched.contracts.objects.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.booking import Booking, grant_card
 from hetsched.engine.cluster.columns import UNKNOWN, Ints
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import SharedReservation
 from hetsched.engine.framework.cycle import Scheduler, merged
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.status import Refusal
 
-from .shared_allocations import SharedAllocations
+
+class SharedAllocations:
+    """Cache of one plugin's allocations for one epoch of a state."""
+
+    def __init__(self, plugin: Any, declared: SharedReservation, state: ClusterState) -> None:
+        self._plugin = plugin
+        self._declared = declared
+        self._state = state
+        kinds = state.all_rows.static(declared.field)
+        self._kinds: Ints = kinds - kinds.min(initial=0)
+        self._most = int(self._kinds.max(initial=0)) + 1
+        self._demands: dict[Hashable, int] = {}
+        self._demand_of: Ints = np.zeros(0, np.int64)
+        self._parts: dict[int, Allocation] = {UNKNOWN: EMPTY}
+
+    def learn(self, requests: Iterable[Request]) -> None:
+        """Append shapes, in the order of their positions."""
+        demands, of = self._demands, self._declared.demand
+        ids = [demands.setdefault(of(request.shape), len(demands)) for request in requests]
+        self._demand_of = np.concatenate([self._demand_of, np.array(ids, np.int64)])
+
+    def of(self, requests: Sequence[Request], positions: Ints, rows: Ints) -> list[Allocation]:
+        """Return the allocations of pods by the positions of their shapes and their rows, -1 for none."""
+        known = self._demand_of[positions] * self._most + self._kinds[rows]
+        codes: list[int] = np.where(rows >= 0, known, UNKNOWN).tolist()
+        for code in set(codes) - self._parts.keys():
+            first = codes.index(code)
+            part = self._plugin.reserve(requests[int(positions[first])], int(rows[first]), self._state)
+            self._parts[code] = EMPTY if part is None or isinstance(part, Refusal) else part
+        return [self._parts[code] for code in codes]
+
 
 # Number of pods from which loading machine code, or compiling it if it cannot be cached, pays off; a run of fewer than
 # _SHORT pods does not justify a call.

@@ -1,7 +1,7 @@
 """GPU packing on the openb trace at rising load: FGD and its baselines as published, `hetsched` and `hetsched-gpu`.
 
 For every list, seed and tie rule there is one stream (`hetsched.lab.arrival`), the same for all policies
-(`lab.overload`). Rows are means over the seeds. Published figures are listed with the runs that follow the
+(`fill`). Rows are means over the seeds. Published figures are listed with the runs that follow the
 publication's protocol, ties by the lowest of names that are shuffled for every run; under the names of the node list
 FGD comes out up to two points lower on the lists with many CPU pods, because that order groups nodes of one kind.
 Expected: FGD within 2 points of its published figures. For every list, tie rule and shown load, `hetsched` allocates at
@@ -9,26 +9,90 @@ most 0.3 points less than the best of first-fit, best-fit, gpu-packing and FGD b
 there on. `hetsched-gpu` allocates at most 0.3 less at every load, and differs by at most 0.3 points between tie rules;
 over all published lists its mean of unallocated GPUs is at most 0.9 times FGD's.
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), figures 7 to 13, and the runs published with it.
+
+`fill` fills a cluster of GPUs beyond its capacity, with measurements on the way. Packing quality shows when demand
+exceeds capacity, and in the course of the filling. The pods of a stream arrive one by one, each tried once, none
+leaves; at every requested load (arrived GPU demand / GPU capacity) the granted GPUs and F, the milli out of the mix's
+reach, are recorded as shares of all GPUs. The last pod that was still below a load counts to it. Ties between equal
+nodes are broken by the lowest name as given, by the lowest name after the names are shuffled for every seed, or at
+random.
+Source: the protocol of Weng et al. (USENIX ATC 2023). Its simulator puts each node's place in a random permutation in
+front of its name (`syncClusterResourceList`), so its ties by name are ties by a fixed, random order of each run.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
 from hetsched.contracts.objects.node_report import NodeReport
-from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.objects.policy import PolicySpec, Ties
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
-from hetsched.engine.gpu.workload_mix import mix_of
-from hetsched.lab.arrival import arrival_stream, gpu_capacity_milli
-from hetsched.lab.overload import OverloadSample, TieRule, fill, shuffled, tied
+from hetsched.engine.gpu.fragmentation import published_mix, row_fragments
+from hetsched.engine.gpu.workload_mix import Mix, mix_of
+from hetsched.lab.arrival import arrival_stream, gpu_capacity_milli, gpu_demand_milli
 from hetsched.lab.plots import PlotLine, bar_chart, line_chart
 
 from .outcome import ExpectedResult, Experiment, ResultRow
+
+TieRule = Literal["name", "shuffled", "random"]
+
+
+class OverloadSample(msgspec.Struct, frozen=True):
+    """Cluster after arrivals of `arrived` times its GPU capacity; the other fields are percent of all GPUs."""
+
+    arrived: float
+    allocated: float
+    fragmented: float
+
+
+def shuffled(nodes: Sequence[NodeReport], seed: int) -> list[NodeReport]:
+    """Return the nodes with a name order that depends on the seed."""
+    places = list(range(len(nodes)))
+    random.Random(f"names/{seed}").shuffle(places)
+    return [
+        msgspec.structs.replace(node, name=f"{place:06d}-{node.name}")
+        for place, node in zip(places, nodes, strict=True)
+    ]
+
+
+def tied(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
+    """Return the policy under a tie rule; a policy with random ties keeps them, with this seed."""
+    by: Literal["name", "random"] = "random" if rule == "random" or spec.ties.by == "random" else "name"
+    return msgspec.structs.replace(spec, ties=Ties(by=by, seed=seed))
+
+
+def fill(
+    state: ClusterState, stream: Sequence[PodSpec], policy: Policy, mix: Mix, points: Sequence[float]
+) -> list[OverloadSample]:
+    """Run a stream through a copy of `state` and return the measurements at each of the rising `points`."""
+    scheduler = Scheduler(state.fork(), policy)
+    scheduler.state.use_mix(mix)
+    capacity = int(state.all_rows.static("card_milli").sum())
+    loads: list[OverloadSample] = []
+    waiting = list(points)
+    arrived = 0
+    for pod in stream:
+        arrived += gpu_demand_milli(pod.shape)
+        while waiting and arrived > waiting[0] * capacity:
+            loads.append(_measured(scheduler.state, waiting.pop(0), capacity))
+        scheduler.schedule(pod)
+    return loads + [_measured(scheduler.state, point, capacity) for point in waiting]
+
+
+def _measured(state: ClusterState, arrived: float, capacity: int) -> OverloadSample:
+    nodes = state.all_rows
+    free = int(nodes.load("card_milli_free").clip(min=0).sum())
+    lost = float(row_fragments(published_mix(state), nodes).sum())
+    return OverloadSample(arrived, 100.0 * (capacity - free) / capacity, 100.0 * lost / capacity)
+
 
 OURS, DEFAULT, PEER = "hetsched-gpu", "hetsched", "fgd"
 RIVALS = ("first-fit", "best-fit", "gpu-packing", PEER)

@@ -11,7 +11,7 @@ from typing import Any
 import promql_parser
 import pytest
 
-from hetsched.adapters import json_path
+from hetsched.adapters.collectors import http_json
 from hetsched.adapters.collectors.facts import zone_of
 from hetsched.adapters.collectors.node_names import Naming
 from hetsched.adapters.collectors.prometheus_load import PrometheusLoad
@@ -229,10 +229,10 @@ def test_zones_are_meant_by_name_or_number(text: str, zone: str | None) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [("$", {"a": [{"b c": 1}]}), ("", {"a": [{"b c": 1}]}), ("$.a[0]['b c']", 1), ('a[-1]["b c"]', 1),
-     ("$.a[1]", json_path.MISSING), ("$.a.b", json_path.MISSING), ("$.z", json_path.MISSING)],
+     ("$.a[1]", http_json.MISSING), ("$.a.b", http_json.MISSING), ("$.z", http_json.MISSING)],
 )  # fmt: skip
 def test_a_path_leads_to_one_value_or_to_none(path: str, value: Any) -> None:
-    assert json_path.find({"a": [{"b c": 1}]}, path) == value
+    assert http_json.find({"a": [{"b c": 1}]}, path) == value
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_path_leads_to_one_value_or_to_none(path: str, value: Any) -> None:
 )
 def test_invalid_path_is_rejected(path: str) -> None:
     with pytest.raises(InputError) as refused:
-        json_path.parse(path)
+        http_json.parse(path)
     assert refused.value.code == "JsonPathMalformed"
 
 

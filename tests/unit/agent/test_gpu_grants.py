@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.agent.device_plugin.gpu_assignment import CardKeeper, card_keeper
+from hetsched.agent.device_plugin.gpu_assignment import AnsweredGrants, CardKeeper, card_keeper
 from hetsched.agent.device_plugin.settings import CardSettings, card_settings, way_of
 from hetsched.agent.device_plugin.slots import Card, cards_from
-from hetsched.agent.device_plugin.source import AnsweredGrants
 from hetsched.agent.gpus.probe import read_cards
 from hetsched.agent.tree import Tree
 from hetsched.contracts.errors import InputError

@@ -8,7 +8,7 @@ import pytest
 
 from hetsched.agent.isa.compilers import read_compiler
 from hetsched.agent.isa.hwcaps import capability_names, capability_words, known_names
-from hetsched.agent.isa.hwprobe import probed_isa
+from hetsched.agent.isa.probe import probed_isa
 from hetsched.isa import parse
 from hetsched.isa.arm import ARM
 from hetsched.isa.x86 import X86

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsched.agent.kubelet.config import read_config
-from hetsched.agent.kubelet.reserved_cpus import reserved_by_amount
-from hetsched.agent.kubelet.state import fnv1a, kubelet_fingerprint, probe_kubelet
+from hetsched.agent.kubelet.state import fnv1a, kubelet_fingerprint, probe_kubelet, reserved_by_amount
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu
 from tests.unit.agent.trees import put

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from hetsched.contracts.validation_errors import with_path, without_path
+from hetsched.contracts.errors import with_path, without_path
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):

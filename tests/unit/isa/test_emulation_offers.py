@@ -2,8 +2,8 @@
 
 import pytest
 
+from hetsched.agent.isa.emulation import offer_from_binfmt
 from hetsched.contracts.errors import InputError
-from hetsched.isa.emulation import offer_from_binfmt
 
 
 def entry(*, state: str = "enabled", flags: str = "OCF", machine: str = "f300", width: str = "02") -> str:

@@ -9,9 +9,8 @@ import pytest
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.lab.experiments import isamatch
-from hetsched.lab.experiments.isamatch import FITTED_SEED, KUBE_1_18, figure_5, placed, with_scarcity
+from hetsched.lab.experiments.isamatch import FITTED_SEED, KUBE_1_18, figure_5, placed, regret, with_scarcity
 from hetsched.lab.isa_cluster import GROUPS, tasks
-from hetsched.lab.isa_regret import regret
 from tests.unit.engine.fleet import REGISTRY
 
 

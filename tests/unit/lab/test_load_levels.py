@@ -8,7 +8,7 @@ from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.gpu.workload_mix import mix_of
-from hetsched.lab.overload import OverloadSample, fill, shuffled, tied
+from hetsched.lab.experiments.openb import OverloadSample, fill, shuffled, tied
 from tests.builders import a_node, a_pod
 
 NODES = [a_node(f"n{number}").gpus(2).build() for number in range(2)]

@@ -10,8 +10,8 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.experiments import mbcgt
+from hetsched.lab.experiments.mbcgt import nodes, pods
 from hetsched.lab.experiments.outcome import Experiment
-from hetsched.lab.four_resources import nodes, pods
 
 DEGREE = "load balance degree (mean S)"
 

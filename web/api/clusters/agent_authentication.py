@@ -20,9 +20,8 @@ from django.core.cache import cache
 from rest_framework.authentication import get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
 
-from hetsched.access.authentication import BearerAuthentication
+from hetsched.access.authentication import BearerAuthentication, BearerScheme
 from hetsched.access.models import Token
-from hetsched.access.schema import BearerScheme
 from hetsched.access.tokens import service_account
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, ClusterKind

@@ -25,11 +25,10 @@ from hetsched.contracts.api.decision import (
     Tipping,
     Verdict,
 )
-from hetsched.contracts.errors import InputError
+from hetsched.contracts.errors import InputError, with_path
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.policy import PluginUse
-from hetsched.contracts.validation_errors import with_path
 from hetsched.contracts.waits import WaitsFor
 from hetsched.placement.models import Decision
 from hetsched.placement.queries.decision_matrix import DecisionDetails, further, matrix_of

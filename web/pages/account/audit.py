@@ -1,14 +1,22 @@
-"""The audit log: actor, action, object, time and reason of each entry, and the verification of the seals."""
+"""The audit log: actor, action, object, time and reason of each entry, and the verification of the seals.
+
+Stored English texts are translated. Actions such as `node.cordon`, roles of users and names are codes and stay
+untranslated, because filters use them. Object kinds, names of details and sentences of the product are translated. The
+catalogue has them under the contexts `kind`, `role` and `detail`; a text without an entry is shown unchanged.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from django.db.models import Q
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.http import urlencode
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext
 
 from hetsched.access.subject import subject_of
+from hetsched.contracts.documents import encode
 from hetsched.journal.chain import SETTLED, chain_state
 from hetsched.journal.models import AuditEntry
 from web.api.account.audit import visible
@@ -19,7 +27,50 @@ from ..lists.expressions import FilterField
 from ..lists.kinds import Age, ValueKind
 from ..lists.view import Listing, ListView
 from ..shell import Shell, page
-from . import audit_words as words
+
+# Roles of programs: the actor's name is a text of the product, not a user name.
+_PROGRAMS = ("", "system", "plan")
+_CHANGES = (("before", "after"), ("before", "value"), ("known", "told"))
+
+
+def kind(row: AuditEntry) -> str:
+    """Return the translated kind of the object of an entry."""
+    return _word("kind", row.object_kind)
+
+
+def actor(row: AuditEntry) -> str:
+    """Return the name of the actor, translated for programs."""
+    return translate(row.actor) if row.role in _PROGRAMS else row.actor
+
+
+def role(row: AuditEntry) -> str:
+    """Return the translated role of the actor."""
+    return _word("role", row.role)
+
+
+def changed(details: dict[str, Any]) -> str:
+    """Return the details of an entry in one line, as before → after if both are recorded."""
+    rest = dict(details)
+    said = []
+    for before, after in _CHANGES:
+        if before in rest and after in rest:
+            said.append(f"{_plain(rest.pop(before))} → {_plain(rest.pop(after))}")
+    named = (f"{_word('detail', name)} {_plain(value)}" for name, value in rest.items() if value not in (None, "", []))
+    return pgettext("message", "; ").join([*said, *named])
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return translate(value)
+    text = encode(value).decode()
+    return _word("detail", text) if isinstance(value, bool) else text
+
+
+def _word(context: str, word: str) -> str:
+    return pgettext(context, word) if word else word
+
 
 _MOST_VALUES = 200
 _MOST_NAME_CHARACTERS = 253
@@ -46,15 +97,15 @@ def object_url(row: AuditEntry) -> str:
 
 
 def _object_cell(row: AuditEntry) -> Cell:
-    return Cell(row.object_name, url=object_url(row), note=words.kind(row))
+    return Cell(row.object_name, url=object_url(row), note=kind(row))
 
 
 def _actor_cell(row: AuditEntry) -> Cell:
-    return Cell(words.actor(row), note=words.role(row))
+    return Cell(actor(row), note=role(row))
 
 
 def _details_cell(row: AuditEntry) -> Cell:
-    text = words.changed(row.details)
+    text = changed(row.details)
     cut = text[:_MOST_DETAIL_CHARACTERS]
     return Cell(f"{cut}…" if len(text) > len(cut) else cut or None, look="text", title=text if text != cut else "")
 

@@ -4,12 +4,23 @@ May import: F0-F3, and the modules of REST documents.
 Never: writes; a fact that no source reports is null, never 0 and never "no".
 """
 
-from .cards import CardFacts, CardShare, DeviceAllocation, GpuFacts, gpu_facts, handed_cards
-from .detail import NodeDetail, node_detail
+from .detail import (
+    BalanceFacts,
+    CardFacts,
+    CardShare,
+    DeviceAllocation,
+    GpuFacts,
+    IsaFacts,
+    NodeDetail,
+    ResourceUse,
+    balance_facts,
+    gpu_facts,
+    handed_cards,
+    isa_facts,
+    node_detail,
+)
 from .doubts import BackOff, DoubtFacts, back_offs, doubt_facts
-from .instructions import IsaFacts, isa_facts
 from .origin import Origin, origin, quantities, source_of, stated
-from .use import BalanceFacts, ResourceUse, balance_facts
 from .words import AgentFacts, QuarantinedFact, StatedFact, agent_facts, quarantined, stated_fact
 from .zones import NumaFacts, PinFacts, ZoneFacts, numa_facts, pins
 

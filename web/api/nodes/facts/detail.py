@@ -1,20 +1,181 @@
-"""The document of one node: the facts, its load and its pods."""
+"""The document of one node: its facts, instruction sets, GPUs, balance, use and pods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
+import msgspec
+
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.objects.facts import Maintenance, Override
-from hetsched.contracts.objects.node_report import PowerReport, Taint
+from hetsched.contracts.objects.node_report import GpuCard, PowerReport, Taint
+from hetsched.contracts.units import format_amount
 from hetsched.inventory.models import Node
 from hetsched.inventory.overrides import in_maintenance
-from hetsched.placement.models import Reservation
-from web.api.documents import Document
+from hetsched.isa import parse
+from hetsched.placement.models import HandedOut, Reservation
 
+from ...documents import Document
 from .doubts import BackOff, DoubtFacts, back_offs, doubt_facts
-from .origin import Origin, origin, quantities, stated
+from .origin import Origin, origin, quantities, source_of, stated
 from .words import AgentFacts, QuarantinedFact, StatedFact, agent_facts, quarantined, stated_fact
+
+
+class DeviceAllocation(Document, frozen=True):
+    """GPUs granted to a pod and GPUs that its node allocated, by index; `cards` is null if unknown.
+
+    `advisory`: another device plugin chooses the GPUs. `problem` describes a contradiction.
+    """
+
+    advisory: bool
+    granted: list[int]
+    cards: list[int] | None
+    problem: str | None
+
+
+class CardShare(Document, frozen=True):
+    """The share of a GPU that one pod holds; `handedOut` is null where no agent reports device allocations."""
+
+    pod: str
+    milli: int
+    memory_mib: int = msgspec.field(name="memoryMiB")
+    handed_out: DeviceAllocation | None = None
+
+
+class CardFacts(Document, frozen=True):
+    """One GPU and its holders; `freeMemoryMiB` is null if the memory of the GPU is unknown."""
+
+    card: GpuCard
+    free_milli: int
+    free_memory_mib: int | None = msgspec.field(name="freeMemoryMiB")
+    holders: list[CardShare]
+
+
+class GpuFacts(Document, frozen=True):
+    """Whole GPUs of a node."""
+
+    origin: Origin
+    cards: list[CardFacts]
+
+
+def gpu_facts(
+    node: Node, held: Iterable[Reservation], now: datetime, *, sees: Callable[[str], bool] = lambda namespace: True
+) -> GpuFacts:
+    """Return the node's GPUs; pods of namespaces outside the caller's scope count without their names."""
+    shares: dict[int, list[CardShare]] = {}
+    used: dict[int, tuple[int, int]] = {}
+    handed = {row.pod_id: handed_cards(row) for row in HandedOut.objects.filter(node=node)}
+    for reservation in held:
+        for grant in reservation.allocation.gpus:
+            if sees(reservation.pod.namespace):
+                given = handed.get(reservation.pod_id)
+                share = CardShare(reservation.pod.key, grant.milli, grant.memory_mib, given)
+                shares.setdefault(grant.index, []).append(share)
+            milli, memory = used.get(grant.index, (0, 0))
+            used[grant.index] = (milli + grant.milli, memory + grant.memory_mib)
+    listed = node.report.gpus is not None
+    cards = []
+    for card in node.report.gpus if node.report.gpus is not None else cards_of(node.report):
+        milli, memory = used.get(card.index, (0, 0))
+        cards.append(
+            CardFacts(
+                card=card,
+                free_milli=max(1000 - milli, 0) if card.healthy else 0,
+                free_memory_mib=None if card.memory_mib is None else max(card.memory_mib - memory, 0),
+                holders=shares.get(card.index, []),
+            )
+        )
+    source = source_of(node, "gpu") if listed else "allocatable and labels"
+    return GpuFacts(origin(node, now, source=source), cards)
+
+
+def handed_cards(row: HandedOut) -> DeviceAllocation:
+    cards = None if row.cards is None else sorted(row.cards)
+    return DeviceAllocation(row.advisory, sorted(grant.index for grant in row.granted), cards, row.problem or None)
+
+
+class IsaFacts(Document, frozen=True):
+    """The instruction sets a node offers; where `complete` is false `native` is a lower bound."""
+
+    origin: Origin
+    family: str
+    native: str | None
+    base: str | None
+    extensions: list[str]
+    emulated: tuple[str, ...]
+    cross: tuple[str, ...]
+    complete: bool
+
+
+def isa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> IsaFacts:
+    stated = node.report.isa
+    base, extensions = None, list[str]()
+    if stated.native:
+        try:
+            isa = parse(stated.native, source="node-label")
+            base, extensions = isa.base, sorted(isa.extensions)
+        except InputError:
+            pass  # an invalid string is shown unchanged
+    return IsaFacts(
+        origin=origin(node, now, source=stated.source),
+        family=node.isa_family,
+        native=stated.native,
+        base=base,
+        extensions=extensions,
+        emulated=stated.emulated,
+        cross=stated.cross,
+        complete=stated.complete,
+    )
+
+
+class ResourceUse(Document, frozen=True):
+    """One resource: `used` is the last sample plus the pods placed since, or the requests if there is no sample.
+
+    `ratio` is used / allocatable, clamped to 0-1.
+    """
+
+    allocatable: str
+    requested: str
+    measured: str | None
+    used: str
+    ratio: float
+
+
+class BalanceFacts(Document, frozen=True):
+    """Balance of a node's use: `balance` is 1 - population variance of the ratios, 1 with fewer than two.
+
+    `stale`: the sample is too old; requests are used instead.
+    """
+
+    origin: Origin
+    resources: dict[str, ResourceUse]
+    balance: float
+    stale: bool = False
+
+
+def balance_facts(
+    node: Node, used: dict[str, int], balance: float, now: datetime, *, stale: bool = False
+) -> BalanceFacts:
+    """Return a node's use by resource; `used`, `balance` and `stale` are the engine's."""
+    usage = node.report.usage
+    measured = usage.amounts if usage else {}
+    resources = {
+        name: ResourceUse(
+            allocatable=format_amount(name, whole),
+            requested=format_amount(name, node.requested.get(name, 0)),
+            measured=format_amount(name, measured[name]) if name in measured else None,
+            used=format_amount(name, max(amount, 0)),
+            ratio=round(min(max(amount / whole, 0.0), 1.0), 6),
+        )
+        for name, amount in used.items()
+        if (whole := node.allocatable.get(name, 0))
+    }
+    if usage is None or stale:
+        return BalanceFacts(origin(node, now, source="requests"), resources, round(balance, 6), stale)
+    sampled = origin(node, now, source=usage.source or "usage", observed_at=usage.observed_at)
+    return BalanceFacts(sampled, resources, round(balance, 6))
 
 
 class NodeDetail(Document, frozen=True):
