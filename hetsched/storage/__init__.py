@@ -1,4 +1,4 @@
-"""Storage below the apps: batches, bulk rows, prepared queries, JSON fields, triggers, locks and text lookups.
+"""Storage below the apps: bulk rows, prepared queries, JSON fields, triggers, locks, text lookups and the backup.
 
 May import: hetsched.contracts and Django.
 Never: models of an app.

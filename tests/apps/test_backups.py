@@ -13,7 +13,7 @@ from django.db import connection
 
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
-from hetsched.journal import backup
+from hetsched.storage import backup
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed, submitted
 

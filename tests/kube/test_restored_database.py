@@ -14,7 +14,6 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.units import CPU
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
-from hetsched.journal import backup
 from hetsched.placement import scheduler_cache
 from hetsched.placement.actions.terminating_pods import release_orphaned_pods
 from hetsched.placement.models import Decision, Pod
@@ -22,6 +21,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.leases import end_all
+from hetsched.storage import backup
 from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import an_informer, eventually, make_node, make_pod, states
 from workers import schedule

@@ -36,7 +36,7 @@ NO_PAGE = (
     "hetsched/client/",
     "hetsched/inventory/agent_messages.py",  # agents
     "hetsched/agent/isa/emulation.py",
-    "hetsched/journal/backup.py",  # backups
+    "hetsched/storage/backup.py",  # backups
     "hetsched/lab/",
     "hetsched/project/",
     "web/api/clusters/agent.py",

@@ -24,7 +24,7 @@ NO_PAGE = (
     "hetsched/client/",
     "hetsched/inventory/agent_messages.py",
     "hetsched/agent/isa/emulation.py",
-    "hetsched/journal/backup.py",
+    "hetsched/storage/backup.py",
     "hetsched/lab/",
     "hetsched/project/",
     "hetsched/scheduling/extender/",

@@ -32,7 +32,7 @@ def backup(
     open_server_database(data)
     from django.db import Error
 
-    from hetsched.journal import backup
+    from hetsched.storage import backup
 
     try:
         rows = backup.write(file)
@@ -56,9 +56,9 @@ def restore(
     from django.db import Error
 
     from hetsched.inventory.models import Cluster, Sync
-    from hetsched.journal import backup
     from hetsched.placement.queries.invariants import check_invariants
     from hetsched.scheduling.leases import end_all
+    from hetsched.storage import backup
 
     try:
         call_command("migrate", verbosity=0, interactive=False)
