@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,10 +33,10 @@ class Server:
     def __init__(self, *, odd: bool = False) -> None:
         self.odd = odd
 
-    def list_all(self, resource: Any) -> tuple[list[bytes], str]:
+    def list_pages(self, resource: Any) -> Iterator[tuple[list[bytes], str]]:
         if self.odd:
             raise RuntimeError("the token's file is empty")
-        return [], "1"
+        yield [], "1"
 
     def stream(self, *args: Any, **options: Any) -> Any:
         raise ApiFailure(500, "InternalError", "not now")

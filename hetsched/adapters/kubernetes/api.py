@@ -198,20 +198,24 @@ class Api:
         A list that expires between pages (410) is restarted once. Raises: ApiFailure.
         """
         try:
-            return self._pages(resource)
+            pages = list(self.list_pages(resource))
         except ApiFailure as failure:
             if failure.status != 410:
                 raise
-            return self._pages(resource)
+            pages = list(self.list_pages(resource))
+        return [item for items, _ in pages for item in items], pages[-1][1]
 
-    def _pages(self, resource: Resource) -> tuple[list[bytes], str]:
-        items: list[bytes] = []
+    def list_pages(self, resource: Resource) -> Iterator[tuple[list[bytes], str]]:
+        """Yield the objects of a kind page by page, each page with the resourceVersion of the list.
+
+        Raises: ApiFailure, with status 410 for a list that expires between pages.
+        """
         query = {"limit": str(PAGE)}
         while True:
             page = _list.decode(self.get(resource.path(), query))
-            items.extend(bytes(item) for item in page.items)
+            yield [bytes(item) for item in page.items], page.metadata.resource_version
             if not page.metadata.next_page:
-                return items, page.metadata.resource_version
+                return
             query["continue"] = page.metadata.next_page
 
     def _url(self, path: str, query: Mapping[str, str] | None) -> str:

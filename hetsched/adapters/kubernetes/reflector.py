@@ -3,13 +3,13 @@
 Watches end, stall, are dropped by a busy server and lose their history; a store that misses one deletion allocates on a
 node that no longer exists. The reflector lists in pages, then watches from the list's resourceVersion. A watch that
 ends resumes from the last version seen; bookmarks advance it. 410 causes a relist, immediately the first time and with
-backoff if it repeats before any other event arrives. The list is compared with the known objects, and objects that
-disappeared in between are emitted as deletions. A server ends a watch after `WATCH_SECONDS`; the reflector drops a
-watch without data for `QUIET_SECONDS`. A response that cannot be decoded counts as a failure. Failures back off for 1,
-2, 4 … 30 s with jitter, or for Retry-After if that is longer (at most 30 s); each one is emitted. A list older than a
-version already seen, as one API server of several may return it after a failover, is a failure too: the known objects
-stay until a list has caught up. After a restore of etcd from a backup no list catches up, and the process must be
-restarted.
+backoff if it repeats before any other event arrives. Each page of a list is compared with the known objects and emitted
+before the next one is requested, so that one page is in memory; objects that disappeared in between are emitted as
+deletions after the last page. A server ends a watch after `WATCH_SECONDS`; the reflector drops a watch without data for
+`QUIET_SECONDS`. A response that cannot be decoded counts as a failure. Failures back off for 1, 2, 4 … 30 s with
+jitter, or for Retry-After if that is longer (at most 30 s); each one is emitted. A list older than a version already
+seen, as one API server of several may return it after a failover, is a failure too: the known objects stay until a list
+has caught up. After a restore of etcd from a backup no list catches up, and the process must be restarted.
 Source: Kubernetes documentation, "Efficient detection of changes" and, for versions that compare as numbers, KEP-5504;
 client-go's reflector for the names.
 Invariants: after `Synced` the consumer has seen exactly the objects of one list; a version is never used before all
@@ -135,26 +135,29 @@ class Reflector:
         self._sleep(wait)
 
     def _list(self) -> Iterator[Event]:
-        items, version = self._api.list_all(self._resource)
-        if _number(version) < self._newest:
-            yield from self._fail(
-                f"the list is of version {version}, and {self._newest} was seen already; "
-                "if the cluster was restored from a backup, restart this process"
-            )
-            return
         missing = set(self._known)
-        for body in items:
-            meta = _object.decode(body).metadata
-            key = _key(meta)
-            missing.discard(key)
-            if self._known.get(key) != meta.resource_version:
-                self._known[key] = meta.resource_version
-                yield Upserted(key, body)
+        count, version = 0, ""
+        for items, version in self._api.list_pages(self._resource):
+            if _number(version) < self._newest:
+                yield from self._fail(
+                    f"the list is of version {version}, and {self._newest} was seen already; "
+                    "if the cluster was restored from a backup, restart this process"
+                )
+                return
+            self._newest = _number(version)  # a list that ends early must not be followed by an older one
+            count += len(items)
+            for body in items:
+                meta = _object.decode(body).metadata
+                key = _key(meta)
+                missing.discard(key)
+                if self._known.get(key) != meta.resource_version:
+                    self._known[key] = meta.resource_version
+                    yield Upserted(key, body)
         for key in sorted(missing):
             del self._known[key]
             yield Deleted(key)
-        self._version, self._newest, self._failures = version, _number(version), 0
-        yield Synced(len(items))
+        self._version, self._failures = version, 0
+        yield Synced(count)
 
     def _watch(self) -> Iterator[Event]:
         query = {

@@ -30,9 +30,13 @@ class Script:
         self.answers: Iterator[Any] = iter(answers)
         self.asked: list[str] = []  # `list`, or the version from which a watch continues
 
-    def list_all(self, _: Resource) -> tuple[list[bytes], str]:
+    def list_pages(self, _: Resource) -> Iterator[tuple[list[bytes], str]]:
         self.asked.append("list")
-        return self._next()
+        answer = self._next()
+        for page in answer if isinstance(answer, list) else [answer]:
+            if isinstance(page, Exception):
+                raise page
+            yield page
 
     @contextmanager
     def stream(self, _: str, query: Mapping[str, str], **more: Any) -> Iterator[Iterator[bytes]]:
@@ -115,6 +119,36 @@ def test_immediately_expired_watches_back_off() -> None:
     list_fails = run_script(*[expired] * 4)
     assert (watch_fails[2], list_fails[2]) == ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0])
     assert [event.status for event in list_fails[0] if isinstance(event, Failed)] == [410] * 3
+
+
+def test_list_that_expires_between_pages_is_restarted() -> None:
+    first = ([an_object("n1", 5), an_object("n2", 6)], "10")
+    second = ([an_object("n1", 5), an_object("n3", 12)], "12")
+    events, asked, waits = run_script([first, ApiFailure(410, "Expired", "too old")], second, [])
+    assert keys(events) == ["Upserted n1", "Upserted n2", "Upserted n3", "Deleted n2", "Synced"]
+    assert (asked[:3], waits[:1]) == (["list", "list", "12"], [])
+
+
+def test_page_is_emitted_before_the_next_is_requested() -> None:
+    server: Any = Script([([an_object("n1", 5)], "10"), ([an_object("n2", 6)], "10")])
+    events = Reflector(server, NODES, sleep=lambda _: None).events()
+    pages = server.list_pages
+    requested: list[str] = []
+
+    def noted(resource: Resource) -> Iterator[tuple[list[bytes], str]]:
+        for number, page in enumerate(pages(resource)):
+            requested.append(f"page {number}")
+            yield page
+
+    server.list_pages = noted
+    assert [(keys([next(events)]), len(requested)) for _ in range(2)] == [(["Upserted n1"], 1), (["Upserted n2"], 2)]
+    assert next(events) == Synced(2)
+
+
+def test_older_list_after_an_unfinished_one_overwrites_nothing() -> None:
+    unfinished = [([an_object("n1", 15)], "20"), ApiFailure(0, "Unreachable", "refused")]
+    events, _, _ = run_script(unfinished, ([an_object("n1", 5)], "19"), ([an_object("n1", 15)], "20"))
+    assert keys(events) == ["Upserted n1", "Failed", "Failed", "Synced"]
 
 
 def test_failure_is_reported_before_the_backoff() -> None:
