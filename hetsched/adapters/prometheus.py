@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from hetsched.contracts.message import Message
+
 from .collectors.requests import CollectorClient, SourceError
 
 MOST_SERIES = 50_000
@@ -54,7 +56,7 @@ def query(ask: CollectorClient, url: str, text: str) -> list[LabelledNumber]:
     if answer.status != "success" or answer.data is None or answer.data.result_type != "vector":
         raise SourceError("AnswerNotPrometheus", "the answer to the query is no vector")
     if len(answer.data.result) > MOST_SERIES:
-        raise SourceError("AnswerTooLarge", f"the query gives more than {MOST_SERIES} series")
+        raise SourceError("AnswerTooLarge", Message("the query gives more than {n} series", n=MOST_SERIES))
     found = [LabelledNumber(one.metric, one.value[0], _number(one.value[1])) for one in answer.data.result]
     return [one for one in found if math.isfinite(one.value) and math.isfinite(one.at)]
 

@@ -71,8 +71,15 @@ class InputError(ValueError):
         return self
 
     def __str__(self) -> str:
-        text = f"{self.place}: {self.message}" if self.place else self.message
-        return with_hint(f"{text} [{self.code}]", self.hint)
+        return str(self.text)
+
+    @property
+    def text(self) -> Message:
+        """Return the place, the message, the code and the hint in one text."""
+        said = Message("{said} [{code}]", said=self.message, code=self.code)
+        if self.place:
+            said = Message("{name}: {said} [{code}]", name=self.place, said=self.message, code=self.code)
+        return with_hint(said, self.hint)
 
     @property
     def advice(self) -> Message:

@@ -28,7 +28,7 @@ from hetsched.adapters.node_facts.collected_facts import usage_of, words_of
 from hetsched.adapters.node_facts.report_merge import newer
 from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, shortened
 from hetsched.contracts.objects.collected import Collected, CollectedFact, CollectedNode, NodeAlias
 from hetsched.contracts.objects.facts import noted
 from hetsched.contracts.objects.node_report import Usage
@@ -221,7 +221,7 @@ def take_in(row: Collector, collected: Collected, *, now: datetime) -> None:
 def note_failure(row: Collector, code: str, message: str, *, now: datetime) -> None:
     """Record a failed query; after `most_failures` in a row all facts of the collector become stale."""
     failures = row.failures + 1
-    status: dict[str, Any] = {"failures": failures, "failure_code": code[:63], "failure": message[:500]}
+    status: dict[str, Any] = {"failures": failures, "failure_code": code[:63], "failure": shortened(message, 500)}
     if failures < row.most_failures:
         Collector.objects.filter(pk=row.pk, version=row.version).update(**status)
         return

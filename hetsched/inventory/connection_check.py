@@ -7,11 +7,13 @@ only for its collectors.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, as_message, joined, shortened, verbatim
 
 from .connections import api_of, check_identity, where
 from .models import Cluster, ClusterKind, Connection, Sync
@@ -23,7 +25,7 @@ class Check(msgspec.Struct, frozen=True):
 
     check: str
     ok: bool
-    detail: str
+    detail: Message
 
 
 def check_cluster(cluster: Cluster) -> list[Check]:
@@ -37,17 +39,17 @@ def check_cluster(cluster: Cluster) -> list[Check]:
         found.extend(_server(cluster))
         found.extend(_rights(cluster))
     except InputError as error:
-        found.append(Check("connection", False, f"{error.message} [{error.code}]"))
+        found.append(Check("connection", False, _with_code(error)))
     except ApiFailure as failure:
-        found.append(Check("API server", False, str(failure)))
+        found.append(Check("API server", False, failure.text))
     return [*found, *_sources(cluster), *_collectors(cluster), *_discovered(cluster)]
 
 
 def _server(cluster: Cluster) -> Iterator[Check]:
     api = api_of(cluster)
     version = msgspec.json.decode(api.get("/version")).get("gitVersion", "")
-    yield Check("API server", True, f"{where(cluster.connection)} {version}")
-    yield Check("identity", True, f"kube-system {check_identity(cluster, api)}")
+    yield Check("API server", True, verbatim(f"{where(cluster.connection)} {version}"))
+    yield Check("identity", True, verbatim(f"kube-system {check_identity(cluster, api)}"))
 
 
 def _rights(cluster: Cluster) -> Iterator[Check]:
@@ -62,10 +64,14 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
         if answer.granted:
             granted += 1
             continue
-        inside = f" in namespace {answer.namespace}" if answer.namespace else ""
-        why = f": {answer.reason}" if answer.reason else ""
-        yield Check(f"right to {answer.right}", False, f"needed to {answer.right.purpose}{inside}{why}"[:500])
-    yield Check("rights", granted > 0, f"{granted} granted, {len(namespaces)} namespaces enrolled")
+        detail = Message("needed to {purpose}", purpose=answer.right.purpose)
+        if answer.namespace:
+            detail = Message("{said} in namespace {namespace}", said=detail, namespace=answer.namespace)
+        if answer.reason:
+            detail = Message("{said}: {text}", said=detail, text=answer.reason)
+        yield Check(f"right to {answer.right}", False, shortened(detail, 500))
+    detail = Message("{n} granted, {m} namespaces enrolled", n=granted, m=len(namespaces))
+    yield Check("rights", granted > 0, detail)
 
 
 def _collectors(cluster: Cluster) -> list[Check]:
@@ -81,13 +87,12 @@ def _collectors(cluster: Cluster) -> list[Check]:
             collector = build(row.kind, row.params)
             collected = collector.collect(asker(row), aliases(cluster.pk), timezone.now().timestamp())
         except (SourceError, InputError) as failed:
-            found.append(Check(f"source {row.name}", False, f"{failed.message} [{failed.code}]"[:500]))
+            found.append(Check(f"source {row.name}", False, shortened(_with_code(failed), 500)))
             continue
-        detail = f"{row.kind}: {len(collected.findings)} of {cluster.node_count} nodes"
-        more = f"; {collected.problems[0]}" if collected.problems else ""
-        found.append(
-            Check(f"source {row.name}", bool(collected.findings) and not collected.problems, f"{detail}{more}"[:500])
-        )
+        detail = Message("{name}: {n} of {m} nodes", name=row.kind, n=len(collected.findings), m=cluster.node_count)
+        detail = joined("; ", [detail, *map(verbatim, collected.problems[:1])])
+        ok = bool(collected.findings) and not collected.problems
+        found.append(Check(f"source {row.name}", ok, shortened(detail, 500)))
     return found
 
 
@@ -97,23 +102,28 @@ def _sources(cluster: Cluster) -> Iterator[Check]:
     if connection is None:
         return
     if connection.failure:
-        yield Check("follower", False, connection.failure)
+        yield Check("follower", False, as_message(connection.failure))
     syncs = Sync.objects.filter(cluster=cluster, epoch=connection.follower_epoch).order_by("resource")
     now = timezone.now()
     for sync in syncs:
         if sync.alive_at is None:
-            ok, detail = not sync.required, sync.reason or "the kind was never listed"
+            ok, detail = not sync.required, as_message(sync.reason or Message("the kind was never listed"))
             if ok and detail.startswith("404 "):
-                detail = "the cluster does not serve this optional kind"
+                detail = Message("the cluster does not serve this optional kind")
         else:
             age = now - sync.alive_at
             ok = sync.synced_at is not None and age < STALE
-            detail = f"{sync.objects_count} objects, last event {age.total_seconds():.0f} s ago"
-            detail += f", {len(sync.quarantined)} unreadable" if sync.quarantined else ""
-            detail += f"; {sync.reason}" if sync.failures else ""
+            template = "{n} objects, last event {seconds} s ago"
+            if sync.quarantined:
+                template = "{n} objects, last event {seconds} s ago, {m} unreadable"
+            seconds = f"{age.total_seconds():.0f}"
+            detail = Message(template, n=sync.objects_count, seconds=seconds, m=len(sync.quarantined))
+            if sync.failures:
+                detail = joined("; ", [detail, as_message(sync.reason)])
         yield Check(f"watch {sync.resource}", ok, detail)
     if not syncs and not connection.failure:
-        yield Check("follower", False, "the kind is not watched yet; start `hetsched scheduler`")
+        detail = Message("the kind is not watched yet; start `hetsched scheduler`")
+        yield Check("follower", False, detail)
 
 
 def _discovered(cluster: Cluster) -> Iterator[Check]:
@@ -123,15 +133,25 @@ def _discovered(cluster: Cluster) -> Iterator[Check]:
         return
     found = connection.discovery
     if found is None:
-        yield Check("discovery", True, "discovery has not run for this cluster; start a worker of the queue `discover`")
+        detail = Message("discovery has not run for this cluster; start a worker of the queue `discover`")
+        yield Check("discovery", True, detail)
         return
     for right in found.missing:
-        yield Check(f"discovery's right to {right}", False, "needed to publish node facts in the cluster")
-    detail = f"{found.nodes} nodes, {found.reported} with an agent, {found.silent_count} of them silent, at {found.at}"
+        detail = Message("needed to publish node facts in the cluster")
+        yield Check(f"discovery's right to {right}", False, detail)
+    seen = Message(
+        "{n} nodes, {m} with an agent, {k} of them silent, at {time}",
+        n=found.nodes, m=found.reported, k=found.silent_count, time=found.at,
+    )  # fmt: skip
+    differences = Message("{n} differences, not written: {said}", n=found.differing, said=as_message(found.reason))
     if found.writes:
-        detail += (
-            f"; {found.written} of {found.differing} differences written, {found.kept_count} owned by other managers"
-        )
-    else:
-        detail += f"; {found.differing} differences, not written: {found.reason}"
-    yield Check("discovery", not found.failures, "; ".join((detail, *found.failures[:3]))[:500])
+        differences = Message(
+            "{n} of {m} differences written, {k} owned by other managers",
+            n=found.written, m=found.differing, k=found.kept_count,
+        )  # fmt: skip
+    detail = joined("; ", [seen, differences, *map(verbatim, found.failures[:3])])
+    yield Check("discovery", not found.failures, shortened(detail, 500))
+
+
+def _with_code(error: Any) -> Message:
+    return Message("{said} [{code}]", said=error.message, code=error.code)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from django.utils import timezone
 
+from hetsched.contracts.message import Message, shortened, stored
 from hetsched.contracts.times import rfc3339
 from hetsched.journal.publish import publish
 from hetsched.storage.write_lock import write_transaction
@@ -33,7 +34,7 @@ class Staleness(msgspec.Struct, frozen=True):
 
     facts_at: datetime | None
     stale_since: datetime | None = None
-    reason: str = ""
+    reason: str = ""  # a Message if there is one
 
 
 def watch_topic(cluster: Cluster) -> str:
@@ -52,7 +53,7 @@ def watched_now(connection: Connection) -> Staleness:
     reason = connection.failure or (failing.reason if failing is not None else "")
     if not reason:
         reason = _silent(connection, syncs, now)
-    return Staleness(facts_at, facts_at or connection.cluster.created_at, reason[:500])
+    return Staleness(facts_at, facts_at or connection.cluster.created_at, shortened(reason, 500))
 
 
 def published(connection: Connection) -> Staleness:
@@ -61,12 +62,12 @@ def published(connection: Connection) -> Staleness:
 
 
 def watch_document(connection: Connection) -> dict[str, Any]:
-    """Return the document of the topic."""
+    """Return the document of the topic: its reason has the parameters, which sockets render."""
     said = published(connection)
     return {
         "factsAt": rfc3339(said.facts_at) if said.facts_at else None,
         "staleSince": rfc3339(said.stale_since) if said.stale_since else None,
-        "reason": said.reason or None,
+        "reason": stored(said.reason) or None,
     }
 
 
@@ -96,9 +97,9 @@ def _in_trouble(sync: Sync, now: datetime) -> bool:
     return sync.alive_at is None or now - sync.alive_at > TROUBLE
 
 
-def _silent(connection: Connection, syncs: list[Sync], now: datetime) -> str:
+def _silent(connection: Connection, syncs: list[Sync], now: datetime) -> Message:
     if connection.follower_until is None or connection.follower_until < now:
-        return "no process watches the cluster"
+        return Message("no process watches the cluster")
     if not syncs or any(sync.synced_at is None or sync.epoch != connection.follower_epoch for sync in syncs):
-        return "the first list of its objects is in progress"
-    return "the watch has received no events"
+        return Message("the first list of its objects is in progress")
+    return Message("the watch has received no events")

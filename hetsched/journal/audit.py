@@ -13,6 +13,8 @@ import msgspec
 from django.db import models
 from structlog.contextvars import get_contextvars
 
+from hetsched.contracts.documents import to_plain
+from hetsched.contracts.message import Message, as_parts, from_parts
 from hetsched.storage.bulk_rows import insert, new
 
 from .models import AuditEntry
@@ -72,6 +74,20 @@ def _entry(
         object_kind=kind,
         object_name=name[:400],
         reason=reason,
-        details=details or {},
+        details=to_plain(details or {}, hook=as_parts),
         request_id=str(get_contextvars().get("request_id", ""))[:64],
     )
+
+
+def details_of(entry: AuditEntry) -> dict[str, Any]:
+    """Return the details of an entry, with the messages among them."""
+    return {name: _detail(value) for name, value in entry.details.items()}
+
+
+def _detail(value: Any) -> Any:
+    if not isinstance(value, dict) or value.keys() != {"template", "params"} or not value["params"]:
+        return value
+    try:
+        return from_parts(Message, value)
+    except (msgspec.ValidationError, LookupError, AttributeError, ValueError):  # an object of that form
+        return value

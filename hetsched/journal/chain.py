@@ -25,10 +25,12 @@ from typing import Any
 import msgspec
 import structlog
 from django.db import IntegrityError
-from django.db.models import Min, QuerySet, Sum
+from django.db.models import Min, QuerySet, Sum, TextField
+from django.db.models.functions import Cast
 from django.utils import timezone
 
 from hetsched.contracts.documents import encode
+from hetsched.contracts.message import Message, as_message
 from hetsched.storage.sealed_secrets import derived
 from hetsched.storage.write_lock import write_transaction
 
@@ -37,7 +39,18 @@ from .models import AuditEntry, AuditSeal
 SETTLED = timedelta(minutes=2)
 MOST_SEALED = 500
 _PURPOSE = "audit chain"
-_FIELDS = ("id", "at", "actor", "role", "action", "object_kind", "object_name", "reason", "details", "request_id")
+_FIELDS = (
+    "id",
+    "at",
+    "actor",
+    "role",
+    "action",
+    "object_kind",
+    "object_name",
+    "stored_reason",
+    "details",
+    "request_id",
+)
 log = structlog.get_logger(__name__)
 
 
@@ -46,7 +59,7 @@ class Broken(msgspec.Struct, frozen=True, rename="camel"):
 
     first: int
     last: int
-    problem: str
+    problem: Message
 
 
 class ChainState(msgspec.Struct, frozen=True, rename="camel"):
@@ -72,7 +85,7 @@ def seal_new(*, now: datetime | None = None, settled: timedelta = SETTLED) -> in
         last = AuditSeal.objects.order_by("-id").first()
         entries = AuditEntry.objects.filter(id__gt=last.last_entry if last else 0)
         young = entries.filter(at__gt=now - settled).aggregate(first=Min("id"))["first"]
-        rows = list((entries if young is None else entries.filter(id__lt=young)).order_by("id")[:MOST_SEALED])
+        rows = list(_stored(entries if young is None else entries.filter(id__lt=young))[:MOST_SEALED])
         if not rows:
             return count
         try:
@@ -122,25 +135,30 @@ def chain_state() -> ChainState:
         verified_since=found["oldest"],
         head=last.digest if last else "",
         keyed=bool(last and last.key),
-        broken=[Broken(seal.first_entry, seal.last_entry, seal.problem) for seal in broken],
+        broken=[Broken(seal.first_entry, seal.last_entry, as_message(seal.problem)) for seal in broken],
     )
 
 
-def _problem(seal: AuditSeal, before: AuditSeal | None) -> str:
-    """Return the problem of a seal, an empty string if it matches its entries."""
+def _problem(seal: AuditSeal, before: AuditSeal | None) -> Message:
+    """Return the problem of a seal, an empty message if it matches its entries."""
     if seal.key != _key_name():
-        return "sealed under another SECRET_KEY: it cannot be verified with this one"
+        return Message("sealed under another SECRET_KEY: it cannot be verified with this one")
     after = before.last_entry if before else 0
     rows = list(_between(after, seal.last_entry))
     if len(rows) != seal.entries:
-        return f"{seal.entries} entries were sealed, there are {len(rows)}"
+        return Message("{n} entries were sealed, there are {m}", n=seal.entries, m=len(rows))
     if not hmac.compare_digest(_digest(before.digest if before else "", rows), seal.digest):
-        return "an entry or the previous seal was changed after sealing"
-    return ""
+        return Message("an entry or the previous seal was changed after sealing")
+    return Message("")
 
 
 def _between(after: int, last: int) -> QuerySet[AuditEntry]:
-    return AuditEntry.objects.filter(id__gt=after, id__lte=last).order_by("id")
+    return _stored(AuditEntry.objects.filter(id__gt=after, id__lte=last))
+
+
+def _stored(entries: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
+    """Return entries in order, with the reason as the column stores it: the digest covers template and parameters."""
+    return entries.annotate(stored_reason=Cast("reason", TextField())).order_by("id")
 
 
 def _digest(before: str, rows: list[AuditEntry]) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from hetsched.storage.message_field import MessageField
+
 
 class Topic(models.Model):
     """Subject of a live subscription, with the revision of its latest event."""
@@ -90,7 +92,7 @@ class AuditEntry(AppendOnly):
     action = models.CharField(_("action"), max_length=60, db_index=True)
     object_kind = models.CharField(_("object kind"), max_length=60)
     object_name = models.CharField(_("object"), max_length=400)
-    reason = models.TextField(_("reason"), blank=True)
+    reason = MessageField(_("reason"), blank=True)
     details = models.JSONField(_("details"), default=dict)
     request_id = models.CharField(_("request"), max_length=64, blank=True, default="")
 
@@ -114,7 +116,7 @@ class AuditSeal(models.Model):
     key = models.CharField(_("key"), max_length=16, blank=True)
     sealed_at = models.DateTimeField(_("sealed"), auto_now_add=True)
     verified_at = models.DateTimeField(_("verified"), db_index=True)
-    problem = models.CharField(_("problem"), max_length=200, blank=True)
+    problem = MessageField(_("problem"), blank=True)
 
     class Meta:
         verbose_name = _("seal of the audit trail")

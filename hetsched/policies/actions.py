@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from hetsched.contracts.api.golden import GoldenCheck, GoldenPlacementBroken
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message, joined
+from hetsched.contracts.message import Message, joined, shortened
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import MAX_WEIGHT, compile_policy
@@ -141,7 +141,7 @@ def activate_or_leave(name: str, version: int, *, actor: Actor, reason: str) -> 
 
 def note_refused(name: str, version: int, refusal: InputError, *, actor: Actor, reason: str) -> None:
     """Record a rejected activation in the audit trail, for callers that cannot receive the error."""
-    details = {"version": version, "code": refusal.code, "refusal": refusal.message[:2000]}
+    details = {"version": version, "code": refusal.code, "refusal": shortened(refusal.message, 2000)}
     record(
         actor=actor.name, role=actor.role, action="policy.refused", obj=("policy", name), reason=reason, details=details
     )
@@ -214,7 +214,13 @@ def remove_namespace_rule(rule: NamespaceRule, *, actor: Actor) -> None:
     """Remove a namespace's rule: the cluster's default applies, and pods may name any policy."""
     with write_transaction():
         place = f"{rule.cluster.name}/{rule.namespace}"
-        record(actor=actor.name, role=actor.role, action="namespace.policy", obj=("namespace", place), reason="removed")
+        record(
+            actor=actor.name,
+            role=actor.role,
+            action="namespace.policy",
+            obj=("namespace", place),
+            reason=Message("removed"),
+        )
         rule.delete()
 
 
@@ -231,10 +237,10 @@ def ensure_builtins() -> list[str]:
             continue
         if is_kept(spec.name):
             continue
-        revision = save_draft(spec, actor=BUILT_IN, reason="built-in policy")
+        revision = save_draft(spec, actor=BUILT_IN, reason=Message("built-in policy"))
         active = PolicyRevision.objects.filter(policy__name=spec.name, state=RevisionState.ACTIVE).first()
         if active is None or active.author == BUILT_IN.name:
-            activate_or_leave(spec.name, revision.version, actor=BUILT_IN, reason="built-in policy")
+            activate_or_leave(spec.name, revision.version, actor=BUILT_IN, reason=Message("built-in policy"))
         touched.append(spec.name)
     return touched
 

@@ -72,7 +72,7 @@ def golden_document(golden: GoldenPlacement) -> dict[str, Any]:
         "policy": golden.policy_name,
         "enabled": golden.enabled,
         "state": golden.state,
-        "expected": str(golden.expectation),
+        "expected": golden.expectation.words,
         "got": golden.got,
         "checkedAt": _time(golden.checked_at),
         "brokenSince": _time(golden.broken_since),

@@ -110,11 +110,13 @@ def _empty_state(cluster_id: int, created_at: datetime, basis: str) -> ClusterSt
     return ClusterState.of(definitions, nodes=empty(reports), running=())
 
 
-def worst(results: Mapping[str, GoldenVerdict]) -> tuple[GoldenState, str]:
+def worst(results: Mapping[str, GoldenVerdict]) -> tuple[GoldenState, Message]:
     """Return the worst state of a golden placement under several policies, by their names, and its result."""
     order = [GoldenState.BROKEN, GoldenState.UNKNOWN, GoldenState.KEPT]
     ranked = sorted(results.items(), key=lambda item: (order.index(item[1].state), item[0]))
     if not ranked:
-        return GoldenState.UNKNOWN, "it guards no active policy"
+        return GoldenState.UNKNOWN, Message("it guards no active policy")
     name, first = ranked[0]
-    return first.state, first.got if len(results) == 1 else f"{first.got} (policy {name})"
+    if len(results) == 1:
+        return first.state, first.got
+    return first.state, Message("{said} (policy {name})", said=first.got, name=name)

@@ -22,7 +22,7 @@ from django.utils import timezone
 from hetsched.adapters.objects.golden_placements import one_pod
 from hetsched.contracts.api.golden import Expectation, GoldenState, GoldenVerdict
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, shortened
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.isa.isa_strings import required_isa
@@ -97,7 +97,7 @@ def save_golden(
         elif agreed is not msgspec.UNSET:
             keep_state(row, agreed)
         _look(row, _active_specs(), timezone.now())
-        details = {"cluster": cluster.name, "policy": policy_name, "expects": str(expectation), "enabled": enabled}
+        details = {"cluster": cluster.name, "policy": policy_name, "expects": expectation.words, "enabled": enabled}
         if row.decision is not None:
             details["decision"] = row.decision
         record(
@@ -116,7 +116,7 @@ def remove_golden(name: str, *, actor: Actor, reason: str) -> None:
         if row is None:
             message = Message("unknown golden placement {name}", name=repr(name[:80]))
             raise InputError("GoldenUnknown", message, place="name")
-        details = {"cluster": row.cluster.name, "policy": row.policy_name, "expects": str(row.expectation)}
+        details = {"cluster": row.cluster.name, "policy": row.policy_name, "expects": row.expectation.words}
         row.delete()
         record(
             actor=actor.name, role=actor.role, action="golden.remove", obj=("golden", name), reason=reason,
@@ -180,7 +180,7 @@ def _check(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) ->
         log.log(30 if broke else 20, "golden placement", golden=row.name, state=row.state, got=row.got)
         record(
             actor=SYSTEM.name, role=SYSTEM.role, action="golden.broken" if broke else "golden.kept",
-            obj=("golden", row.name), details={"expected": str(row.expectation), "got": row.got},
+            obj=("golden", row.name), details={"expected": row.expectation.words, "got": row.got},
         )  # fmt: skip
     publish_many({GOLDENS: lambda: {row.name: golden_document(row)}})
 
@@ -193,7 +193,7 @@ def _look(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> 
         (results[spec.name],) = judge_rows(spec, rows)
     state, got = worst(results)
     row.state = state.value if row.enabled else GoldenPlacement.OFF
-    row.got, row.checked_at, row.judged_on = got[:500], now, _basis(row, specs)
+    row.got, row.checked_at, row.judged_on = shortened(got, 500), now, _basis(row, specs)
     if row.state != GoldenPlacement.BROKEN:
         row.broken_since = None
     elif row.broken_since is None:

@@ -20,6 +20,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import DNS_LABEL, Cluster
 from hetsched.lab.rerun import PodChange, ReplayResult
 from hetsched.storage.json_fields import StructField
+from hetsched.storage.message_field import MessageField
 
 from .plan_contracts import Condition, Measured, Once, PreviewParameters
 
@@ -64,7 +65,7 @@ class PolicyRevision(models.Model):
     spec = StructField(PolicySpec, verbose_name=_("content"))
     state = models.CharField(_("state"), max_length=8, choices=RevisionState, default=RevisionState.DRAFT)
     author = models.CharField(_("author"), max_length=255)
-    reason = models.TextField(_("reason"), blank=True)
+    reason = MessageField(_("reason"), blank=True)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
     activated_at = models.DateTimeField(_("activated"), null=True)
 
@@ -155,7 +156,7 @@ class GoldenPlacement(models.Model):
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
     changed_at = models.DateTimeField(_("changed"))
     state = models.CharField(_("state"), max_length=8, default=UNKNOWN)
-    got = models.CharField(_("what came out"), max_length=500, blank=True)
+    got = MessageField(_("what came out"), blank=True)
     checked_at = models.DateTimeField(_("looked at"), null=True)
     broken_since = models.DateTimeField(_("broken since"), null=True)
     # The decision on whose state it is checked; null: on the cluster's nodes as if empty.
@@ -205,7 +206,7 @@ class PolicyPlan(models.Model):
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
     changed_at = models.DateTimeField(_("changed"))
     state = models.CharField(_("state"), max_length=8, default=WAITING)
-    note = models.CharField(_("note"), max_length=1000, blank=True)
+    note = MessageField(_("note"), blank=True)
     # A run claims the plan by advancing this time.
     due_at = models.DateTimeField(_("due"), editable=False)
     last_looked_at = models.DateTimeField(_("looked at"), null=True)

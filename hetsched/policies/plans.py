@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, joined, shortened
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import DNS_LABEL, Cluster
@@ -42,6 +42,10 @@ LOOK_EVERY = timedelta(minutes=1)
 FRESH = timedelta(minutes=3)
 CURVE = timedelta(days=7)
 FARTHEST = timedelta(days=3660)
+_SWITCHES = {
+    "above": "{metric} of {cluster} is {value}, above {bound} for {n} minutes",
+    "below": "{metric} of {cluster} is {value}, below {bound} for {n} minutes",
+}
 log = structlog.get_logger(__name__)
 
 
@@ -151,15 +155,17 @@ def _check_versions(policy: Policy, wanted: dict[int, str]) -> None:
             raise version_unknown(policy.name, version, place=place)
 
 
-def _in_its_way(policy: Policy, once: Once | None, condition: Condition | None) -> str:
+def _in_its_way(policy: Policy, once: Once | None, condition: Condition | None) -> Message:
     """Return a note on the golden placements that the plan's versions would break at present."""
     versions = _versions(once, condition)
-    problems = []
+    problems: list[Message] = []
     for revision in policy.revisions.filter(version__in=versions).order_by("version"):
         broken = [one.golden for one in check_goldens(revision.spec).results if one.state == "broken"]
         if broken:
-            problems.append(f"version {revision.version} is rejected now: it breaks {', '.join(broken[:5])}")
-    return "; ".join(problems)[:1000]
+            names = joined(", ", broken[:5])
+            template = "version {version} is rejected now: it breaks {names}"
+            problems.append(Message(template, version=revision.version, names=names))
+    return joined("; ", problems)
 
 
 def _versions(once: Once | None, condition: Condition | None) -> set[int]:
@@ -210,10 +216,12 @@ def _look_once(row: PolicyPlan, now: datetime) -> bool:
     assert row.once is not None
     late_minutes = int((now - row.once.at).total_seconds() // 60)
     if late_minutes > row.once.late_minutes:
-        note = f"skipped: {late_minutes} minutes late, {row.once.late_minutes} minutes are allowed"
+        note = Message("skipped: {n} minutes late, {m} minutes are allowed", n=late_minutes, m=row.once.late_minutes)
         _conclude(row, PolicyPlan.SKIPPED, note, now, action="plan.skipped")
         return False
-    why = f"at {rfc3339(row.once.at)}" + (f", {late_minutes} minutes late" if late_minutes > 1 else "")
+    why = Message("at {time}", time=rfc3339(row.once.at))
+    if late_minutes > 1:
+        why = Message("at {time}, {n} minutes late", time=rfc3339(row.once.at), n=late_minutes)
     return _activate(row, row.once.version, why, now, done=PolicyPlan.DONE)
 
 
@@ -224,15 +232,23 @@ def _look_by_figure(row: PolicyPlan, now: datetime) -> bool:
     latest = Measure.objects.filter(cluster=row.cluster, at__gt=now - FRESH, at__lte=now).order_by("-at").first()
     value = latest.figures.of(condition.metric) if latest is not None else None
     if value is None:
-        row.note = "no fresh sample" if latest is None else f"the cluster has no {condition.metric}"
+        row.note = Message("no fresh sample")
+        if latest is not None:
+            row.note = Message("the cluster has no {metric}", metric=condition.metric)
         row.last_value = None
         return _write(row, HysteresisState(side=_side(row)), now)
     row.last_value = value
     watch, side = look(condition, _watch(row), now, value)
     if not side:
         return _write(row, watch, now)
-    bound, word = (condition.above, "above") if side == "above" else (condition.below, "below")
-    why = f"{condition.metric} of {condition.cluster} is {value:.4g}, {word} {bound:g} for {condition.minutes} minutes"
+    why = Message(
+        _SWITCHES[side],
+        metric=condition.metric,
+        cluster=condition.cluster,
+        value=f"{value:.4g}",
+        bound=f"{condition.above if side == 'above' else condition.below:g}",
+        n=condition.minutes,
+    )
     activated = _activate(row, version_of(condition, side), why, now, done=PolicyPlan.WAITING)
     if row.state == PolicyPlan.REFUSED:
         _write(row, HysteresisState(side=watch.side, looked_at=now), now)  # the period restarts before the next attempt
@@ -258,28 +274,29 @@ def _write(row: PolicyPlan, watch: HysteresisState, now: datetime) -> bool:
     return False
 
 
-def _activate(row: PolicyPlan, version: int, why: str, now: datetime, *, done: str) -> bool:
+def _activate(row: PolicyPlan, version: int, why: Message, now: datetime, *, done: str) -> bool:
     """Activate a version on behalf of the plan's author; record the result on the plan."""
     actor = Program(f"plan {row.name} by {row.author}"[:255], "plan")
-    reason = f"{row.reason} (plan {row.name}: {why})"
+    reason = Message("{text} (plan {name}: {said})", text=row.reason, name=row.name, said=why)
     active = Policy.objects.values_list("active_version", flat=True).get(pk=row.policy_id)
     if active == version:
-        _conclude(row, done, f"version {version} was already active: {why}", now)
+        _conclude(row, done, Message("version {version} was already active: {said}", version=version, said=why), now)
         return False
     try:
         activate(row.policy.name, version, actor=actor, reason=reason, expected_active=active)
     except InputError as refusal:
         with write_transaction():
             note_refused(row.policy.name, version, refusal, actor=actor, reason=reason)
-            _conclude(row, PolicyPlan.REFUSED, f"version {version} was refused: {refusal.message}"[:1000], now)
+            note = Message("version {version} was refused: {said}", version=version, said=refusal.message)
+            _conclude(row, PolicyPlan.REFUSED, note, now)
         return False
     row.last_switched_at = now
-    _conclude(row, done, f"activated version {version}: {why}", now)
+    _conclude(row, done, Message("activated version {version}: {said}", version=version, said=why), now)
     return True
 
 
-def _conclude(row: PolicyPlan, state: str, note: str, now: datetime, *, action: str = "") -> None:
-    row.state, row.note, row.last_looked_at = state, note[:1000], now
+def _conclude(row: PolicyPlan, state: str, note: Message, now: datetime, *, action: str = "") -> None:
+    row.state, row.note, row.last_looked_at = state, shortened(note, 1000), now
     with write_transaction():
         if _keep(row, "state", "note", "last_looked_at", "last_switched_at") and action:
             record(actor=f"plan {row.name}", role="plan", action=action, obj=("plan", row.name), reason=note)
@@ -306,7 +323,7 @@ class Forecast(msgspec.Struct, frozen=True):
     start: datetime | None
     end: datetime | None
     switches: list[Switch]
-    note: str
+    note: Message
 
 
 def forecast_switches(condition: Condition, *, now: datetime | None = None) -> Forecast:
@@ -316,9 +333,13 @@ def forecast_switches(condition: Condition, *, now: datetime | None = None) -> F
     figures = [(row.at, row.figures.of(condition.metric)) for row in rows.iterator(2000)]
     curve = [(at, value) for at, value in figures if value is not None]
     if len(curve) <= condition.minutes:
-        note = "no samples are recorded" if not figures else f"only {len(curve)} samples are recorded"
+        note = Message("no samples are recorded")
+        if figures:
+            note = Message("only {n} samples are recorded", n=len(curve))
         return Forecast(False, len(curve), None, None, [], note)
     found = switches(condition, curve)
-    times = "once" if len(found) == 1 else f"{len(found)} times"
-    note = f"the plan would have switched {times} between {rfc3339(curve[0][0])} and {rfc3339(curve[-1][0])}"
+    template = "the plan would have switched {n} times between {start} and {end}"
+    if len(found) == 1:
+        template = "the plan would have switched once between {start} and {end}"
+    note = Message(template, n=len(found), start=rfc3339(curve[0][0]), end=rfc3339(curve[-1][0]))
     return Forecast(True, len(curve), curve[0][0], curve[-1][0], found, note)

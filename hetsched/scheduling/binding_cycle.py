@@ -34,7 +34,7 @@ from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind, bind, read_refused
 from hetsched.adapters.kubernetes.device_allocation import allocate, release
 from hetsched.adapters.kubernetes.volume_binding import provide
-from hetsched.contracts.message import Message, verbatim
+from hetsched.contracts.message import Message, shortened, verbatim
 from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.connections import api_of, in_shadow
@@ -229,7 +229,8 @@ def note(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
         if by_result[result]:
             recover_gangs(cluster.pk, [one.pod_id for one in by_result[result]], by_result[result][0].message)
     if by_result[BindingResult.UNPROVEN]:
-        Connection.objects.filter(cluster=cluster).update(failure=by_result[BindingResult.UNPROVEN][0].message[:500])
+        failure = shortened(by_result[BindingResult.UNPROVEN][0].message, 500)
+        Connection.objects.filter(cluster=cluster).update(failure=failure)
     for result in (BindingResult.LOST, BindingResult.GONE, BindingResult.UNKNOWN, BindingResult.UNPROVEN):
         if by_result[result]:
             some = by_result[result][0]

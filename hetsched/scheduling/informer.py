@@ -27,6 +27,7 @@ from hetsched.adapters.kubernetes.api import Api, Resource
 from hetsched.adapters.kubernetes.informer_store import InformerStore
 from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, ServerResponded, Synced, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
+from hetsched.contracts.message import shortened
 from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.models import Node, Sync
 from hetsched.inventory.node_events import STALE
@@ -303,7 +304,7 @@ class Informer:
                 objects_count=len(known.keys),
                 relists=known.lists,
                 failures=known.failures,
-                reason=known.reason[:500],
+                reason=shortened(known.reason, 500),
                 quarantined=tuple(odd for odd in quarantined if odd.kind == resource.plural)[:20],
             )
             for resource, known in self._known.items()

@@ -23,6 +23,7 @@ from django.db import connections
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import shortened
 from hetsched.inventory.connections import check_identity, in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import heartbeat
@@ -94,7 +95,7 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
             Informer(lease, api, over, leads=leads, host=host).run()
     except (InputError, ApiFailure) as failure:
         log.warning("cluster watch failed", cluster=cluster.name, reason=str(failure))
-        connection.update(failure=str(failure)[:500])
+        connection.update(failure=shortened(failure.text, 500))
         ended.wait(LOOK_SECONDS)
     except Exception:
         log.exception("cluster watch ended", cluster=cluster.name)

@@ -11,7 +11,7 @@ from hetsched.contracts.objects.observed import ObservedPolicy
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind, Connection
-from hetsched.journal.audit import SYSTEM
+from hetsched.journal.audit import SYSTEM, details_of
 from hetsched.journal.models import AuditEntry
 from hetsched.policies.cluster_policies import follow_policies
 
@@ -62,7 +62,7 @@ def test_takeover_requires_a_reason(admin: Api) -> None:
     taken = owner(admin, {"cluster": None, "reason": "west is gone"}, status=200).json()
     assert (taken["keptIn"], taken["activeVersion"], taken["objects"]["west"]["code"]) == (None, 1, "PolicyNameTaken")
     entry = AuditEntry.objects.get(action="policy.keep")
-    assert (entry.reason, entry.details) == ("west is gone", {"before": "cluster west", "after": "the database"})
+    assert (entry.reason, details_of(entry)) == ("west is gone", {"before": "cluster west", "after": "the database"})
     admin("POST", "policies/mine/versions/", DRAFT, status=201)
     assert owner(admin, {"cluster": "west", "reason": "back"}, status=200).json()["keptIn"] == "west"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.journal.audit import details_of
 from hetsched.journal.models import AuditEntry
 from hetsched.policies.models import GoldenPlacement
 
@@ -47,7 +48,7 @@ def test_placement_is_created_and_shown_with_its_state(admin: Api) -> None:
     assert shown == made.json()
     entry = AuditEntry.objects.filter(action="golden.add").get()
     assert (shown["expected"], shown["author"], shown["policy"]) == ("on n1", entry.actor, "")
-    assert (entry.reason, entry.details["expects"]) == ("agreed", "on n1")
+    assert (entry.reason, details_of(entry)["expects"]) == ("agreed", "on n1")
 
 
 def test_policy_that_breaks_a_golden_placement_is_not_activated(admin: Api) -> None:

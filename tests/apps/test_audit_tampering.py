@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
+from hetsched.contracts.message import Message, stored
 from hetsched.journal import chain
+from hetsched.journal.audit import record
 from hetsched.journal.chain import chain_state, verify
 from hetsched.journal.models import AuditEntry, AuditSeal
 
@@ -56,3 +58,14 @@ def test_truncated_trail_is_detected(entries: list[AuditEntry]) -> None:
         cursor.execute("DELETE FROM journal_auditseal WHERE first_entry = %s", [entries[4].pk])
     assert broken() == []
     assert not AuditSeal.objects.filter(digest=head).exists()  # `hetsched audit verify --head` says so
+
+
+def test_changed_parameter_of_a_message_is_detected() -> None:
+    kept = Message("{text} (policy {name})", text="agreed", name="x")
+    entry = record(actor="ada", action="policy.activate", obj=("policy", "x"), reason=kept)
+    assert sealed() == 1
+    assert broken() == []
+    other = stored(Message("{text}", text=str(kept)))  # the same English text
+    forged(f"UPDATE {TABLE} SET reason = '{other}' WHERE id = {entry.pk}")
+    assert AuditEntry.objects.get(pk=entry.pk).reason == kept
+    assert broken() == [(entry.pk, entry.pk)]

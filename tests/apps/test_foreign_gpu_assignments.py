@@ -6,6 +6,7 @@ import pytest
 
 from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.audit import details_of
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import CardsFollowed, follow_actual_cards
 from hetsched.placement.models import HandedOut, Pod, Reservation
@@ -125,7 +126,7 @@ def test_gpu_of_two_pods_is_reported_and_never_recorded() -> None:
     is_sound(cluster)
     report_devices(cluster, p=["GPU-2"], q=["GPU-2"])
     entry = AuditEntry.objects.get(action="node.cards")  # once, not with every report
-    assert (entry.object_name, entry.details) == ("fleet/n1", followed.problems)
+    assert (entry.object_name, details_of(entry)) == ("fleet/n1", followed.problems)
     # The problem is reported until it is over.
     assert report_devices(cluster, p=["GPU-2"], q=["GPU-1"]).problems == {}
     assert set(HandedOut.objects.values_list("problem", flat=True)) == {""}

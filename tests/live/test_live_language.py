@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
 
+from hetsched.adapters.kubernetes.api import ApiFailure
 from hetsched.contracts.documents import to_plain
-from hetsched.contracts.message import Message, as_parts
+from hetsched.contracts.message import Message, as_parts, restored, stored
+from hetsched.inventory.models import Connection
+from hetsched.inventory.staleness import watch_document
 from hetsched.journal.publish import message
 from web.live import rights, socket_reads
 
@@ -24,7 +28,7 @@ def test_summaries_of_a_frame_are_translated_from_their_parts() -> None:
     whole = {"summary": SUMMARY, "message": to_plain(SUMMARY, hook=as_parts), "id": 1}
     earlier = {"summary": "the node is cordoned", "id": 2}
     sent = frame(**{"1": whole, "2": earlier, "3": None})
-    shown = msgspec.json.decode(socket_reads.translated(sent, "zh-hans"))
+    shown = msgspec.json.decode(socket_reads.in_language("decisions", sent, "zh-hans"))
     assert shown["revision"] == 7
     assert {pk: one and one["summary"] for pk, one in shown["data"].items()} == {
         "1": CHINESE,
@@ -36,7 +40,35 @@ def test_summaries_of_a_frame_are_translated_from_their_parts() -> None:
 
 def test_a_frame_is_translated_once_for_all_sockets() -> None:
     sent = frame(**{"9": {"summary": "the node is cordoned", "id": 9}})
-    assert socket_reads.translated(sent, "zh-hans") is socket_reads.translated(sent, "zh-hans")
+    first, second = (socket_reads.in_language("decisions", sent, "zh-hans") for _ in range(2))
+    assert first is second
+
+
+@pytest.mark.parametrize(
+    ("language", "reason"),
+    [
+        ("en", "Unreachable: no connection: [Errno 111] refused"),
+        ("zh-hans", "Unreachable：无法连接：[Errno 111] refused"),
+    ],
+)
+def test_the_reason_of_stale_data_is_rendered_from_its_parts(language: str, reason: str) -> None:
+    said = ApiFailure(0, "Unreachable", Message("no connection: {text}", text="[Errno 111] refused")).text
+    sent = message("watch:fleet", 3, {"staleSince": "2026-11-26T00:00:00Z", "reason": stored(said)})
+    shown = msgspec.json.decode(socket_reads.in_language("watch:fleet", sent, language))
+    assert shown["data"] == {"staleSince": "2026-11-26T00:00:00Z", "reason": reason}
+
+
+@pytest.mark.parametrize("data", [None, {"reason": None, "factsAt": None}])
+def test_fresh_data_has_no_reason(data: dict[str, Any] | None) -> None:
+    sent = message("watch:fleet", 4, data)
+    assert msgspec.json.decode(socket_reads.in_language("watch:fleet", sent, "zh-hans"))["data"] == data
+
+
+def test_the_topic_of_a_cluster_has_the_reason_with_its_parameters() -> None:
+    reason = Message("no connection: {text}", text="[Errno 111] refused")
+    connection = Connection(stale_since=datetime(2026, 11, 26, tzinfo=UTC), stale_reason=reason)
+    assert restored(watch_document(connection)["reason"]) == reason
+    assert watch_document(connection)["reason"].startswith('{"template":')
 
 
 @pytest.mark.parametrize(

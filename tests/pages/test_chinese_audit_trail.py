@@ -16,6 +16,7 @@ from django.test import Client
 from django.utils import translation
 
 from hetsched.access.tokens import create_token
+from hetsched.contracts.message import Message, verbatim
 from hetsched.inventory.actions import cordon, set_default_policy
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import cancel
@@ -78,11 +79,15 @@ def test_every_kind_and_detail_name_is_translated() -> None:
     [
         ({"nodes": 48, "running": 82, "pending": 0}, "nodes 48; running 82; pending 0", "节点 48；运行中 82；等待中 0"),
         ({"before": True, "after": False}, "true → false", "是 → 否"),
-        ({"expected": "on n1", "got": "no"}, "expected on n1; got no", "预期 在 n1 上；实际 no"),
+        (
+            {"expected": Message("on {node}", node="n1"), "got": verbatim("the node is cordoned")},
+            "expected on n1; got the node is cordoned",
+            "预期 在 n1 上；实际 the node is cordoned",
+        ),
         ({"before": None, "after": ["a"]}, '– → ["a"]', '– → ["a"]'),
         ({"nobody-knows": 1}, "nobody-knows 1", "nobody-knows 1"),
     ],
-    ids=["counts", "flags", "sentences", "lists", "unknown"],
+    ids=["counts", "flags", "messages", "lists", "unknown"],
 )
 def test_changes_are_in_the_language_of_the_reader(details: dict[str, object], english: str, said: str) -> None:
     with translation.override("en"):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import gettext
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from django.utils import translation
 
 from hetsched.contracts.message import Message, joined, named
+from tests.pages.test_chinese_is_complete import written
 from web.translation import translate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +39,26 @@ def templates() -> Iterator[str]:
                 yield str(node.value)
 
 
+def literals() -> Iterator[str]:
+    """Yield every literal text of the product."""
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def cut(found: Iterable[str]) -> set[str]:
+    """Return the templates that redaction leaves of those about a pod."""
+    return {text.removesuffix(": {said}") for text in found if "{pod}" in text or "{pods}" in text}
+
+
+def composed_templates(code: str) -> int:
+    """Return how many messages have a composed text as their template."""
+    calls = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and node.args)
+    named = (call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Message")
+    return sum(isinstance(call.args[0], ast.JoinedStr | ast.BinOp) for call in named)
+
+
 def _is_template(value: object) -> bool:
     return isinstance(value, str) and _HOLE.search(value) is not None and "\n" not in value
 
@@ -46,10 +67,22 @@ def test_every_template_has_a_chinese_form() -> None:
     with (ROOT / "locale/zh_Hans/LC_MESSAGES/django.mo").open("rb") as file:
         catalogue = gettext.GNUTranslations(file)
     wanted = set(templates()) - OTHER
-    cut = {text.removesuffix(": {said}") for text in wanted if "{pods}" in text}
     assert "Insufficient {resource}: {amount} requested" in wanted
     assert len(wanted) > 200
-    assert {text for text in wanted | cut if catalogue.pgettext("message", text) == text} == set()
+    assert {text for text in wanted | cut(wanted) if catalogue.pgettext("message", text) == text} == set()
+
+
+def test_every_entry_of_the_catalogue_has_its_source() -> None:
+    found = set(literals())
+    entries = {text for context, text, _translation in written() if context == "message"}
+    assert len(entries) > 800
+    assert entries - found - cut(found) == set()
+
+
+def test_no_template_is_composed() -> None:
+    assert composed_templates("Message(f'{x} fits', x=1)\nMessage('a' + x)\nMessage(x)\nMessage('a', b=f'{c}')") == 2
+    found = {path.name: composed_templates(path.read_text()) for path in MODULES}
+    assert {name: count for name, count in found.items() if count} == {}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from hetsched.access.tokens import create_token
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
 from hetsched.contracts.api.decision import PolicyRef
 from hetsched.contracts.api.golden import Expectation
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.inventory.actions import cordon, set_default_policy
 from hetsched.inventory.maintenance import maintain
@@ -50,7 +51,7 @@ POD = {
 REFUSED = {
     "everything": a_pod("everything").cpu(9999).memory("9999Gi"),
     "vector": a_pod("vector").isa("rv64gcv_zvkng_zvl1024b"),
-    "wrong": a_pod("wrong").wrong(message="'rv99' is no instruction set known here"),
+    "wrong": a_pod("wrong").wrong(message=Message("{text} is no instruction set known here", text="'rv99'")),
     "cards": a_pod("cards").gpu(9),
     "nowhere": a_pod("nowhere").on_nodes_with(rack="none"),
     "gang": a_pod("gang").gang("g", 4),

@@ -19,7 +19,7 @@ from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.redaction_scan import out_of_scope_names
 from hetsched.storage.batches import parts
 from web.api.monitoring.prometheus import OUT_OF_SCOPE
-from web.translation import with_summaries
+from web.translation import translate, with_summaries
 
 from .database import QueryBatcher, in_database
 from .hub import SnapshotMessage
@@ -111,12 +111,29 @@ def redacted(topic: str, text: str, own: frozenset[str] | None) -> str:
     return encode(whole).decode() if said else text
 
 
+def in_language(topic: str, text: str, language: str) -> str:
+    """Return a message of a topic in the language of a socket."""
+    if topic == topics.DECISIONS and not language.startswith("en"):
+        return _with_summaries(text, language)
+    return _with_reason(text, language) if topic.startswith("watch:") else text
+
+
 @lru_cache(maxsize=FRAMES)
-def translated(text: str, language: str) -> str:
-    """Return a message of the topic `decisions` with its summaries in a language, rendered once for all sockets."""
+def _with_summaries(text: str, language: str) -> str:
+    """Return a message of the topic `decisions` with translated summaries, rendered once for all sockets."""
     whole = msgspec.json.decode(text)
     with translation.override(language):
         whole["data"] = with_summaries(whole["data"])
+    return encode(whole).decode()
+
+
+def _with_reason(text: str, language: str) -> str:
+    """Return a message about the age of a cluster's data with its reason, which the topic has with its parameters."""
+    whole = msgspec.json.decode(text)
+    data = whole.get("data") or {}
+    if data.get("reason"):
+        with translation.override(language):
+            data["reason"] = translate(restored(data["reason"]))
     return encode(whole).decode()
 
 

@@ -37,7 +37,6 @@ from hetsched.access.changes import TOPIC
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.journal.publish import message
-from hetsched.placement.queries.topics import DECISIONS
 from web.api.monitoring.prometheus import SOCKETS
 
 from . import rights, socket_reads
@@ -331,8 +330,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         asked = self.names.get(topic, topic if topic == ERROR else None)
         if asked is None:
             return
-        if topic == DECISIONS and not self.language.startswith("en"):
-            text = socket_reads.translated(text, self.language)
+        text = socket_reads.in_language(topic, text, self.language)
         if asked != topic:
             text = socket_reads.renamed(text, topic, asked)
         text = socket_reads.redacted(topic, text, self.asker.namespaces)

@@ -128,7 +128,9 @@ class HttpJson:
         params, reader, naming = self.params, FactReader(), Naming(nodes)
         listed = find(ask.json(params.url), params.nodes)
         if not isinstance(listed, list | dict) or len(listed) > MOST_ITEMS:
-            raise SourceError("AnswerMalformed", f"there is no list or mapping of nodes at {params.nodes}")
+            raise SourceError(
+                "AnswerMalformed", Message("there is no list or mapping of nodes at {text}", text=params.nodes)
+            )
         seen = rfc3339(datetime.fromtimestamp(now, UTC))
         findings: dict[str, CollectedNode] = {}
         for name, item in _named(listed, params.name):

@@ -14,6 +14,7 @@ import msgspec
 
 from hetsched.adapters.http import outbound
 from hetsched.adapters.http.outbound import Allowed, OutboundError
+from hetsched.contracts.message import Message, as_message
 
 MOST_BYTES = 8 << 20
 _FORM = "application/x-www-form-urlencoded"
@@ -25,7 +26,7 @@ class SourceError(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = as_message(message)
 
 
 class CollectorClient:
@@ -58,11 +59,13 @@ class CollectorClient:
             raise SourceError(refused.code, refused.message) from None
         host = urlsplit(url).netloc
         if answer.status != 200:
-            raise SourceError(f"Answer{answer.status}", f"{host} answers with status {answer.status}")
+            raise SourceError(
+                f"Answer{answer.status}", Message("{host} answers with status {n}", host=host, n=answer.status)
+            )
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
-            raise SourceError("AnswerNotJson", f"{host} sends another type than JSON")
+            raise SourceError("AnswerNotJson", Message("{host} sends another type than JSON", host=host))
         try:
             return msgspec.json.decode(answer.body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            raise SourceError("AnswerNotJson", f"the answer of {host} is not JSON") from None
+            raise SourceError("AnswerNotJson", Message("the answer of {host} is not JSON", host=host)) from None

@@ -17,6 +17,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 import urllib3
 
+from hetsched.contracts.message import Message, shortened, verbatim
+
 from .connection_pool import GUARDED
 from .wire import Wire, WireError
 
@@ -33,12 +35,14 @@ class ApiFailure(Exception):
     """The API server returned an error (`status` 4xx or 5xx) or no response (`status` 0).
 
     `retry_after_seconds`: the Retry-After value, 0 if absent. `causes`: the reasons listed in the Status details.
+    `text`: status, reason and message; the message of an API server is not translated.
     """
 
     def __init__(
         self, status: int, reason: str, message: str, retry_after_seconds: float = 0.0, causes: tuple[str, ...] = ()
     ) -> None:
-        super().__init__(f"{status} {reason}: {message}" if status else f"{reason}: {message}")
+        self.text = Message("{name}: {said}", name=f"{status} {reason}" if status else reason, said=verbatim(message))
+        super().__init__(str(self.text))
         self.status = status
         self.reason = reason
         self.message = message
@@ -154,7 +158,9 @@ class Api:
         """Make one call and return the body. Raises: ApiFailure; status 0 leaves the outcome of a write unknown."""
         if self._reads and method != "GET" and not path.endswith(_ASKING):
             raise ApiFailure(
-                403, "InShadow", f"{method} {path}: this cluster is followed in shadow, nothing is written"
+                403,
+                "InShadow",
+                Message("{text}: this cluster is followed in shadow, nothing is written", text=f"{method} {path}"),
             )
         headers = self._headers(content if body else "")
         target = f"{path}?{urlencode(query)}" if query else path
@@ -254,4 +260,4 @@ def _refused(answer: Any, body: bytes) -> ApiFailure:
 
 
 def _unreachable(error: Exception) -> ApiFailure:
-    return ApiFailure(0, "Unreachable", str(error)[:300])
+    return ApiFailure(0, "Unreachable", shortened(error.message if isinstance(error, WireError) else str(error), 300))

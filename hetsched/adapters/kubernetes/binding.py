@@ -30,6 +30,7 @@ import msgspec
 
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.allocation import write_allocation
+from hetsched.contracts.message import Message
 from hetsched.contracts.messages.signatures import sign
 from hetsched.contracts.objects.allocation import Allocation, DeviceGrant
 
@@ -40,7 +41,9 @@ _REFUSED = frozenset({400, 403, 422})
 _BUSY = frozenset({429, 500, 502, 503, 504})
 _NOT_TAKEN = 429  # the only busy status that guarantees that nothing was written
 _WRONG_UID = "00000000-0000-0000-0000-000000000000"
-UNPROVEN = "the API server binds pods under wrong uids, so hetsched does not bind; fix the API server, then restart"
+UNPROVEN = Message(
+    "the API server binds pods under wrong uids, so hetsched does not bind; fix the API server, then restart"
+)
 # API clients whose servers refused a wrong uid.
 _proven: WeakSet[Api] = WeakSet()
 _WAITS_SECONDS = (0.1, 0.5, 2.0)
@@ -131,12 +134,13 @@ def bind(
     waiting = BindingResult.UNKNOWN if one.out else BindingResult.REFUSED
     for wait in (*_WAITS_SECONDS, None):
         if not is_ours():
-            return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, "the pod is no longer assigned to this scheduler")
+            gone = Message("the pod is no longer assigned to this scheduler")
+            return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, gone)
         try:
             return _bind(api, one, waiting)
         except ApiFailure as failure:
             if wait is None:
-                return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, str(failure))
+                return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, failure.text)
             if failure.status != _NOT_TAKEN:
                 waiting = BindingResult.UNKNOWN
             sleep(min(max(wait, failure.retry_after_seconds), _LONGEST_WAIT_SECONDS))
@@ -169,7 +173,7 @@ def _bind(api: Api, one: ToBind, waiting: BindingResult) -> BindingOutcome:
             raise
         if failure.status == 0:
             return read_back(api, one, waiting=BindingResult.UNKNOWN)
-        return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, str(failure))
+        return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, failure.text)
     return BindingOutcome(one.pod_id, BindingResult.BOUND)
 
 
@@ -189,15 +193,17 @@ def read_back(api: Api, one: ToBind, *, waiting: BindingResult) -> BindingOutcom
         plain = json.loads(api.get(PODS.path(namespace=one.namespace, name=one.name)))
     except ApiFailure as failure:
         result = BindingResult.GONE if failure.status == 404 else BindingResult.UNKNOWN
-        return BindingOutcome(one.pod_id, result, str(failure), read=True)
+        return BindingOutcome(one.pod_id, result, failure.text, read=True)
     uid, node = plain["metadata"].get("uid", ""), plain["spec"].get("nodeName", "")
     if uid != one.uid:
-        return BindingOutcome(one.pod_id, BindingResult.GONE, "another pod has its name by now", read=True)
+        return BindingOutcome(one.pod_id, BindingResult.GONE, Message("another pod has its name by now"), read=True)
     if not node:
-        words = "the API server refused the binding and the pod still waits"
+        words = Message("the API server refused the binding and the pod still waits")
         return BindingOutcome(one.pod_id, waiting, words, read=True)
     if node != one.node:
-        return BindingOutcome(one.pod_id, BindingResult.LOST, f"another scheduler bound it to {node}", read=True)
+        return BindingOutcome(
+            one.pod_id, BindingResult.LOST, Message("another scheduler bound it to {node}", node=node), read=True
+        )
     return BindingOutcome(one.pod_id, BindingResult.BOUND, read=True)
 
 

@@ -39,7 +39,7 @@ def allocate(api: Api, one: ToBind) -> BindingOutcome | None:
             bound = _claim(api, one, name, grants)
         except ApiFailure as failure:
             result = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
-            bound = BindingOutcome(one.pod_id, result, str(failure))
+            bound = BindingOutcome(one.pod_id, result, failure.text)
         if bound is not None:
             if bound.result is BindingResult.WAITING and not one.patient:
                 return BindingOutcome(one.pod_id, BindingResult.REFUSED, bound.message)
@@ -65,26 +65,25 @@ def release(api: Api, one: ToBind) -> None:
 def _claim(api: Api, one: ToBind, name: str, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
     claim = _read(api, name, one.namespace)
     if claim is None:
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"claim {name} is gone")
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is gone", claim=name))
     meta, status = claim["metadata"], claim.get("status", {})
     if "deletionTimestamp" in meta:
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name))
     if grants and grants[0].uid not in ("", meta["uid"]):
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"another claim has the name {name} by now")
+        message = Message("another claim has the name {name} by now", name=name)
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
     user = {"resource": "pods", "name": one.name, "uid": one.uid}
     users = _users(claim)
     if "allocation" in status:
         if grants and _given(status["allocation"]) != sorted(grant.device for grant in grants):
-            return BindingOutcome(
-                one.pod_id, BindingResult.REFUSED, f"claim {name} was allocated other devices by another scheduler"
-            )
+            message = Message("claim {claim} was allocated other devices by another scheduler", claim=name)
+            return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
         if not any(known.get("uid") == one.uid for known in users):
             _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
         return None
     if not grants:
-        return BindingOutcome(
-            one.pod_id, BindingResult.REFUSED, f"claim {name} has no devices, and none were chosen for it"
-        )
+        message = Message("claim {claim} has no devices, and none were chosen for it", claim=name)
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
     if FINALIZER not in meta.get("finalizers", []):
         claim = _patch(api, claim, {"metadata": {"finalizers": [*meta.get("finalizers", []), FINALIZER]}})
     allocation = _allocation(api, claim, grants, one.node)

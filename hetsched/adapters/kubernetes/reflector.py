@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from hetsched.contracts.message import Message
+
 from .api import Api, ApiFailure, Resource
 
 WATCH_SECONDS = 60
@@ -57,7 +59,7 @@ class ServerResponded(msgspec.Struct, frozen=True):
 class Failed(msgspec.Struct, frozen=True):
     """A call failed, with an HTTP status if there was a response; the next attempt follows after `wait_seconds`."""
 
-    reason: str
+    reason: Message
     wait_seconds: float
     status: int = 0
 
@@ -123,11 +125,11 @@ class Reflector:
                     if self._expired == 1:
                         continue
                     self._failures = max(self._failures, self._expired - 2)  # successful lists in between reset it
-                yield from self._fail(str(failure), failure.retry_after_seconds, failure.status)
+                yield from self._fail(failure.text, failure.retry_after_seconds, failure.status)
             except msgspec.DecodeError as error:
-                yield from self._fail(f"an answer cannot be read: {error}")
+                yield from self._fail(Message("an answer cannot be read: {text}", text=str(error)))
 
-    def _fail(self, reason: str, at_least: float = 0.0, status: int = 0) -> Iterator[Event]:
+    def _fail(self, reason: Message, at_least: float = 0.0, status: int = 0) -> Iterator[Event]:
         self._failures += 1
         longest = min(2.0 ** (self._failures - 1), LONGEST_WAIT_SECONDS)
         wait = max(longest * (0.5 + self._chance() / 2), min(at_least, LONGEST_WAIT_SECONDS))
@@ -139,10 +141,7 @@ class Reflector:
         count, version = 0, ""
         for items, version in self._api.list_pages(self._resource):
             if _number(version) < self._newest:
-                yield from self._fail(
-                    f"the list is of version {version}, and {self._newest} was seen already; "
-                    "if the cluster was restored from a backup, restart this process"
-                )
+                yield from self._fail(Message(_OUTDATED, version=version, other=self._newest))
                 return
             self._newest = _number(version)  # a list that ends early must not be followed by an older one
             count += len(items)
@@ -192,6 +191,12 @@ class Reflector:
         self._version, self._failures, self._expired = found.metadata.resource_version, 0, 0
         self._newest = max(self._newest, _number(self._version))
         yield ServerResponded()
+
+
+_OUTDATED = (
+    "the list is of version {version}, and {other} was seen already; "
+    "if the cluster was restored from a backup, restart this process"
+)
 
 
 def _number(version: str) -> int:

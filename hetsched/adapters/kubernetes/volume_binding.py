@@ -37,7 +37,7 @@ def provide(api: Api, one: ToBind) -> BindingOutcome | None:
         outcomes = [outcome for outcome in every if outcome is not None]
     except ApiFailure as failure:
         result = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
-        outcomes = [BindingOutcome(one.pod_id, result, str(failure))]
+        outcomes = [BindingOutcome(one.pod_id, result, failure.text)]
     # One refused claim decides for the pod.
     first = min(outcomes, key=lambda bound: bound.result is not BindingResult.REFUSED, default=None)
     if first is not None and first.result is BindingResult.WAITING and not one.patient:
@@ -54,7 +54,8 @@ def _claim(api: Api, one: ToBind, name: str, volume: str) -> BindingOutcome | No
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name))
     if found.get("status", {}).get("phase") == "Bound":
         if volume and spec.get("volumeName") != volume:
-            return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"claim {name} got another volume than {volume}")
+            message = Message("claim {claim} got another volume than {volume}", claim=name, volume=volume)
+            return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
         return None
     waits = BindingOutcome(
         one.pod_id, BindingResult.WAITING, Message("claim {claim} is not bound to a volume yet", claim=name)
@@ -68,7 +69,7 @@ def _take(api: Api, one: ToBind, claim: dict[str, Any], name: str) -> BindingOut
     """Write the claim into the chosen volume; return a refusal if the volume belongs to another claim."""
     volume = _read(api, VOLUMES, name)
     if volume is None:
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"volume {name} is gone")
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("volume {volume} is gone", volume=name))
     meta, own = claim["metadata"], volume.get("spec", {}).get("claimRef")
     if own is None:
         reference = {
@@ -80,7 +81,8 @@ def _take(api: Api, one: ToBind, claim: dict[str, Any], name: str) -> BindingOut
     same = (own.get("namespace"), own.get("name")) == (meta["namespace"], meta["name"])
     if same and own.get("uid") in (None, "", meta["uid"]):
         return None
-    return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"volume {name} is another claim's by now")
+    message = Message("volume {volume} is another claim's by now", volume=name)
+    return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
 
 
 def _select(api: Api, one: ToBind, claim: dict[str, Any]) -> BindingOutcome | None:
@@ -90,12 +92,12 @@ def _select(api: Api, one: ToBind, claim: dict[str, Any]) -> BindingOutcome | No
     if node == one.node:
         return None
     if node:
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, f"a volume for claim {name} is being made for {node}")
+        message = Message("a volume for claim {claim} is being made for {node}", claim=name, node=node)
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
     if annotations.get(MARK) == mark:
         _patch(api, CLAIMS, claim, {}, {MARK: None})
-        return BindingOutcome(
-            one.pod_id, BindingResult.REFUSED, f"no volume for claim {name} could be made for {one.node}"
-        )
+        message = Message("no volume for claim {claim} could be made for {node}", claim=name, node=one.node)
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
     _patch(api, CLAIMS, claim, {}, {SELECTED_NODE: one.node, MARK: mark})
     return None
 

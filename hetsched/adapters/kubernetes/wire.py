@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hetsched.adapters.http.outbound import OutboundError, reach
+from hetsched.contracts.message import Message, verbatim
 
 _LONGEST_HEAD = 1 << 16
 _KEPT = 64
@@ -30,6 +31,10 @@ _BODYLESS = frozenset({204, 304})
 
 class WireError(Exception):
     """No complete response arrived; the outcome of a write is unknown."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = verbatim(message)
 
 
 class WireResponse(msgspec.Struct, frozen=True):
@@ -67,7 +72,7 @@ class Wire:
         try:
             connection = self._taken(connect_seconds)
         except (OSError, OutboundError) as error:
-            raise WireError(f"no connection: {error}") from None
+            raise WireError(Message("no connection: {text}", text=str(error))) from None
         try:
             answer = connection.call(method, self._prefix + path, headers, body, read_seconds)
         except (OSError, ValueError) as error:

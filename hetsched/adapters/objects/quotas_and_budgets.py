@@ -37,7 +37,7 @@ def disruption_budget(root: FieldView, pods: Iterable[PodSpec]) -> DisruptionBud
     meta, spec, status = metadata(root), root.view("spec"), root.view("status")
     namespace, selector = namespace_of(meta), label_selector(spec, "selector")
     if "minAvailable" in spec and "maxUnavailable" in spec:
-        spec.fail("cannot be combined with minAvailable", "maxUnavailable")
+        spec.fail(Message("cannot be combined with {name}", name="minAvailable"), "maxUnavailable")
     stated = status.maybe_integer("desiredHealthy", most=_MOST)
     least, most = (_amount(spec, key) for key in ("minAvailable", "maxUnavailable"))
     if stated is None:

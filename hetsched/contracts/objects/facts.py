@@ -13,6 +13,8 @@ from hashlib import sha256
 
 import msgspec
 
+from ..message import Message
+
 MOST_KEPT = 10  # statements of one fact
 _MOST_TEXT = 600
 
@@ -56,6 +58,20 @@ class Override(msgspec.Struct, frozen=True, rename="camel"):
     since: str
     by: str
     reason: str
+
+
+def source_message(source: str) -> Message:
+    """Return a source of facts as a message: its kind, and the key or name of the annotation, label or collector."""
+    kind, _, name = source.partition(" ")
+    return Message(_SOURCES[kind], name=name) if kind in _SOURCES and name else Message(source)
+
+
+_SOURCES = {
+    "annotation": "annotation {name}",
+    "label": "label {name}",
+    "collector": "collector {name}",
+    "agent:": "agent: {name}",
+}
 
 
 def fact_id(fact: str, item: str, reported: str) -> str:

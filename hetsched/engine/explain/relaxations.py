@@ -153,7 +153,7 @@ def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Rel
     for resource, expected in shape.expected_usage if declared else ():
         put = partial(_with_expected, resource=resource)
         show = partial(_usage_text, shape, resource)
-        yield Number(EXPECTED_USAGE, f"expected {resource}", put, expected, 1, show=show)
+        yield Number(EXPECTED_USAGE, Message("expected {resource}", resource=resource), put, expected, 1, show=show)
     if shape.gpu is not None:
         yield from _card_numbers(shape.gpu, zoned=zoned)
     if shape.expected_watts:
@@ -162,7 +162,8 @@ def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Rel
         if constraint.hard:
             field = f"spec.topologySpreadConstraints[{position}].maxSkew"
             put = partial(_with_skew, position=position)
-            yield Number(field, f"maxSkew over {constraint.topology_key}", put, constraint.max_skew, _MOST_SKEW)
+            name = Message("maxSkew over {key}", key=constraint.topology_key)
+            yield Number(field, name, put, constraint.max_skew, _MOST_SKEW)
 
 
 _MOST_SKEW = 2**20

@@ -206,7 +206,7 @@ def _port_options(shape: Shape, rows: Rows) -> Iterator[Step]:
 
     yield from _drops(
         "spec.containers.ports.hostPort",
-        "host port",
+        Message("host port"),
         [text(port) for port in shape.host_ports],
         lambda positions: partial(_without, name="host_ports", positions=positions),
     )

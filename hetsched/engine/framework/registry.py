@@ -38,7 +38,7 @@ class PluginInfo(msgspec.Struct, frozen=True):
     """Declaration of a plugin; `points` are the extension points it serves.
 
     `helped_by` are the events that may turn its refusal into an acceptance, `translations` by language those of its
-    messages, which are patterns as in `web/translation.py`. `implied`: the plugin takes part in every decision for a
+    messages, whose templates are the keys. `implied`: the plugin takes part in every decision for a
     live cluster, whether or not its policies list it. The last five are attributes of the class:
     `places_gangs_whole`, and those that the compiled loop reads (see `compiled_terms`).
     """

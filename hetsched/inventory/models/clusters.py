@@ -23,6 +23,7 @@ from hetsched.contracts.objects.facts import Maintenance
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.observed import Quarantined
 from hetsched.storage.json_fields import StructField
+from hetsched.storage.message_field import MessageField
 
 DNS_LABEL = RegexValidator(
     r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z", _("Lower-case letters, digits and '-', at most 63 characters.")
@@ -149,14 +150,14 @@ class Connection(models.Model):
     enrolled_namespaces = models.JSONField(_("namespaces that submissions may use"), default=list, blank=True)
     # Whether the pull secrets of pods are read to look up their images.
     read_pull_secrets = models.BooleanField(_("pull secrets are read"), default=False)
-    failure = models.CharField(_("why it is not followed"), max_length=500, blank=True)
+    failure = MessageField(_("why it is not followed"), blank=True)
     # Shadow mode: bindings of this scheduler are compared with our own decisions, and nothing is written.
     shadow_of = models.CharField(_("in shadow of"), max_length=63, blank=True)
     shadow_dropped = models.BigIntegerField(_("pods not judged"), default=0, editable=False)
     # The time of the data, and since when it is stale; published to viewers of the cluster.
     facts_at = models.DateTimeField(_("facts of"), null=True, blank=True, editable=False)
     stale_since = models.DateTimeField(_("stale since"), null=True, blank=True, editable=False)
-    stale_reason = models.CharField(_("why it is stale"), max_length=500, blank=True, editable=False)
+    stale_reason = MessageField(_("why it is stale"), blank=True, editable=False)
     # The informer's lease and epoch; writes with an older epoch are rejected.
     follower_id = models.CharField(_("follower"), max_length=120, blank=True)
     follower_until = models.DateTimeField(_("follows until"), null=True, blank=True)
@@ -188,7 +189,7 @@ class Sync(models.Model):
     objects_count = models.IntegerField(_("objects"), default=0)
     relists = models.IntegerField(_("lists"), default=0)
     failures = models.IntegerField(_("failures in a row"), default=0)
-    reason = models.CharField(_("last failure"), max_length=500, blank=True)
+    reason = MessageField(_("last failure"), blank=True)
     quarantined = StructField(tuple[Quarantined, ...], verbose_name=_("unreadable objects"), default=tuple)
 
     class Meta:

@@ -11,6 +11,8 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from hetsched.storage.message_field import MessageField
+
 
 class Collector(models.Model):
     """One collector of a cluster. Its token is sealed and never shown."""
@@ -35,7 +37,7 @@ class Collector(models.Model):
     answered_at = models.DateTimeField(_("answered"), null=True, editable=False)
     failures = models.PositiveIntegerField(_("failures in a row"), default=0, editable=False)
     failure_code = models.CharField(max_length=63, blank=True, editable=False)
-    failure = models.CharField(_("last failure"), max_length=500, blank=True, editable=False)
+    failure = MessageField(_("last failure"), blank=True, editable=False)
     # Since when all of its facts are stale although it is enabled.
     stale_since = models.DateTimeField(_("stale since"), null=True, editable=False)
     problems: Any = models.JSONField(default=list, blank=True, editable=False)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from hetsched.storage.message_field import MessageField
+
 
 class ImageIndex(models.Model):
     """One image; `wanted` rows are due from `not_before` on. `secrets` are its pull secrets, as `namespace/name`."""
@@ -22,7 +24,7 @@ class ImageIndex(models.Model):
     platforms = models.JSONField(_("platforms"), default=list)
     read_at = models.DateTimeField(_("read"), null=True)
     code = models.CharField(_("failure"), max_length=60, blank=True)
-    message = models.CharField(_("why it could not be read"), max_length=500, blank=True)
+    message = MessageField(_("why it could not be read"), blank=True)
     attempts = models.IntegerField(_("failures in a row"), default=0)
     wanted = models.BooleanField(_("wanted"), default=True)
     wanted_at = models.DateTimeField(_("asked for"))

@@ -31,6 +31,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from hetsched.contracts.message import Message
 from hetsched.contracts.params import Params
 from hetsched.engine.explain.relaxations import RULE_SIZE, Step
 from hetsched.engine.explain.rule_relaxations import FieldOptions
@@ -92,7 +93,7 @@ def _without_profile(shape):
         "zh-hans": {
             "more than {n} % of the CPU would be requested, too much for a busy pod":
                 "CPU 请求将超过 {n}%，忙碌的 Pod 放不下",
-            "load-profile {name} -> {name_b}": "负载曲线 {name} -> {name_b}",
+            "load-profile {was} -> {now}": "负载曲线 {was} -> {now}",
             "a node with at most {n} % of its CPU requested": "CPU 请求不超过 {n}% 的节点",
         }
     },
@@ -109,15 +110,17 @@ class Calm:
         return used * 100 <= self.params.most * nodes.static("allocatable")[0]
 
     def refusals(self, request, nodes):
-        message = f"more than {self.params.most} % of the CPU would be requested, too much for a busy pod"
+        template = "more than {n} % of the CPU would be requested, too much for a busy pod"
+        message = Message(template, n=self.params.most)
         yield Refusal("TooCrowded", message, ("cpu",), resolvable=True), ~self.filter(request, nodes)
 
     def waits(self, request):
-        return f"a node with at most {self.params.most} % of its CPU requested"
+        return Message("a node with at most {n} % of its CPU requested", n=self.params.most)
 
     def relaxations(self, shape, state):
         if shape.load_profile == "busy":
-            step = Step(PROFILE, "busy", "idle", "load-profile busy -> idle", RULE_SIZE, _without_profile)
+            words = Message("load-profile {was} -> {now}", was="busy", now="idle")
+            step = Step(PROFILE, "busy", "idle", words, RULE_SIZE, _without_profile)
             yield FieldOptions(step.apply, lambda shape, rows: (step,))
 
     def score(self, request, nodes):
@@ -203,14 +206,16 @@ def test_its_messages_are_translated(registry: Registry, chinese: None) -> None:
         "default/pod 此集群即使为空也无法满足：1 个节点中有 0 个可行（1 个：CPU 请求将超过 25%，忙碌的 Pod 放不下）"
     )
     assert message_translation.translate(diagnosis.waits_for[0].text) == "CPU 请求不超过 25% 的节点"
-    assert message_translation.translate("load-profile busy -> idle") == "负载曲线 busy -> idle"
-    pattern = ("load-profile {name} -> {name_b}", "负载曲线 {name} -> {name_b}")
-    assert pattern in message_translation.catalogue().patterns
+    roomier = Scheduler(cluster([a_node("a").cpu(8)]), calm(registry))
+    change = nearest_fit(roomier, busy("pod", "6"))[-1].change
+    assert message_translation.translate(change) == "负载曲线 busy -> idle"
 
 
 def test_its_messages_stay_in_english_for_english_readers(registry: Registry, chinese: None) -> None:
+    scheduler = Scheduler(cluster([a_node("a").cpu(8)]), calm(registry))
+    change = nearest_fit(scheduler, busy("pod", "6"))[-1].change
     with translation.override("en"):
-        assert message_translation.translate("load-profile busy -> idle") == "load-profile busy -> idle"
+        assert message_translation.translate(change) == "load-profile busy -> idle"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
+from hetsched.journal.audit import details_of
 from hetsched.journal.chain import ChainState, chain_state
 from hetsched.journal.models import AuditEntry
 
@@ -136,7 +137,8 @@ def _moment(text: str, name: str, *, end: bool = False) -> datetime:
 
 def audited(row: AuditEntry) -> AuditRow:
     """Return the document of an entry."""
-    return AuditRow(row.pk, row.at, *(getattr(row, name) for name in _COLUMNS[2:]))
+    shown = {name: getattr(row, name) for name in _COLUMNS} | {"details": details_of(row)}
+    return AuditRow(**shown)
 
 
 routes = [path("audit/", AuditEntriesView.as_view()), path("audit/chain/", AuditSealsView.as_view())]

@@ -24,6 +24,7 @@ from hetsched.access.authentication import BearerAuthentication, BearerScheme
 from hetsched.access.models import Token
 from hetsched.access.tokens import service_account
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
 from hetsched.inventory.models import Cluster, ClusterKind
 
 from .. import request_scope
@@ -105,7 +106,8 @@ def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
     except (ApiFailure, InputError) as error:
         log.warning("a token cannot be reviewed", cluster=cluster.name, error=str(error)[:300])
         raise RequestRefused(
-            503, "TokenNotReviewed", f"the API server of {cluster.name} did not authenticate the token",
+            503, "TokenNotReviewed",
+            Message("the API server of {cluster} did not authenticate the token", cluster=cluster.name),
             headers={"Retry-After": "5"},
         ) from None  # fmt: skip
     identity = None
@@ -127,6 +129,6 @@ def _brake(cluster: Cluster) -> None:
         raise RequestRefused(
             503,
             "TokenNotReviewed",
-            f"too many token reviews for {cluster.name} are in progress",
+            Message("too many token reviews for {cluster} are in progress", cluster=cluster.name),
             headers={"Retry-After": "5"},
         )

@@ -112,7 +112,7 @@ class GoldenResource(ResourceView):
             created_at=row.created_at,
             changed_at=row.changed_at,
             state=row.state,
-            expected=str(row.expectation),
+            expected=row.expectation.words,
             got=row.got,
             checked_at=row.checked_at,
             broken_since=row.broken_since,

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy, pgettext
 
 from hetsched.access.subject import subject_of
 from hetsched.contracts.documents import encode
+from hetsched.journal.audit import details_of
 from hetsched.journal.chain import SETTLED, chain_state
 from hetsched.journal.models import AuditEntry
 from web.api.account.audit import visible
@@ -29,7 +30,7 @@ from ..lists.view import Listing, ListView
 from ..shell import Shell, page
 
 # Roles of programs: the actor's name is a text of the product, not a user name.
-_PROGRAMS = ("", "system", "plan")
+_PROGRAMS = ("", "system")
 _CHANGES = (("before", "after"), ("before", "value"), ("known", "told"))
 
 
@@ -39,7 +40,7 @@ def kind(row: AuditEntry) -> str:
 
 
 def actor(row: AuditEntry) -> str:
-    """Return the name of the actor, translated for programs."""
+    """Return the name of the actor, translated if it is a fixed name of a program."""
     return translate(row.actor) if row.role in _PROGRAMS else row.actor
 
 
@@ -105,7 +106,7 @@ def _actor_cell(row: AuditEntry) -> Cell:
 
 
 def _details_cell(row: AuditEntry) -> Cell:
-    text = changed(row.details)
+    text = changed(details_of(row))
     cut = text[:_MOST_DETAIL_CHARACTERS]
     return Cell(f"{cut}…" if len(text) > len(cut) else cut or None, look="text", title=text if text != cut else "")
 
@@ -122,7 +123,7 @@ COLUMNS = (
            order=("object_kind", "object_name")),
     Column("reason", gettext_lazy("Reason"), lambda row: row.reason,
            lambda row: Cell(translate(row.reason) or None, look="text")),
-    Column("details", gettext_lazy("Details"), lambda row: row.details, _details_cell),
+    Column("details", gettext_lazy("Details"), details_of, _details_cell),
     Column("request", gettext_lazy("Request"), lambda row: row.request_id,
            lambda row: Cell(row.request_id or None, look="mono"), shown=False),
     Column("number", gettext_lazy("Entry"), lambda row: row.pk, number=True, shown=False),

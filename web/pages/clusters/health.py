@@ -288,7 +288,7 @@ def _problems(
     for row in collectors:
         if row.enabled and not row.up:
             said = _("The metric source %(source)s of %(cluster)s does not respond: %(why)s") % {
-                **name, "source": row.name, "why": row.failure or _("no contact yet"),
+                **name, "source": row.name, "why": translate(row.failure) or _("no contact yet"),
             }  # fmt: skip
             todo = _(
                 "Check its address, token and network. Until it answers, hetsched uses requests instead of "
@@ -325,7 +325,7 @@ def _of_connection(
         return
     if connection.stale is not None:
         said = _("The cached state of %(cluster)s is too old for scheduling: %(why)s") % {
-            **name, "why": connection.stale.reason,
+            **name, "why": translate(connection.stale.reason),
         }  # fmt: skip
         todo = (
             _("Run `hetsched scheduler` and check its log.")
