@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 
+from hetsched.contracts.message import as_text
+
 _INSIDE = frozenset({"args", "command", "env", "envFrom", "volumeMounts"})
 _TOKEN = frozenset({"name", "projected"})
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=as_text)
 
 
 def likeness(pod: dict[str, Any], namespace: str) -> bytes | None:

@@ -17,6 +17,7 @@ from typing import TextIO, TypeVar
 import msgspec
 
 from hetsched.agent.options import add_options, reporting
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone
 
@@ -158,7 +159,7 @@ def _print_once(settings: AgentSettings, nvidia_smi: bytes | None, *, as_json: b
 
     report = read_machine(Tree(settings.root), node=settings.node, nvidia_smi=nvidia_smi)
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(encode(report), indent=2).decode() + "\n")
     else:
         _print_text(report, sys.stdout)
 

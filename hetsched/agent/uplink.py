@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.messages.agent_message import AgentAnswer, AgentMessage
 
 ADDRESS = "/api/v1/agent/reports/"
@@ -80,7 +81,7 @@ class Uplink:
             "Accept": "application/json",
             "User-Agent": "hetsched-agent",
         }
-        body = msgspec.json.encode(message)
+        body = encode(message)
         was_kept = self._kept is not None
         try:
             status, after, data = self._call(body, headers)

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from hetsched.contracts.api.decision import WhatIfAnswer
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import from_parts
 
@@ -130,7 +131,7 @@ class Client(Transport):
         """Perform `retry` or `priority` on the present version of a workload."""
         path = self.workload_path(workload_id)
         tag, _ = self.changed(path)
-        body = msgspec.json.encode(_filled(action=action, reason=reason, **more))
+        body = encode(_filled(action=action, reason=reason, **more))
         answer = self.send("POST", f"{path}actions/", body=body, headers={**JSON, "If-Match": tag})
         return self.read_workload(answer.json())
 
@@ -189,7 +190,7 @@ class Client(Transport):
     def extend_hold(self, hold_id: str, seconds: int, reason: str) -> Hold:
         """Extend a hold to so many seconds from now."""
         tag, _ = self.changed(_hold_path(hold_id))
-        body = msgspec.json.encode({"action": "extend", "seconds": seconds, "reason": reason})
+        body = encode({"action": "extend", "seconds": seconds, "reason": reason})
         answer = self.send("POST", f"{_hold_path(hold_id)}actions/", body=body, headers={**JSON, "If-Match": tag})
         return read(answer.json(), Hold)
 
@@ -227,7 +228,7 @@ class Client(Transport):
     def post(self, path: str, body: Mapping[str, Any], *, key: str = "", repeat: bool = False) -> Any:
         """Send a JSON document; with an idempotency key it may be retried."""
         headers = {**JSON, **({KEY: key} if key else {})}
-        return self.send("POST", path, body=msgspec.json.encode(body), headers=headers, repeat=repeat or bool(key))
+        return self.send("POST", path, body=encode(body), headers=headers, repeat=repeat or bool(key))
 
     @staticmethod
     def workload_path(workload_id: str) -> str:

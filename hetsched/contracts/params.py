@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hetsched.contracts.documents import to_plain
+
 from .errors import InputError
 from .message import Message, joined
 
@@ -72,5 +74,5 @@ def params_schema(declaration: type[Params]) -> dict[str, Any]:
 
 def default_params(declaration: type[Params]) -> dict[str, Any]:
     """Return every parameter at its default, as plain JSON values."""
-    built: dict[str, Any] = msgspec.to_builtins(declaration())
+    built: dict[str, Any] = to_plain(declaration())
     return built

@@ -15,6 +15,8 @@ from importlib.resources import files
 
 import msgspec
 
+from hetsched.contracts.documents import to_plain
+
 from .plots import PlotLine, bar_chart, line_chart, number_text
 from .replay import Replay, ReplaySample
 
@@ -51,7 +53,7 @@ def report_files(title: str, facts: Sequence[tuple[str, str]], runs: Sequence[Po
 def _summary(runs: Sequence[PolicyRun]) -> tuple[list[str], list[list[Cell]]]:
     rows: list[list[Cell]] = []
     for run in runs:
-        metrics = msgspec.to_builtins(run.result.metrics)
+        metrics = to_plain(run.result.metrics)
         counts: list[Cell] = [run.result.policy, run.result.placed, run.result.pending]
         rows.append([*counts, *(metrics[name] for name in _METRICS), run.result.decisions_per_second])
     return ["policy", "placed", "pending", *_METRICS, "decisionsPerSecond"], rows
@@ -61,7 +63,7 @@ def _samples(runs: Sequence[PolicyRun]) -> tuple[list[str], list[list[Cell]]]:
     rows: list[list[Cell]] = []
     for run in runs:
         for sample in run.samples:
-            metrics = msgspec.to_builtins(sample.metrics)
+            metrics = to_plain(sample.metrics)
             moment: list[Cell] = [run.result.policy, sample.arrived, sample.arrived_gpu_ratio, sample.pending]
             rows.append([*moment, *(metrics[name] for name in _METRICS)])
     return ["policy", "arrived", "arrivedGpuRatio", "pending", *_METRICS], rows
@@ -108,7 +110,7 @@ def whole_page(title: str, parts: Sequence[str]) -> str:
 
 
 def _has_values(name: str, runs: Sequence[PolicyRun]) -> bool:
-    return name == "pending" or any(msgspec.to_builtins(run.result.metrics)[name] is not None for run in runs)
+    return name == "pending" or any(to_plain(run.result.metrics)[name] is not None for run in runs)
 
 
 def _lines(name: str, runs: Sequence[PolicyRun]) -> str:
@@ -132,12 +134,12 @@ def _across(sample: ReplaySample, by_demand: bool) -> float:
 
 
 def _value(sample: ReplaySample, name: str) -> float | None:
-    value: float | None = sample.pending if name == "pending" else msgspec.to_builtins(sample.metrics)[name]
+    value: float | None = sample.pending if name == "pending" else to_plain(sample.metrics)[name]
     return value
 
 
 def _bars(name: str, runs: Sequence[PolicyRun]) -> str:
-    bars = [(run.result.policy, msgspec.to_builtins(run.result.metrics)[name]) for run in runs]
+    bars = [(run.result.policy, to_plain(run.result.metrics)[name]) for run in runs]
     chart = bar_chart(f"{_METRICS[name]}, at the end", bars, y_label=name)
     return _figure(f"{name} at the end", _METRICS[name], chart, ["policy", name], [list(bar) for bar in bars])
 

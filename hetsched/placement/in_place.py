@@ -11,11 +11,12 @@ from hashlib import blake2b
 
 import msgspec
 
+from hetsched.contracts.message import as_text
 from hetsched.contracts.objects.workload import PodSpec
 
 _OF_POD = ("labels", "stays", "controller", "controller_uid", "grace_seconds")
 _OF_SHAPE = ("requests", "nonzero_cpu_millis", "nonzero_memory_bytes", "tolerations")
-_encoder = msgspec.json.Encoder(order="sorted")
+_encoder = msgspec.json.Encoder(order="sorted", enc_hook=as_text)
 
 
 def fingerprint(spec: PodSpec) -> str:

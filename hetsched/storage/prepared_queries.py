@@ -20,6 +20,8 @@ from django.db.models import Expression, Field, QuerySet
 from django.db.models.query import FlatValuesListIterable, ModelIterable, get_related_populators
 from django.db.models.sql import UpdateQuery
 
+from hetsched.contracts.documents import encode
+
 from .literals import literal
 from .statements import change, fetch, own
 
@@ -157,7 +159,7 @@ def _text(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
 
 def _value(value: Any, asked: Parameter, db: Any) -> Any:
     if isinstance(asked, ListParameter):
-        return msgspec.json.encode(list(value)).decode() if db.vendor == "sqlite" else list(value)
+        return encode(list(value)).decode() if db.vendor == "sqlite" else list(value)
     return db.ops.adapt_datetimefield_value(value) if isinstance(value, datetime) else value
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from hetsched.contracts.documents import encode
+
 from .api import Api, ApiFailure, Resource
 from .leader_lease import NAME, NAMESPACE
 from .pod_events import EVENTS
@@ -157,4 +159,4 @@ def _asked(api: Api, right: Right, namespace: str) -> _AccessReview:
         "namespace": namespace,
     }
     body = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "spec": {"resourceAttributes": wanted}}
-    return _reviewed.decode(api.send("POST", REVIEWS.path(), msgspec.json.encode(body))).status
+    return _reviewed.decode(api.send("POST", REVIEWS.path(), encode(body))).status

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from hetsched.contracts.documents import encode
+
 PATH = Path(__file__).parent.parent / "data" / "kubernetes_fields.json"
 ROOTS = {
     "Pod": "V1Pod", "Job": "V1Job", "Deployment": "V1Deployment", "ReplicaSet": "V1ReplicaSet",
@@ -71,4 +73,4 @@ def _model_of(models: Any, written: str) -> str:
 
 
 if __name__ == "__main__":
-    PATH.write_bytes(msgspec.json.format(msgspec.json.encode(build_table()), indent=1) + b"\n")
+    PATH.write_bytes(msgspec.json.format(encode(build_table()), indent=1) + b"\n")

@@ -21,6 +21,7 @@ from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.export.cluster import card_object, topology_object
 from hetsched.adapters.objects.node_labels import LabelGroup, coarse_labels, emulated_labels, native_labels
 from hetsched.contracts.api.discovery import FieldConflict
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport, NumaZone
 from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS, parse_amount
 
@@ -114,7 +115,7 @@ def perform(api: Api, write: Write) -> None:
     Raises: ApiFailure; 409 if another manager owns a field or the node was recreated, 404 if it is gone.
     """
     path = write.resource.path(name=write.name, part=write.part)
-    api.send("PATCH", path, msgspec.json.encode(write.body), query={"fieldManager": MANAGER}, content=_APPLY)
+    api.send("PATCH", path, encode(write.body), query={"fieldManager": MANAGER}, content=_APPLY)
 
 
 def is_guarded(api: Api, node: str) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from hetsched.contracts.documents import encode
+
 from .api import Api, Resource
 
 AUDIENCE = "hetsched"
@@ -52,7 +54,7 @@ def holder_of(api: Api, token: str, *, audience: str = AUDIENCE) -> TokenHolder 
     """
     wanted = {"token": token, "audiences": [audience]}
     body = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": wanted}
-    status = _decode(api.send("POST", TOKEN_REVIEWS.path(), msgspec.json.encode(body))).status
+    status = _decode(api.send("POST", TOKEN_REVIEWS.path(), encode(body))).status
     # An API server without audience support validates for its own audience and returns no audiences.
     if not status.authenticated or audience not in status.audiences or not status.user.username.startswith(_ACCOUNT):
         return None

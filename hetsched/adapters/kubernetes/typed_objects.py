@@ -17,6 +17,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from hetsched.adapters.objects import keys
+from hetsched.contracts.message import as_text
 
 # -- pods --------------------------------------------------------------------------------------------------------------
 
@@ -184,7 +185,7 @@ _BY_BINDING = frozenset({keys.ALLOCATION, keys.TOPOLOGY_RESULT})
 _NODE_NAME = frozenset({"nodeName"})
 _pod = msgspec.json.Decoder(_PodFields)
 _node = msgspec.json.Decoder(_NodeFields)
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=as_text)
 
 
 def decode_pod(body: bytes) -> Any:

@@ -18,6 +18,7 @@ import msgspec
 
 from hetsched.adapters.files import Source, parse_workload
 from hetsched.contracts.api.golden import Expectation
+from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent
@@ -90,7 +91,7 @@ def one_pod(data: bytes, known: ClusterContent | None) -> PodSpec:
 def golden_object(name: str, policy: str, expect: Expectation, pod: Any) -> dict[str, Any]:
     """Return a golden placement as an object; `pod` is the object of its pod."""
     guarded = {"policy": policy} if policy else {}
-    spec = {**guarded, "expect": msgspec.to_builtins(expect), "pod": pod}
+    spec = {**guarded, "expect": to_plain(expect), "pod": pod}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
 
 
@@ -104,7 +105,7 @@ def _read(document: Document, cluster: str, known: ClusterContent) -> GoldenDefi
         found.spec.expect.checked()
         if found.spec.expect.isa:
             required_isa(found.spec.expect.isa)
-        pod = one_pod(msgspec.json.encode(found.spec.pod), known)
+        pod = one_pod(encode(found.spec.pod), known)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$.")
         raise document.locate(InputError("GoldenMalformed", message, place=place.rstrip("`"))) from None

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters import metrics
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import (
@@ -277,7 +278,7 @@ class _Reading:
 
 def _check_size(spec: FieldView) -> None:
     """Reject a submitted pod whose spec exceeds the limit; pods of a cluster are read at any size."""
-    size = len(msgspec.json.encode(spec.value))
+    size = len(encode(spec.value))
     if size > MOST_SPEC_BYTES:
         message = Message("{n} bytes are more than the {m} of one pod's spec", n=size, m=MOST_SPEC_BYTES)
         spec.fail(message, code="PodTooLarge", hint="Keep large values in a ConfigMap")

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 import msgspec
 
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.isa import parse
@@ -126,14 +127,14 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     def document(self) -> dict[str, Any]:
         """Return the document of `hetsched isa inspect -o json` and REST, without the file's name."""
         if self.format == "elf":
-            program: dict[str, Any] = msgspec.to_builtins(self.programs[0])
+            program: dict[str, Any] = to_plain(self.programs[0])
             del program["file"]
             return {"format": "elf"} | program
         document: dict[str, Any] = {"format": self.format}
         if self.format != "directory":
             document["platforms"] = list(self.platforms)
         document |= {"requirements": self.requirements, "requirement": self.requirement}
-        document |= {"warnings": list(self.warnings), "programs": msgspec.to_builtins(self.programs)}
+        document |= {"warnings": list(self.warnings), "programs": to_plain(self.programs)}
         return document | {"problems": list(self.problems)}
 
 

@@ -15,11 +15,10 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import msgspec
-
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.documents import Document
 from hetsched.adapters.objects.manifests import read_content
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.cards import facts_of
 from hetsched.contracts.objects.cluster import ClusterContent
 
@@ -266,7 +265,7 @@ def _service(
             for i in range(cards)
         ]
         annotations[keys.GPU_NUMBER[0]] = str(cards)
-        annotations[keys.ALLOCATION] = msgspec.json.encode({"v": 1, "gpus": held}).decode()
+        annotations[keys.ALLOCATION] = encode({"v": 1, "gpus": held}).decode()
         if milli < 1000:
             annotations[keys.GPU_MILLI] = str(milli)
     return {

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.messages.agent_report import MachineProblem
 
 GRACE_SECONDS = 5.0  # less than a plugin waits for a grant, so that early exits do not block
@@ -87,7 +88,7 @@ class AssignmentRecord:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self.path.with_suffix(".new")
             with temporary.open("wb") as file:
-                file.write(msgspec.json.encode(_File(_VERSION, entries)))
+                file.write(encode(_File(_VERSION, entries)))
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self.path)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.messages.agent_report import MachineProblem
 
 from .grants import VerifiedGrant
@@ -107,7 +108,7 @@ class StateFile:
 
 
 def _write(kept: PinState) -> bytes:
-    body = msgspec.json.encode(kept, order="deterministic")
+    body = encode(kept, order="deterministic")
     return sha256(body).hexdigest().encode() + b"\n" + body
 
 

@@ -10,10 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.markup import escape
 
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 
 from ..options import read_kubeconfig
@@ -85,7 +85,7 @@ def bench(
     with ProgressDisplay(f"bench {scenario.value}") as track:
         result = run(progress=track)
     if output is OutputFormat.JSON:
-        print_json(msgspec.to_builtins(result))
+        print_json(to_plain(result))
     else:
         _show(result)
     raise typer.Exit(EXIT_CHECK_FAILED if result.checks.different else 0)

@@ -26,6 +26,7 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 
 _WHOLE = 3
@@ -151,7 +152,7 @@ class _SocketConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _ask(self, **command: Any) -> None:
-        self._frames.send_text(msgspec.json.encode({"topics": [self._client.topic], **command}))
+        self._frames.send_text(encode({"topics": [self._client.topic], **command}))
 
     def _send(self) -> None:
         """Send pending frames, including pongs."""

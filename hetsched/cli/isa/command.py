@@ -17,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import msgspec
 import typer
 from rich.markup import escape
 
 from hetsched.adapters.oci.disassembly import disassembly_hints
 from hetsched.adapters.oci.inspection import Inspection, inspect_path
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.isa import Isa, isa_document, match, parse, read_cpuinfo
 from hetsched.isa.value import Source
@@ -238,7 +238,6 @@ def _parse_or_fail(argument: str, string: str, source: Source, output: OutputFor
 
 def _stream(answer: Callable[[str], Document]) -> None:
     """Write the result of each line at once, so that another program can use pipes interactively."""
-    encode = msgspec.json.Encoder().encode
     out = sys.stdout.buffer
     for raw in sys.stdin.buffer:
         line = raw.rstrip(b"\r\n").decode("utf-8", "replace")

@@ -11,6 +11,8 @@ from hashlib import sha256
 
 import msgspec
 
+from hetsched.contracts.documents import encode
+
 from ..units import GPU_RESOURCES
 from .agent_report import AgentReport, MachineProblem, MachineUsage, PinnedContainer
 
@@ -93,4 +95,4 @@ def lasting(report: AgentReport) -> AgentReport:
 
 def digest_of(report: AgentReport) -> str:
     """Return the digest of the steady parts of a report."""
-    return sha256(msgspec.json.encode(steady(report))).hexdigest()[:32]
+    return sha256(encode(steady(report))).hexdigest()[:32]

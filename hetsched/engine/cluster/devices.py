@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-import msgspec
-
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import (
@@ -54,7 +53,7 @@ class DeviceState:
         self._index()
 
     def _index(self) -> None:
-        self.digest = blake2b(msgspec.json.encode(self.known, order="sorted"), digest_size=12).digest()
+        self.digest = blake2b(encode(self.known, order="sorted"), digest_size=12).digest()
         self._at: dict[str, list[int]] = {}
         self._everywhere: list[int] = []
         for place, device in enumerate(self.known.devices):

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple, Protocol, TypeVar
 
-import msgspec
 import numpy as np
 
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.labels import selects
@@ -215,7 +215,7 @@ class VolumeState:
 
 
 def _digest(storage: Storage) -> bytes:
-    return blake2b(msgspec.json.encode(storage, order="sorted"), digest_size=12).digest()
+    return blake2b(encode(storage, order="sorted"), digest_size=12).digest()
 
 
 def _drop(table: dict[K, dict[J, V]], key: K, inner: J) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.workload import PodSpec, Shape
 
 TYPICAL_SHARE = 0.95
@@ -57,4 +58,4 @@ def mix_of_shapes(shapes: Iterable[Shape]) -> Mix:
     merged: Counter[Shape] = Counter()
     for key, shape in seen.items():
         merged[shape] += counted[key]
-    return Mix(tuple(sorted(merged.items(), key=lambda item: (-item[1], msgspec.json.encode(item[0])))))
+    return Mix(tuple(sorted(merged.items(), key=lambda item: (-item[1], encode(item[0])))))

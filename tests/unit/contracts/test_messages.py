@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +27,8 @@ from hetsched.contracts.message import (
 )
 from hetsched.contracts.objects.warnings import ManifestWarning
 
+ROOT = Path(__file__).resolve().parents[3]
+ENCODERS = {"json.encode", "json.Encoder", "to_builtins", "msgpack.encode", "msgpack.Encoder"}
 NESTED = Message(
     "{pod} does not fit now: {said}",
     pod="own/p",
@@ -148,3 +152,19 @@ def test_only_pods_of_unseen_namespaces_are_redacted(message: Message, shown: st
     assert message.redacted(sees) == shown
     assert message.redacted(sees).redacted(sees) == shown
     assert message.redacted(lambda namespace: True) == message
+
+
+def encoders_without_hook(code: str) -> list[str]:
+    """Return the calls of msgspec that encode a document and fail at a message in it."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    encoders = [call for call in calls if ast.unparse(call.func).removeprefix("msgspec.") in ENCODERS]
+    return [ast.unparse(call) for call in encoders if all(one.arg != "enc_hook" for one in call.keywords)]
+
+
+def test_every_encoder_accepts_messages() -> None:
+    plain = "msgspec.json.encode(x)\nmsgspec.to_builtins(x)\nmsgspec.json.Encoder()\nmsgspec.json.encode(x, enc_hook=y)"
+    assert len(encoders_without_hook(plain)) == 3
+    modules = [path for name in ("hetsched", "web", "workers") for path in (ROOT / name).rglob("*.py")]
+    found = {str(path.relative_to(ROOT)): encoders_without_hook(path.read_text()) for path in modules}
+    # A message writes its own parts.
+    assert {name for name, calls in found.items() if calls} == {"hetsched/contracts/message.py"}
