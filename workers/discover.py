@@ -38,7 +38,7 @@ from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
 from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.contracts.api.discovery import MOST_LISTED, Discovery, FieldConflict, SilentNode
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message
+from hetsched.contracts.message import Message, shortened, verbatim
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.agent_messages import silent_since
@@ -86,7 +86,8 @@ def run() -> int:
             found = look(cluster, lease)
         except Exception:  # a failing cluster must not block the others
             log.exception("discovery failed", cluster=cluster.name)
-            found = Discovery(reason="discovery failed", failures=("an error of this server; see its log",))
+            failure = Message("an error of this server; see its log")
+            found = Discovery(reason=Message("discovery failed"), failures=(failure,))
         finally:
             discovering.give_up(lease)
         written += found.written
@@ -119,14 +120,14 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
             writes += wanted
             kept += left
     except InputError as error:
-        return Discovery(reason=error.code, failures=(f"{error.message} [{error.code}]",))
-    except ApiFailure as failure:
-        return Discovery(
-            reason=Message("the API server rejects the request"), missing=missing, failures=(str(failure)[:300],)
-        )
+        failure = Message("{said} [{code}]", said=error.message, code=error.code)
+        return Discovery(reason=verbatim(error.code), failures=(failure,))
+    except ApiFailure as refused:
+        reason = Message("the API server rejects the request")
+        return Discovery(reason=reason, missing=missing, failures=(shortened(refused.text, 300),))
     silent = [SilentNode(name, one.stale_since) for (name, _), one in known.items() if one.stale_since]
     written = 0
-    failures: list[str] = []
+    failures: list[Message] = []
     if writes and not reason:
         written, reason, failures = _write(api, lease, writes)
     return Discovery(
@@ -159,13 +160,14 @@ def _missing(api: Api) -> tuple[str, ...]:
     return tuple(str(answer.right) for answer in ask(api, namespaces=(), rights=DISCOVERY_RIGHTS) if not answer.granted)
 
 
-def _not_ours(cluster: Cluster, api: Api) -> str:
+def _not_ours(cluster: Cluster, api: Api) -> Message:
     """Return why this installation may not write to the cluster, empty if it may."""
     holder = holder_of_lease(api)
     if not holder:
-        return "no process schedules the cluster"
-    ours = holder.startswith(f"{cluster.connection.installation}/")
-    return "" if ours else Message("another installation schedules the cluster: {text}", text=holder)
+        return Message("no process schedules the cluster")
+    if holder.startswith(f"{cluster.connection.installation}/"):
+        return Message("")
+    return Message("another installation schedules the cluster: {text}", text=holder)
 
 
 def _published(api: Api) -> tuple[Iterator[PublishedNode], ServedKinds]:
@@ -213,29 +215,28 @@ def _believed(row: NodeFacts) -> NodeReport:
     return msgspec.structs.replace(facts, **unsaid)
 
 
-def _write(api: Api, lease: Lease, writes: list[Write]) -> tuple[int, str, list[str]]:
+def _write(api: Api, lease: Lease, writes: list[Write]) -> tuple[int, Message, list[Message]]:
     """Apply the differences; return the number written, why writing stopped, and the failures."""
     try:
         if not is_guarded(api, writes[0].name):
-            return (
-                0,
-                "the admission policy of deploy/discovery is not active",
-                ["GuardMissing: discovery writes nothing without the admission policy"],
-            )
+            reason = Message("the admission policy of deploy/discovery is not active")
+            return 0, reason, [Message("GuardMissing: discovery writes nothing without the admission policy")]
     except ApiFailure as failure:
-        return 0, "the admission policy of deploy/discovery could not be tested", [str(failure)[:300]]
+        reason = Message("the admission policy of deploy/discovery could not be tested")
+        return 0, reason, [shortened(failure.text, 300)]
     written = 0
-    failures: list[str] = []
+    failures: list[Message] = []
     for number, write in enumerate(writes[:_MOST_WRITES]):
         if number % 50 == 0 and not discovering.renew(lease):
-            return written, "another worker is the leader now", failures
+            return written, Message("another worker is the leader now"), failures
         try:
             perform(api, write)
             written += 1
         except ApiFailure as failure:
             if failure.status == 404:
                 continue  # the node was deleted in the meantime
-            failures.append(f"{write.name}: {write.what}: {failure}"[:300])
+            said = Message("{name}: {said}", name=f"{write.name}: {write.what}", said=failure.text)
+            failures.append(shortened(said, 300))
             if failure.status == 0:
                 return written, Message("the API server does not respond"), failures
-    return written, "", failures
+    return written, Message(""), failures

@@ -143,13 +143,13 @@ def _discovered(cluster: Cluster) -> Iterator[Check]:
         "{n} nodes, {m} with an agent, {k} of them silent, at {time}",
         n=found.nodes, m=found.reported, k=found.silent_count, time=found.at,
     )  # fmt: skip
-    differences = Message("{n} differences, not written: {said}", n=found.differing, said=as_message(found.reason))
+    differences = Message("{n} differences, not written: {said}", n=found.differing, said=found.reason)
     if found.writes:
         differences = Message(
             "{n} of {m} differences written, {k} owned by other managers",
             n=found.written, m=found.differing, k=found.kept_count,
         )  # fmt: skip
-    detail = joined("; ", [seen, differences, *map(verbatim, found.failures[:3])])
+    detail = joined("; ", [seen, differences, *found.failures[:3]])
     yield Check("discovery", not found.failures, shortened(detail, 500))
 
 

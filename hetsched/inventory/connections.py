@@ -173,7 +173,7 @@ def api_of(cluster: Cluster) -> Api:
     return api
 
 
-def discovery_api(cluster: Cluster) -> tuple[Api, str]:
+def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
     """Return the API client of discovery, and why it must not write; empty if it may.
 
     Inside a cluster it uses the account of this process. Raises: as `api_of`.
@@ -186,9 +186,10 @@ def discovery_api(cluster: Cluster) -> tuple[Api, str]:
     if connection is None:
         raise _not_connected(cluster)
     if connection.shadow_of:
-        return api_of(cluster), f"the cluster is in shadow mode with {connection.shadow_of}"
+        message = Message("the cluster is in shadow mode with {scheduler}", scheduler=connection.shadow_of)
+        return api_of(cluster), message
     if not connection.sealed_discovery_kubeconfig and connection.sealed_kubeconfig:
-        return api_of(cluster), "the connection has no kubeconfig for discovery"
+        return api_of(cluster), Message("the connection has no kubeconfig for discovery")
     if connection.sealed_discovery_kubeconfig:
         kept = unseal(connection.sealed_discovery_kubeconfig, purpose=_purpose(cluster, "discovery"))
         document = msgspec.json.decode(kept)
@@ -198,7 +199,7 @@ def discovery_api(cluster: Cluster) -> tuple[Api, str]:
         configuration = inside()
     name = cluster.name
     count_call = lambda verb, status: counters.add(figures.API_REQUESTS, name, verb, str(status))  # noqa: E731
-    return Api(configuration, agent="hetsched-discovery", count_call=count_call), ""
+    return Api(configuration, agent="hetsched-discovery", count_call=count_call), Message("")
 
 
 def check_identity(cluster: Cluster, api: Api) -> str:

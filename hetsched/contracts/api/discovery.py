@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..message import Message
+
 MOST_LISTED = 100
 
 
@@ -37,7 +39,7 @@ class Discovery(msgspec.Struct, frozen=True, rename="camel"):
 
     at: str = ""
     writes: bool = False
-    reason: str = ""
+    reason: Message = Message("")
     missing: tuple[str, ...] = ()
     nodes: int = 0
     reported: int = 0
@@ -47,4 +49,4 @@ class Discovery(msgspec.Struct, frozen=True, rename="camel"):
     kept: tuple[FieldConflict, ...] = ()
     silent_count: int = 0
     silent: tuple[SilentNode, ...] = ()
-    failures: tuple[str, ...] = ()
+    failures: tuple[Message, ...] = ()
