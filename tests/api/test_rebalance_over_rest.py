@@ -12,6 +12,7 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.eviction import EvictionResponse, EvictionResult, ToEvict
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster, Connection
+from hetsched.inventory.node_events import in_step
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import import_cluster, rebalances
@@ -74,6 +75,16 @@ def test_a_confirmed_plan_is_carried_out_with_a_decision_and_the_audit(tight: Cl
     workload = submitted(tight, a_pod("new").cpu(4))
     run(tight.pk)
     assert [pod.node.name for pod in workload.pods.all() if pod.node] == ["b"]
+
+
+def test_move_wakes_the_scheduler_for_pending_pods(
+    tight: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirm(operator, advice(operator)["ETag"])
+    woken: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("hetsched.placement.dispatch.wake", lambda *message: woken.append(message))
+    advance_plan(tight.pk)
+    assert (tight.pk,) in woken
 
 
 def test_a_move_is_worked_out_again_as_any_decision_is(tight: Cluster, operator: Api) -> None:
@@ -176,6 +187,15 @@ def live(tight: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     controlled = a_pod("right").cpu(1).having(controller="ReplicaSet/right", controller_uid="rs", uid="u1").build()
     Pod.objects.filter(name="right").update(spec=controlled, uid="u1")
     return tight
+
+
+def test_plan_of_a_cluster_with_stale_data_is_refused(
+    live: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalances, "in_step", in_step)  # no informer has listed the cluster
+    problem = confirm(operator, advice(operator)["ETag"], status=400)
+    assert problem["code"] == "ClusterNotFollowed"
+    assert not Rebalance.objects.exists()
 
 
 def test_new_pod_of_the_same_name_is_not_moved(live: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:

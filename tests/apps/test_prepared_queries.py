@@ -54,6 +54,7 @@ def test_rows_tuples_and_single_columns_are_those_of_the_orm() -> None:
     (found,) = rows(names=["it's-1", "it's-7"])
     assert (found.pk, found.spec, found.created_at) == (pods[1].pk, pods[1].spec, pods[1].created_at)
     assert not found._state.adding
+    assert found.get_deferred_fields() == set()
     with CaptureQueriesContext(
         connection,
     ) as asked:

@@ -12,6 +12,7 @@ import pytest
 
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
+from hetsched.placement.actions import cancel
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.decision_matrix import further
 from hetsched.placement.queries.invariants import check_invariants
@@ -127,6 +128,27 @@ def test_gang_beyond_its_timeout_is_rejected_whole(cluster: Cluster, monkeypatch
     assert states() == {**{f"g-{number}": "not-now" for number in range(8)}, "other": "placed"}
     assert {code("g-0"), code("g-7")} == {"PermitWaiting", "GangTooSlow"}
     assert Reservation.objects.filter(active=True).count() == 1
+
+
+def test_gang_is_tried_again_after_its_backoff(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    of_decisions = SimpleNamespace(monotonic=lambda: clock.now, perf_counter=time.perf_counter)
+    monkeypatch.setattr(scheduling_cycle, "time", of_decisions)
+    plugins = (PluginUse("gang-sort"), PluginUse("resource-fit"), PluginUse("gang", params={"backoff_seconds": 30}))
+    spec = PolicySpec("hetsched", plugins)
+    activate("hetsched", save_draft(spec, actor=ALICE).version, actor=ALICE, reason="test")
+    other = submitted(cluster, a_pod("other"))
+    schedule.run(cluster.pk)
+    submitted(cluster, a_pod("g-0").cpu(4).gang("g", 2), a_pod("g-1").cpu("3500m").gang("g", 2))
+    schedule.run(cluster.pk)
+    assert code("g-0") == "GangIncomplete"
+    cancel(other, actor=ALICE, reason="test")
+    for now, wanted in ((129.0, "not-now"), (131.0, "placed")):
+        clock.now = now
+        Pod.objects.filter(gang="g").update(queued=True, not_before=None)
+        schedule.run(cluster.pk)
+        found = states()
+        assert (found["g-0"], found["g-1"]) == (wanted, wanted)
 
 
 @pytest.mark.parametrize("batch", [2, 500])

@@ -207,6 +207,12 @@ def test_changed_certificates_count_for_the_next_connection(door: TlsServer, pai
         Certificates(pairs / "server")
 
 
+def test_missing_certificates_are_reported_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        Certificates(tmp_path)
+    assert str(caught.value.message).endswith(" cannot be read: No such file or directory")
+
+
 def test_empty_list_accepts_no_client() -> None:
     with pytest.raises(InputError, match="ExtenderClientsMissing"):
         clients_of([])

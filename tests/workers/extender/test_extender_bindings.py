@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.extender import binding
 from hetsched.scheduling.extender.extender import Extender
 from tests.builders import a_pod
-from tests.workers.extender.scene import ApiServer, a_plain_pod, asked, to
+from tests.workers.extender.scene import ApiServer, InThisThread, a_plain_pod, asked, to
 
 ALL = ("amd", "card", "risc")
 
@@ -253,4 +254,23 @@ def test_repeated_binding_keeps_the_reservation_while_the_first_is_in_flight(
     assert refused(extender.bind, to(pod, "amd")) == "BindingUnknown"
     api.refuses = ApiFailure(422, "Invalid", "no")
     assert refused(extender.bind, to(pod, "amd")) == "BindingUnknown"
+    assert Reservation.objects.get(active=True).node.name == "amd"
+
+
+def test_call_ends_in_time_without_an_answer_of_the_api_server(
+    live: Cluster, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    class Unanswered(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            waited.append(timeout or 0.0)
+            raise TimeoutError
+
+    extender = Extender(live, 8, InThisThread())
+    pod = offered(api, "p")
+    extender.filter(asked(pod, *ALL))
+    monkeypatch.setattr(InThisThread, "submit", lambda *_: Unanswered())
+    assert refused(extender.bind, to(pod, "amd")) == "BindingUnknown"
+    assert 0 < waited[0] <= 8
     assert Reservation.objects.get(active=True).node.name == "amd"
