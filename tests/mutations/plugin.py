@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,8 +24,11 @@ import pytest
 from .live_code import replace_code
 from .points import PROBE_MODULE, Mutation, with_probes
 
-MOST_CASES = 3  # of one parametrised test
+MOST_CASES = 12  # of one parametrised test
 MOST_EXAMPLES = 10  # of one property test
+_NOT_APPLICABLE = 2  # exit code
+_OUTCOMES = {0: "survived", _NOT_APPLICABLE: "not applicable", None: "undecided"}
+AT_A_TIME = 8  # tests of one file in a row
 
 
 class MutationCheck:
@@ -33,6 +37,7 @@ class MutationCheck:
     def __init__(self, root: Path, chosen: Sequence[Mutation], folder: Path, seconds: float, recording: float) -> None:
         self._root, self._chosen, self._seconds, self._recording = root, chosen, seconds, recording
         self._reached, self._results = folder / "reached.jsonl", folder / "results.jsonl"
+        self._failure = folder / "failure.txt"  # test that failed in the last fork
         self._failed = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -43,7 +48,9 @@ class MutationCheck:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in _reduced(session.items)}
         _start_database(session.items)
-        fork(lambda: self._record(self._most_relevant_first(items.values())), self._recording)
+        code = fork(lambda: self._record(self._most_relevant_first(items.values())), self._recording)
+        if code:
+            sys.__stderr__.write(f"The run with probes ended early, with exit code {code}\n")
         reaching = self._reaching()
         known = {line["number"] for line in read_lines(self._results)}
         for number, mutation in enumerate(self._chosen):
@@ -67,12 +74,17 @@ class MutationCheck:
             reached.clear()
 
     def _most_relevant_first(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
-        """Order tests by file, first those that name most of the modules and functions of the mutations."""
+        """Order tests by how many modules and functions of the mutations their file names, in turns of a few tests."""
         names = {Path(mutation.file).stem for mutation in self._chosen} | {
             mutation.function for mutation in self._chosen if not mutation.function.startswith("__")
         }
         named = {path: len(names & set(re.findall(r"\w+", path.read_text()))) for path in {one.path for one in items}}
-        return sorted(items, key=lambda item: (-named[item.path], str(item.path)))
+        places: Counter[Path] = Counter()
+        keys = {}
+        for item in items:
+            keys[item] = places[item.path] // AT_A_TIME, -named[item.path], str(item.path)
+            places[item.path] += 1
+        return sorted(keys, key=keys.__getitem__)
 
     def _reaching(self) -> list[list[str]]:
         """Return the passing tests that reach each mutation, first those of files that reach few others."""
@@ -85,32 +97,41 @@ class MutationCheck:
         return [[line["test"] for line in lines if n in line["reached"]] for n in range(len(self._chosen))]
 
     def _check(self, number: int, mutation: Mutation, items: Sequence[pytest.Item]) -> None:
+        """Append the result of one mutation. A test that also fails without it, now, does not count."""
         source = (self._root / mutation.file).read_bytes()
+        start = time.monotonic()
+        outcome, by, left = "not reached", "", list(items)
+        while left:
+            outcome, by = self._outcome(mutation, source, left)
+            failed = [item for item in left if item.nodeid == by]
+            if not failed or self._outcome(None, source, failed)[0] == "survived":
+                break
+            outcome, by, left = "not reached", "", [item for item in left if item not in failed]
         line = {
-            "number": number, "outcome": "not reached", "file": mutation.file, "line": mutation.line,
-            "kind": mutation.kind, "before": source[mutation.start : mutation.end].decode(), "after": mutation.put,
-            "by": "", "tests": len(items), "seconds": 0.0,
+            "number": number, "outcome": outcome, "file": mutation.file, "line": mutation.line, "kind": mutation.kind,
+            "before": source[mutation.start : mutation.end].decode(), "after": mutation.put, "by": by,
+            "tests": len(left), "seconds": round(time.monotonic() - start, 1),
         }  # fmt: skip
+        append_line(self._results, line)
+
+    def _outcome(self, mutation: Mutation | None, source: bytes, items: Sequence[pytest.Item]) -> tuple[str, str]:
+        """Run the tests until one fails; return the outcome and the failed test."""
 
         def run() -> None:
-            try:
-                replace_code(self._root, mutation.file, mutation.apply(source))
-            except ValueError:
-                return append_line(self._results, line | _outcome("not applicable", "", start))
-            for _ in _run(items):
+            if mutation is not None:
+                try:
+                    replace_code(self._root, mutation.file, mutation.apply(source))
+                except ValueError:
+                    os._exit(_NOT_APPLICABLE)
+            for item in _run(items):
                 if self._failed:
-                    break
-            append_line(self._results, line | _outcome("caught" if self._failed else "survived", self._failed, start))
+                    self._failure.write_text(item.nodeid)
+                    os._exit(1)
 
-        start = time.monotonic()
-        if not items:
-            append_line(self._results, line)
-        elif (code := fork(run, self._seconds)) != 0:
-            append_line(self._results, line | _outcome("undecided" if code is None else "failed", "", start))
-
-
-def _outcome(outcome: str, by: str, start: float) -> dict[str, Any]:
-    return {"outcome": outcome, "by": by, "seconds": round(time.monotonic() - start, 1)}
+        self._failure.unlink(missing_ok=True)
+        code = fork(run, self._seconds)
+        by = self._failure.read_text() if self._failure.exists() else ""
+        return "caught" if by else _OUTCOMES.get(code, "failed"), by
 
 
 def fork(function: Callable[[], None], seconds: float) -> int | None:
@@ -122,6 +143,8 @@ def fork(function: Callable[[], None], seconds: float) -> int | None:
             os.setpgrp()
             function()
             code = 0
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)
         finally:
             os._exit(code)
     end = time.monotonic() + seconds

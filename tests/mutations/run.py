@@ -2,7 +2,7 @@
 
 The tests run once with probes at the chosen places, for at most `--recording` seconds, and record which of them reach
 each place. Then each mutation is applied alone, in a fork, and the tests that reach it run until one fails. A test that
-takes longer than `TEST_SECONDS` fails. A later run with the same options and folder continues.
+takes longer than `--test-seconds` fails. A later run with the same options and folder continues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MODULES = ("hetsched/engine/framework", "hetsched/placement/actions", "hetsched/scheduling", "hetsched/storage")
 TESTS = ("tests/unit/engine", "tests/apps", "tests/workers", "tests/live", "tests/api", "tests/pages")
-TEST_SECONDS = 60
 NOTICED = ("caught", "failed")
 # The package is imported by another name: in the tree of another commit, `tests` is that of the commit.
 _START = (
@@ -57,7 +56,7 @@ def check() -> int:
     chosen = choose(root, options.modules or MODULES, options.number, options.seed)
     plugin = MutationCheck(root, chosen, options.results, options.seconds, options.recording)
     switches = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--tb=no"]
-    code = pytest.main([*switches, f"--timeout={TEST_SECONDS}", *(options.tests or TESTS)], plugins=[plugin])
+    code = pytest.main([*switches, f"--timeout={options.test_seconds:g}", *(options.tests or TESTS)], plugins=[plugin])
     return 0 if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) else 1
 
 
@@ -76,6 +75,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     reader.add_argument("--number", type=int, default=60, help="number of mutations")
     reader.add_argument("--seed", type=int, default=1, help="seed of their choice")
     reader.add_argument("--seconds", type=float, default=300, help="limit for the tests of one mutation")
+    reader.add_argument("--test-seconds", type=float, default=60, help="limit for one test")
     reader.add_argument("--recording", type=float, default=3600, help="limit for the run with probes")
     reader.add_argument("--tests", nargs="*", help=f"folders of the tests: {' '.join(TESTS)}")
     reader.add_argument("--tree", type=Path, default=ROOT, help="working tree to check")
