@@ -48,7 +48,7 @@ from hetsched.placement.actions.terminating_pods import release_orphaned_pods
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.notifications.deliveries import due_hosts, forget_deliveries, give_up_old
 from hetsched.placement.scheduling_queue.active_queue import active_pods
-from hetsched.placement.scheduling_queue.unschedulable_pods import look_again
+from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_timed_out_pods
 from hetsched.policies.models import PolicyObject
 from hetsched.scheduling.binding_cycle import unbound
 from hetsched.scheduling.leases import leading
@@ -90,7 +90,7 @@ def _turn(part: Callable[[], Any]) -> Any:
 
 
 def _chores(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
-    yield partial(look_again, cluster.pk)
+    yield partial(requeue_timed_out_pods, cluster.pk)
     yield partial(end_overrides, cluster.pk)
     yield partial(take_samples, cluster.pk)
     yield partial(age_samples, cluster.pk)

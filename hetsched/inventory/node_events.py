@@ -23,7 +23,7 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.observed import Changes
 from hetsched.contracts.waits import Event
 from hetsched.engine.framework.queueing_hints import differences
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert
 
 from .actions import FACT_COLUMNS, describe, total_up
@@ -136,7 +136,7 @@ def forget_gone(cluster: Cluster, among: Collection[int] | None = None) -> bool:
     `among`: only these nodes may have reached that state.
     """
     rows = Node.objects.filter(cluster=cluster, gone=True, pods=0).order_by().values_list("id", flat=True)
-    found = [rows] if among is None else [rows.filter(pk__in=some) for some in parts(list(among))]
+    found = [rows] if among is None else [rows.filter(pk__in=some) for some in batched(list(among))]
     ids = list(chain.from_iterable(found))
     if ids:
         Node.objects.filter(pk__in=ids).delete()

@@ -29,7 +29,7 @@ from django.db import close_old_connections, connection, transaction
 from django.utils import timezone
 
 from hetsched.contracts.documents import encode
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.statements import fetch
 from hetsched.storage.write_lock import write_lock
@@ -90,7 +90,7 @@ def _numbered(names: list[str]) -> dict[str, int]:
     """Raise each topic's revision by 1, creating the topic at 1, and return the new revisions."""
     revisions: dict[str, int] = {}
     table = Topic._meta.db_table
-    for part in parts(names):
+    for part in batched(names):
         rows = ", ".join(["(%s, 1)"] * len(part))
         raised = fetch(
             f"INSERT INTO {table} (name, revision) VALUES {rows} ON CONFLICT (name) "  # noqa: S608
@@ -160,7 +160,7 @@ def _send_and_mark(events: list[OutboxEvent], run: Callable[[Any], Any] | None =
     try:
         _send(events, run)
         with write_lock():
-            for some in parts([event.pk for event in events]):
+            for some in batched([event.pk for event in events]):
                 OutboxEvent.objects.filter(pk__in=some).update(published_at=timezone.now())
     except Exception as error:  # any error of the channel layer or the database: the periodic task retries
         log.warning("live events not sent", events=len(events), error=repr(error))

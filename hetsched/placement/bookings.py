@@ -23,7 +23,7 @@ from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
 from hetsched.policies.effective import active_specs
 from hetsched.storage import bulk_rows
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import ACTIVE_RESERVATIONS
 
 from .models import Reservation, ReservedCard, ReservedCpu, ReservedDevice
@@ -120,7 +120,7 @@ def _devices(cluster: Cluster, reservation: Reservation, booked: BookedPod) -> l
 def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
     """Reject GPUs with shares above the whole; no index can check a sum."""
     with connection.cursor() as cursor:
-        for some in parts(node_ids):
+        for some in batched(node_ids):
             marks = ", ".join(["%s"] * len(some))
             cursor.execute(
                 f"SELECT node_id, card_index FROM {ReservedCard._meta.db_table} "  # noqa: S608
@@ -149,7 +149,7 @@ def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) ->
     bulk_rows.update(held, ("active", "released_revision", "released_at", "release_reason"))
     # Most pods have no rows in these tables.
     for model, has in _PARTS:
-        for ids in parts([one.pk for one in held if has(one.allocation)]):
+        for ids in batched([one.pk for one in held if has(one.allocation)]):
             model.objects.filter(reservation_id__in=ids).update(active=False)
     return held
 

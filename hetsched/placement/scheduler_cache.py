@@ -36,15 +36,15 @@ from hetsched.inventory.actions import effective_report
 from hetsched.inventory.ledger import current_columns
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.policies.effective import active_specs
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import CHANGED_RESERVATIONS, RESERVATION
 
 from .models import Eviction, Nomination, Reservation
-from .scheduling_queue.node_backoffs import Recent
+from .scheduling_queue.node_backoffs import AvoidedNodesCache
 
-_KEPT_POLICIES = 16
+_MAX_CACHED_POLICIES = 16
 # Facts without effect on the reservations of a node: changed values are applied directly.
-_LIGHT = (
+_INDEPENDENT_FACTS = (
     "ready", "unschedulable", "taints", "labels", "annotations", "problems", "source", "observed_at", "uid",
     "addresses",
 )  # fmt: skip
@@ -73,7 +73,9 @@ class ClusterSnapshot(msgspec.Struct):
     nominates: bool = False
     completed: CompletedAllocations = msgspec.field(default_factory=CompletedAllocations)
     nominees: dict[str, Nominee] = msgspec.field(default_factory=dict)
-    written: set[int] = msgspec.field(default_factory=set)  # later revisions with reservations already in the state
+    committed_revisions: set[int] = msgspec.field(
+        default_factory=set
+    )  # later revisions with reservations already in the state
 
 
 def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSnapshot:
@@ -93,34 +95,42 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSna
     since = F("node__sampled_revision")
     alive |= Q(revision__lte=since, released_revision__gt=since)
     booked = list(rows.filter(alive).select_related("pod", "node").only(*RESERVATION).order_by("revision", "id"))
-    early = [one for one in booked if one.revision <= sampled[one.node_id] and _runs(one, sampled[one.node_id])]
-    running = [msgspec.structs.replace(_spec(r), node_name=r.node.name, allocation=r.allocation) for r in early]
+    sampled_reservations = [
+        reservation
+        for reservation in booked
+        if reservation.revision <= sampled[reservation.node_id]
+        and _is_active_at(reservation, sampled[reservation.node_id])
+    ]
+    running = [
+        msgspec.structs.replace(_spec(reservation), node_name=reservation.node.name, allocation=reservation.allocation)
+        for reservation in sampled_reservations
+    ]
     reports = [effective_report(node) for node in nodes]
     state = ClusterState.of(cluster.definitions, nodes=reports, running=running, clocked=True)
-    for reservation in early:
+    for reservation in sampled_reservations:
         if reservation.released_revision is not None and reservation.released_revision <= revision:
             state.forget(reservation.pod.key)
-    loaded = ClusterSnapshot(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
+    snapshot = ClusterSnapshot(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
     for reservation in booked:
-        if reservation.revision > sampled[reservation.node_id] and _runs(reservation, revision):
-            _assume(state, reservation, loaded.completed)
-    for reservation in early:
-        if _runs(reservation, revision):
-            loaded.completed.note(state, state.bookings[reservation.pod.key], reservation.allocation)
+        if reservation.revision > sampled[reservation.node_id] and _is_active_at(reservation, revision):
+            _assume(state, reservation, snapshot.completed)
+    for reservation in sampled_reservations:
+        if _is_active_at(reservation, revision):
+            snapshot.completed.note(state, state.bookings[reservation.pod.key], reservation.allocation)
     if cluster.kind in _NOMINATING:
-        loaded.nominates = True
+        snapshot.nominates = True
         state.spared = ProtectedPods(foreign=True)
-        begun = Nomination.objects.filter(cluster_id=cluster_id, revision__lte=revision)
-        _nominate(loaded, begun.filter(Q(ended_revision=None) | Q(ended_revision__gt=revision)))
-    loaded.completed.complete(state)
-    return loaded
+        nominations = Nomination.objects.filter(cluster_id=cluster_id, revision__lte=revision)
+        _assume_nominated(snapshot, nominations.filter(Q(ended_revision=None) | Q(ended_revision__gt=revision)))
+    snapshot.completed.complete(state)
+    return snapshot
 
 
 def state_of(node_ids: Collection[int]) -> ClusterState:
     """Load only these nodes with their active reservations, as visible to the current transaction."""
     nodes: list[Node] = []
     booked: list[Reservation] = []
-    for some in parts(sorted(node_ids)):
+    for some in batched(sorted(node_ids)):
         nodes += Node.objects.filter(pk__in=some).only(*_NODE)
         booked += (
             Reservation.objects.filter(node__in=some, active=True).select_related("pod", "node").only(*RESERVATION)
@@ -133,7 +143,7 @@ def state_of(node_ids: Collection[int]) -> ClusterState:
     return state
 
 
-def _runs(reservation: Reservation, revision: int) -> bool:
+def _is_active_at(reservation: Reservation, revision: int) -> bool:
     """Return True if the reservation is not released yet at a revision."""
     return reservation.released_revision is None or reservation.released_revision > revision
 
@@ -144,20 +154,20 @@ _NOMINATION = (
 )  # fmt: skip
 
 
-def _nominate(loaded: ClusterSnapshot, nominations: QuerySet[Nomination]) -> None:
+def _assume_nominated(snapshot: ClusterSnapshot, nominations: QuerySet[Nomination]) -> None:
     """Book nominated pods next to their victims."""
-    state = loaded.state
+    state = snapshot.state
     rows = nominations.select_related("pod", "node").only(*_NOMINATION).order_by("revision", "id")
     found = {row.pk: row for row in rows}
     victims: dict[int, set[tuple[str, str]]] = {pk: set() for pk in found}
-    asked = Eviction.objects.filter(nomination_id__in=found).select_related("victim")
-    for one in asked.only("nomination_id", "victim__namespace", "victim__name", "victim__uid"):
+    evictions = Eviction.objects.filter(nomination_id__in=found).select_related("victim")
+    for one in evictions.only("nomination_id", "victim__namespace", "victim__name", "victim__uid"):
         victims[one.nomination_id or 0].add((one.victim.key, one.victim.uid))
     for row in found.values():
         if row.node.name in state.row_of and row.pod.key not in state.bookings:
             request = state.compile(row.pod.spec)
-            loaded.completed.assume(state, request, state.row_of[row.node.name], row.allocation)
-            loaded.nominees[row.pod.key] = Nominee(row.node.name, frozenset(victims[row.pk]))
+            snapshot.completed.assume(state, request, state.row_of[row.node.name], row.allocation)
+            snapshot.nominees[row.pod.key] = Nominee(row.node.name, frozenset(victims[row.pk]))
 
 
 def _assume(state: ClusterState, reservation: Reservation, completed: CompletedAllocations) -> None:
@@ -171,33 +181,38 @@ def _spec(reservation: Reservation) -> PodSpec:
     return spec if spec.uid == uid else msgspec.structs.replace(spec, uid=uid)
 
 
-def _has(loaded: ClusterSnapshot, revision: int) -> bool:
+def _contains_revision(snapshot: ClusterSnapshot, revision: int) -> bool:
     """Return True if the state contains the reservations of a revision."""
-    return revision <= loaded.revision or revision in loaded.written
+    return revision <= snapshot.revision or revision in snapshot.committed_revisions
 
 
 class SchedulerCache:
-    """The cached state of one cluster in this process, with schedulers per policy revision. Use it inside `held`."""
+    """The cached state of one cluster in this process, with schedulers per policy revision.
+
+    Use it inside `locked_snapshot`.
+    """
 
     def __init__(self, cluster_id: int) -> None:
         self.cluster_id = cluster_id
-        self._loaded: ClusterSnapshot | None = None
+        self._snapshot: ClusterSnapshot | None = None
         self._policies: dict[tuple[str, int], Policy] = {}
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
-        self._resting: dict[str, float] = {}  # gangs in back-off, which is not stored in rows
-        self._avoided = Recent(cluster_id)
+        self._gang_backoffs: dict[str, float] = {}  # gangs in back-off, which is not stored in rows
+        self._avoided = AvoidedNodesCache(cluster_id)
         self._has_nominations = self._has_rejections = True  # at the latest revision; unknown for an earlier one
-        self.spent: dict[str, float] = defaultdict(float)  # seconds of decisions per namespace, not written yet
+        self.decision_seconds: dict[str, float] = defaultdict(
+            float
+        )  # seconds of decisions per namespace, not written yet
         self._registry: Registry = load_registry()
         self._lock = threading.RLock()
 
     @property
-    def cold(self) -> bool:
+    def is_cold(self) -> bool:
         """Return True if the next use loads the state from the database."""
-        return self._loaded is None
+        return self._snapshot is None
 
     @contextmanager
-    def held(self, seconds: float = -1) -> Iterator[ClusterSnapshot]:
+    def locked_snapshot(self, seconds: float = -1) -> Iterator[ClusterSnapshot]:
         """Refresh the state from the database and yield it, for this thread alone.
 
         Raises: TimeoutError if other threads hold it for more than `seconds`.
@@ -205,99 +220,104 @@ class SchedulerCache:
         if not self._lock.acquire(timeout=max(seconds, 0) if seconds != -1 else -1):
             raise TimeoutError(f"the state of cluster {self.cluster_id} is in use")
         try:
-            loaded = self._refreshed()
-            if not loaded.evicts:  # clusters with kubelets, which may reject pods
-                loaded.state.avoided = self._avoided.current(
-                    loaded.revision, timezone.now(), any_rejections=self._has_rejections
+            snapshot = self._refresh()
+            if not snapshot.evicts:  # clusters with kubelets, which may reject pods
+                snapshot.state.avoided = self._avoided.current(
+                    snapshot.revision, timezone.now(), any_rejections=self._has_rejections
                 )
-            yield loaded
+            yield snapshot
         finally:
             self._lock.release()
 
-    def _refreshed(self) -> ClusterSnapshot:
-        loaded = self._current()
-        loaded.completed.complete(loaded.state)
-        return loaded
+    def _refresh(self) -> ClusterSnapshot:
+        snapshot = self._load_current()
+        snapshot.completed.complete(snapshot.state)
+        return snapshot
 
-    def _current(self) -> ClusterSnapshot:
+    def _load_current(self) -> ClusterSnapshot:
         """Return the state of the cluster's current revision; its completed allocations may be outdated."""
         current = current_columns(self.cluster_id)
         self._has_nominations, self._has_rejections = current.has_nominations, current.has_rejections
-        loaded = self._loaded
-        if loaded is None or current.layout_revision > loaded.revision:
+        snapshot = self._snapshot
+        if snapshot is None or current.layout_revision > snapshot.revision:
             return self._rebuild()
-        if current.inventory_revision > loaded.revision and not self._take_nodes(loaded):
+        if current.inventory_revision > snapshot.revision and not self._apply_node_reports(snapshot):
             return self._rebuild()
-        if current.definitions_revision > loaded.revision:
-            loaded.state.redefine(Cluster.objects.only("definitions").get(pk=self.cluster_id).definitions)
-        if loaded.revision == current.revision:
-            return loaded
-        if not self._catch_up(loaded, current.revision):
+        if current.definitions_revision > snapshot.revision:
+            snapshot.state.redefine(Cluster.objects.only("definitions").get(pk=self.cluster_id).definitions)
+        if snapshot.revision == current.revision:
+            return snapshot
+        if not self._catch_up(snapshot, current.revision):
             return self._rebuild()
-        return loaded
+        return snapshot
 
     def _rebuild(self) -> ClusterSnapshot:
-        self.forget()
-        self._loaded = load_state(self.cluster_id)
-        self._loaded.state.gangs.resting = self._resting
-        return self._loaded
+        self.invalidate()
+        self._snapshot = load_state(self.cluster_id)
+        self._snapshot.state.gangs.resting = self._gang_backoffs
+        return self._snapshot
 
-    def _take_nodes(self, loaded: ClusterSnapshot) -> bool:
+    def _apply_node_reports(self, snapshot: ClusterSnapshot) -> bool:
         """Apply changed facts of single nodes; return whether that was possible."""
-        state = loaded.state
-        rows = Node.objects.filter(cluster_id=self.cluster_id, changed_revision__gt=loaded.revision)
+        state = snapshot.state
+        rows = Node.objects.filter(cluster_id=self.cluster_id, changed_revision__gt=snapshot.revision)
         for node in rows.only("id", "name", "report", "unschedulable").order_by("id"):
             report = effective_report(node)
             if not state.fits_layout(report):
                 return False
             known = state.reports[state.row_of[report.name]]
-            light = {name: getattr(report, name) for name in _LIGHT}
+            independent = {name: getattr(report, name) for name in _INDEPENDENT_FACTS}
             if known.numa is not None and report.numa is not None:
                 # Grants reported by the kubelet are not part of any reservation.
-                light["numa"] = msgspec.structs.replace(known.numa, grants=report.numa.grants)
-            if msgspec.structs.replace(known, **light) != report:
+                independent["numa"] = msgspec.structs.replace(known.numa, grants=report.numa.grants)
+            if msgspec.structs.replace(known, **independent) != report:
                 return False
             state.apply_report(report)
         return True
 
-    def _catch_up(self, loaded: ClusterSnapshot, revision: int) -> bool:
+    def _catch_up(self, snapshot: ClusterSnapshot, revision: int) -> bool:
         """Apply reservations and releases up to `revision`; return whether that was possible."""
-        if revision < loaded.revision:
+        if revision < snapshot.revision:
             return False
-        changed = CHANGED_RESERVATIONS(cluster=self.cluster_id, since=loaded.revision, until=revision)
+        changed = CHANGED_RESERVATIONS(cluster=self.cluster_id, since=snapshot.revision, until=revision)
         # Read after the rows: a release deleted before that read is missing from them.
-        if current_columns(self.cluster_id).forgotten_revision > loaded.revision:
+        if current_columns(self.cluster_id).forgotten_revision > snapshot.revision:
             return False
-        state, written = loaded.state, loaded.written
-        nominated = self._changed_nominations(loaded, revision)
+        state, written = snapshot.state, snapshot.committed_revisions
+        nominated = self._changed_nominations(snapshot, revision)
         for nomination in nominated:
-            if loaded.nominees.pop(nomination.pod.key, None) is not None:
+            if snapshot.nominees.pop(nomination.pod.key, None) is not None:
                 state.forget(nomination.pod.key)
         for reservation in changed:
             end = reservation.released_revision
-            if _has(loaded, reservation.revision) and end is not None and end <= revision and end not in written:
+            if (
+                _contains_revision(snapshot, reservation.revision)
+                and end is not None
+                and end <= revision
+                and end not in written
+            ):
                 state.forget(reservation.pod.key)
         for reservation in changed:
             released = reservation.released_revision is not None and reservation.released_revision <= revision
-            if not _has(loaded, reservation.revision) and not released:
+            if not _contains_revision(snapshot, reservation.revision) and not released:
                 if reservation.node.name not in state.row_of:
                     return False
-                _assume(state, reservation, loaded.completed)
-        going_on = [one.pk for one in nominated if one.ended_revision is None or one.ended_revision > revision]
-        if going_on:
-            _nominate(loaded, Nomination.objects.filter(pk__in=going_on))
-        loaded.revision = revision
-        loaded.written = {at for at in written if at > revision}
+                _assume(state, reservation, snapshot.completed)
+        active_ids = [one.pk for one in nominated if one.ended_revision is None or one.ended_revision > revision]
+        if active_ids:
+            _assume_nominated(snapshot, Nomination.objects.filter(pk__in=active_ids))
+        snapshot.revision = revision
+        snapshot.committed_revisions = {at for at in written if at > revision}
         return True
 
-    def _changed_nominations(self, loaded: ClusterSnapshot, revision: int) -> list[Nomination]:
+    def _changed_nominations(self, snapshot: ClusterSnapshot, revision: int) -> list[Nomination]:
         """Return the nominations that began or ended up to `revision`, in the order of their ids.
 
         A nomination that is neither booked in the state nor active at the latest revision has no effect on it.
         """
-        if not loaded.nominates or not (self._has_nominations or loaded.nominees):
+        if not snapshot.nominates or not (self._has_nominations or snapshot.nominees):
             return []
-        changed = Q(revision__gt=loaded.revision) | Q(ended_revision__gt=loaded.revision)
+        changed = Q(revision__gt=snapshot.revision) | Q(ended_revision__gt=snapshot.revision)
         rows = Nomination.objects.filter(changed, cluster_id=self.cluster_id, revision__lte=revision)
         columns = "ended_revision", "pod__namespace", "pod__name"
         return list(rows.select_related("pod").only(*columns).order_by("id"))
@@ -307,7 +327,7 @@ class SchedulerCache:
         key = (spec.name, spec.version)
         known = self._policies.get(key)
         if known is None or known.spec != spec:
-            if len(self._policies) >= _KEPT_POLICIES:
+            if len(self._policies) >= _MAX_CACHED_POLICIES:
                 self._policies.clear()
             known = self._policies[key] = compile_policy(spec, self._registry, implied=True)
         return known
@@ -320,41 +340,42 @@ class SchedulerCache:
 
     def scheduler(self, spec: PolicySpec) -> Scheduler:
         """Return the scheduler of a policy revision on the current state."""
-        assert self._loaded is not None
+        assert self._snapshot is not None
         key, policy = (spec.name, spec.version), self.policy(spec)
         known = self._schedulers.get(key)
         if known is None or known.policy is not policy:
-            if len(self._schedulers) >= _KEPT_POLICIES:
+            if len(self._schedulers) >= _MAX_CACHED_POLICIES:
                 self._schedulers.clear()
-            evicts = self._loaded.evicts or self._loaded.nominates
-            known = self._schedulers[key] = Scheduler(self._loaded.state, policy, evicts=evicts)
+            evicts = self._snapshot.evicts or self._snapshot.nominates
+            known = self._schedulers[key] = Scheduler(self._snapshot.state, policy, evicts=evicts)
         return known
 
-    def recorded(self, revision: int, pods: Iterable[str] = ()) -> None:
+    def mark_committed(self, revision: int, pods: Iterable[str] = ()) -> None:
         """Record that the assumed pods (keys) were committed as the cluster's `revision`."""
-        assert self._loaded is not None
+        assert self._snapshot is not None
         for key in pods:
-            booking = self._loaded.state.bookings.get(key)
+            booking = self._snapshot.state.bookings.get(key)
             if booking is not None:  # its allocation is the committed one
-                self._loaded.completed.note(self._loaded.state, booking, booking.allocation)
-        if revision == self._loaded.revision + 1:
-            self._loaded.revision = revision
+                self._snapshot.completed.note(self._snapshot.state, booking, booking.allocation)
+        if revision == self._snapshot.revision + 1:
+            self._snapshot.revision = revision
         else:
-            self._loaded.written.add(revision)  # revisions of other writers in between are still to be applied
+            # Revisions of other writers in between are still to be applied.
+            self._snapshot.committed_revisions.add(revision)
 
-    def passed(self, revision: int) -> None:
+    def mark_unchanged(self, revision: int) -> None:
         """Record that the commit of this revision, by the calling process, changed nothing in the state."""
         if self._lock.acquire(blocking=False):
             try:
-                if self._loaded is not None and self._loaded.revision == revision - 1:
-                    self._loaded.revision = revision
-                    self._avoided.passed(revision)
+                if self._snapshot is not None and self._snapshot.revision == revision - 1:
+                    self._snapshot.revision = revision
+                    self._avoided.mark_unchanged(revision)
             finally:
                 self._lock.release()
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Drop the state; the next use loads it from the database."""
-        self._loaded = None
+        self._snapshot = None
         self._schedulers.clear()
 
 
@@ -373,6 +394,6 @@ def cache_of(cluster_id: int) -> SchedulerCache:
 
 def fork(cluster_id: int) -> tuple[ClusterState, int]:
     """Return a copy of the current state for a simulation, which may change it, and its revision."""
-    with cache_of(cluster_id).held() as loaded:
-        loaded.state.digest()  # copies then share the rows' digests and hash only changed rows
-        return loaded.state.fork(), loaded.revision
+    with cache_of(cluster_id).locked_snapshot() as snapshot:
+        snapshot.state.digest()  # copies then share the rows' digests and hash only changed rows
+        return snapshot.state.fork(), snapshot.revision

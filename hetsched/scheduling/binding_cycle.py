@@ -46,7 +46,7 @@ from hetsched.placement.actions.gangs import recover_gangs
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.signed_grants import granting
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.snapshot_read import shared_now
 from hetsched.storage.write_lock import write_transaction
 
@@ -247,7 +247,7 @@ def act_on(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: l
     """
     for _ in range(MOST_TRIES):
         rows = Pod.objects.filter(state=State.BINDING.value).order_by("id").values_list("id", flat=True)
-        pods = [pk for some in parts(pods) for pk in rows.filter(pk__in=some)]
+        pods = [pk for some in batched(pods) for pk in rows.filter(pk__in=some)]
         with suppress(Conflict):
             if pods:
                 act(cluster.pk, pods)

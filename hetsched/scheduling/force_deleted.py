@@ -37,8 +37,8 @@ class _Held(msgspec.Struct, frozen=True, order=True):
 class ForceDeleted:
     """The force-deleted pods of one cluster, during one batch."""
 
-    def __init__(self, loaded: ClusterSnapshot, cluster_id: int) -> None:
-        self._loaded = loaded
+    def __init__(self, snapshot: ClusterSnapshot, cluster_id: int) -> None:
+        self._snapshot = snapshot
         self._cluster_id = cluster_id
 
     @cached_property
@@ -47,7 +47,7 @@ class ForceDeleted:
         rows = orphaned_pods(self._cluster_id).values_list("namespace", "name", "not_before")
         for namespace, name, until in rows:
             key = f"{namespace}/{name}"
-            booking = self._loaded.state.bookings.get(key)
+            booking = self._snapshot.state.bookings.get(key)
             if booking is not None and until is not None:
                 found[booking.row].append(_Held(rfc3339(until)[:19] + "Z", key.partition(MARK)[0], key))
         return {row: sorted(held) for row, held in sorted(found.items(), key=lambda item: max(item[1]))}
@@ -59,7 +59,7 @@ class ForceDeleted:
         """
         if not self._by_row:
             return None
-        state = self._loaded.state
+        state = self._snapshot.state
         attempt = Attempt(scheduler, state.compile(pod))
         holding: list[_Held] = []
         nodes = 0

@@ -27,13 +27,13 @@ from hetsched.placement.models.holds import MARK
 from hetsched.placement.scheduler_cache import ClusterSnapshot
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 
-MOST_TRIED = 8  # reservations tried per pod: those of one hold seldom differ
+MAX_TRIED = 8  # reservations tried per pod: those of one hold seldom differ
 
 
 class HoldAssignment(msgspec.Struct, frozen=True):
     """A reservation with the pod placed in it, and the best nodes, which need not contain the reservation's node."""
 
-    room: ReservationUse
+    reservation: ReservationUse
     hold_id: str
     outcome: Outcome
     top: tuple[NodeOutcome, ...]
@@ -42,41 +42,44 @@ class HoldAssignment(msgspec.Struct, frozen=True):
 class BatchReservations:
     """The reservations that the pods of one batch may use."""
 
-    def __init__(self, loaded: ClusterSnapshot, waiting: Sequence[PendingPod]) -> None:
-        self._loaded = loaded
+    def __init__(self, snapshot: ClusterSnapshot, pending: Sequence[PendingPod]) -> None:
+        self._snapshot = snapshot
         self._free: dict[str, dict[str, int]] = defaultdict(dict)  # hold -> key -> row
-        holds = {pod.hold_id for pod in waiting if pod.hold_id is not None}
+        holds = {pod.hold_id for pod in pending if pod.hold_id is not None}
         if holds:
             rows = Pod.objects.filter(hold_id__in=holds, origin=Pod.HELD, state=State.RUNNING.value).order_by("id")
             for pk, namespace, name, hold_id in rows.values_list("id", "namespace", "name", "hold_id"):
                 self._free[hold_id][f"{namespace}/{name}"] = pk
 
-    def give(self, scheduler: Scheduler, waiting: PendingPod, top_nodes: int) -> HoldAssignment | None:
+    def assign(self, scheduler: Scheduler, pending: PendingPod, top_nodes: int) -> HoldAssignment | None:
         """Place a pod in one of its reservations; None if it has none or none fits."""
-        pod, hold_id = waiting.spec, waiting.hold_id or ""
+        pod, hold_id = pending.spec, pending.hold_id or ""
         free = self._free.get(hold_id)
         if not free or not pod.ready:
             return None
-        state = self._loaded.state
-        rooms = [booking for key in free if (booking := state.bookings.get(key)) is not None]
-        rooms = [room for room in rooms if room.pod.namespace == pod.namespace]
-        for room in sorted(rooms, key=lambda room: _unlike(pod, room))[:MOST_TRIED]:
-            state.forget(room.pod.key)
-            kept = room.allocation if room.pod.shape == pod.shape else None
+        state = self._snapshot.state
+        reservations = [booking for key in free if (booking := state.bookings.get(key)) is not None]
+        reservations = [reservation for reservation in reservations if reservation.pod.namespace == pod.namespace]
+        for reservation in sorted(reservations, key=lambda reservation: _difference(pod, reservation))[:MAX_TRIED]:
+            state.forget(reservation.pod.key)
+            reserved = reservation.allocation if reservation.pod.shape == pod.shape else None
             top = best(scheduler, pod, top_nodes)
-            outcome = scheduler.place_on(pod, room.row, kept)
+            outcome = scheduler.place_on(pod, reservation.row, reserved)
             if outcome.node is not None:
-                return HoldAssignment(ReservationUse(free.pop(room.pod.key), room.pod.key), hold_id, outcome, top)
-            state.restore(room)
+                return HoldAssignment(
+                    ReservationUse(free.pop(reservation.pod.key), reservation.pod.key), hold_id, outcome, top
+                )
+            state.restore(reservation)
         return None
 
 
-def _unlike(pod: PodSpec, room: Booking) -> tuple[bool, bool, bool]:
+def _difference(pod: PodSpec, reservation: Booking) -> tuple[bool, bool, bool]:
     """Sort key: how much a reservation differs from the pod's request."""
-    held = room.pod
-    same = held.shape == pod.shape
+    holder = reservation.pod
+    same = holder.shape == pod.shape
     return (
-        not (same and held.name.rpartition(MARK)[0] == pod.name),
+        not (same and holder.name.rpartition(MARK)[0] == pod.name),
         not same,
-        (held.shape.requests, held.shape.gpu, held.shape.numa) != (pod.shape.requests, pod.shape.gpu, pod.shape.numa),
+        (holder.shape.requests, holder.shape.gpu, holder.shape.numa)
+        != (pod.shape.requests, pod.shape.gpu, pod.shape.numa),
     )

@@ -1,6 +1,6 @@
 """Follow a live cluster: list and watch its API server and write the changes to the database.
 
-One thread per resource runs a reflector. A single applier collects events for `GATHER_SECONDS`, at most `MOST_EVENTS`,
+One thread per resource runs a reflector. A single applier collects events for `COLLECT_SECONDS`, at most `MOST_EVENTS`,
 and writes them through `placement.actions.follow`. A pending pod without a node ends the collection early, so it is
 written without delay; events that arrive until then are written with it.
 Nothing is written before all required resources have synced. At that point rows of the database that are missing from
@@ -46,18 +46,18 @@ from hetsched.scheduling.leases import Lease, following
 from .informer_host import InformerHost
 
 _NODE = b'"nodeName":'  # present in the JSON of a pod that has a node
-GATHER_SECONDS = 0.05
+COLLECT_SECONDS = 0.05
 RELEASE_SECONDS = 0.5  # interval at which reservations of force-deleted pods are checked
-RENEW_HOLDS = timedelta(seconds=1)
+REWRITE_AFTER = timedelta(seconds=1)
 MOST_EVENTS = 500
 REPORT_SECONDS = 2.0
 MOST_CONFLICTS = 20
-OPTIONAL_TRIES = 5  # at least 15 seconds: a server that is merely busy responds within that time
+MAX_OPTIONAL_FAILURES = 5  # at least 15 seconds: a server that is merely busy responds within that time
 # Time of the last iteration per cluster; liveness fails when one is too old.
 iterated_at: dict[int, float] = {}
 log = structlog.get_logger(__name__)
 
-News = tuple[Resource, Event]
+ResourceEvent = tuple[Resource, Event]
 
 
 class Informer:
@@ -69,7 +69,7 @@ class Informer:
         api: Api,
         ended: threading.Event,
         kinds: Sequence[Resource] | None = None,
-        leads: Callable[[], bool] = lambda: True,
+        is_leader: Callable[[], bool] = lambda: True,
         host: InformerHost | None = None,
     ) -> None:
         self.lease = lease
@@ -77,139 +77,147 @@ class Informer:
         self._host = host
         self._busy = False
         self._api = api
-        self._leads = leads
-        self._kinds = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
-        self._news: queue.Queue[News] = queue.Queue(maxsize=20_000)
-        self._mirror = InformerStore()
-        self._known: dict[Resource, _Known] = {resource: _Known() for resource in self._kinds}
-        self._lost = False
-        self._begun = False
-        self._changed = False
+        self._is_leader = is_leader
+        self._resources = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
+        self._events: queue.Queue[ResourceEvent] = queue.Queue(maxsize=20_000)
+        self._store = InformerStore()
+        self._sync_states: dict[Resource, _SyncState] = {resource: _SyncState() for resource in self._resources}
+        self._lease_lost = False
+        self._has_applied = False
+        self._has_changes = False
         self._policies_listed = False
-        self._renewed = self._reported_at = self._released = time.monotonic()
+        self._lease_checked_at = self._reported_at = self._orphans_checked_at = time.monotonic()
 
     def run(self) -> None:
         """Run until the lease is lost or the process ends."""
         self.start()
         count_seldom(self.lease.cluster_id)
         try:
-            while not self._over():
+            while not self._is_ended():
                 self.iterate()
                 count_up(self.lease.cluster_id)
         finally:
             with suppress(DatabaseError):
                 count_always(self.lease.cluster_id)
-            self._lost = True  # also ends the reflector threads, whatever the cause
+            self._lease_lost = True  # also ends the reflector threads, whatever the cause
             if self._host is not None:
                 self._host.close()
         following.give_up(self.lease)
 
     def start(self) -> None:
         """Start one reflector thread per resource."""
-        for resource in self._kinds:
-            threading.Thread(target=self._watch, args=(resource,), name=f"watch {resource.plural}", daemon=True).start()
+        for resource in self._resources:
+            threading.Thread(
+                target=self._run_reflector, args=(resource,), name=f"watch {resource.plural}", daemon=True
+            ).start()
 
     def iterate(self) -> None:
         """Collect events, write them, run one scheduling iteration, and renew the lease."""
-        self._gather()
-        if self._begun or self._in_step():
+        self._collect_events()
+        if self._has_applied or self._is_synced():
             self._apply_policies()
             self._apply()
-        self._release()
+        self._release_orphans()
         if self._host is not None:
-            self._busy = self._begun and not self._lost and self._leads() and self._fresh() and self._host.iterate()
+            self._busy = (
+                self._has_applied
+                and not self._lease_lost
+                and self._is_leader()
+                and self._is_fresh()
+                and self._host.iterate()
+            )
         now = iterated_at[self.lease.cluster_id] = time.monotonic()
-        if now - self._renewed > settings.HETSCHED_LEASE_SECONDS / 3:
-            self._renewed = now
+        if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
+            self._lease_checked_at = now
             # a reflector thread may have set it in the meantime
-            self._lost = not following.renew(self.lease) or self._lost
-        if now - self._reported_at > REPORT_SECONDS and not self._lost:
+            self._lease_lost = not following.renew(self.lease) or self._lease_lost
+        if now - self._reported_at > REPORT_SECONDS and not self._lease_lost:
             self._reported_at = now
             self._write_sync()
 
-    def _release(self) -> None:
+    def _release_orphans(self) -> None:
         """Release the reservations of force-deleted pods when their grace periods end; the sweep is the fallback."""
         now = time.monotonic()
-        if self._begun and not self._lost and now - self._released > RELEASE_SECONDS:
-            self._released = now
+        if self._has_applied and not self._lease_lost and now - self._orphans_checked_at > RELEASE_SECONDS:
+            self._orphans_checked_at = now
             with suppress(Conflict, DatabaseError):
-                release_orphaned_pods(self.lease.cluster_id, rewrite_after=RENEW_HOLDS)
+                release_orphaned_pods(self.lease.cluster_id, rewrite_after=REWRITE_AFTER)
 
-    def _over(self) -> bool:
-        return self._lost or self.ended.is_set()
+    def _is_ended(self) -> bool:
+        return self._lease_lost or self.ended.is_set()
 
     def _sleep(self, seconds: float) -> None:
         self.ended.wait(seconds)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def _watch(self, resource: Resource) -> None:
+    def _run_reflector(self, resource: Resource) -> None:
         try:
-            self._read(resource)
+            self._queue_events(resource)
         except Exception:  # without this resource the store would go stale unnoticed: restart the whole informer
             log.exception("reflector ended", cluster=self.lease.cluster_id, kind=resource.plural)
-            self._lost = True
+            self._lease_lost = True
 
-    def _read(self, resource: Resource) -> None:
-        reflector = Reflector(self._api, resource, sleep=self._sleep, ended=self._over)
+    def _queue_events(self, resource: Resource) -> None:
+        reflector = Reflector(self._api, resource, sleep=self._sleep, ended=self._is_ended)
         for event in reflector.events():
-            while not self._over():
+            while not self._is_ended():
                 try:
-                    self._news.put((resource, event), timeout=1)
+                    self._events.put((resource, event), timeout=1)
                     break
                 except queue.Full:
                     continue
 
-    def _gather(self) -> None:
-        """Feed the informer store with the events of the next `GATHER_SECONDS`.
+    def _collect_events(self) -> None:
+        """Feed the informer store with the events of the next `COLLECT_SECONDS`.
 
         While pods are pending, take only the events that are queued already.
         """
-        until = time.monotonic() + GATHER_SECONDS
-        hurry = self._busy
+        until = time.monotonic() + COLLECT_SECONDS
+        only_queued = self._busy
         for _ in range(MOST_EVENTS):
-            left = 0.0 if hurry else until - time.monotonic()
+            remaining = 0.0 if only_queued else until - time.monotonic()
             try:
-                resource, event = self._news.get(timeout=left) if left > 0 else self._news.get_nowait()
+                resource, event = self._events.get(timeout=remaining) if remaining > 0 else self._events.get_nowait()
             except queue.Empty:
                 break
-            self._known[resource].note(event)
+            self._sync_states[resource].note(event)
             if isinstance(event, Upserted | Deleted):
                 if self._is_confirmation(resource, event):
                     continue
-                self._mirror.feed(resource, event)
-                self._changed = True
-                waits = (
+                self._store.feed(resource, event)
+                self._has_changes = True
+                is_pending_pod = (
                     self._host is not None
                     and resource is PODS
                     and isinstance(event, Upserted)
                     and _NODE not in event.body
                 )
-                hurry = hurry or waits
+                only_queued = only_queued or is_pending_pod
 
     def _is_confirmation(self, resource: Resource, event: Upserted | Deleted) -> bool:
         """Return whether an event only confirms a binding of this process; such events are not parsed."""
         if self._host is None or resource is not PODS or not self._host.bindings.is_confirmation(event):
             return False
         assert isinstance(event, Upserted)
-        if not self._mirror.only_binds(event):
+        if not self._store.only_binds(event):
             return False
-        self._mirror.pass_over(event)
+        self._store.skip(event)
         return True
 
-    def _in_step(self) -> bool:
+    def _is_synced(self) -> bool:
         """Return whether every resource has synced, except optional ones that this API server does not serve."""
         return all(
             known.synced_at is not None or (resource not in REQUIRED and known.is_unavailable)
-            for resource, known in self._known.items()
+            for resource, known in self._sync_states.items()
         )
 
-    def _fresh(self) -> bool:
+    def _is_fresh(self) -> bool:
         """Return whether every required resource was heard from within `STALE`, as `in_step` checks on the rows."""
         since = timezone.now() - STALE
         return all(
             known.synced_at is not None and known.alive_at is not None and known.alive_at >= since
-            for resource, known in self._known.items()
+            for resource, known in self._sync_states.items()
             if resource in REQUIRED
         )
 
@@ -217,43 +225,43 @@ class Informer:
 
     def _apply_policies(self) -> None:
         """Apply changed SchedulingPolicy objects before the pods that name them."""
-        known = self._known.get(SCHEDULING_POLICIES)
+        known = self._sync_states.get(SCHEDULING_POLICIES)
         if known is None:
             return
-        seen = self._mirror.take_policies()
-        listed = None if self._policies_listed or known.synced_at is None else known.keys
-        if not seen and listed is None:
+        policies = self._store.take_policies()
+        listed_keys = None if self._policies_listed or known.synced_at is None else known.keys
+        if not policies and listed_keys is None:
             return
         try:
-            changed = follow_policies(self.lease.cluster_id, seen, epoch=self.lease.epoch, listed=listed)
+            changed = follow_policies(self.lease.cluster_id, policies, epoch=self.lease.epoch, listed=listed_keys)
         except Conflict as conflict:
             log.info("policy watch ended", cluster=self.lease.cluster_id, reason=str(conflict))
-            self._lost = True
+            self._lease_lost = True
             return
-        self._policies_listed = self._policies_listed or listed is not None
+        self._policies_listed = self._policies_listed or listed_keys is not None
         if changed:
-            self._mirror.read_pods_of(changed)
-            self._changed = True
+            self._store.read_pods_of(changed)
+            self._has_changes = True
             dispatch.wake(self.lease.cluster_id, dispatch.REPORT)
 
     def _apply(self) -> None:
-        passes = self._host is not None and self._host.bindings.has_unprocessed
-        if not (self._changed or passes) and self._begun:
+        has_late_events = self._host is not None and self._host.bindings.has_unprocessed
+        if not (self._has_changes or has_late_events) and self._has_applied:
             return
         if self._host is not None:
             for event in self._host.bindings.take_unprocessed():
-                self._mirror.feed_late(event)
-        changes = self._mirror.take()
-        self._changed = False
-        if not self._begun:
+                self._store.feed_skipped(event)
+        changes = self._store.take()
+        self._has_changes = False
+        if not self._has_applied:
             if self._host is not None:
                 # before the first pods become due; otherwise a worker woken for them becomes the leader
-                self._host.lead()
+                self._host.acquire_leadership()
             changes.nodes_gone, changes.pods_gone = self._missing_from_lists()
             changes.bound = set()  # no stored state precedes these bindings, so shadow mode cannot review them
         elif self._host is not None:
             self._host.bindings.remove_confirmations(changes)
-        if not changes and self._begun:
+        if not changes and self._has_applied:
             return
         for attempt in range(MOST_CONFLICTS):
             try:
@@ -262,13 +270,13 @@ class Informer:
             except Conflict as conflict:
                 log.info("changes lost the revision check", cluster=self.lease.cluster_id, reason=str(conflict))
                 if not following.renew(self.lease):
-                    self._lost = True
+                    self._lease_lost = True
                     return
                 time.sleep(min(0.01 * 2**attempt, 1.0))
         else:
             raise RuntimeError(f"cluster {self.lease.cluster_id}: changes could not be written")
-        if not self._begun:
-            self._begun = True
+        if not self._has_applied:
+            self._has_applied = True
             # the listed objects are long-lived: a garbage collection of them takes longer than one event
             gc.freeze()
             self._write_sync()
@@ -276,7 +284,7 @@ class Informer:
     def _write(self, changes: Changes) -> None:
         followed = follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
         if followed.arrivals_only and self._host is not None:
-            cache_of(self.lease.cluster_id).passed(followed.revision)
+            cache_of(self.lease.cluster_id).mark_unchanged(followed.revision)
 
     def _missing_from_lists(self) -> tuple[list[str], list[str]]:
         """Return the nodes and pods that the database has but the first lists do not."""
@@ -286,28 +294,28 @@ class Informer:
         rows = Pod.objects.filter(cluster_id=cluster_id, state__in=states).exclude(origin__in=Pod.NOWHERE)
         pods = {f"{namespace}/{name}" for namespace, name in rows.values_list("namespace", "name")}
         return (
-            sorted(nodes - self._known[NODES].keys),
-            sorted(pods - self._known[PODS].keys),
+            sorted(nodes - self._sync_states[NODES].keys),
+            sorted(pods - self._sync_states[PODS].keys),
         )
 
     def _write_sync(self) -> None:
         """Write the sync state of every resource."""
-        quarantined = list(self._mirror.quarantined.values())
+        quarantined = list(self._store.quarantined.values())
         rows = [
             Sync(
                 cluster_id=self.lease.cluster_id,
                 resource=f"{resource.plural}.{resource.group}".rstrip("."),
                 required=resource in REQUIRED,
                 epoch=self.lease.epoch,
-                synced_at=known.synced_at if self._begun and self._leads() else None,
+                synced_at=known.synced_at if self._has_applied and self._is_leader() else None,
                 alive_at=known.alive_at,
                 objects_count=len(known.keys),
                 relists=known.lists,
                 failures=known.failures,
                 reason=shortened(known.reason, 500),
-                quarantined=tuple(odd for odd in quarantined if odd.kind == resource.plural)[:20],
+                quarantined=tuple(item for item in quarantined if item.kind == resource.plural)[:20],
             )
-            for resource, known in self._known.items()
+            for resource, known in self._sync_states.items()
         ]
         columns = [
             "required", "epoch", "synced_at", "alive_at", "objects_count", "relists", "failures", "reason",
@@ -320,7 +328,7 @@ class Informer:
         counters.flush()
 
 
-class _Known:
+class _SyncState:
     """Sync state of one resource."""
 
     def __init__(self) -> None:
@@ -334,7 +342,7 @@ class _Known:
     @property
     def is_unavailable(self) -> bool:
         """Whether the API server lacks this resource, denies access to it, or fails repeatedly."""
-        return self.status in (403, 404) or self.failures >= OPTIONAL_TRIES
+        return self.status in (403, 404) or self.failures >= MAX_OPTIONAL_FAILURES
 
     def note(self, event: Event) -> None:
         if isinstance(event, Upserted):

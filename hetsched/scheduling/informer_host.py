@@ -34,23 +34,23 @@ from hetsched.placement.scheduling_queue.active_queue import has_active_pods
 
 from . import binding_cycle
 from .bindings_in_flight import BindingsInFlight
-from .interpreter_priority import giving_way
+from .interpreter_priority import low_priority
 from .leases import Lease, leading
 from .scheduling_loop import BatchState, SchedulingLoop
 
-LOOK_SECONDS = 0.5  # polling interval of the queue when no change is reported
-WARM_SECONDS = 2.0
-LARGE_NODES = 1000  # from this size on, loading a snapshot takes seconds
-MOST_AT_ONCE = 200  # pods per batch: the first are bound while the next are decided
-MOST_BINDING = 400
+POLL_SECONDS = 0.5  # polling interval of the queue when no change is reported
+REFRESH_SECONDS = 2.0
+LARGE_CLUSTER_NODES = 1000  # from this size on, loading a snapshot takes seconds
+MAX_BATCH_PODS = 200  # pods per batch: the first are bound while the next are decided
+MAX_BINDINGS = 400
 REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
 log = structlog.get_logger(__name__)
 
 
-def _fold(cache: SchedulerCache) -> None:
+def _load_snapshot(cache: SchedulerCache) -> None:
     """Load the snapshot in the background, at low interpreter priority so that event handling is not delayed."""
     try:
-        with giving_way, cache.held():
+        with low_priority, cache.locked_snapshot():
             pass
     finally:
         connection.close()
@@ -61,28 +61,28 @@ class InformerHost:
 
     binds = True
 
-    def __init__(self, cluster: Cluster, api: Api, leads: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, cluster: Cluster, api: Api, is_leader: Callable[[], bool] = lambda: True) -> None:
         self._cluster = cluster
-        self._is_elected = leads
+        self._is_elected = is_leader
         self._holder = f"{socket.gethostname()}/{os.getpid()}"
         self._lease: Lease | None = None
-        self._asked = self._looked = self._warmed = -float(settings.HETSCHED_LEASE_SECONDS)
+        self._lease_checked_at = self._polled_at = self._refreshed_at = -float(settings.HETSCHED_LEASE_SECONDS)
         self._due = True
-        self._loop = SchedulingLoop(self, cluster.pk, cluster.name, MOST_AT_ONCE)
+        self._loop = SchedulingLoop(self, cluster.pk, cluster.name, MAX_BATCH_PODS)
         self._threads = ThreadPoolExecutor(binding_cycle.AT_ONCE, thread_name_prefix="bind")
         self.bindings = BindingsInFlight(cluster, api, self._threads, self._may_bind)
-        self._warming: Future[None] | None = None
+        self._refresh_task: Future[None] | None = None
         self._unreported_since: float | None = None
-        dispatch.route_locally(cluster.pk, dispatch.SCHEDULE, self.look)
+        dispatch.route_locally(cluster.pk, dispatch.SCHEDULE, self.mark_due)
         dispatch.route_locally(cluster.pk, dispatch.REPORT, self._report_later)
 
-    def look(self) -> None:
+    def mark_due(self) -> None:
         """Mark the queue as possibly changed."""
         self._due = True
 
-    def lead(self) -> None:
+    def acquire_leadership(self) -> None:
         """Acquire the leader lease if it is free."""
-        self._leads(time.monotonic())
+        self._has_lease(time.monotonic())
 
     def close(self) -> None:
         """Finish bindings in flight and release the leader lease."""
@@ -115,48 +115,48 @@ class InformerHost:
 
     def _decide(self) -> bool:
         now = time.monotonic()
-        if not self._due and now - self._looked < LOOK_SECONDS:
+        if not self._due and now - self._polled_at < POLL_SECONDS:
             return False
-        if self.bindings.unproven or self.bindings.count > MOST_BINDING or not self._leads(now):
+        if self.bindings.unproven or self.bindings.count > MAX_BINDINGS or not self._has_lease(now):
             return False
         assert self._lease is not None
-        self._looked, self._due = now, False
+        self._polled_at, self._due = now, False
         try:
             if not has_active_pods(self._cluster.pk):
-                self._keep_warm(now)
+                self._refresh_snapshot(now)
                 return False
-            found = self._loop.iterate(self._lease)
+            iteration = self._loop.iterate(self._lease)
         except DatabaseError as error:
             log.warning("nothing decided", cluster=self._cluster.pk, reason=str(error))
             return False
-        if found.state is BatchState.LOST:
+        if iteration.state is BatchState.LOST:
             # Another leader was elected or wrote in the meantime; the next lease renewal shows which.
-            self._asked = -settings.HETSCHED_LEASE_SECONDS
-        self.bindings.start(self._lease, [result for result in found.results if bindable(result)])
-        self._due = found.more
-        return found.more
+            self._lease_checked_at = -settings.HETSCHED_LEASE_SECONDS
+        self.bindings.start(self._lease, [result for result in iteration.results if bindable(result)])
+        self._due = iteration.more
+        return iteration.more
 
-    def _keep_warm(self, now: float) -> None:
-        """Refresh the snapshot with external changes every `WARM_SECONDS`, so that the next pod does not wait for it.
+    def _refresh_snapshot(self, now: float) -> None:
+        """Apply external changes to the snapshot every `REFRESH_SECONDS`, so that the next pod does not wait for it.
 
         The first refresh loads the whole cluster. On a large one it runs in the background while events are still
         handled.
         """
         cache = self._loop.cache
-        if now - self._warmed <= WARM_SECONDS or not (self._warming is None or self._warming.done()):
+        if now - self._refreshed_at <= REFRESH_SECONDS or not (self._refresh_task is None or self._refresh_task.done()):
             return
-        self._warmed = now
-        if cache.cold and Cluster.objects.filter(pk=self._cluster.pk, node_count__gte=LARGE_NODES).exists():
-            self._warming = self._threads.submit(_fold, cache)
+        self._refreshed_at = now
+        if cache.is_cold and Cluster.objects.filter(pk=self._cluster.pk, node_count__gte=LARGE_CLUSTER_NODES).exists():
+            self._refresh_task = self._threads.submit(_load_snapshot, cache)
         else:
-            with cache.held():
-                self._warmed = now
+            with cache.locked_snapshot():
+                self._refreshed_at = now
 
-    def _leads(self, now: float) -> bool:
+    def _has_lease(self, now: float) -> bool:
         """Return whether the leader lease is held; acquire or renew it at intervals."""
-        if now - self._asked < settings.HETSCHED_LEASE_SECONDS / (3 if self._lease else 30):
+        if now - self._lease_checked_at < settings.HETSCHED_LEASE_SECONDS / (3 if self._lease else 30):
             return self._lease is not None
-        self._asked = now
+        self._lease_checked_at = now
         if self._lease is not None and not leading.renew(self._lease):
             self._lease = None
         if self._lease is None:

@@ -1,6 +1,6 @@
 """The process that watches live clusters, `python -m django watch`: one informer thread per cluster, by lease.
 
-Every `LOOK_SECONDS` it searches for clusters without an informer. A failure of an informer is recorded on the
+Every `POLL_SECONDS` it searches for clusters without an informer. A failure of an informer is recorded on the
 connection of its cluster, and the informer is restarted. The process is alive while every informer completes its
 iterations.
 """
@@ -34,7 +34,7 @@ from .informer import Informer, iterated_at
 from .informer_host import InformerHost
 from .leader_election import leadership
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 STUCK_SECONDS = 120.0
 COLLECT_AFTER = (50_000, 10, 10)  # few objects are in reference cycles, and most are long-lived
 log = structlog.get_logger(__name__)
@@ -44,26 +44,26 @@ def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     """Run an informer thread for each live cluster that has none, until `ended`."""
     gc.set_threshold(*COLLECT_AFTER)
     with in_background():
-        _follow_all(api_of, ended)
+        _run_until_ended(api_of, ended)
 
 
-def _follow_all(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
+def _run_until_ended(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     threads: dict[int, threading.Thread] = {}
     holder = f"{socket.gethostname()}/{os.getpid()}"
     while not ended.is_set():
         try:
-            _look(threads, holder, api_of, ended)
+            _start_informers(threads, holder, api_of, ended)
         except DatabaseError as error:
             log.warning("the list of clusters cannot be read", reason=str(error))
         database.close()
         if all(time.monotonic() - at < STUCK_SECONDS for at in list(iterated_at.values())):
             heartbeat.beat("watch")
-        ended.wait(LOOK_SECONDS)
+        ended.wait(POLL_SECONDS)
     for thread in threads.values():
         thread.join()
 
 
-def _look(
+def _start_informers(
     threads: dict[int, threading.Thread], holder: str, api_of: Callable[[Cluster], Api], ended: threading.Event
 ) -> None:
     """Start informers for the clusters whose lease is free."""
@@ -74,12 +74,12 @@ def _look(
         lease = following.take(cluster.pk, holder)
         if lease is not None:
             threads[cluster.pk] = threading.Thread(
-                target=_follow, args=(lease, cluster, api_of, ended), name=f"watch {cluster.name}"
+                target=_run_informer, args=(lease, cluster, api_of, ended), name=f"watch {cluster.name}"
             )
             threads[cluster.pk].start()
 
 
-def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
+def _run_informer(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     """Run the informer of one cluster; record a failure on the connection and end, so that it is retried."""
     connection = Connection.objects.filter(cluster=cluster)
     try:
@@ -89,17 +89,17 @@ def _follow(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], en
             connection.exclude(failure="").update(failure="")
             Informer(lease, api, ended).run()
             return
-        with leadership(cluster, api, lease, ended) as (over, leads):
+        with leadership(cluster, api, lease, ended) as (lost, is_leader):
             connection.exclude(failure="").update(failure="")
-            host = InformerHost(cluster, api, leads) if settings.HETSCHED_DECIDE_IN_WATCH else None
-            Informer(lease, api, over, leads=leads, host=host).run()
+            host = InformerHost(cluster, api, is_leader) if settings.HETSCHED_DECIDE_IN_WATCH else None
+            Informer(lease, api, lost, is_leader=is_leader, host=host).run()
     except (InputError, ApiFailure) as failure:
         log.warning("cluster watch failed", cluster=cluster.name, reason=str(failure))
         connection.update(failure=shortened(failure.text, 500))
-        ended.wait(LOOK_SECONDS)
+        ended.wait(POLL_SECONDS)
     except Exception:
         log.exception("cluster watch ended", cluster=cluster.name)
-        ended.wait(LOOK_SECONDS)
+        ended.wait(POLL_SECONDS)
     finally:
         iterated_at.pop(cluster.pk, None)
         following.give_up(lease)

@@ -32,4 +32,4 @@ class LowPriority:
                 sys.setswitchinterval(self._before)
 
 
-giving_way = LowPriority()
+low_priority = LowPriority()

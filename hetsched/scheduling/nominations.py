@@ -26,31 +26,31 @@ from hetsched.placement.scheduler_cache import ClusterSnapshot, Nominee
 class Nominees:
     """The nominated pods of a snapshot during one batch."""
 
-    def __init__(self, loaded: ClusterSnapshot) -> None:
-        self._loaded = loaded
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
 
     def suspend(self, pod: PodSpec) -> tuple[Nominee, Booking] | None:
         """Remove a nominated pod from the snapshot at the start of its scheduling cycle."""
-        nominee = self._loaded.nominees.pop(pod.key, None)
-        booking = None if nominee is None else self._loaded.state.forget(pod.key)
+        nominee = self._snapshot.nominees.pop(pod.key, None)
+        booking = None if nominee is None else self._snapshot.state.forget(pod.key)
         return None if nominee is None or booking is None else (nominee, booking)
 
     def restore(self, nominee: Nominee, booking: Booking) -> Nominated:
         """Restore a removed pod and its nomination."""
-        self._loaded.state.restore(booking)
-        self._loaded.nominees[booking.pod.key] = nominee
-        return Nominated(self._loaded.node_ids[nominee.node], nominee.node, booking.allocation)
+        self._snapshot.state.restore(booking)
+        self._snapshot.nominees[booking.pod.key] = nominee
+        return Nominated(self._snapshot.node_ids[nominee.node], nominee.node, booking.allocation)
 
     def remaining_victims(self, nominee: Nominee) -> list[Booking]:
         """Return the remaining victims of a nomination, including force-deleted ones that still hold resources."""
-        bookings = self._loaded.state.bookings
+        bookings = self._snapshot.state.bookings
         victims = [(key, uid, own_name(key, uid)) for key, uid in sorted(nominee.victims)]
         found = [name for key, uid, kept in victims for name in (key, kept) if _is_booked(bookings.get(name), uid)]
         return [bookings[name] for name in found]
 
     def would_fit(self, scheduler: Scheduler, pod: PodSpec, nominee: Nominee, going: Sequence[Booking]) -> bool:
         """Return whether a pod removed from the snapshot would fit on its nominated node without its victims."""
-        state = self._loaded.state
+        state = self._snapshot.state
         row = state.row_of.get(nominee.node)
         if row is None:
             return False
@@ -67,10 +67,10 @@ class Nominees:
 
         Returns the pod's nomination, None if no eviction is needed, and the pods whose nominations were superseded.
         """
-        loaded, state = self._loaded, self._loaded.state
+        snapshot, state = self._snapshot, self._snapshot.state
         keys = {one.pod for one in evicted}
         left = [booking.pod.key for booking in outcome.evicted]
-        superseded = tuple(key for key in left if loaded.nominees.pop(key, None) is not None)
+        superseded = tuple(key for key in left if snapshot.nominees.pop(key, None) is not None)
         staying = [booking for booking in outcome.evicted if booking.pod.key in keys.difference(superseded)]
         outcome.evicted = ()  # prevents a second restore
         if not staying:
@@ -79,8 +79,8 @@ class Nominees:
             state.restore(booking)
         assert outcome.node is not None
         victims = frozenset((booking.pod.key, booking.pod.uid) for booking in staying)
-        loaded.nominees[outcome.pod.key] = Nominee(outcome.node, victims)
-        return Nominated(loaded.node_ids[outcome.node], outcome.node, outcome.allocation), superseded
+        snapshot.nominees[outcome.pod.key] = Nominee(outcome.node, victims)
+        return Nominated(snapshot.node_ids[outcome.node], outcome.node, outcome.allocation), superseded
 
 
 def waits_for(node: str, going: Sequence[Booking]) -> Reason:

@@ -61,176 +61,188 @@ class SchedulingCycle:
     def __init__(
         self,
         cache: SchedulerCache,
-        loaded: ClusterSnapshot,
+        snapshot: ClusterSnapshot,
         specs: dict[str, PolicySpec],
         top_nodes: int,
         *,
         has_refused_evictions: bool,
     ) -> None:
         self.cache = cache
-        self.loaded = loaded
+        self.snapshot = snapshot
         self.specs = specs
         self.top_nodes = top_nodes
         self.failed = False
         self.took_seconds: list[float] = []
-        self._mixed: set[str] = set()
+        self._mixed_gangs: set[str] = set()
         self._schedulers: dict[int, Scheduler] = {}
         self._diagnosed: dict[tuple[str, Shape, tuple[int, int]], tuple[PodSpec, _Explained]] = {}
         self._outcomes: dict[str, Outcome] = {}
-        self._booked: list[tuple[int, Outcome, Scheduler]] = []
-        self._nominees = Nominees(loaded)
-        self._reservations = BatchReservations(loaded, ())
-        self._force_deleted = ForceDeleted(loaded, cache.cluster_id)
-        self._refused_for: dict[int, list[Reason]] = defaultdict(list)
+        self._assumed: list[tuple[int, Outcome, Scheduler]] = []
+        self._nominees = Nominees(snapshot)
+        self._reservations = BatchReservations(snapshot, ())
+        self._force_deleted = ForceDeleted(snapshot, cache.cluster_id)
+        self._refused_evictions: dict[int, list[Reason]] = defaultdict(list)
         self._unmeasured: tuple[Message, ...] | None = None
-        if loaded.nominates:
-            self._spare(spared(cache.cluster_id) if has_refused_evictions else {})
+        if snapshot.nominates:
+            self._protect_victims(spared(cache.cluster_id) if has_refused_evictions else {})
 
-    def _spare(self, refused: dict[str, tuple[int, str]]) -> None:
+    def _protect_victims(self, refused: dict[str, tuple[int, str]]) -> None:
         """Exclude victims whose eviction was recently refused."""
-        self.loaded.state.spared = ProtectedPods(frozenset(refused), foreign=True)
+        self.snapshot.state.spared = ProtectedPods(frozenset(refused), foreign=True)
         for victim, (pod_id, message) in refused.items():
-            self._refused_for[pod_id].append(was_refused(victim, message))
+            self._refused_evictions[pod_id].append(was_refused(victim, message))
 
     def decide(
         self,
-        waiting: Sequence[PendingPod],
+        pending: Sequence[PendingPod],
         policy: Policy | None,
         seconds: float,
         most: int,
-        behind: Mapping[str, float] | None = None,
+        used_seconds: Mapping[str, float] | None = None,
     ) -> list[Result]:
         """Decide about `most` of these pods, in the order of `policy`, or as many as fit into `seconds`.
 
-        Namespaces in `behind` used more than their share of decision time; their pods come last. The batch also ends
-        before the next pod of another namespace that used `TURN_SECONDS`, if pods of others are left.
+        Namespaces in `used_seconds` used more than their share of decision time; their pods come last. The batch also
+        ends before the next pod of another namespace that used `TURN_SECONDS`, if pods of others are left.
 
         At least one pod is decided. A gang is decided until its minimum is reached; members after three times `seconds`
         are rejected. Decided pods are assumed in the snapshot.
         """
         began = time.monotonic()
-        pods = {pod.spec.key: pod for pod in waiting}
-        self._mixed = _mixed(waiting)
-        self._reservations = BatchReservations(self.loaded, waiting)
-        used = [self.specs[name] for name in {pod.policy for pod in waiting} & self.specs.keys()]
-        if any(self.cache.policy(spec).wants_mix for spec in used):
-            self.loaded.state.use_mix(self.loaded.state.booked_mix())
+        pods = {pod.spec.key: pod for pod in pending}
+        self._mixed_gangs = _mixed_gangs(pending)
+        self._reservations = BatchReservations(self.snapshot, pending)
+        policies_used = [self.specs[name] for name in {pod.policy for pod in pending} & self.specs.keys()]
+        if any(self.cache.policy(spec).wants_mix for spec in policies_used):
+            self.snapshot.state.use_mix(self.snapshot.state.booked_mix())
         results: list[Result] = []
-        left = Counter(pod.spec.namespace for pod in waiting)
-        took_of: dict[str, float] = defaultdict(float)
-        for spec in self._order([pod.spec for pod in waiting], policy, behind or {}):
-            spent = time.monotonic() - began
-            over = bool(results) and (len(results) >= most or spent > seconds)
-            if took_of[spec.namespace] > TURN_SECONDS and spec.namespace not in (behind or {}):
-                over = over or left[spec.namespace] < left.total()  # others come first in the next batch
-            if over and self._may_end_before(spec, results[-1].waiting.spec):
+        remaining = Counter(pod.spec.namespace for pod in pending)
+        namespace_seconds: dict[str, float] = defaultdict(float)
+        for spec in self._order([pod.spec for pod in pending], policy, used_seconds or {}):
+            elapsed = time.monotonic() - began
+            may_end = bool(results) and (len(results) >= most or elapsed > seconds)
+            if namespace_seconds[spec.namespace] > TURN_SECONDS and spec.namespace not in (used_seconds or {}):
+                may_end = (
+                    may_end or remaining[spec.namespace] < remaining.total()
+                )  # others come first in the next batch
+            if may_end and self._may_end_before(spec, results[-1].waiting.spec):
                 break
-            slow = over and spent > 3 * seconds
-            began_one = time.perf_counter()
-            results.append(self._too_slow(pods[spec.key]) if slow else self._one(pods[spec.key], len(results)))
+            timed_out = may_end and elapsed > 3 * seconds
+            pod_began = time.perf_counter()
+            results.append(
+                self._timed_out_result(pods[spec.key]) if timed_out else self._decide_pod(pods[spec.key], len(results))
+            )
             self.took_seconds.append(0.0)
-            self._charge(spec, len(results) - 1, began_one)
-            took_of[spec.namespace] += self.took_seconds[-1]
-            left[spec.namespace] -= 1
-        return self._settled(results)
+            self._charge(spec, len(results) - 1, pod_began)
+            namespace_seconds[spec.namespace] += self.took_seconds[-1]
+            remaining[spec.namespace] -= 1
+        return self._end_batch(results)
 
     def _charge(self, pod: PodSpec, position: int, began: float) -> None:
         """Add the time since `began` (time.perf_counter()) to a pod's decision and to its namespace."""
         took = time.perf_counter() - began
         self.took_seconds[position] += took
-        self.cache.spent[pod.namespace] += took
+        self.cache.decision_seconds[pod.namespace] += took
 
     def _may_end_before(self, pod: PodSpec, last: PodSpec) -> bool:
         """Return whether the batch may end between these two pods: their gangs differ, or their gang is complete."""
         gang = pod.gang
         if gang is None or gang_key(pod) != gang_key(last):
             return True
-        return self.loaded.state.gangs.members_booked(gang_key(pod) or "") >= max(gang.min_available, 1)
+        return self.snapshot.state.gangs.members_booked(gang_key(pod) or "") >= max(gang.min_available, 1)
 
-    def _order(self, pods: Sequence[PodSpec], policy: Policy | None, behind: Mapping[str, float]) -> Iterable[PodSpec]:
+    def _order(
+        self, pods: Sequence[PodSpec], policy: Policy | None, used_seconds: Mapping[str, float]
+    ) -> Iterable[PodSpec]:
         """Register the pods' gangs and return the pods in queue order, with the members of a gang adjacent."""
-        state = self.loaded.state
+        state = self.snapshot.state
         if policy is None:
             state.gangs.register(pods)
-            return [pod for group in by_decision_time(pods, behind) for pod in together(group)]
-        order = policy.queue(pods, state, behind)
+            return [pod for group in by_decision_time(pods, used_seconds) for pod in together(group)]
+        order = policy.queue(pods, state, used_seconds)
         return order if policy.follows_placements else together(list(order))
 
-    def _one(self, waiting: PendingPod, position: int) -> Result:
-        spec = self.specs.get(waiting.policy)
+    def _decide_pod(self, pending: PendingPod, position: int) -> Result:
+        spec = self.specs.get(pending.policy)
         if spec is None:
             reason = Reason(
                 "PolicyUnknown",
                 "policy",
                 0,
-                Message("policy {policy} has no active version", policy=repr(waiting.policy)),
+                Message("policy {policy} has no active version", policy=repr(pending.policy)),
             )
-            return Result(waiting, Verdict.NOT_NOW, reason.message, waiting.policy, 0, reasons=(reason,))
+            return Result(pending, Verdict.NOT_NOW, reason.message, pending.policy, 0, reasons=(reason,))
         try:
-            return self._try(waiting, spec, position)
+            return self._schedule_pod(pending, spec, position)
         except Exception as error:
-            log.exception("the engine failed", pod=waiting.spec.key, policy=spec.name)
+            log.exception("the engine failed", pod=pending.spec.key, policy=spec.name)
             self.failed = True
             with suppress(Exception):  # the rest is dropped with the snapshot; until then other pods need this capacity
-                self.loaded.state.forget(waiting.spec.key)
+                self.snapshot.state.forget(pending.spec.key)
             reason = Reason(
                 "EngineError", "engine", 0, Message("the decision failed: {name}", name=type(error).__name__)
             )
-            summary = Message("{pod} could not be scheduled: {name}", pod=waiting.spec.key, name=type(error).__name__)
-            return self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason,))
+            summary = Message("{pod} could not be scheduled: {name}", pod=pending.spec.key, name=type(error).__name__)
+            return self._rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
 
-    def _try(self, waiting: PendingPod, spec: PolicySpec, position: int) -> Result:
-        pod = waiting.spec
-        if gang_key(pod) in self._mixed:
+    def _schedule_pod(self, pending: PendingPod, spec: PolicySpec, position: int) -> Result:
+        pod = pending.spec
+        if gang_key(pod) in self._mixed_gangs:
             message = Message("gang {key}: its members name different policies", key=gang_key(pod) or "")
             reason = Reason("GangMixed", GANG_SOURCE, 0, message)
-            return self._refused(waiting, spec, Verdict.MISCONFIGURED, message, (reason,))
+            return self._rejected_result(pending, spec, Verdict.MISCONFIGURED, message, (reason,))
         scheduler = self.cache.scheduler(spec)
         if id(scheduler) not in self._schedulers:
             self._schedulers[id(scheduler)] = scheduler
             scheduler.expire(time.monotonic())  # ends the backoff of gangs that is over
         nominated = self._nominees.suspend(pod)
-        going = self._nominees.remaining_victims(nominated[0]) if nominated else []
-        waits = bool(nominated and going and self._nominees.would_fit(scheduler, pod, nominated[0], going))
-        given = self._reservations.give(scheduler, waiting, self.top_nodes)
-        if given is not None:
-            return self._use_reservation(waiting, spec, given, scheduler, position)
+        victims = self._nominees.remaining_victims(nominated[0]) if nominated else []
+        waits = bool(nominated and victims and self._nominees.would_fit(scheduler, pod, nominated[0], victims))
+        assignment = self._reservations.assign(scheduler, pending, self.top_nodes)
+        if assignment is not None:
+            return self._reservation_result(pending, spec, assignment, scheduler, position)
         top = best(scheduler, pod, self.top_nodes)
         outcome = scheduler.schedule(pod, preempts=not waits)
-        if any(self._holds(booking.pod.key) for booking in outcome.evicted):
+        if any(self._waits_in_permit(booking.pod.key) for booking in outcome.evicted):
             scheduler.undo(outcome)  # under another policy it may still start with its gang
             outcome.eviction = None
         if outcome.node is None:
             diagnosis = self._diagnose(scheduler, spec, pod)
             if nominated is not None and waits:
                 found = self._nominees.restore(*nominated)
-                return self._nominated(waiting, spec, found, diagnosis, going, ())
-            reasons = (*diagnosis.recorded, *possible_preemption(outcome), *self._refused_for.get(waiting.pod_id, ()))
+                return self._nominated_result(pending, spec, found, diagnosis, victims, ())
+            reasons = (
+                *diagnosis.recorded,
+                *possible_preemption(outcome),
+                *self._refused_evictions.get(pending.pod_id, ()),
+            )
             summary = joined("; ", [diagnosis.summary, *self._by_requests(scheduler)])
-            refused = self._refused(waiting, spec, diagnosis.verdict, summary, reasons)
-            after_refusal = for_anything(PREEMPTION_SOURCE, Message("")) if waiting.pod_id in self._refused_for else ()
+            refused = self._rejected_result(pending, spec, diagnosis.verdict, summary, reasons)
+            after_refusal = (
+                for_anything(PREEMPTION_SOURCE, Message("")) if pending.pod_id in self._refused_evictions else ()
+            )
             return msgspec.structs.replace(refused, waits_for=(*diagnosis.waits_for, *after_refusal))
         evicted = tuple(evictions(outcome, self._outcomes, scheduler.state))
         self._outcomes[pod.key] = outcome
-        self._booked.append((position, outcome, scheduler))
-        if outcome.evicted and self.loaded.nominates:
-            return self._nominate(waiting, spec, outcome, top, evicted, scheduler)
-        return self._placed(waiting, spec, outcome, top, evicted)
+        self._assumed.append((position, outcome, scheduler))
+        if outcome.evicted and self.snapshot.nominates:
+            return self._nominate(pending, spec, outcome, top, evicted, scheduler)
+        return self._placed_result(pending, spec, outcome, top, evicted)
 
-    def _use_reservation(
-        self, waiting: PendingPod, spec: PolicySpec, given: HoldAssignment, scheduler: Scheduler, position: int
+    def _reservation_result(
+        self, pending: PendingPod, spec: PolicySpec, assignment: HoldAssignment, scheduler: Scheduler, position: int
     ) -> Result:
         """Return the result of a pod that uses its reserved capacity."""
-        self._outcomes[waiting.spec.key] = given.outcome
-        self._booked.append((position, given.outcome, scheduler))
-        result = self._placed(waiting, spec, given.outcome, given.top, ())
+        self._outcomes[pending.spec.key] = assignment.outcome
+        self._assumed.append((position, assignment.outcome, scheduler))
+        result = self._placed_result(pending, spec, assignment.outcome, assignment.top, ())
         template = "{said}, in the reserved capacity of hold {n}"
-        summary = Message(template, said=result.summary, n=given.hold_id)
-        return msgspec.structs.replace(result, summary=summary, room=given.room)
+        summary = Message(template, said=result.summary, n=assignment.hold_id)
+        return msgspec.structs.replace(result, summary=summary, room=assignment.reservation)
 
     def _nominate(
         self,
-        waiting: PendingPod,
+        pending: PendingPod,
         spec: PolicySpec,
         outcome: Outcome,
         top: tuple[NodeOutcome, ...],
@@ -241,39 +253,39 @@ class SchedulingCycle:
         before = {booking.pod.key: booking for booking in outcome.evicted}
         found, superseded = self._nominees.settle(outcome, evicted)
         if found is None:
-            return msgspec.structs.replace(self._placed(waiting, spec, outcome, top, ()), overridden=superseded)
+            return msgspec.structs.replace(self._placed_result(pending, spec, outcome, top, ()), overridden=superseded)
         state = scheduler.state
         own = state.forget(outcome.pod.key)
         assert own is not None
         diagnosis = self._diagnose(scheduler, spec, outcome.pod)
         state.restore(own)
-        leaving = tuple(one for one in evicted if one.pod not in superseded)
-        going = [before[one.pod] for one in leaving]
-        result = self._nominated(waiting, spec, found, diagnosis, going, leaving)
+        evictions_due = tuple(one for one in evicted if one.pod not in superseded)
+        victims = [before[one.pod] for one in evictions_due]
+        result = self._nominated_result(pending, spec, found, diagnosis, victims, evictions_due)
         return msgspec.structs.replace(result, overridden=superseded)
 
-    def _nominated(
+    def _nominated_result(
         self,
-        waiting: PendingPod,
+        pending: PendingPod,
         spec: PolicySpec,
         found: Nominated,
         diagnosis: Diagnosis,
-        going: Sequence[Booking],
+        victims: Sequence[Booking],
         evicted: tuple[Evicted, ...],
     ) -> Result:
-        reason = waits_for(found.node_name, going)
-        summary = Message("{pod} waits: {said}", pod=waiting.spec.key, said=reason.message)
+        reason = waits_for(found.node_name, victims)
+        summary = Message("{pod} waits: {said}", pod=pending.spec.key, said=reason.message)
         summary = joined("; ", [summary, *held_by(diagnosis)])
-        result = self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.recorded))
-        leave = WaitsFor(
+        result = self._rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.recorded))
+        victims_wait = WaitsFor(
             PREEMPTION_SOURCE,
             (Event.POD_RELEASED,),
             Message("the deletion of the victims on {node}", node=found.node_name),
         )
-        waits = (leave, *diagnosis.waits_for)
+        waits = (victims_wait, *diagnosis.waits_for)
         return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
 
-    def _holds(self, key: str) -> bool:
+    def _waits_in_permit(self, key: str) -> bool:
         return key in self._outcomes and self._outcomes[key].held
 
     def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
@@ -284,7 +296,7 @@ class SchedulingCycle:
         if pod.owner in scheduler.state.avoided:
             return diagnose(scheduler, pod)  # its reasons depend on its owner
         known = self._diagnosed.get(self._explained_at(scheduler, spec, pod))
-        if known is None or not _alike(known[0], pod):
+        if known is None or not _shares_explanation(known[0], pod):
             diagnosis = diagnose(scheduler, pod)
             held = self._force_deleted.reason(scheduler, pod) if diagnosis.verdict is Verdict.NOT_NOW else None
             # The log has grown where force-deleted pods were removed and restored.
@@ -302,9 +314,9 @@ class SchedulingCycle:
     def _explained_at(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> tuple[str, Shape, tuple[int, int]]:
         return spec.name, pod.shape, (scheduler.state.epoch, len(scheduler.state.log))
 
-    def _placed(
+    def _placed_result(
         self,
-        waiting: PendingPod,
+        pending: PendingPod,
         spec: PolicySpec,
         outcome: Outcome,
         top: tuple[NodeOutcome, ...],
@@ -313,16 +325,16 @@ class SchedulingCycle:
         assert outcome.node is not None
         score = round(outcome.score, _SCORE_DIGITS)
         scheduler = self.cache.scheduler(spec)
-        said = placement_summary(waiting.spec.key, outcome, f"{score:.1f}")
+        said = placement_summary(pending.spec.key, outcome, f"{score:.1f}")
         return Result(
-            waiting,
+            pending,
             Verdict.PLACED,
             joined(
-                "; ", [said, *unknown_images(waiting.spec), *image_warnings(outcome), *self._by_requests(scheduler)]
+                "; ", [said, *unknown_images(pending.spec), *image_warnings(outcome), *self._by_requests(scheduler)]
             ),
             spec.name,
             spec.version,
-            node_id=self.loaded.node_ids[outcome.node],
+            node_id=self.snapshot.node_ids[outcome.node],
             node_name=outcome.node,
             allocation=outcome.allocation,
             score=score,
@@ -340,66 +352,66 @@ class SchedulingCycle:
             self._unmeasured = (Message(template, n=late, m=nodes),) if late else ()
         return self._unmeasured
 
-    def _refused(
-        self, waiting: PendingPod, spec: PolicySpec, verdict: Verdict, summary: Message, reasons: tuple[Reason, ...]
+    def _rejected_result(
+        self, pending: PendingPod, spec: PolicySpec, verdict: Verdict, summary: Message, reasons: tuple[Reason, ...]
     ) -> Result:
-        return Result(waiting, verdict, summary, spec.name, spec.version, reasons=reasons)
+        return Result(pending, verdict, summary, spec.name, spec.version, reasons=reasons)
 
-    def _too_slow(self, waiting: PendingPod) -> Result:
+    def _timed_out_result(self, pending: PendingPod) -> Result:
         message = Message(
-            "gang {key}: its decision exceeded the time limit of one iteration", key=gang_key(waiting.spec) or ""
+            "gang {key}: its decision exceeded the time limit of one iteration", key=gang_key(pending.spec) or ""
         )
         reason = Reason("GangTooSlow", GANG_SOURCE, 0, message)
-        spec = self.specs.get(waiting.policy)
+        spec = self.specs.get(pending.policy)
         version = 0 if spec is None else spec.version
-        return Result(waiting, Verdict.NOT_NOW, message, waiting.policy, version, reasons=(reason,))
+        return Result(pending, Verdict.NOT_NOW, message, pending.policy, version, reasons=(reason,))
 
-    def _settled(self, results: list[Result]) -> list[Result]:
+    def _end_batch(self, results: list[Result]) -> list[Result]:
         """Undo placements that permit neither allowed nor rejected, and explain those pods and the displaced ones."""
         for scheduler in self._schedulers.values():
             scheduler.settle()
             scheduler.room.drain()
-        for position, outcome, scheduler in self._booked:
+        for position, outcome, scheduler in self._assumed:
             if outcome.node is None:
                 began = time.perf_counter()
-                waiting, evicted = results[position].waiting, results[position].evicted
+                pending, evicted = results[position].waiting, results[position].evicted
                 self.failed = self.failed or results[position].room is not None  # its row still has the reservation
                 if results[position].nominated is not None:
                     evicted = ()  # the victims were not notified yet
-                undone = self._undone(waiting, self.specs[waiting.policy], outcome, scheduler)
+                undone = self._undone_result(pending, self.specs[pending.policy], outcome, scheduler)
                 # Its victims are evicted all the same: the next pod took their place.
                 results[position] = msgspec.structs.replace(undone, evicted=evicted)
-                self._charge(waiting.spec, position, began)
-        if any(outcome.node is None for _, outcome, _ in self._booked):
-            return [_requeued(result) for result in results]
+                self._charge(pending.spec, position, began)
+        if any(outcome.node is None for _, outcome, _ in self._assumed):
+            return [_with_requeue(result) for result in results]
         return results
 
-    def _undone(self, waiting: PendingPod, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
+    def _undone_result(self, pending: PendingPod, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
         """Explain a pod whose placement was undone, by the state of the gang it had to start with."""
-        group = self.loaded.state.gangs.group_of(waiting.spec)
+        group = self.snapshot.state.gangs.group_of(pending.spec)
         if outcome.refusal is None or (group is not None and group.refusal is not None):
-            found = self._diagnose(scheduler, spec, waiting.spec)
-            refused = self._refused(waiting, spec, found.verdict, found.summary, found.recorded)
+            found = self._diagnose(scheduler, spec, pending.spec)
+            refused = self._rejected_result(pending, spec, found.verdict, found.summary, found.recorded)
             return msgspec.structs.replace(refused, waits_for=found.waits_for)
         plugin, refusal = outcome.refusal
         reason = Reason(refusal.code, plugin, 0, refusal.message)
-        summary = Message("{pod} waits: {said}", pod=waiting.spec.key, said=reason.message)
-        return self._refused(waiting, spec, Verdict.NOT_NOW, summary, (reason,))
+        summary = Message("{pod} waits: {said}", pod=pending.spec.key, said=reason.message)
+        return self._rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
 
 
-def _requeued(result: Result) -> Result:
+def _with_requeue(result: Result) -> Result:
     """Requeue a rejected pod: the pod that blocked it may not be placed after all."""
     if result.verdict is not Verdict.NOT_NOW:
         return result
     return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything(GANG_SOURCE, Message(""))))
 
 
-def _alike(one: PodSpec, other: PodSpec) -> bool:
+def _shares_explanation(one: PodSpec, other: PodSpec) -> bool:
     """Return whether the explanation of one rejected pod applies to another one of the same shape."""
     return (one.namespace, one.labels, one.gang) == (other.namespace, other.labels, other.gang)
 
 
-def _mixed(waiting: Sequence[PendingPod]) -> set[str]:
+def _mixed_gangs(waiting: Sequence[PendingPod]) -> set[str]:
     """Return the gangs whose members name different policies; such members cannot wait for each other."""
     policies: dict[str, set[str]] = defaultdict(set)
     for pod in waiting:

@@ -32,7 +32,7 @@ from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.actions.ledger_conflicts import note_disagreement
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, first_active_pods
-from hetsched.placement.scheduling_queue.decision_time import NOTED_SECONDS, over_share
+from hetsched.placement.scheduling_queue.decision_time import NOTED_SECONDS, namespaces_over_share
 from hetsched.policies.effective import active_specs
 
 from .leases import Lease
@@ -102,29 +102,29 @@ class SchedulingLoop:
         """Raises: Conflict; Contradiction where database constraints reject the reservations of several pods."""
         if not self._host.may_decide():
             return Iteration()
-        with self.cache.held() as loaded:
+        with self.cache.locked_snapshot() as snapshot:
             # The loaded snapshot is kept for the next iteration.
             if not self._host.still_leads(lease):
                 raise Conflict("another leader was elected")
             # The pods are read after the revision: any later change to them makes the compare-and-set fail.
-            where = {"revision": loaded.revision, "epoch": lease.epoch, "snapshot": loaded.state.digest()}
+            where = {"revision": snapshot.revision, "epoch": lease.epoch, "snapshot": snapshot.state.digest()}
             pods, policy = self._due_pods()
             if not pods:
                 return Iteration()
             current = current_columns(self._cluster_id)
             specs, refused = _specs(pods, policy), current.has_refused_evictions
             cycle = SchedulingCycle(
-                self.cache, loaded, specs, settings.HETSCHED_TOP_NODES, has_refused_evictions=refused
+                self.cache, snapshot, specs, settings.HETSCHED_TOP_NODES, has_refused_evictions=refused
             )
             done = False
             try:
-                behind = over_share(current.decision_time, timezone.now().timestamp())
+                used_seconds = namespaces_over_share(current.decision_time, timezone.now().timestamp())
                 seconds = min(settings.HETSCHED_LEASE_SECONDS / 4, LONGEST_BATCH_SECONDS)
-                results = self._record(cycle, cycle.decide(pods, policy, seconds, self._most, behind), where)
+                results = self._record(cycle, cycle.decide(pods, policy, seconds, self._most, used_seconds), where)
                 done = not cycle.failed
             finally:
                 if not done:
-                    self.cache.forget()
+                    self.cache.invalidate()
         _count(self._name, results, cycle.took_seconds)
         more = len(results) < len(pods) or len(pods) >= settings.HETSCHED_BATCH
         return Iteration(results=results, more=more)
@@ -132,11 +132,13 @@ class SchedulingLoop:
     def _due_pods(self) -> tuple[list[PendingPod], Policy | None]:
         """Return the pods to take the next batch from, and the default policy, which orders them."""
         policy = self.cache.default_policy()
-        return first_active_pods(self._cluster_id, policy, settings.HETSCHED_BATCH, self.cache.spent), policy
+        return first_active_pods(self._cluster_id, policy, settings.HETSCHED_BATCH, self.cache.decision_seconds), policy
 
     def _record(self, cycle: SchedulingCycle, results: list[Result], where: dict[str, Any]) -> list[Result]:
         """Commit a batch; a single pod or gang that the database constraints reject is recorded as *not now*."""
-        where["spent"] = spent = {name: took for name, took in self.cache.spent.items() if took >= NOTED_SECONDS}
+        where["spent"] = spent = {
+            name: took for name, took in self.cache.decision_seconds.items() if took >= NOTED_SECONDS
+        }
         try:
             at = record(self._cluster_id, results, binding=self._host.binds, **where)
         except Contradiction as refusal:
@@ -149,9 +151,9 @@ class SchedulingLoop:
             results = [_set_aside(result, refusal) for result in results]
             at = record(self._cluster_id, results, **where)
             cycle.failed = True
-        self.cache.recorded(at, [result.waiting.spec.key for result in results])
+        self.cache.mark_committed(at, [result.waiting.spec.key for result in results])
         for namespace in spent:
-            del self.cache.spent[namespace]
+            del self.cache.decision_seconds[namespace]
         return results
 
 

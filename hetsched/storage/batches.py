@@ -9,6 +9,6 @@ _Item = TypeVar("_Item")
 _ITEMS_PER_QUERY = 500
 
 
-def parts(items: Sequence[_Item], most: int = _ITEMS_PER_QUERY) -> Iterable[Sequence[_Item]]:
+def batched(items: Sequence[_Item], most: int = _ITEMS_PER_QUERY) -> Iterable[Sequence[_Item]]:
     """Split a list into batches of at most `most` items, each small enough for one query."""
     return (items[start : start + most] for start in range(0, len(items), most))

@@ -115,15 +115,15 @@ def test_a_pod_that_was_placed_here_counts_once(agent: Agent, fleet: Cluster) ->
     submitted(fleet, a_pod("four").cpu(4).guaranteed())
     assert node_of("four") == "n1"
     Pod.objects.update(uid="uid-four")
-    cache_of(fleet.pk).forget()
-    with cache_of(fleet.pk).held() as loaded:
+    cache_of(fleet.pk).invalidate()
+    with cache_of(fleet.pk).locked_snapshot() as loaded:
         assert loaded.state.columns.field("zone_cpu_free")[:, 0].tolist() == [0, 4000]
         state = loaded.state
     # Predicted in zone 0; the kubelet chose zone 1. The cached state follows without a rebuild, and equals a rebuilt
     # one.
     agent.report(exclusive={"uid-four": {"main": "4-7"}})
     assert numa().grants == (KubeletGrant("uid-four", "4-7"),)
-    with cache_of(fleet.pk).held() as loaded:
+    with cache_of(fleet.pk).locked_snapshot() as loaded:
         assert loaded.state is state
         assert state.columns.field("zone_cpu_free")[:, 0].tolist() == [4000, 0]
     fresh = load_state(fleet.pk).state

@@ -85,7 +85,7 @@ def test_requests_are_read_once_for_any_number_of_pages(
     asked: list[str] = []
     sort_key = QosSort.sort_key
     monkeypatch.setattr(QosSort, "sort_key", lambda self, pod: (asked.append(pod.key), sort_key(self, pod))[1])
-    with cache_of(waiting.pk).held():
+    with cache_of(waiting.pk).locked_snapshot():
         policy = cache_of(waiting.pk).default_policy()
     assert policy is not None
     first = [pod.spec.key for pod in first_active_pods(waiting.pk, policy, 2)]

@@ -154,7 +154,7 @@ def test_use_expires_with_the_first_failure(cluster: Cluster) -> None:
     state = load_state(cluster.pk).state
     assert state.stale() == ["n1", "n2"]
     assert int(state.columns.field("measured").sum()) == 0
-    with cache_of(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).locked_snapshot() as loaded:
         assert loaded.state.digest() == state.digest()
 
 

@@ -68,14 +68,14 @@ def later(seconds: int = 121) -> None:
 
 
 def test_resources_stay_reserved_for_the_period_and_are_released(cluster: Cluster) -> None:
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert KEY in kept.state.bookings
     seen(cluster, pods_gone=[KEY])
     assert dict(Pod.objects.values_list("name", "state")) == {"p": "cancelled", REMNANT: "running"}
     assert holders() == [REMNANT]
     assert list(ReservedCard.objects.filter(active=True).values_list("card_index", flat=True)) == [1]
     assert Reservation.objects.get(active=True).allocation == Allocation(gpus=(CardGrant(1, 1000, 0),))
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert release_orphaned_pods(cluster.pk) == 0
     assert check_invariants() == []
@@ -287,7 +287,7 @@ def test_pod_pending_for_it_has_its_name_and_the_time(cluster: Cluster, monkeypa
     assert (decision.verdict, decision.reasons[-1].code) == ("not-now", "HeldByForceDeletedPod")
     assert decision.reasons[-1].message == text
     assert decision.summary.endswith(text)
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 
 

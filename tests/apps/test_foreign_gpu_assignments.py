@@ -46,14 +46,14 @@ def booked() -> dict[str, list[tuple[int, str | None, int]]]:
 
 def is_sound(cluster: Cluster) -> None:
     assert check_invariants() == []
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 
 
 def test_pod_is_recorded_on_its_actual_gpu() -> None:
     cluster = cluster_of("A100-SXM4-40GB", "A100-SXM4-40GB")
     running(cluster, "p", 0)
-    with cache_of(cluster.pk).held():
+    with cache_of(cluster.pk).locked_snapshot():
         pass
     assert report_devices(cluster, p=["GPU-1"]) == CardsFollowed(("default/p",), {})
     assert booked() == {"p": [(1, "GPU-1", 40960)]}
@@ -80,7 +80,7 @@ def test_swapped_gpus_are_recorded() -> None:
     cluster = cluster_of("T4", "T4", "T4")
     running(cluster, "p", 0)
     running(cluster, "q", 1)
-    with cache_of(cluster.pk).held():
+    with cache_of(cluster.pk).locked_snapshot():
         pass
     assert report_devices(cluster, p=["GPU-1"], q=["GPU-0"]).moved == ("default/p", "default/q")
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 1, "q": 0}

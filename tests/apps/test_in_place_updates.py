@@ -78,7 +78,7 @@ def assert_ledger_agrees(cluster: Cluster, cpu: int) -> None:
     """Check columns, reservation, cached and rebuilt state, and the invariants against the requested CPUs."""
     node = Node.objects.get()
     assert (node.requested["cpu"], Reservation.objects.get(active=True).requests["cpu"]) == (cpu, cpu)
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert int(kept.state.columns.field("requested")[kept.state.resources.index["cpu"], 0]) == cpu
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
@@ -86,7 +86,7 @@ def assert_ledger_agrees(cluster: Cluster, cpu: int) -> None:
 
 @pytest.mark.parametrize("cpu", [6, 20])
 def test_resize_of_an_own_pod_is_charged_beyond_its_node(cluster: Cluster, cpu: int) -> None:
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert KEY in kept.state.bookings
     runs(cluster, a_pod("p").cpu(cpu))
     assert_ledger_agrees(cluster, 1000 * cpu)
@@ -185,7 +185,7 @@ def test_a_label_that_a_running_pod_loses_counts_for_topology_spread(
 
 
 def assert_cache_equals_rebuilt_state(cluster: Cluster) -> None:
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
 
@@ -248,7 +248,7 @@ def test_previous_resources_of_a_pod_are_deleted_in_the_end(cluster: Cluster) ->
     for value in ("1", "2", "3"):
         runs(cluster, a_pod("p").cpu(1).labelled(x=value))
     assert Reservation.objects.count() == 4
-    with cache_of(cluster.pk).held():
+    with cache_of(cluster.pk).locked_snapshot():
         pass
     assert forget_changed(cluster.pk, released_before=timezone.now() - timedelta(hours=1)) == 0
     assert forget_changed(cluster.pk, released_before=timezone.now() + timedelta(seconds=1)) == 3

@@ -52,7 +52,7 @@ def sampled(cpu: str, at: str) -> Any:
 
 def used(cluster: Cluster) -> int:
     """Return the millicores currently in use on n1; a cached and a reloaded state have to agree."""
-    with cache_of(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).locked_snapshot() as loaded:
         kept = loaded.state.report_now(0).usage
     folded = load_state(cluster.pk).state.report_now(0).usage
     assert kept is not None

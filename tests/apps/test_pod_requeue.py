@@ -19,7 +19,7 @@ from hetsched.placement.actions import Result, cancel, follow, record
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.scheduling_queue import unschedulable_pods
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
-from hetsched.placement.scheduling_queue.unschedulable_pods import look_again
+from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_timed_out_pods
 from hetsched.scheduling.leases import Lease, following
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
@@ -97,11 +97,11 @@ def test_timed_pods_are_requeued_after_a_minute_and_others_after_five() -> None:
     for name, event in (("timed", Event.TIME), ("event", Event.POD_RELEASED)):
         submitted(cluster, a_pod(name))
         refused(cluster, event)
-    Pod.objects.update(tried_at=timezone.now() - unschedulable_pods.LOOK_AGAIN - timedelta(seconds=1))
-    look_again(cluster.pk)
+    Pod.objects.update(tried_at=timezone.now() - unschedulable_pods.RETRY_AFTER - timedelta(seconds=1))
+    requeue_timed_out_pods(cluster.pk)
     assert queued() == ["timed"]
-    Pod.objects.update(tried_at=timezone.now() - unschedulable_pods.FLUSH - timedelta(seconds=1))
-    look_again(cluster.pk)
+    Pod.objects.update(tried_at=timezone.now() - unschedulable_pods.FLUSH_AFTER - timedelta(seconds=1))
+    requeue_timed_out_pods(cluster.pk)
     assert dict(Pod.objects.values_list("name", "flushed")) == {"timed": False, "event": True}
 
 
@@ -112,8 +112,8 @@ def test_pod_placed_after_a_flush_is_counted(event: Event, count: int, monkeypat
     (running,) = placed(cluster, "n1", a_pod("running"))
     submitted(cluster, a_pod("p"))
     refused(cluster, event)
-    Pod.objects.filter(name="p").update(tried_at=timezone.now() - unschedulable_pods.FLUSH * 2, not_before=None)
-    look_again(cluster.pk)
+    Pod.objects.filter(name="p").update(tried_at=timezone.now() - unschedulable_pods.FLUSH_AFTER * 2, not_before=None)
+    requeue_timed_out_pods(cluster.pk)
     assert running.workload is not None
     cancel(running.workload, actor=ALICE, reason="test")
     schedule.run(cluster.pk)

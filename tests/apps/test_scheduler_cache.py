@@ -38,7 +38,7 @@ def test_warm_equals_rebuilt_at_every_step_of_a_walk(seed: int) -> None:
     walk = Walk(seed)
     for number in range(STEPS):
         happened = walk.step()
-        with cache_of(walk.cluster.pk).held() as kept:
+        with cache_of(walk.cluster.pk).locked_snapshot() as kept:
             rebuilt = load_state(walk.cluster.pk)
             where = f"seed {seed}, step {number}, {happened}"
             assert kept.revision == rebuilt.revision, where
@@ -60,13 +60,13 @@ def test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebu
 
     cluster = a_cluster(a_node("n1"))
     gone = placed(cluster, "n1", a_pod("gone"))
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert set(kept.state.bookings) == {"default/gone"}
     placed(cluster, "n1", a_pod("new"))
     both = placed(cluster, "n1", a_pod("came-and-went"))
     release(cluster.pk, [gone[0].pk, both[0].pk], to=State.SUCCEEDED, reason="done")
     monkeypatch.setattr(scheduler_cache, "load_state", None)
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert set(kept.state.bookings) == {"default/new"}
 
 
@@ -80,15 +80,15 @@ def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.
     old = placed(cluster, "n1", a_pod("old"))
     submitted(cluster, a_pod("new"))
     copy = cache_of(cluster.pk)
-    with copy.held() as kept:
+    with copy.locked_snapshot() as kept:
         results = placing(cluster, "n1")
         for result in results:
             kept.state.assume(kept.state.compile(result.waiting.spec), 0)
         release(cluster.pk, [old[0].pk], to=State.SUCCEEDED, reason="done")
-        copy.recorded(record(cluster.pk, results, revision=kept.revision, epoch=0, snapshot=""))
+        copy.mark_committed(record(cluster.pk, results, revision=kept.revision, epoch=0, snapshot=""))
     rebuilt = load_state(cluster.pk)
     monkeypatch.setattr(scheduler_cache, "load_state", None)
-    with copy.held() as kept:
+    with copy.locked_snapshot() as kept:
         assert set(kept.state.bookings) == {"default/new"}
         assert kept.state.digest() == rebuilt.state.digest()
         np.testing.assert_array_equal(kept.state.columns.field("used"), rebuilt.state.columns.field("used"))
@@ -100,12 +100,12 @@ def test_node_facts_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatc
     from tests.scenes import ALICE
 
     cluster = a_cluster(a_node("n1"), a_node("n2"))
-    with cache_of(cluster.pk).held():
+    with cache_of(cluster.pk).locked_snapshot():
         pass
     cordon(cluster, "n2", actor=ALICE, reason="repair")
     rebuilt = load_state(cluster.pk)
     monkeypatch.setattr(scheduler_cache, "load_state", None)
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.columns.field("unschedulable").tolist() == [False, True]
         assert kept.state.digest() == rebuilt.state.digest()
 
@@ -117,12 +117,12 @@ def test_recreated_pod_is_charged_once() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2"))
     workload = submitted(cluster, a_pod("p"))
     recorded(cluster, placing(cluster, "n1"))
-    with cache_of(cluster.pk).held():
+    with cache_of(cluster.pk).locked_snapshot():
         pass
     cancel(workload, actor=ALICE, reason="moving")
     submitted(cluster, a_pod("p"))
     recorded(cluster, placing(cluster, "n2"))
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         booking = kept.state.bookings["default/p"]
         assert kept.state.reports[booking.row].name == "n2"
 
@@ -144,10 +144,10 @@ def test_past_state_can_be_rebuilt() -> None:
 
 def test_gang_backoff_survives_a_rebuild() -> None:
     copy = SchedulerCache(a_cluster(a_node("n1")).pk)
-    with copy.held() as first:
+    with copy.locked_snapshot() as first:
         first.state.gangs.resting["default/team"] = 60.0
-    copy.forget()
-    with copy.held() as again:
+    copy.invalidate()
+    with copy.locked_snapshot() as again:
         assert again.state is not first.state
         assert again.state.gangs.resting == {"default/team": 60.0}
 
@@ -165,7 +165,7 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
     Reservation.objects.filter(pod=pod).update(
         allocation=Allocation(volumes=(VolumeGrant("data", "disk"),), devices=(grant,))
     )
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert "default/data" in kept.state.volumes.users
     content = ClusterContent(
         storage=Storage(
@@ -180,7 +180,7 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
     follow(cluster.pk, Changes(definitions=content), epoch=1)
     rebuilt = load_state(cluster.pk)
     monkeypatch.setattr(scheduler_cache, "load_state", None)
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.digest() == rebuilt.state.digest()
         assert kept.state.volumes.attached == rebuilt.state.volumes.attached == {("csi", "h"): {0: 1}}
         assert kept.state.volumes.users == rebuilt.state.volumes.users
@@ -189,5 +189,5 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
     monkeypatch.undo()
     spaces = msgspec.structs.replace(content, namespaces={"other": {"a": "b"}})
     follow(cluster.pk, Changes(definitions=spaces), epoch=1)
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.namespaces == {"other": {"a": "b"}}

@@ -51,7 +51,7 @@ BUGS = (
     Bug(
         "K5", "a standby does not take in what the leader gave", "koordinator-sh/koordinator#1289",
         "hetsched/placement/scheduler_cache.py",
-        "            if not _has(loaded, reservation.revision) and not released:\n",
+        "            if not _contains_revision(snapshot, reservation.revision) and not released:\n",
         "            if False and not released:\n",
         "tests/apps/test_scheduler_cache.py::"
         "test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebuild",
@@ -134,8 +134,8 @@ BUGS = (
     Bug(
         "K17", "a release and an allocation cross", "apache/yunikorn-k8shim#265, volcano-sh/volcano#5500",
         "hetsched/placement/scheduler_cache.py",
-        "and end is not None and end <= revision and end not in written:\n",
-        "and end is not None and end > revision:\n",
+        "                and end <= revision\n                and end not in written\n",
+        "                and end > revision\n",
         "tests/apps/test_scheduler_cache.py::test_recreated_pod_is_charged_once",
     ),
     Bug(

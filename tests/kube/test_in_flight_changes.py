@@ -52,7 +52,7 @@ def is_bound(api: Api, name: str) -> bool:
 
 
 def assert_ledger_agrees(cluster: Cluster) -> None:
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
 

@@ -116,7 +116,7 @@ def test_standby_informer_decides_nothing(api: Api, cluster: Cluster, followed: 
         make_pod(api, "waits")
         eventually(followed, lambda: states() == {"waits": "pending"})
         for _ in range(20):
-            live.look()
+            live.mark_due()
             followed.iterate()
         assert (states(), calls) == ({"waits": "pending"}, [])
         leading.give_up(theirs)
@@ -130,7 +130,7 @@ def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Inf
     Cluster.objects.filter(pk=cluster.pk).update(leader_epoch=F("leader_epoch") + 1, leader_id="another")
     make_pod(api, "second")
     eventually(followed, lambda: "second" in states())
-    live.look()
+    live.mark_due()
     live.iterate()
     assert states()["second"] == "pending"
     assert Reservation.objects.count() == 1
@@ -214,7 +214,7 @@ def test_missing_uid_check_stops_decisions(
         eventually(followed, lambda: Connection.objects.get().failure == binding.UNPROVEN)
         make_pod(api, "second")
         eventually(followed, lambda: "second" in states())
-        live.look()
+        live.mark_due()
         live.iterate()
     assert calls == []
     assert states() == {"first": "binding", "second": "pending"}

@@ -104,8 +104,8 @@ def test_a_follower_stops_deciding_once_another_installation_took_over(
     monkeypatch.setattr(leader_election, "RENEW_SECONDS", 3600)  # renewed by hand below
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    with leader_election.leadership(cluster, api, lease, threading.Event()) as (_over, leads):
-        follower = Informer(lease, api, threading.Event(), leads=leads)
+    with leader_election.leadership(cluster, api, lease, threading.Event()) as (_over, is_leader):
+        follower = Informer(lease, api, threading.Event(), is_leader=is_leader)
         follower.start()
         eventually(follower, lambda: in_step(cluster))
         stranger = Election("stranger", clock=(clock := Clock()))

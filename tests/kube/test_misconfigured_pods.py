@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 @pytest.fixture
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     monkeypatch.setattr(report, "api_of", lambda _: api)
-    scheduler_cache.cache_of(cluster.pk).forget()
+    scheduler_cache.cache_of(cluster.pk).invalidate()
     make_node(api, "n1")
     follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)

@@ -44,7 +44,7 @@ def api(native: ControlPlane) -> Api:
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node of 8 CPUs."""
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
-    scheduler_cache.cache_of(cluster.pk).forget()
+    scheduler_cache.cache_of(cluster.pk).invalidate()
     make_node(api, "n1")
     follower = an_informer(api, cluster)
     eventually(follower, lambda: Node.objects.count() == 1)

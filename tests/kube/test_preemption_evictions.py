@@ -121,7 +121,7 @@ def nominated(api: Api, name: str = "urgent") -> str:
 
 def consistent(cluster: Cluster) -> None:
     assert check_invariants() == []
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         rebuilt = load_state(cluster.pk)
         assert kept.state.digest() == rebuilt.state.digest()
         assert (kept.state.columns.load == rebuilt.state.columns.load).all()

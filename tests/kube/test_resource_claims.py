@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with one node without devices, and one with two."""
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
-    scheduler_cache.cache_of(cluster.pk).forget()
+    scheduler_cache.cache_of(cluster.pk).invalidate()
     make_class(api)
     make_slice(api, "b", device("gpu-0", "a100", root=1), device("gpu-1", "h100", root=2))
     for name in ("a", "b"):

@@ -91,7 +91,7 @@ def test_pending_pod_reaches_its_binding_through_few_modules(monkeypatch: pytest
     informer.start()
     until = time.monotonic() + 60
     try:
-        while not (informer._begun and host._lease):
+        while not (informer._has_applied and host._lease):
             assert time.monotonic() < until
             informer.iterate()
         schedule = Scheduler.schedule
@@ -102,7 +102,7 @@ def test_pending_pod_reaches_its_binding_through_few_modules(monkeypatch: pytest
 
         monkeypatch.setattr(Scheduler, "schedule", decided)
         # Lease renewals and sync states, which are written at intervals, are not on the way.
-        informer._renewed = informer._reported_at = host._asked = float("inf")
+        informer._lease_checked_at = informer._reported_at = host._lease_checked_at = float("inf")
         with stacks_at_writes(server.stacks):
             server.arrived.set()
             while not host.bindings.count:

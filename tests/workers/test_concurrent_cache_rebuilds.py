@@ -10,9 +10,9 @@ from hetsched.scheduling.interpreter_priority import SWITCH_INTERVAL_SECONDS, Lo
 
 
 def test_last_rebuild_restores_the_switch_interval() -> None:
-    before, giving_way = sys.getswitchinterval(), LowPriority()
-    with giving_way:
-        with giving_way:
+    before, low_priority = sys.getswitchinterval(), LowPriority()
+    with low_priority:
+        with low_priority:
             assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_SECONDS)
         assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_SECONDS)
     assert sys.getswitchinterval() == before

@@ -22,7 +22,12 @@ from hetsched.placement.queries.pending_order import forecast
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue import active_queue
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
-from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS, MEAN_LIFE_SECONDS, charged, over_share
+from hetsched.placement.scheduling_queue.decision_time import (
+    FREE_SECONDS,
+    MEAN_LIFE_SECONDS,
+    add_used_seconds,
+    namespaces_over_share,
+)
 from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import scheduling_cycle, scheduling_loop, worker_host
 from hetsched.scheduling.bindings_in_flight import BindingsInFlight
@@ -126,8 +131,8 @@ def test_decayed_decision_time_restores_the_order(cluster: Cluster, clock: Clock
     run(cluster.pk)
     now = timezone.now()
     kept = current_columns(cluster.pk).decision_time
-    assert over_share(kept, now.timestamp())[SLOW] == pytest.approx(1.5, abs=0.1)
-    assert over_share(kept, (now + timedelta(seconds=MEAN_LIFE_SECONDS)).timestamp()) == {}
+    assert namespaces_over_share(kept, now.timestamp())[SLOW] == pytest.approx(1.5, abs=0.1)
+    assert namespaces_over_share(kept, (now + timedelta(seconds=MEAN_LIFE_SECONDS)).timestamp()) == {}
 
 
 def test_priority_precedes_decision_time(cluster: Cluster, clock: Clock) -> None:
@@ -145,8 +150,8 @@ def test_another_process_knows_the_used_time(cluster: Cluster, clock: Clock) -> 
     ordered_by("priority-sort")
     fill(cluster, SLOW, 1)
     run(cluster.pk)
-    cache_of(cluster.pk).forget()
-    cache_of(cluster.pk).spent.clear()
+    cache_of(cluster.pk).invalidate()
+    cache_of(cluster.pk).decision_seconds.clear()
     kept = Cluster.objects.get(pk=cluster.pk).decision_time
     assert list(kept) == [SLOW]
     assert kept[SLOW][0] == pytest.approx(1.5, abs=0.01)
@@ -197,7 +202,7 @@ def test_flood_leaves_places_to_others_under_any_queue_order(cluster: Cluster) -
     ordered_by("qos-sort")
     fill(cluster, "flood", 30)
     fill(cluster, "good", 2)
-    with cache_of(cluster.pk).held():
+    with cache_of(cluster.pk).locked_snapshot():
         policy = cache_of(cluster.pk).default_policy()
     found = [pod.spec.namespace for pod in first_active_pods(cluster.pk, policy, 10)]
     assert found.count("good") == 2
@@ -354,7 +359,7 @@ def test_a_gang_stays_together_at_the_place_of_its_first_member() -> None:
 
 
 def test_time_decays_and_small_amounts_are_dropped() -> None:
-    kept = charged({"old": (2.0, 0.0), "tiny": (0.06, 0.0)}, {"new": 0.5, "old": 1.0}, MEAN_LIFE_SECONDS)
+    kept = add_used_seconds({"old": (2.0, 0.0), "tiny": (0.06, 0.0)}, {"new": 0.5, "old": 1.0}, MEAN_LIFE_SECONDS)
     assert kept == {"new": (0.5, 60.0), "old": (pytest.approx(2.0 / 2.71828 + 1.0, abs=0.001), 60.0)}
     assert kept["old"][0] > FREE_SECONDS
 
@@ -396,7 +401,7 @@ def test_the_loop_of_a_live_cluster_shares_time_too(
     live = InformerHost(cluster, nothing)
     try:
         for _ in range(2):
-            live.look()
+            live.mark_due()
             live.iterate()
     finally:
         live.close()

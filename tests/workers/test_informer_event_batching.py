@@ -40,9 +40,9 @@ def waits_after(event: Event) -> int:
     lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
     host: Any = SimpleNamespace(bindings=Bindings())
     follower = Informer(lease, nothing, threading.Event(), host=host)
-    follower._news = news = News()
+    follower._events = news = News()
     news.put((PODS, event))
-    follower._gather()
+    follower._collect_events()
     return news.waited
 
 

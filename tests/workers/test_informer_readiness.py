@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.reflector import Failed, Synced
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS
-from hetsched.scheduling.informer import OPTIONAL_TRIES, Informer
+from hetsched.scheduling.informer import MAX_OPTIONAL_FAILURES, Informer
 from hetsched.scheduling.leases import following
 
 GPUS = OPTIONAL[0]
@@ -29,35 +29,35 @@ def an_informer(kinds: Any = (NODES, PODS, GPUS)) -> Informer:
         ([404], True),
         ([403], True),
         ([429], False),
-        ([0] * (OPTIONAL_TRIES - 1), False),
-        ([500] * OPTIONAL_TRIES, True),
+        ([0] * (MAX_OPTIONAL_FAILURES - 1), False),
+        ([500] * MAX_OPTIONAL_FAILURES, True),
     ],
 )
 def test_optional_kind_is_waited_for_unless_unavailable(failures: list[int], begins: bool) -> None:
     follower = an_informer()
     for kind in (NODES, PODS):
-        follower._known[kind].note(Synced(0))
+        follower._sync_states[kind].note(Synced(0))
     for status in failures:
-        follower._known[GPUS].note(Failed("no", 1.0, status))
-    assert follower._in_step() is begins
+        follower._sync_states[GPUS].note(Failed("no", 1.0, status))
+    assert follower._is_synced() is begins
 
 
 def test_a_required_kind_is_always_waited_for() -> None:
     follower = an_informer()
     for kind in (PODS, GPUS):
-        follower._known[kind].note(Synced(0))
-    follower._known[NODES].note(Failed("no", 1.0, 404))
-    assert not follower._in_step()
+        follower._sync_states[kind].note(Synced(0))
+    follower._sync_states[NODES].note(Failed("no", 1.0, 404))
+    assert not follower._is_synced()
 
 
 def test_ended_watch_of_a_kind_stops_the_informer(monkeypatch: pytest.MonkeyPatch) -> None:
     follower = an_informer()
-    follower._renewed -= 1000
+    follower._lease_checked_at -= 1000
 
     def renew(_: Any) -> bool:
-        follower._lost = True  # set by the thread of that kind during the database query of this one
+        follower._lease_lost = True  # set by the thread of that kind during the database query of this one
         return True
 
     monkeypatch.setattr(following, "renew", renew)
     follower.iterate()
-    assert follower._lost
+    assert follower._lease_lost

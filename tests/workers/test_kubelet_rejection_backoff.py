@@ -26,7 +26,7 @@ from hetsched.placement.actions.kubelet_rejections import forget_rejections, tru
 from hetsched.placement.models import Decision, Pod, Rejection
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of
-from hetsched.placement.scheduling_queue.node_backoffs import avoided, owner_rest, rest_of
+from hetsched.placement.scheduling_queue.node_backoffs import avoided, node_backoff, owner_backoff
 from hetsched.scheduling import worker_host
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
@@ -107,13 +107,13 @@ def refused(cluster: Cluster, clock: Clock, name: str, owner: str = "red") -> No
 
 def test_changed_backoffs_are_read_again(cluster: Cluster, clock: Clock, django_assert_num_queries: Any) -> None:
     def backoffs() -> dict[str, Avoided]:
-        with cache_of(cluster.pk).held() as loaded:
+        with cache_of(cluster.pk).locked_snapshot() as loaded:
             assert loaded.state.avoided == avoided(cluster.pk, clock.now)
             return dict(loaded.state.avoided)
 
     refused(cluster, clock, "p0")
     assert backoffs()["red"].nodes["n1"].rests
-    with django_assert_num_queries(1), cache_of(cluster.pk).held():
+    with django_assert_num_queries(1), cache_of(cluster.pk).locked_snapshot():
         pass  # only the revision
     clock.go_on(seconds=58)
     assert backoffs()["red"].nodes["n1"].rests
@@ -245,13 +245,13 @@ def test_image_for_another_machine_counts_once_and_is_reported(cluster: Cluster,
 
 
 def test_contradiction_changes_no_capacity_and_ends_with_another_report(cluster: Cluster, clock: Clock) -> None:
-    with cache_of(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).locked_snapshot() as loaded:
         before = loaded.state.digest()
     refused(cluster, clock, "a")
     (doubt,) = Node.objects.get().doubts
     assert (doubt.fact, doubt.pod, doubt.reason) == ("numa", "default/a", "TopologyAffinityError")
     assert doubt.since == "2026-11-21T10:00:11Z"
-    with cache_of(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).locked_snapshot() as loaded:
         assert loaded.state.digest() == before
     seen(cluster, nodes=[a_node("n1").not_ready().build()])
     assert len(Node.objects.get().doubts) == 1
@@ -297,6 +297,6 @@ def test_placements_of_other_schedulers_are_not_counted(cluster: Cluster) -> Non
 
 
 def test_backoff_grows_to_a_maximum() -> None:
-    assert [rest_of(step).total_seconds() / 60 for step in (1, 2, 3, 4)] == [1, 30, 60, 60]
-    rests = [owner_rest(nodes) for nodes in (1, 2, 3, 4, 5, 6, 7, 100)]
+    assert [node_backoff(step).total_seconds() / 60 for step in (1, 2, 3, 4)] == [1, 30, 60, 60]
+    rests = [owner_backoff(nodes) for nodes in (1, 2, 3, 4, 5, 6, 7, 100)]
     assert [rest and rest.total_seconds() / 60 for rest in rests] == [None, None, 1, 2, 4, 8, 10, 10]

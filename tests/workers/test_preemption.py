@@ -41,7 +41,7 @@ def states() -> dict[str, str]:
 
 def consistent(cluster: Cluster) -> None:
     assert check_invariants() == []
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         rebuilt = load_state(cluster.pk).state
         assert kept.state.digest() == rebuilt.digest()
         assert (kept.state.columns.load == rebuilt.columns.load).all()

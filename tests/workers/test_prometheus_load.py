@@ -161,5 +161,5 @@ def test_decision_uses_measured_load_and_falls_back_to_requests(
     (finding,) = check_cluster(cluster)
     assert not finding.ok
     assert monitoring.host in finding.detail
-    with cache_of(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).locked_snapshot() as loaded:
         assert loaded.state.digest() == load_state(cluster.pk).state.digest()

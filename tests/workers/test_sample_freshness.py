@@ -81,7 +81,7 @@ def decided(cluster: Cluster, name: str) -> Decision:
 
 def stale(cluster: Cluster) -> list[str]:
     """Return the nodes with stale samples; a cached and a reloaded state have to agree."""
-    with cache_of(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).locked_snapshot() as loaded:
         kept, digest = loaded.state.stale(), loaded.state.digest()
     folded = load_state(cluster.pk).state
     assert (kept, digest) == (folded.stale(), folded.digest())

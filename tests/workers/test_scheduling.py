@@ -219,7 +219,7 @@ def test_priority_change_after_the_queue_read_is_kept(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(scheduling_loop, "first_active_pods", overtaken)
     assert worker_host.run(cluster.pk) == 1
-    with cache_of(cluster.pk).held() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.bookings["default/p"].pod.priority == 7
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 

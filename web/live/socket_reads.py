@@ -17,7 +17,7 @@ from hetsched.placement.models import Workload
 from hetsched.placement.queries import topics
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.redaction_scan import out_of_scope_names
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from web.api.monitoring.prometheus import OUT_OF_SCOPE
 from web.translation import translate, with_summaries
 
@@ -73,7 +73,7 @@ def snapshot(topic: str) -> SnapshotMessage | None:
 def revisions(names: list[str]) -> dict[str, int]:
     """Return the numbers of the latest events of these topics."""
     found: dict[str, Any] = {}
-    for some in parts(names):
+    for some in batched(names):
         found.update(Topic.objects.filter(name__in=some).values_list("name", "revision"))
     return found
 

@@ -30,7 +30,7 @@ from hetsched.inventory.overrides import in_maintenance
 from hetsched.placement.actions.progress import RETRIED
 from hetsched.placement.lifecycle import FINISHED, HOLDING, LABELS, UNPLACED, State
 from hetsched.placement.models import Reservation, Workload
-from hetsched.placement.scheduling_queue.node_backoffs import kept_off
+from hetsched.placement.scheduling_queue.node_backoffs import node_rejections
 from web.api.nodes import facts
 from web.api.nodes.nodes import etag as node_etag
 from web.api.workloads.workloads import etag as workload_etag
@@ -162,7 +162,7 @@ class _OnNode:
 
     def trust(self) -> list[ActionButton]:
         """Return the button that accepts facts again which the kubelet contradicted, if there are any."""
-        if not self.node.doubts and not kept_off(self.node, timezone.now()):
+        if not self.node.doubts and not node_rejections(self.node, timezone.now()):
             return []
         text = _(
             "hetsched accepts the facts of this node again. Pods that the kubelet rejected can be placed on it again."

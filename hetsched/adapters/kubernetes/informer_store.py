@@ -139,14 +139,14 @@ class InformerStore:
         except (ValueError, RecursionError):
             return False
 
-    def pass_over(self, event: Upserted) -> None:
+    def skip(self, event: Upserted) -> None:
         """Record that a pod is bound, from an event for which `only_binds` is true."""
         self.quarantined.pop((PODS.plural, event.key), None)
         for kept in (self._wanting, self._by_policy, self._dirty_pods, self._unbound):
             kept.pop(event.key, None)
 
-    def feed_late(self, event: Upserted) -> None:
-        """Apply an event that `pass_over` skipped, unless a newer one has arrived."""
+    def feed_skipped(self, event: Upserted) -> None:
+        """Apply an event that `skip` skipped, unless a newer one has arrived."""
         if event.key not in self._dirty_pods:
             self.feed(PODS, event)
 

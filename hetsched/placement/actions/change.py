@@ -37,7 +37,7 @@ from hetsched.placement.queries.topics import (
     workload_topic,
 )
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import WORKLOADS, move_pods
 from hetsched.storage.snapshot_read import shared_now
 
@@ -45,7 +45,7 @@ from ..bookings import BookedPod, end, insert
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
 from ..notifications.callbacks import announce
-from ..scheduling_queue.decision_time import charged
+from ..scheduling_queue.decision_time import add_used_seconds
 
 # A requeued pod loses its node and allocation; its latest decision stays as history.
 BACK_IN_QUEUE = {
@@ -129,7 +129,7 @@ class ClusterTransaction:
 
     def charge(self, spent: Mapping[str, float]) -> None:
         """Add the seconds spent on decisions, by namespace."""
-        self.cluster.decision_time = charged(self.cluster.decision_time, spent, self.now.timestamp())
+        self.cluster.decision_time = add_used_seconds(self.cluster.decision_time, spent, self.now.timestamp())
         self._columns.add("decision_time")
 
     def free(self, pods: Sequence[Pod], reason: str) -> None:
@@ -144,7 +144,7 @@ class ClusterTransaction:
     def end_nominations(self, pod_ids: Sequence[int], reason: str) -> int:
         """End the nominations of these pods and drop their unsent evictions; return how many nominations ended."""
         ended = 0
-        for pods in parts(pod_ids):
+        for pods in batched(pod_ids):
             some = list(Nomination.objects.filter(pod_id__in=pods, active=True).values_list("id", flat=True))
             if not some:
                 continue

@@ -39,9 +39,9 @@ from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preem
 from hetsched.placement.models.holds import CAME
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.backoff_queue import backoff
-from hetsched.placement.scheduling_queue.unschedulable_pods import missed
+from hetsched.placement.scheduling_queue.unschedulable_pods import happened_since
 from hetsched.policies.effective import active_versions
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.json_fields import written
 from hetsched.storage.snapshot_read import clock
@@ -291,7 +291,7 @@ def _news(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[
     columns = ("policy_name", "reasons", "summary", "nominated_node", "created_at", "pod__created_at")
     known = {
         pk: columns_of
-        for some in parts(again)
+        for some in batched(again)
         for pk, *columns_of in Decision.objects.filter(pk__in=some).values_list("pk", *columns)
     }
     recorded: list[Result] = []
@@ -402,7 +402,7 @@ def _row(
         not_before = max(news_at, not_before or news_at)
     return (
         State(result.verdict.value).value,
-        news_at is not None or missed(change.cluster, waits, revision=revision),
+        news_at is not None or happened_since(change.cluster, waits, revision=revision),
         result.node_id,
         written(result.allocation, as_text),
         decision_id,

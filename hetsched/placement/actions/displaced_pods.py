@@ -22,7 +22,7 @@ from hetsched.contracts.message import Message
 from hetsched.inventory.models import Node
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod, Reservation
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 
 from .change import BACK_IN_QUEUE, ClusterTransaction
 from .gangs import recover_gangs_of
@@ -35,7 +35,7 @@ def displace_pods(change: ClusterTransaction, node_ids: Iterable[int], *, by: st
     """Displace pods and holds that no longer fit next to the pods `by`, which filled these nodes; return how many."""
     candidates: dict[int, list[Pod]] = defaultdict(list)
     unbound = Pod.objects.filter(_UNBOUND_OR_HELD).defer("spec").order_by("priority", "-id")
-    on_nodes = (unbound.filter(node__in=some) for some in parts(sorted(set(node_ids))))
+    on_nodes = (unbound.filter(node__in=some) for some in batched(sorted(set(node_ids))))
     for pod in sorted(chain.from_iterable(on_nodes), key=_is_pod):
         candidates[pod.node_id or 0].append(pod)
     count, displaced = 0, dict[Message, list[Pod]]()

@@ -25,7 +25,7 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Preemption
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -204,7 +204,7 @@ def spared(cluster_id: int) -> dict[str, tuple[int, str]]:
 
 def wake_nominees(victim_ids: Sequence[int]) -> None:
     """Requeue at once the nominated pods for which these pods were evicted."""
-    for some in parts(victim_ids):
+    for some in batched(victim_ids):
         asked = Eviction.objects.filter(victim_id__in=some, nomination__active=True)
         pods = list(asked.values_list("nomination__pod_id", flat=True))
         Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
@@ -212,7 +212,7 @@ def wake_nominees(victim_ids: Sequence[int]) -> None:
 
 def wake_nominees_of(cluster: Cluster, uids: Sequence[str]) -> None:
     """Requeue at once the nominated pods that have victims with these uids."""
-    for some in parts(uids):
+    for some in batched(uids):
         asked = Eviction.objects.filter(cluster=cluster, nomination__active=True, victim__uid__in=some)
         pods = list(asked.values_list("nomination__pod_id", flat=True))
         Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
@@ -226,7 +226,7 @@ def mark_victims(victim_ids: Sequence[int]) -> None:
         .defer("nomination__pod__spec", "nomination__node__report", "victim__spec")
         .order_by("id")
     )
-    for one in chain.from_iterable(asked.filter(victim_id__in=some) for some in parts(victim_ids)):
+    for one in chain.from_iterable(asked.filter(victim_id__in=some) for some in batched(victim_ids)):
         left = one.reason
         if one.nomination is not None:
             left = Message("Preempted by {pods}", pods=one.nomination.pod.key)

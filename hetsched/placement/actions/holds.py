@@ -37,7 +37,7 @@ from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.models.holds import MARK, Hold
 from hetsched.placement.quotas import keep_hold_within, names_of
 from hetsched.policies.models import Policy
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.named_locks import lock
 from hetsched.storage.write_lock import write_transaction
 
@@ -338,7 +338,7 @@ def check_hold_parts(rooms: Sequence[HoldPart]) -> None:
 
 def _nodes(cluster: Cluster, names: set[str]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for some in parts(sorted(names)):
+    for some in batched(sorted(names)):
         found |= dict(Node.objects.filter(cluster=cluster, name__in=some).values_list("name", "id"))
     lost = names - found.keys()
     if lost:

@@ -30,7 +30,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.images import kept_under
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -92,7 +92,7 @@ class _Images:
             self._name(image, registries)
         self.names = sorted({str(reference) for reference in self.references.values()})
         self.rows: dict[str, ImageIndex] = {}
-        for some in parts(self.names):
+        for some in batched(self.names):
             known = ImageIndex.objects.filter(cluster=cluster, reference__in=some)
             self.rows |= {row.reference: row for row in known}
         if asks:

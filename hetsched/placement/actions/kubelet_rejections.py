@@ -29,9 +29,14 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import Actor
 from hetsched.placement.models import Pod, Rejection
-from hetsched.placement.scheduling_queue.node_backoffs import EVERYWHERE_WITHIN, FORGOTTEN_AFTER, owner_rest, rest_of
+from hetsched.placement.scheduling_queue.node_backoffs import (
+    OWNER_BACKOFF_WITHIN,
+    RESET_AFTER,
+    node_backoff,
+    owner_backoff,
+)
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -80,7 +85,7 @@ class _Rounds:
         self._lately: dict[str, set[int]] = defaultdict(set)
         for row in open_ones:
             self._last[row.owner, row.node_id] = row
-            if not row.ran_elsewhere and row.created_at > change.now - EVERYWHERE_WITHIN:
+            if not row.ran_elsewhere and row.created_at > change.now - OWNER_BACKOFF_WITHIN:
                 self._lately[row.owner].add(row.node_id)
 
     def next(self, pod: Pod, spec: PodSpec, reason: str, message: str) -> Rejection:
@@ -88,15 +93,15 @@ class _Rounds:
         assert pod.node_id is not None
         now, pair = self._change.now, (spec.owner, pod.node_id)
         last = self._last.get(pair)
-        step, until = 1, now + rest_of(1)
+        step, until = 1, now + node_backoff(1)
         if last is not None and now < last.until:
             step, until = last.step, last.until  # the pod was in flight before the previous rejection
-        elif last is not None and now < last.until + FORGOTTEN_AFTER:
+        elif last is not None and now < last.until + RESET_AFTER:
             step = last.step + 1
-            until = now + rest_of(step)
+            until = now + node_backoff(step)
         nodes = self._lately[spec.owner]
         nodes.add(pod.node_id)
-        rest = owner_rest(len(nodes))
+        rest = owner_backoff(len(nodes))
         self._last[pair] = found = Rejection(
             cluster=self._change.cluster,
             node_id=pod.node_id,
@@ -166,7 +171,7 @@ def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -
 def forget_rejections(cluster_id: int, *, before: datetime) -> int:
     """Delete rejections without effect: their back-off is over, and a new rejection would start at step 1."""
     rows = Rejection.objects.filter(cluster_id=cluster_id)
-    old = Q(cleared_at__lt=before) | Q(until__lt=before - FORGOTTEN_AFTER)
+    old = Q(cleared_at__lt=before) | Q(until__lt=before - RESET_AFTER)
     return rows.filter(old).delete()[0]
 
 
@@ -178,6 +183,6 @@ def _try_again(cluster: Cluster) -> None:
 
 def _specs(rows: Iterable[Pod]) -> dict[int, PodSpec]:
     found: dict[int, PodSpec] = {}
-    for some in parts(sorted(row.pk for row in rows)):
+    for some in batched(sorted(row.pk for row in rows)):
         found.update(Pod.objects.filter(pk__in=some).values_list("pk", "spec"))
     return found

@@ -38,7 +38,7 @@ from hetsched.placement.notifications.callbacks import refuse_foreign
 from hetsched.placement.queries.pod_counts import cluster_counts
 from hetsched.placement.queries.topics import workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, keep_within
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.write_lock import write_transaction
 
@@ -254,12 +254,12 @@ def ask_about(cluster: Cluster, pods: Iterable[Pod]) -> None:
     """
     ids = {pod.workload_id for pod in pods if pod.workload_id is not None}
     asked = []
-    for some in parts(sorted(ids)):
+    for some in batched(sorted(ids)):
         rows = SubmittedObject.objects.filter(cluster=cluster, workload_id__in=some)
         found = rows.filter(state__in=(SubmittedObject.MADE, SubmittedObject.ENDING))
         asked += [row.pk for row in found if row.wanted.kind == "Job"]
     if asked:
-        for objects in parts(asked):
+        for objects in batched(asked):
             rows = SubmittedObject.objects.filter(pk__in=objects)
             rows.update(state=SubmittedObject.ENDING, attempts=0, not_before=None)
         dispatch.wake(cluster.pk, dispatch.CREATE)

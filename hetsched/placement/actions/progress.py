@@ -20,7 +20,7 @@ from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -200,7 +200,7 @@ def _of(workload: Workload) -> list[Pod]:
 
 def _pods(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
     rows = Pod.objects.filter(cluster=cluster_id).defer("spec").order_by("id")
-    return [pod for some in parts(sorted(set(pod_ids))) for pod in rows.filter(pk__in=some)]
+    return [pod for some in batched(sorted(set(pod_ids))) for pod in rows.filter(pk__in=some)]
 
 
 def _audit(actor: Actor, action: str, workload: Workload, reason: str, details: dict[str, int]) -> None:

@@ -118,15 +118,20 @@ class PastState(SchedulerCache):
         """Return the state at a revision with the nodes of now, or None if it is no longer available."""
         rows = Cluster.objects.values_list("layout_revision", "definitions_revision", "forgotten_revision")
         *layout, forgotten = rows.get(pk=self.cluster_id)
-        loaded = self._loaded
-        if loaded is None or layout != self._layout or loaded.revision > revision or not self._take_nodes(loaded):
+        loaded = self._snapshot
+        if (
+            loaded is None
+            or layout != self._layout
+            or loaded.revision > revision
+            or not self._apply_node_reports(loaded)
+        ):
             if forgotten > revision:
                 return None
-            self.forget()
-            loaded = self._loaded = load_state(self.cluster_id, at_revision=revision)
+            self.invalidate()
+            loaded = self._snapshot = load_state(self.cluster_id, at_revision=revision)
             self._layout = layout
         if loaded.revision < revision and not self._catch_up(loaded, revision):
-            self.forget()
+            self.invalidate()
             return None
         loaded.completed.complete(loaded.state)
         return loaded
@@ -174,7 +179,7 @@ def _judge(past: PastState, loaded: ClusterSnapshot, revision: int, rows: Sequen
                 found = compare(scheduler, row.spec, row.node_name, top_nodes=settings.HETSCHED_TOP_NODES)
             except Exception:
                 log.exception("a pod could not be judged", cluster=past.cluster_id, pod=row.key)
-                past.forget()
+                past.invalidate()
                 _give_up(past.cluster_id, rows[rows.index(row) :])
                 return
             _write(row, found, scheduler)

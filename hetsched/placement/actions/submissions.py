@@ -34,7 +34,7 @@ from hetsched.placement.queries.pod_counts import cluster_counts, counts_are_due
 from hetsched.placement.queries.topics import pod_document, published, workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, keep_within
 from hetsched.policies.effective import Chooser
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.write_lock import write_transaction
 
@@ -298,7 +298,7 @@ def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:
     """
     live = Pod.objects.filter(cluster=cluster, state__in=[state.value for state in LIVE])
     wanted = {pod.key for pod in pods}
-    for some in parts(sorted({pod.name for pod in pods})):
+    for some in batched(sorted({pod.name for pod in pods})):
         for taken in live.filter(name__in=some).only("namespace", "name", "workload_id"):
             if taken.key in wanted:
                 raise InputError(

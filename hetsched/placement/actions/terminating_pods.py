@@ -33,7 +33,7 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.models.holds import own_name
 from hetsched.placement.queries.orphaned_pods import orphaned_pods
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.snapshot_read import shared_now
 from hetsched.storage.write_lock import write_transaction
 
@@ -59,7 +59,7 @@ def held_by(rows: Iterable[Pod]) -> list[TerminatingReservation]:
     """
     found = [row.pk for row in rows if State(row.state) in _STARTED]
     held = []
-    for some in parts(found):
+    for some in batched(found):
         active = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod", "node")
         held += [
             TerminatingReservation(reservation.pod, reservation)
@@ -115,7 +115,7 @@ def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedel
     added to the time, so the time is never shorter than the hold.
     """
     found = list(orphaned_pods(cluster_id).values_list("id", flat=True))
-    return sum(_end_remnants(cluster_id, some, rewrite_after) for some in parts(found))
+    return sum(_end_remnants(cluster_id, some, rewrite_after) for some in batched(found))
 
 
 def _end_remnants(cluster_id: int, remnants: Sequence[int], rewrite_after: timedelta) -> int:

@@ -48,7 +48,7 @@ from hetsched.placement.queries.topics import Document, cluster_document, held_d
 from hetsched.policies.actions import activate_or_leave, is_kept, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.write_lock import write_transaction
 
 from ..bookings import BookedPod, insert, rewrite_loads
@@ -208,7 +208,7 @@ def _insert_running(cluster: Cluster, running: Sequence[PodSpec], state: Cluster
 def _refuse_taken(cluster: Cluster, running: Sequence[PodSpec]) -> None:
     arriving = {pod.key for pod in running}
     waiting = [*_HOLDING, *(state.value for state in QUEUED)]
-    for some in parts(sorted({pod.name for pod in running})):
+    for some in batched(sorted({pod.name for pod in running})):
         for pod in Pod.objects.filter(cluster=cluster, name__in=some, state__in=waiting).only("namespace", "name"):
             if pod.key in arriving:
                 message = Message("{pod} already exists in this cluster", pod=pod.key)

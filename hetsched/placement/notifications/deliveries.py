@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from hetsched.contracts.message import Message
 from hetsched.journal import audit, counters, figures
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.sealed_secrets import unseal
 from hetsched.storage.write_lock import write_transaction
 
@@ -182,7 +182,7 @@ def give_up_old(now: datetime) -> int:
             state=Delivery.DUE, began_at__lt=now - LONGEST_AGE, not_before__lte=now
         )
         webhooks = dict(old.order_by().values_list("id", "webhook_id"))
-        for some in parts(list(webhooks)):
+        for some in batched(list(webhooks)):
             rows = Delivery.objects.filter(pk__in=some)
             rows.update(state=Delivery.DEAD, ended_at=now, code=expired.code, message=expired.message)
         for webhook_id, number in sorted(Counter(filter(None, webhooks.values())).items()):

@@ -26,7 +26,7 @@ from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Workload
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.effective import Chooser, active_specs
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 
 MOST_WAITING = 200
 BUSY = "Busy"
@@ -54,7 +54,7 @@ def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] 
     """Return a copy of a cluster on which moves can be tried; `spec` decides for pods without another policy."""
     kept = _kept(cluster)
     copy = cache_of(cluster.pk)
-    with copy.held() as loaded:
+    with copy.locked_snapshot() as loaded:
         state, revision, node_ids = loaded.state.fork(), loaded.revision, dict(loaded.node_ids)
         policy = copy.policy(spec)
         own = {key: copy.policy(found) for key, found in _own(cluster, spec, waiting).items()}
@@ -119,6 +119,6 @@ def _own(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec]) -> dict
         if (pod.namespace, pod.name) not in known:
             named.append((pod.namespace, pod.name, chooser.choose(pod)[0].name))
     specs: dict[str, PolicySpec] = {}
-    for some in parts(sorted({policy for _, _, policy in named})):
+    for some in batched(sorted({policy for _, _, policy in named})):
         specs.update(active_specs(set(some)))
     return {f"{namespace}/{name}": specs[policy] for namespace, name, policy in named if policy in specs}

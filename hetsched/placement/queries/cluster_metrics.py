@@ -25,7 +25,7 @@ _WAITING = sorted((State.PENDING.value, State.NOT_NOW.value))
 
 def measure(cluster: Cluster) -> Measured:
     """Return a cluster's current metrics."""
-    with cache_of(cluster.pk).held() as loaded:
+    with cache_of(cluster.pk).locked_snapshot() as loaded:
         figures = cluster_metrics(loaded.state)
     return Measured(
         gpu_allocation=figures.gpu_allocation,

@@ -103,7 +103,7 @@ class _Counter:
             self._shapes = common_shapes(self.cluster_id)
             self._shapes_due = time.monotonic() + SHAPES_SECONDS
         copy = cache_of(self.cluster_id)
-        with copy.held() as loaded:
+        with copy.locked_snapshot() as loaded:
             policy, revision = copy.default_policy(), loaded.revision
             if policy is None:
                 return None

@@ -28,7 +28,7 @@ def rooms_on(cluster: Cluster, node_name: str) -> list[ShapeRoom]:
     """Return the headroom of every common shape on a node; empty without an active policy or such a node."""
     shapes = common_shapes(cluster.pk)
     copy = cache_of(cluster.pk)
-    with copy.held() as loaded:
+    with copy.locked_snapshot() as loaded:
         policy = copy.default_policy()
         row = loaded.state.row_of.get(node_name)
         if policy is None or row is None:
@@ -40,5 +40,5 @@ def rooms_on(cluster: Cluster, node_name: str) -> list[ShapeRoom]:
             done = True
         finally:
             if not done:
-                copy.forget()  # drop leftover copies
+                copy.invalidate()  # drop leftover copies
     return found

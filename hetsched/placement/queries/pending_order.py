@@ -29,9 +29,9 @@ from hetsched.placement.lifecycle import QUEUED, State
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, first_active_pods
-from hetsched.placement.scheduling_queue.decision_time import over_share
-from hetsched.placement.scheduling_queue.unschedulable_pods import FLUSH, LOOK_AGAIN
-from hetsched.storage.batches import parts
+from hetsched.placement.scheduling_queue.decision_time import namespaces_over_share
+from hetsched.placement.scheduling_queue.unschedulable_pods import FLUSH_AFTER, RETRY_AFTER
+from hetsched.storage.batches import batched
 
 _TIMED = bits([Event.TIME])
 _COLUMNS = (
@@ -98,7 +98,7 @@ def list_queue(
     found: list[QueueEntry] = []
     if only in (None, QueueState.DUE):
         order = {pod.pod_id: place for place, pod in enumerate(forecast(cluster_id, limit), 1)}
-        for some in parts(list(order)):
+        for some in batched(list(order)):
             found += [
                 _in_line(row, QueueState.DUE, order[row["id"]]) for row in rows.filter(pk__in=some).values(*_COLUMNS)
             ]
@@ -114,13 +114,13 @@ def list_queue(
 def forecast(cluster_id: int, limit: int) -> list[PendingPod]:
     """Return the first `limit` pods in the order in which they will be tried."""
     copy = cache_of(cluster_id)
-    with copy.held() as loaded:
+    with copy.locked_snapshot() as loaded:
         policy = copy.default_policy()
         pods = first_active_pods(cluster_id, policy, limit)
         if policy is None:
             return pods[:limit]
         by_key = {pod.spec.key: pod for pod in pods}
-        behind = over_share(current_columns(cluster_id).decision_time, timezone.now().timestamp())
+        behind = namespaces_over_share(current_columns(cluster_id).decision_time, timezone.now().timestamp())
         order = policy.forecast([pod.spec for pod in pods], loaded.state, behind)
     return [by_key[spec.key] for spec in order][:limit]
 
@@ -172,5 +172,5 @@ def _again_at(row: dict[str, Any], queue_state: QueueState) -> datetime | None:
     if queue_state is QueueState.IMAGES:
         return row["images_until"]
     if queue_state is QueueState.RESTING and row["tried_at"] is not None:
-        return row["tried_at"] + (LOOK_AGAIN if row["helped_by"] & _TIMED else FLUSH)
+        return row["tried_at"] + (RETRY_AFTER if row["helped_by"] & _TIMED else FLUSH_AFTER)
     return None

@@ -53,7 +53,7 @@ from hetsched.placement.scheduler_cache import load_state
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import PolicyRevision
 from hetsched.policies.plan_contracts import PreviewParameters
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.snapshot_read import one_moment
 
 # A release reason with this prefix follows from a decision: each run determines whether it happens.
@@ -186,7 +186,7 @@ def _pods(wanted: set[int]) -> dict[int, PodSpec]:
     """Read pods in their pending form; equal shapes share one object, which makes comparisons cheap."""
     pods: dict[int, PodSpec] = {}
     shapes: dict[Shape, Shape] = {}
-    for some in parts(sorted(wanted)):
+    for some in batched(sorted(wanted)):
         for pk, spec in Pod.objects.filter(pk__in=some).values_list("pk", "spec"):
             shape = shapes.setdefault(spec.shape, spec.shape)
             pods[pk] = msgspec.structs.replace(spec, shape=shape, node_name="", allocation=None)
@@ -198,7 +198,7 @@ def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[
     latest = Pod.objects.filter(cluster=cluster, decision__isnull=False).order_by("-decision_id")
     ids = list(latest.values_list("decision_id", flat=True)[:last])
     found: list[dict[str, Any]] = []
-    for some in parts(ids):
+    for some in batched(ids):
         found += Decision.objects.filter(pk__in=some, cluster=cluster).values(*_DECIDED)
     kept = [row for row in found if row["cluster_revision"] >= cluster.forgotten_revision]
     if len(kept) < len(found):

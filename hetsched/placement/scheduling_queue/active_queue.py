@@ -11,10 +11,10 @@ comes before the second of any. So a namespace that floods the queue, or fills i
 others by one batch and not by all of its own. A share of places is no share of time: a batch also has a time limit, and
 a namespace whose decisions took more than a second of the last minute comes after others of equal priority (see
 `decision_time`).
-Requests of up to 256 KiB per pod are read before a decision. If more than `PART` pods are due, a batch reads them in
-parts of `PART`, until `LONGEST_READ_SECONDS` are over; 500 large ones at once took seconds and 1 GiB of memory. The
-same limit applies to the sort keys of other queue orders: pods without a known key wait for the next batch. The time of
-reading counts as decision time of the pods' namespaces.
+Requests of up to 256 KiB per pod are read before a decision. If more than `PODS_PER_QUERY` pods are due, a batch reads
+at most so many per query, until `LONGEST_READ_SECONDS` are over; 500 large ones at once took seconds and 1 GiB of
+memory. The same limit applies to the sort keys of other queue orders: pods without a known key wait for the next batch.
+The time of reading counts as decision time of the pods' namespaces.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.policy import Policy
 from hetsched.inventory.ledger import current_columns
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import DUE_PODS, PENDING_POD
 
 from ..lifecycle import QUEUED
 from ..models import Pod
-from .decision_time import over_share
+from .decision_time import namespaces_over_share
 
 LONGEST_READ_SECONDS = 0.5
-PART = 25  # pod specs per query
+PODS_PER_QUERY = 25  # pod specs per query
 IN_SHADOW = Q(cluster__connection__shadow_of__gt="")  # pods of clusters in shadow mode
 _QUEUED = sorted(state.value for state in QUEUED)
 
-Spent = MutableMapping[str, float]  # seconds of decision time, by namespace
+UsedSeconds = MutableMapping[str, float]  # seconds of decision time, by namespace
 
 
 class PendingPod(msgspec.Struct, frozen=True):
@@ -78,30 +78,34 @@ def has_active_pods(cluster_id: int) -> bool:
 
 
 def first_active_pods(
-    cluster_id: int, policy: Policy | None, limit: int, spent: Spent | None = None
+    cluster_id: int, policy: Policy | None, limit: int, used_seconds: UsedSeconds | None = None
 ) -> list[PendingPod]:
     """Return pods, in submission order, that include the first `limit` in the order of `policy`.
 
-    The time of reading is added to `spent`.
+    The time of reading is added to `used_seconds`.
     If that order is the order of the database index, no more pods are read. If the order depends on earlier placements,
     the first pods of each namespace are read.
     """
     if policy is None or policy.sorts_by_priority:
-        return _with_gangs(cluster_id, _first_by_priority(cluster_id, limit, spent), spent)
+        return _with_gangs(cluster_id, _first_by_priority(cluster_id, limit, used_seconds), used_seconds)
     if policy.follows_placements:
-        return _with_gangs(cluster_id, _in_turns(cluster_id, limit, spent, each_namespace=True), spent)
-    return _first_of(cluster_id, policy, limit, spent)
+        return _with_gangs(
+            cluster_id, _read_alternating(cluster_id, limit, used_seconds, each_namespace=True), used_seconds
+        )
+    return _first_by_sort_key(cluster_id, policy, limit, used_seconds)
 
 
-def _first_by_priority(cluster_id: int, limit: int, spent: Spent | None) -> list[PendingPod]:
+def _first_by_priority(cluster_id: int, limit: int, used_seconds: UsedSeconds | None) -> list[PendingPod]:
     """Return the first due pods in the order of the index; if more are due, namespaces of one priority alternate."""
-    few = min(limit, PART)
+    first_read = min(limit, PODS_PER_QUERY)
     began = time.monotonic()
-    found = [PendingPod(*row) for row in DUE_PODS(cluster=cluster_id, now=timezone.now(), limit=few)]
-    _charge(spent, [pod.spec for pod in found], time.monotonic() - began)
-    if len(found) < few:
+    found = [PendingPod(*row) for row in DUE_PODS(cluster=cluster_id, now=timezone.now(), limit=first_read)]
+    _charge(used_seconds, [pod.spec for pod in found], time.monotonic() - began)
+    if len(found) < first_read:
         return found
-    return _in_turns(cluster_id, limit, spent, each_namespace=False, known={pod.pod_id: pod for pod in found})
+    return _read_alternating(
+        cluster_id, limit, used_seconds, each_namespace=False, known={pod.pod_id: pod for pod in found}
+    )
 
 
 class _Order(msgspec.Struct):
@@ -114,7 +118,9 @@ class _Order(msgspec.Struct):
 _orders: dict[int, _Order] = {}
 
 
-def _first_of(cluster_id: int, policy: Policy, limit: int, spent: Spent | None) -> list[PendingPod]:
+def _first_by_sort_key(
+    cluster_id: int, policy: Policy, limit: int, used_seconds: UsedSeconds | None
+) -> list[PendingPod]:
     """Return the first pods in the order of a policy that sorts each pod independently, and the rest of their gangs.
 
     Reading every request for every batch costs the square of the queue length. The sort key of a pending pod changes
@@ -127,39 +133,41 @@ def _first_of(cluster_id: int, policy: Policy, limit: int, spent: Spent | None) 
     found = {row[:2]: keys[row[:2]] for row in rows if row[:2] in keys}
     unread = [row for row in rows if row[:2] not in found]
     until = time.monotonic() + LONGEST_READ_SECONDS
-    for some in parts(_take_turns(unread, {row[:2]: (-row[1], row[0]) for row in unread}, len(unread)), PART):
+    for batch in batched(
+        _alternate_namespaces(unread, {row[:2]: (-row[1], row[0]) for row in unread}, len(unread)), PODS_PER_QUERY
+    ):
         began = time.monotonic()
-        read = list(Pod.objects.filter(pk__in=some).values_list("id", "priority", "spec"))
+        read = list(Pod.objects.filter(pk__in=batch).values_list("id", "priority", "spec"))
         found |= {(pk, priority): policy.sort_key(spec) for pk, priority, spec in read}
-        _charge(spent, [spec for *_, spec in read], time.monotonic() - began)
+        _charge(used_seconds, [spec for *_, spec in read], time.monotonic() - began)
         if time.monotonic() > until:
             break
     _orders[cluster_id] = _Order(policy.spec, found)
     # Pods that changed since the ids were read are missing or wait for the next batch.
-    first = _take_turns([row for row in rows if row[:2] in found], found, limit)
-    pods, _ = _read(active_pods(cluster_id), [[pk] for pk in first], spent)
-    return _with_gangs(cluster_id, sorted(pods, key=lambda pod: pod.pod_id), spent)
+    first = _alternate_namespaces([row for row in rows if row[:2] in found], found, limit)
+    pods, _ = _read(active_pods(cluster_id), [[pk] for pk in first], used_seconds)
+    return _with_gangs(cluster_id, sorted(pods, key=lambda pod: pod.pod_id), used_seconds)
 
 
-def _take_turns(
+def _alternate_namespaces(
     rows: list[tuple[int, int, str]], keys: dict[tuple[int, int], tuple[Any, ...]], limit: int
 ) -> list[int]:
     """Return the ids of the first pods (id, priority, namespace), alternating between namespaces.
 
     The first part of a policy's key is the priority; pods with equal priority alternate, in the order of the key.
     """
-    turns: dict[tuple[str, tuple[Any, ...]], count[int]] = defaultdict(count)
-    placed = []
+    turn_numbers: dict[tuple[str, tuple[Any, ...]], count[int]] = defaultdict(count)
+    ranked = []
     for place, (pk, priority, namespace) in enumerate(sorted(rows, key=lambda row: keys[row[:2]])):
         first = keys[pk, priority][:1]
-        placed.append((first, next(turns[namespace, first]), place, pk))
-    return [pk for *_, pk in nsmallest(limit, placed)]
+        ranked.append((first, next(turn_numbers[namespace, first]), place, pk))
+    return [pk for *_, pk in nsmallest(limit, ranked)]
 
 
-def _in_turns(
+def _read_alternating(
     cluster_id: int,
     limit: int,
-    spent: Spent | None,
+    used_seconds: UsedSeconds | None,
     *,
     each_namespace: bool,
     known: Mapping[int, PendingPod] = MappingProxyType({}),
@@ -175,12 +183,14 @@ def _in_turns(
         ids = list(rows.filter(turn__lte=limit).order_by("turn", "-priority", "id").values_list("id", flat=True))
     else:
         ids = list(rows.order_by("-priority", "turn", "id").values_list("id", flat=True)[:limit])
-    found, _ = _read(active_pods(cluster_id), [[pk] for pk in ids if pk not in known], spent)
+    found, _ = _read(active_pods(cluster_id), [[pk] for pk in ids if pk not in known], used_seconds)
     found += [known[pk] for pk in ids if pk in known]
     return sorted(found, key=lambda pod: (-pod.spec.priority, pod.pod_id))
 
 
-def _read(rows: QuerySet[Pod], units: Sequence[Sequence[int]], spent: Spent | None) -> tuple[list[PendingPod], int]:
+def _read(
+    rows: QuerySet[Pod], units: Sequence[Sequence[int]], used_seconds: UsedSeconds | None
+) -> tuple[list[PendingPod], int]:
     """Read units of pods (ids) in this order until `LONGEST_READ_SECONDS` are over, each unit whole.
 
     Return those of their pods that are among `rows`, and how many units were read, at least the first.
@@ -188,38 +198,38 @@ def _read(rows: QuerySet[Pod], units: Sequence[Sequence[int]], spent: Spent | No
     until = time.monotonic() + LONGEST_READ_SECONDS
     found: list[PendingPod] = []
     read = 0
-    for some in _packed(units):
-        for ids in parts([pk for unit in some for pk in unit], PART):
+    for batch in _grouped_units(units):
+        for ids in batched([pk for unit in batch for pk in unit], PODS_PER_QUERY):
             began = time.monotonic()
             pods = {row[0]: PendingPod(*row) for row in rows.filter(pk__in=ids).values_list(*PENDING_POD)}
-            _charge(spent, [pod.spec for pod in pods.values()], time.monotonic() - began)
+            _charge(used_seconds, [pod.spec for pod in pods.values()], time.monotonic() - began)
             found += [pods[pk] for pk in ids if pk in pods]
-        read += len(some)
+        read += len(batch)
         if time.monotonic() > until:
             break
     return found, read
 
 
-def _charge(spent: Spent | None, pods: Iterable[PodSpec], seconds: float) -> None:
+def _charge(used_seconds: UsedSeconds | None, pods: Iterable[PodSpec], seconds: float) -> None:
     """Add the time of reading these pods to their namespaces, by the sizes of the pods."""
-    if spent is None:
+    if used_seconds is None:
         return
     sizes = [(pod.namespace, len(encode(pod))) for pod in pods]
     total = sum(size for _, size in sizes)
     for namespace, size in sizes:
-        spent[namespace] = spent.get(namespace, 0.0) + seconds * size / total
+        used_seconds[namespace] = used_seconds.get(namespace, 0.0) + seconds * size / total
 
 
-def _packed(units: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """Yield lists of units with at most `PART` pods each; a larger unit is alone."""
-    pack: list[Sequence[int]] = []
+def _grouped_units(units: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+    """Yield lists of units with at most `PODS_PER_QUERY` pods each; a larger unit is alone."""
+    group: list[Sequence[int]] = []
     for unit in units:
-        if pack and sum(map(len, pack)) + len(unit) > PART:
-            yield pack
-            pack = []
-        pack.append(unit)
-    if pack:
-        yield pack
+        if group and sum(map(len, group)) + len(unit) > PODS_PER_QUERY:
+            yield group
+            group = []
+        group.append(unit)
+    if group:
+        yield group
 
 
 _Gang = tuple[str, str]  # namespace, name
@@ -229,7 +239,7 @@ def _gang_of(pod: PendingPod) -> _Gang | None:
     return None if pod.spec.gang is None else (pod.spec.namespace, pod.spec.gang.name)
 
 
-def _with_gangs(cluster_id: int, found: list[PendingPod], spent: Spent | None) -> list[PendingPod]:
+def _with_gangs(cluster_id: int, found: list[PendingPod], used_seconds: UsedSeconds | None) -> list[PendingPod]:
     """Return these pods and the other pending members of their gangs, without the gangs that were not read in time."""
     gangs: dict[_Gang, list[PendingPod]] = defaultdict(list)
     for pod in found:
@@ -241,7 +251,7 @@ def _with_gangs(cluster_id: int, found: list[PendingPod], spent: Spent | None) -
     rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_QUEUED).filter(Pod.images_known(timezone.now()))
     missing = _missing(rows, gangs)
     order = [gang for gang in _in_gang_order(cluster_id, gangs) if gang in missing]
-    members, read = _read(rows, [missing[gang] for gang in order], spent)
+    members, read = _read(rows, [missing[gang] for gang in order], used_seconds)
     unread = set(order[read:])
     return [pod for pod in found if _gang_of(pod) not in unread] + members
 
@@ -254,8 +264,8 @@ def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[PendingPod]]) -
     known = {pod.pod_id for pods in gangs.values() for pod in pods}
     found: dict[_Gang, list[int]] = defaultdict(list)
     for namespace, all_names in names.items():
-        for some in parts(all_names):
-            members = rows.filter(namespace=namespace, gang__in=some).order_by("-priority", "id")
+        for batch in batched(all_names):
+            members = rows.filter(namespace=namespace, gang__in=batch).order_by("-priority", "id")
             for pk, name in members.values_list("id", "gang"):
                 if pk not in known:
                     found[namespace, name].append(pk)
@@ -264,12 +274,12 @@ def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[PendingPod]]) -
 
 def _in_gang_order(cluster_id: int, gangs: Mapping[_Gang, Sequence[PendingPod]]) -> list[_Gang]:
     """Return gangs by priority, then decision time used by their namespace; namespaces alternate."""
-    used = over_share(current_columns(cluster_id).decision_time, timezone.now().timestamp())
-    leads: dict[int, _Gang] = {}
+    used = namespaces_over_share(current_columns(cluster_id).decision_time, timezone.now().timestamp())
+    gang_of_pod: dict[int, _Gang] = {}
     rows, keys = [], {}
     for gang, pods in gangs.items():
         priority, pk = min((-pod.spec.priority, pod.pod_id) for pod in pods)
-        leads[pk] = gang
+        gang_of_pod[pk] = gang
         rows.append((pk, -priority, gang[0]))
         keys[pk, -priority] = (priority, used.get(gang[0], 0.0)), pk
-    return [leads[pk] for pk in _take_turns(rows, keys, len(rows))]
+    return [gang_of_pod[pk] for pk in _alternate_namespaces(rows, keys, len(rows))]

@@ -16,22 +16,24 @@ FREE_SECONDS = 1.0
 NOTED_SECONDS = 0.05
 MEAN_LIFE_SECONDS = 60.0
 
-Kept = dict[str, tuple[float, float]]  # namespace -> seconds, and the Unix time to which they had decayed
+StoredSeconds = dict[str, tuple[float, float]]  # namespace -> seconds, and the Unix time to which they had decayed
 
 
-def charged(kept: Mapping[str, tuple[float, float]], spent: Mapping[str, float], now: float) -> Kept:
+def add_used_seconds(
+    stored: Mapping[str, tuple[float, float]], used_seconds: Mapping[str, float], now: float
+) -> StoredSeconds:
     """Add the spent seconds to the stored ones as of `now` (seconds since the epoch) and drop decayed values."""
-    seconds = {namespace: _faded(used, at, now) for namespace, (used, at) in kept.items()}
-    for namespace, more in spent.items():
-        seconds[namespace] = seconds.get(namespace, 0.0) + more
+    seconds = {namespace: _decayed(used, at, now) for namespace, (used, at) in stored.items()}
+    for namespace, added in used_seconds.items():
+        seconds[namespace] = seconds.get(namespace, 0.0) + added
     return {name: (round(used, 3), round(now, 3)) for name, used in seconds.items() if used >= NOTED_SECONDS}
 
 
-def over_share(kept: Mapping[str, tuple[float, float]], now: float) -> dict[str, float]:
-    """Return the namespaces above `FREE_SECONDS`, with the seconds that they used; `kept`: those of the cluster."""
-    faded = {namespace: _faded(used, at, now) for namespace, (used, at) in kept.items()}
-    return {namespace: seconds for namespace, seconds in faded.items() if seconds > FREE_SECONDS}
+def namespaces_over_share(stored: Mapping[str, tuple[float, float]], now: float) -> dict[str, float]:
+    """Return the namespaces above `FREE_SECONDS`, with the seconds that they used; `stored`: those of the cluster."""
+    decayed = {namespace: _decayed(used, at, now) for namespace, (used, at) in stored.items()}
+    return {namespace: seconds for namespace, seconds in decayed.items() if seconds > FREE_SECONDS}
 
 
-def _faded(seconds: float, at: float, now: float) -> float:
+def _decayed(seconds: float, at: float, now: float) -> float:
     return seconds * math.exp(-max(now - at, 0.0) / MEAN_LIFE_SECONDS)

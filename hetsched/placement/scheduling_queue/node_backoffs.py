@@ -19,28 +19,28 @@ from django.db.models import Q, QuerySet
 
 from hetsched.engine.cluster.avoided_nodes import Avoided, NodeRejections
 from hetsched.inventory.models import Node
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 
 from ..models import Pod, Rejection
 
 STEPS = (timedelta(minutes=1), timedelta(minutes=30), timedelta(minutes=60))
-FORGOTTEN_AFTER = timedelta(hours=24)
-EVERYWHERE_NODES = 3
-EVERYWHERE_WITHIN = timedelta(hours=1)
-LONGEST_REST_MINUTES = 10
-OTHERS_AHEAD = timedelta(seconds=5)
+RESET_AFTER = timedelta(hours=24)
+OWNER_BACKOFF_NODES = 3
+OWNER_BACKOFF_WITHIN = timedelta(hours=1)
+MAX_OWNER_BACKOFF_MINUTES = 10
+MAX_CLOCK_SKEW = timedelta(seconds=5)
 
 
-def rest_of(step: int) -> timedelta:
+def node_backoff(step: int) -> timedelta:
     """Return the back-off on a node after the n-th rejected try."""
     return STEPS[min(step, len(STEPS)) - 1]
 
 
-def owner_rest(nodes: int) -> timedelta | None:
+def owner_backoff(nodes: int) -> timedelta | None:
     """Return the back-off of an owner that this many nodes rejected recently, or None."""
-    if nodes < EVERYWHERE_NODES:
+    if nodes < OWNER_BACKOFF_NODES:
         return None
-    return timedelta(minutes=min(2 ** (nodes - EVERYWHERE_NODES), LONGEST_REST_MINUTES))
+    return timedelta(minutes=min(2 ** (nodes - OWNER_BACKOFF_NODES), MAX_OWNER_BACKOFF_MINUTES))
 
 
 def active(cluster_id: int, at: datetime) -> QuerySet[Rejection]:
@@ -49,16 +49,16 @@ def active(cluster_id: int, at: datetime) -> QuerySet[Rejection]:
     return rows.filter(Q(cleared_at=None) | Q(cleared_at__gt=at))
 
 
-def kept_off(node: Node, at: datetime) -> list[Rejection]:
+def node_rejections(node: Node, at: datetime) -> list[Rejection]:
     """Return the rejections of one node in effect at a time, the oldest first."""
     return list(active(node.cluster_id, at).filter(node=node).order_by("id"))
 
 
-class Recent:
+class AvoidedNodesCache:
     """Cache of the latest result of `avoided` for one cluster.
 
     Its inputs are written at a new revision or change at a known time. Clocks of other processes may be ahead, so their
-    writes may lie in the future of this clock: the result is read again after `OTHERS_AHEAD`.
+    writes may lie in the future of this clock: the result is read again after `MAX_CLOCK_SKEW`.
     """
 
     def __init__(self, cluster_id: int) -> None:
@@ -74,12 +74,12 @@ class Recent:
         """
         if revision != self._revision or not self._since <= at < self._until:
             rows = _rows(self._cluster_id, at) if any_rejections else []
-            moments = [moment for row in rows for moment in (row.until, row.rest_until) if moment and moment > at]
+            ends = [end for row in rows for end in (row.until, row.rest_until) if end and end > at]
             self._current = _avoided(self._cluster_id, rows, at)
-            self._revision, self._since, self._until = revision, at, min([at + OTHERS_AHEAD, *moments])
+            self._revision, self._since, self._until = revision, at, min([at + MAX_CLOCK_SKEW, *ends])
         return self._current
 
-    def passed(self, revision: int) -> None:
+    def mark_unchanged(self, revision: int) -> None:
         """Record that the commit of this revision changed none of the inputs."""
         if self._revision == revision - 1:
             self._revision = revision
@@ -100,21 +100,26 @@ def _avoided(cluster_id: int, rejections: Iterable[Rejection], at: datetime) -> 
         by_owner[row.owner][row.node.name].append(row)
     if not by_owner:
         return {}
-    proven = _running(cluster_id, {name for nodes in by_owner.values() for name in nodes}, at)
+    running = _running(cluster_id, {name for nodes in by_owner.values() for name in nodes}, at)
     return {
-        owner: Avoided({name: _refused(rows, at, proven[name]) for name, rows in nodes.items()}, _rest(nodes, at))
+        owner: Avoided(
+            {name: _node_rejections(rows, at, running[name]) for name, rows in nodes.items()},
+            _owner_rejections(nodes, at),
+        )
         for owner, nodes in by_owner.items()
     }
 
 
-def _refused(rows: list[Rejection], at: datetime, proven: frozenset[str]) -> NodeRejections:
+def _node_rejections(rows: list[Rejection], at: datetime, proven: frozenset[str]) -> NodeRejections:
     last = rows[-1]
     return NodeRejections(len(rows), last.reason, _clock(last.until), at < last.until, proven)
 
 
-def _rest(nodes: dict[str, list[Rejection]], at: datetime) -> NodeRejections | None:
-    resting = [row for rows in nodes.values() for row in rows if row.rest_until is not None and not row.ran_elsewhere]
-    last = max(resting, key=lambda row: row.pk, default=None)
+def _owner_rejections(nodes: dict[str, list[Rejection]], at: datetime) -> NodeRejections | None:
+    backing_off = [
+        row for rows in nodes.values() for row in rows if row.rest_until is not None and not row.ran_elsewhere
+    ]
+    last = max(backing_off, key=lambda row: row.pk, default=None)
     if last is None or last.rest_until is None or last.rest_until <= at:
         return None
     return NodeRejections(sum(map(len, nodes.values())), last.reason, _clock(last.rest_until), rests=True)
@@ -122,13 +127,13 @@ def _rest(nodes: dict[str, list[Rejection]], at: datetime) -> NodeRejections | N
 
 def _running(cluster_id: int, node_names: Iterable[str], at: datetime) -> dict[str, frozenset[str]]:
     """Return, by node, the pods that ran there at a time."""
-    found: dict[str, set[str]] = defaultdict(set)
+    running: dict[str, set[str]] = defaultdict(set)
     rows = Pod.objects.filter(cluster_id=cluster_id, started_at__lte=at)
     rows = rows.filter(Q(finished_at=None) | Q(finished_at__gt=at))
-    for some in parts(sorted(set(node_names))):
-        for node, namespace, name in rows.filter(node__name__in=some).values_list("node__name", "namespace", "name"):
-            found[node].add(f"{namespace}/{name}")
-    return defaultdict(frozenset, {node: frozenset(keys) for node, keys in found.items()})
+    for names in batched(sorted(set(node_names))):
+        for node, namespace, name in rows.filter(node__name__in=names).values_list("node__name", "namespace", "name"):
+            running[node].add(f"{namespace}/{name}")
+    return defaultdict(frozenset, {node: frozenset(keys) for node, keys in running.items()})
 
 
 def _clock(at: datetime) -> str:

@@ -2,10 +2,10 @@
 
 Retrying all pods after every change would take the batches that new pods need; a missed event would leave a pod pending
 forever.
-A decision that rejects a pod registers the events that may help it (`engine.framework.queueing_hints`).
-`requeue_pods` records the events, in the transaction in which they happen, and queues the pods registered for them. A
-pod that was being decided at that time on an earlier state stays in the queue (`missed`). A pod that waits for time
-alone is queued again after `LOOK_AGAIN`. All others are flushed to the queue after `FLUSH`; a flushed pod that is then
+A decision that rejects a pod registers the events that may help it (`engine.framework.queueing_hints`). `requeue_pods`
+records the events, in the transaction in which they happen, and queues the pods registered for them. A pod that was
+being decided at that time on an earlier state stays in the queue (`happened_since`). A pod that waits for time alone is
+queued again after `RETRY_AFTER`. All others are flushed to the queue after `FLUSH_AFTER`; a flushed pod that is then
 placed had registered the wrong events, and is counted.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; kube-scheduler's flush of unschedulable pods.
 Invariant: with or without faults, no pod is placed only because it was flushed (`hetsched_flushed_then_scheduled` is
@@ -28,9 +28,9 @@ from hetsched.storage.hot_statements import QUEUE_PODS
 from ..lifecycle import State
 from ..models import Pod
 
-LOOK_AGAIN = timedelta(seconds=60)
-FLUSH = timedelta(minutes=5)
-_REFUSED = (State.NOT_NOW.value, State.NEVER_FITS.value)
+RETRY_AFTER = timedelta(seconds=60)
+FLUSH_AFTER = timedelta(minutes=5)
+_REJECTED_STATES = (State.NOT_NOW.value, State.NEVER_FITS.value)
 
 
 def requeue_pods(cluster: Cluster, events: Iterable[Event], *, at_once: bool = False, write: bool = True) -> int:
@@ -42,32 +42,34 @@ def requeue_pods(cluster: Cluster, events: Iterable[Event], *, at_once: bool = F
     happened = sorted(set(events))
     if not happened:
         return 0
-    noted = {**cluster.stirred, **{event.value: cluster.revision for event in happened}}
-    if noted != cluster.stirred:
-        cluster.stirred = noted
+    recorded = {**cluster.stirred, **{event.value: cluster.revision for event in happened}}
+    if recorded != cluster.stirred:
+        cluster.stirred = recorded
         if write:
             write_columns([cluster], ("stirred",))
     if at_once:
-        return _refused(cluster.pk, happened).update(queued=True, flushed=False, not_before=None)
-    return QUEUE_PODS(cluster=cluster.pk, states=_REFUSED, bits=bits(happened))
+        return _rejected_pods(cluster.pk, happened).update(queued=True, flushed=False, not_before=None)
+    return QUEUE_PODS(cluster=cluster.pk, states=_REJECTED_STATES, bits=bits(happened))
 
 
-def missed(cluster: Cluster, waits: Iterable[WaitsFor], *, revision: int) -> bool:
+def happened_since(cluster: Cluster, waits: Iterable[WaitsFor], *, revision: int) -> bool:
     """Return True if an event that one of these hints names happened after `revision`."""
-    return any(cluster.stirred.get(event.value, 0) > revision for one in waits for event in one.events)
+    return any(cluster.stirred.get(event.value, 0) > revision for hint in waits for event in hint.events)
 
 
-def look_again(cluster_id: int) -> None:
+def requeue_timed_out_pods(cluster_id: int) -> None:
     """Queue the pods that waited long enough: for time alone, or for an event that may have been missed."""
     now = timezone.now()
-    resting = Pod.objects.filter(cluster_id=cluster_id, state__in=_REFUSED, queued=False)
-    timed = _refused(cluster_id, [Event.TIME]).filter(Q(tried_at=None) | Q(tried_at__lt=now - LOOK_AGAIN), queued=False)
-    for rows, flushed in ((timed, False), (resting.filter(tried_at__lt=now - FLUSH), True)):
+    unschedulable = Pod.objects.filter(cluster_id=cluster_id, state__in=_REJECTED_STATES, queued=False)
+    timed = _rejected_pods(cluster_id, [Event.TIME]).filter(
+        Q(tried_at=None) | Q(tried_at__lt=now - RETRY_AFTER), queued=False
+    )
+    for rows, flushed in ((timed, False), (unschedulable.filter(tried_at__lt=now - FLUSH_AFTER), True)):
         if rows.exists():
             rows.update(queued=True, flushed=flushed)
 
 
-def _refused(cluster_id: int, events: Iterable[Event]) -> QuerySet[Pod]:
+def _rejected_pods(cluster_id: int, events: Iterable[Event]) -> QuerySet[Pod]:
     """Return the rejected pods registered for one of these events."""
-    rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_REFUSED)
+    rows = Pod.objects.filter(cluster_id=cluster_id, state__in=_REJECTED_STATES)
     return rows.alias(helped=F("helped_by").bitand(bits(events))).exclude(helped=0)

@@ -153,11 +153,11 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) ->
     The snapshot learns of it like of any external write. Raises: InputError `NodeUnknown` or `NodeRefused`; Conflict,
     Contradiction.
     """
-    loaded, scheduler, spec = asking.loaded, asking.scheduler, pod.spec
-    row = loaded.state.row_of.get(node, -1)
+    snapshot, scheduler, spec = asking.snapshot, asking.scheduler, pod.spec
+    row = snapshot.state.row_of.get(node, -1)
     if row < 0:
         raise InputError("NodeUnknown", f"node {node!r} is not known to hetsched yet")
-    revision, snapshot = loaded.revision, loaded.state.digest()
+    revision, state_digest = snapshot.revision, snapshot.state.digest()
     answer = fitting(scheduler, spec, [node])
     if not answer.fitting:
         why = {**answer.refused, **answer.hopeless}[node]
@@ -184,14 +184,14 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) ->
         summary,
         asking.spec.name,
         asking.spec.version,
-        node_id=loaded.node_ids[node],
+        node_id=snapshot.node_ids[node],
         node_name=node,
         allocation=outcome.allocation,
         score=score,
         top=top,
     )
     scheduler.undo(outcome)
-    return book_asked(cluster.pk, spec, result, revision=revision, snapshot=snapshot)[0]
+    return book_asked(cluster.pk, spec, result, revision=revision, snapshot=state_digest)[0]
 
 
 def _note(cluster: Cluster, writing: Future[BindingOutcome]) -> None:

@@ -106,7 +106,7 @@ class Extender(Binder):
         patient_until = began + self.seconds / 8 if began > self._impatient_until else began
         while True:
             with self._asking(pod, until) as asking:
-                answer, revision = fitting(asking.scheduler, pod.spec, names), asking.loaded.revision
+                answer, revision = fitting(asking.scheduler, pod.spec, names), asking.snapshot.revision
             if answer.fitting or not answer.refused or not self._is_changed(revision, patient_until):
                 spent = time.monotonic() - began if patient_until > began else 0.0
                 self._impatient_until = max(self._impatient_until, time.monotonic() + _IMPATIENCE * spent)

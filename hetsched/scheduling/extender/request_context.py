@@ -35,7 +35,7 @@ from .pod_slots import PodSlots
 class RequestContext(msgspec.Struct, frozen=True):
     """The snapshot and the scheduler of the pod's policy on it, for one response."""
 
-    loaded: ClusterSnapshot
+    snapshot: ClusterSnapshot
     spec: PolicySpec
     scheduler: Scheduler
 
@@ -52,7 +52,7 @@ class ExtenderCalls:
 
     def warm_up(self) -> None:
         """Load the snapshot, so that the first pod does not wait for it."""
-        with self._cache.held():
+        with self._cache.locked_snapshot():
             pass
 
     def _cluster(self) -> tuple[Cluster, PodReader]:
@@ -98,15 +98,15 @@ class ExtenderCalls:
         if spec is None:
             raise InputError("PolicyUnknown", Message("policy {policy} has no active version", policy=repr(pod.policy)))
         try:
-            with self._cache.held(max(until - time.monotonic(), 0)) as loaded:
+            with self._cache.locked_snapshot(max(until - time.monotonic(), 0)) as snapshot:
                 try:
                     if self._cache.policy(spec).wants_mix:
-                        loaded.state.use_mix(loaded.state.booked_mix())
-                    yield RequestContext(loaded, spec, self._cache.scheduler(spec))
+                        snapshot.state.use_mix(snapshot.state.booked_mix())
+                    yield RequestContext(snapshot, spec, self._cache.scheduler(spec))
                 except InputError:
                     raise
                 except Exception:
-                    self._cache.forget()  # drop the snapshot: the failed call may have left it inconsistent
+                    self._cache.invalidate()  # drop the snapshot: the failed call may have left it inconsistent
                     raise
         except TimeoutError:
             raise InputError("ExtenderBusy", "the scheduler cache is in use by other requests") from None

@@ -54,7 +54,7 @@ def test_shared_gpu_is_reserved_and_written_in_the_binding(extender: Extender, a
     assert (row.state, row.origin, row.policy) == ("bound", "asked", "hetsched")
     assert Decision.objects.get().summary.startswith("default/half placed on card, chosen by scheduler other")
     assert not active_pods(live.pk).exists()
-    with cache_of(live.pk).held() as loaded:
+    with cache_of(live.pk).locked_snapshot() as loaded:
         assert loaded.state.digest() == load_state(live.pk).state.digest()
     assert check_invariants() == []
 
@@ -192,7 +192,7 @@ def test_lost_reservation_race_is_decided_again(
     assert rivals == []
     monkeypatch.setattr(binding, "book_asked", lambda *_, **__: (_ for _ in ()).throw(Contradiction("held", 1)))
     assert refused(extender.bind, to(offered(api, "p"), "card")) == "LedgerRefused"
-    with cache_of(live.pk).held() as loaded:
+    with cache_of(live.pk).locked_snapshot() as loaded:
         assert loaded.state.digest() == load_state(live.pk).state.digest()
     assert check_invariants() == []
 

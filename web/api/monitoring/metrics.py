@@ -60,7 +60,7 @@ class ClusterBalanceView(ApiView):
     def get(self, request: Any) -> HttpResponse:
         """Show utilisation, GPU fragmentation and balance, of the cluster and of every node."""
         cluster = request_scope.selected_cluster(request)
-        with cache_of(cluster.pk).held() as loaded:
+        with cache_of(cluster.pk).locked_snapshot() as loaded:
             state = loaded.state
             figures = cluster_metrics(state, [booking.pod for booking in state.bookings.values()])
             degrees = [round(degree, 6) for degree in node_balance(state).tolist()]
@@ -112,7 +112,7 @@ class AtRiskView(ApiView):
     def get(self, request: Any) -> HttpResponse:
         """Show the NUMA zones that have less than they granted, and the pods at risk there."""
         cluster = request_scope.selected_cluster(request)
-        with cache_of(cluster.pk).held() as loaded:
+        with cache_of(cluster.pk).locked_snapshot() as loaded:
             found, revision = list(overcommitted(loaded.state)), loaded.revision
         zones = [
             ZoneShort(

@@ -26,7 +26,7 @@ from hetsched.inventory.tiles import tile
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.zones import zones_at_risk
 from hetsched.placement.scheduler_cache import cache_of
-from hetsched.placement.scheduling_queue.node_backoffs import kept_off
+from hetsched.placement.scheduling_queue.node_backoffs import node_rejections
 
 from .. import request_scope
 from ..documents import Document, page_of
@@ -176,7 +176,7 @@ class NodeBalanceView(NodeResource):
 
 def balance_of(node: Node) -> facts.BalanceFacts:
     """Return the balance of a node from the engine's own columns."""
-    with cache_of(node.cluster_id).held() as loaded:
+    with cache_of(node.cluster_id).locked_snapshot() as loaded:
         row = loaded.state.row_of[node.name]
         used = {res: int(loaded.state.columns.field("used")[i, row]) for i, res in enumerate(USAGE_RESOURCES)}
         balance = float(node_balance(loaded.state)[row])
@@ -190,7 +190,7 @@ def etag(node: Node, *, sees: Callable[[str], bool] = lambda _: True) -> str:
     reviewed = (row.quarantined, row.overrides) if row is not None else ()
     reported = encode((node.report, facts.doubt_facts(node, sees), reviewed))
     stated = etag_of(node.pk, node.cordoned_by_operator, reported, node.updated_at.isoformat())
-    refused = [row.pk for row in kept_off(node, timezone.now()) if sees(namespace_of(row.pod))]
+    refused = [row.pk for row in node_rejections(node, timezone.now()) if sees(namespace_of(row.pod))]
     load = etag_of(node.pods, node.gpu_milli_used, encode(node.requested, order="sorted"), refused)
     return two_part(stated, load)
 

@@ -50,7 +50,7 @@ from hetsched.placement.quotas import check_ceiling
 from hetsched.placement.scheduler_cache import fork
 from hetsched.policies.actions import known_policies
 from hetsched.policies.effective import Chooser, active_specs
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 
 from .. import bodies, request_scope
 from ..documents import Request
@@ -288,7 +288,7 @@ def _doubts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] |
     nodes = Node.objects.filter(cluster=cluster)
     doubts = [
         DoubtfulFact(name, one.fact, one.since, one.reason)
-        for some in parts(sorted({placement.node for placement in found.placements}))
+        for some in batched(sorted({placement.node for placement in found.placements}))
         for name, conflicts in nodes.filter(name__in=some).order_by("name").values_list("name", "doubts")
         for one in conflicts
     ]

@@ -112,7 +112,7 @@ def balance(shell: Shell) -> HttpResponse:
     if shell.cluster is None:
         return shell.render("balance", {})
     shell.follow(cluster_topic(shell.cluster))
-    with cache_of(shell.cluster.pk).held() as loaded:
+    with cache_of(shell.cluster.pk).locked_snapshot() as loaded:
         state = loaded.state
         late = frozenset(state.stale())
         resources = _resources(state)

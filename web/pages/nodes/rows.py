@@ -20,7 +20,7 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.units import MIB
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Reservation
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 
 MOST_KEPT = 50_000
 CHUNK = 500
@@ -94,7 +94,7 @@ def node_rows(cluster: Cluster) -> list[NodeListRow]:
 def _add_held_out(rows: list[NodeListRow]) -> None:
     """Add the allocated share of GPUs that accept no new pods."""
     by_id = {row.id: row for row in rows}
-    for some in parts(sorted(by_id)):
+    for some in batched(sorted(by_id)):
         healthy = {
             pk: {card.index for card in cards_of(report)}
             for pk, report in Node.objects.filter(pk__in=some).values_list("pk", "report")

@@ -18,7 +18,7 @@ from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.zones import zones_at_risk
-from hetsched.placement.scheduling_queue.node_backoffs import kept_off
+from hetsched.placement.scheduling_queue.node_backoffs import node_rejections
 from web.api.nodes import facts
 
 from ..amounts import use
@@ -52,7 +52,7 @@ def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
         "unplaced_cards": [card.card for card in cards if card.card.numa_zone is None] if zones else [],
         "distances": _distances(zones),
         "predictions": _predictions(shown, held),
-        "refusals": [row for row in kept_off(node, now) if row.reason != MOVED_AWAY][-LATEST_REFUSALS:],
+        "refusals": [row for row in node_rejections(node, now) if row.reason != MOVED_AWAY][-LATEST_REFUSALS:],
         "ghost": ghost,
         "ghost_cpus": format_cpuset(ghost.cpus & known),
         "ghost_lost": format_cpuset(ghost.cpus - known),

@@ -15,7 +15,7 @@ from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import state_of
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert
 
 from ..change import ClusterTransaction
@@ -59,7 +59,7 @@ def charge_early(change: ClusterTransaction) -> None:
 def _ids_of_nodes(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
     wanted = set(names)
     rows = Node.objects.filter(cluster=cluster).values_list("name", "id")
-    return dict(row for some in parts(sorted(wanted)) for row in rows.filter(name__in=some))
+    return dict(row for some in batched(sorted(wanted)) for row in rows.filter(name__in=some))
 
 
 def _taken(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:

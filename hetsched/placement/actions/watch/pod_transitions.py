@@ -34,7 +34,7 @@ from hetsched.placement.in_place import fingerprint, updated
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.models.reservations import IN_PLACE
-from hetsched.storage.batches import parts
+from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import KNOWN_PODS
 from hetsched.storage.statements import change_many
 
@@ -177,7 +177,7 @@ class PodTransitions:
         for end in (State.SUCCEEDED, State.FAILED):
             change.move(self.steps[end], end, queued=False, finished_at=change.now)
         for message, rows in self.messages.items():
-            for some in parts([row.pk for row in rows]):
+            for some in batched([row.pk for row in rows]):
                 Pod.objects.filter(pk__in=some).update(message=message)
             change.touch(rows)
         refused = {row.pk for row, _ in self.refused}
@@ -210,7 +210,7 @@ class PodTransitions:
 
     def _update_specs(self) -> None:
         """Update the specs of pending pods: removed gates, new groups and classes."""
-        for some in parts(sorted(self.waiting)):
+        for some in batched(sorted(self.waiting)):
             rows = Pod.objects.filter(pk__in=some, origin=Pod.WATCHED)
             for pk, before, policy in rows.values_list("pk", "spec", "workload__policy"):
                 row, seen = self.waiting[pk]
@@ -234,7 +234,7 @@ class PodTransitions:
         """Book pods with their current requests and labels, which may put a node over its capacity."""
         change, booked, events, grown = self.change, [], set[Event](), dict[int, str]()
         seen = {row.pk: (row, spec) for row, spec in self.holding}
-        for some in parts(sorted(seen)):
+        for some in batched(sorted(seen)):
             held = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod")
             requests: dict[int, tuple[PodSpec, Reservation | None]] = {r.pod_id: (r.request, r) for r in held}
             missing = [pk for pk in some if pk not in requests]  # their nodes were not seen yet

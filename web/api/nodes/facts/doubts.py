@@ -8,7 +8,7 @@ from datetime import datetime
 
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.models import Node
-from hetsched.placement.scheduling_queue.node_backoffs import kept_off
+from hetsched.placement.scheduling_queue.node_backoffs import node_rejections
 from web.api.documents import Document
 
 
@@ -46,7 +46,7 @@ def doubt_facts(node: Node, sees: Callable[[str], bool]) -> list[DoubtFacts]:
 
 def back_offs(node: Node, now: datetime, sees: Callable[[str], bool]) -> list[BackOff]:
     """Return the owners whose pods avoid a node, as far as the caller may see the pods."""
-    rows = [row for row in kept_off(node, now) if sees(_namespace(row.pod))]
+    rows = [row for row in node_rejections(node, now) if sees(_namespace(row.pod))]
     counts = Counter(row.owner for row in rows)
     latest = {row.owner: row for row in rows}
     return [
