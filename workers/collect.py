@@ -15,7 +15,14 @@ from hetsched.adapters.collectors.registry import build
 from hetsched.adapters.collectors.requests import SourceError
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
-from hetsched.inventory.collection import aliases, asker, claim, due, note_failure, take_in
+from hetsched.inventory.collection import (
+    claim_collector,
+    due_collectors,
+    http_client,
+    node_aliases,
+    record_failure,
+    store_findings,
+)
 from hetsched.placement import dispatch
 
 log = structlog.get_logger(__name__)
@@ -24,7 +31,7 @@ log = structlog.get_logger(__name__)
 @shared_task(name="workers.collect.tick")
 def tick() -> int:
     """Enqueue all due collectors; return their number."""
-    found = due(timezone.now())
+    found = due_collectors(timezone.now())
     for pk in found:
         dispatch.send(pk, dispatch.COLLECT)
     return len(found)
@@ -33,20 +40,20 @@ def tick() -> int:
 @shared_task(name=dispatch.COLLECT)
 def run(collector_id: int) -> bool:
     """Run one due collector; return whether it succeeded."""
-    row = claim(collector_id, timezone.now())
+    row = claim_collector(collector_id, timezone.now())
     if row is None:
         return False
     try:
         collector = build(row.kind, row.params)
-        collected = collector.collect(asker(row), aliases(row.cluster_id), timezone.now().timestamp())
+        collected = collector.collect(http_client(row), node_aliases(row.cluster_id), timezone.now().timestamp())
     except (SourceError, InputError) as failed:
         code, message = failed.code, failed.message
     except Exception as error:  # a third-party collector may fail in any way
         log.exception("collector failed", cluster=row.cluster.name, collector=row.name)
         code, message = "CollectorFailed", Message("the collector failed: {name}", name=type(error).__name__)
     else:
-        take_in(row, collected, now=timezone.now())
+        store_findings(row, collected, now=timezone.now())
         return True
     log.warning("source did not respond", cluster=row.cluster.name, collector=row.name, code=code, reason=message)
-    note_failure(row, code, message, now=timezone.now())
+    record_failure(row, code, message, now=timezone.now())
     return False

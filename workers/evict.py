@@ -29,7 +29,7 @@ from hetsched.adapters.kubernetes.eviction import (
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict
 from hetsched.placement.actions.evictions import (
@@ -56,7 +56,7 @@ def run(cluster_id: int) -> int:
     if cluster is None:
         return 0
     give_up_late(cluster_id)
-    if not in_step(cluster):
+    if not is_synced(cluster):
         return 0
     api: Api | None = None
     leave = 0
@@ -92,7 +92,7 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
             continue
         if not is_still_wanted(one):
             return leave
-        if not in_step(cluster):
+        if not is_synced(cluster):
             ask_again(one)
             continue
         answer = evict(api, _to_evict(one))

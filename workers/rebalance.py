@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.connections import is_in_shadow
 from hetsched.placement import dispatch
 from hetsched.placement.actions.rebalances import advance_plan
 
@@ -16,4 +16,4 @@ from hetsched.placement.actions.rebalances import advance_plan
 @shared_task(name=dispatch.REBALANCE)
 def run(cluster_id: int) -> int:
     """Continue a cluster's plan; return how many moves started or ended."""
-    return 0 if in_shadow(cluster_id) else advance_plan(cluster_id)
+    return 0 if is_in_shadow(cluster_id) else advance_plan(cluster_id)

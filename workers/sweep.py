@@ -22,10 +22,10 @@ from django.utils import timezone
 from hetsched.access.limits import forget_full
 from hetsched.access.login import forget_failures
 from hetsched.access.sessions import forget_sessions
-from hetsched.inventory.agent_messages import take_samples
+from hetsched.inventory.agent_messages import apply_samples
 from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.inventory.sample_expiry import age_samples
+from hetsched.inventory.sample_expiry import expire_samples
 from hetsched.inventory.staleness import report_staleness
 from hetsched.journal import publish
 from hetsched.placement import dispatch
@@ -92,8 +92,8 @@ def _turn(part: Callable[[], Any]) -> Any:
 def _chores(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
     yield partial(requeue_timed_out_pods, cluster.pk)
     yield partial(end_overrides, cluster.pk)
-    yield partial(take_samples, cluster.pk)
-    yield partial(age_samples, cluster.pk)
+    yield partial(apply_samples, cluster.pk)
+    yield partial(expire_samples, cluster.pk)
     yield partial(wake_after_backoff, cluster.pk, now)
     yield partial(release_orphaned_pods, cluster.pk)
     yield partial(end_holds, cluster.pk)

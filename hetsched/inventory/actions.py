@@ -19,7 +19,7 @@ from django.utils import timezone
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cards import cards_of, installed_cards
-from hetsched.contracts.objects.doubts import still_in_doubt
+from hetsched.contracts.objects.doubts import remaining_conflicts
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
@@ -62,7 +62,7 @@ def require_reason(reason: str) -> str:
     return text
 
 
-def node_unknown(cluster: Cluster, node_name: str) -> InputError:
+def node_unknown_error(cluster: Cluster, node_name: str) -> InputError:
     """Return the error about a node that a cluster does not have."""
     message = Message("cluster {cluster} has no node {node}", cluster=cluster.name, node=repr(node_name[:80]))
     return InputError("NodeUnknown", message, place="node")
@@ -93,10 +93,10 @@ def create_cluster(
     return cluster
 
 
-def describe(node: Node, report: NodeReport) -> Node:
+def set_report(node: Node, report: NodeReport) -> Node:
     """Set the report and the columns derived from it, and clear conflicts of facts that are reported differently."""
     if node.doubts:
-        node.doubts = still_in_doubt(node.doubts, node.report, report)
+        node.doubts = remaining_conflicts(node.doubts, node.report, report)
     node.report = report
     node.isa_family, node.isa = isa_of(report)
     node.pool = pool_of(report)
@@ -140,18 +140,18 @@ def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
         names.add(report.name)
         node = known.get(report.name)
         if node is None:
-            added.append(describe(Node(cluster=cluster, name=report.name), report))
+            added.append(set_report(Node(cluster=cluster, name=report.name), report))
         else:
-            changed.append(describe(node, report))
+            changed.append(set_report(node, report))
     Node.objects.bulk_create(added, batch_size=200)
     write_columns(changed, FACT_COLUMNS)
     gone = sorted(known.keys() - names)
     cluster.nodes.filter(name__in=gone).delete()
-    total_up(cluster)
+    recompute_totals(cluster)
     return gone
 
 
-def total_up(cluster: Cluster, *, same_layout: bool = False, decisive: bool = True) -> None:
+def recompute_totals(cluster: Cluster, *, same_layout: bool = False, decisive: bool = True) -> None:
     """Recompute the cluster's totals from its nodes, and mark the inventory as changed.
 
     `same_layout`: the changed nodes carry their own revision. Not `decisive`: decisions in progress stay valid.
@@ -205,12 +205,12 @@ def _set_cordon(cluster: Cluster, node_name: str, cordoned: bool, action: str, a
         locked = advance(cluster.pk)
         node = Node.objects.filter(cluster=locked, name=node_name).first()
         if node is None:
-            raise node_unknown(locked, node_name)
+            raise node_unknown_error(locked, node_name)
         node.cordoned_by_operator = cordoned
         node.unschedulable = node.report.unschedulable or cordoned
         node.changed_revision = locked.revision
         node.save(update_fields=["cordoned_by_operator", "unschedulable", "changed_revision"])
-        total_up(locked, same_layout=True)
+        recompute_totals(locked, same_layout=True)
         record(
             actor=actor.name,
             role=actor.role,

@@ -27,9 +27,9 @@ from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.units import DISK_MBPS, INT64_MAX, NETWORK_MBPS
 from hetsched.storage.write_lock import write_transaction
 
-from .actions import node_unknown
-from .facts import AGENT, new_facts, settle
-from .freshness import SAMPLE_COLUMNS, aged, set_usage
+from .actions import node_unknown_error
+from .facts import AGENT, new_facts, write_facts
+from .freshness import SAMPLE_COLUMNS, mark_expired, set_usage
 from .ledger import advance, write_columns
 from .models import Cluster, Node
 from .models.node_facts import NodeFacts
@@ -57,32 +57,32 @@ def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda ku
     Raises: InputError `NodeUnknown`, `ReportMalformed`, `AgentSuperseded`, `ReportOutOfOrder` or `ReportTooSoon`.
     """
     now = timezone.now()
-    started = _started(message, now)
+    started = _agent_start(message, now)
     node = Node.objects.select_related("cluster").filter(cluster=cluster, name=message.node, gone=False).first()
     if node is None:
-        raise node_unknown(cluster, message.node)
+        raise node_unknown_error(cluster, message.node)
     row = NodeFacts.objects.filter(node=node).first()
     if row is not None and _is_repeated(row, message, started, now):
         return MessageResult(node, wanted=row.reported is None)
     if message.report is None:
         if row is None or row.reported is None or row.digest != message.digest:
             if row is not None:
-                NodeFacts.objects.filter(pk=row.pk).update(**_of_message(message, started, now))
+                NodeFacts.objects.filter(pk=row.pk).update(**_message_columns(message, started, now))
             return MessageResult(node, wanted=True)
         report = _replace(row.reported, pinned=message.pinned)
     else:
         report = message.report
         if report.node != message.node:
             raise InputError("ReportMalformed", f"the report is about node {report.node[:80]!r}", place="report.node")
-        report = _with_foreign(report, known)
+        report = _with_unknown_pods(report, known)
         message = _replace(message, report=report)
-    if row is not None and row.reported is not None and not _has_news(row, message):
-        _note(row, message, started, now)
+    if row is not None and row.reported is not None and not _has_changed_facts(row, message):
+        _write_confirmation(row, message, started, now)
         return MessageResult(node)
-    return MessageResult(_take_in(node, message, report, started))
+    return MessageResult(_write_facts(node, message, report, started))
 
 
-def _with_foreign(report: AgentReport, known: Known) -> AgentReport:
+def _with_unknown_pods(report: AgentReport, known: Known) -> AgentReport:
     """Return a report completed with the pods that have grants but are unknown to the control plane."""
     kubelet = report.kubelet
     if kubelet is None:
@@ -92,7 +92,7 @@ def _with_foreign(report: AgentReport, known: Known) -> AgentReport:
     return _replace(report, kubelet=_replace(kubelet, foreign=tuple(sorted(foreign))))
 
 
-def _started(message: AgentMessage, now: datetime) -> datetime:
+def _agent_start(message: AgentMessage, now: datetime) -> datetime:
     at = seconds(message.started_at)
     if at is None or at < 0 or not 1 <= message.sequence <= INT64_MAX or not message.instance:
         raise InputError("ReportMalformed", "the field instance is missing", place="startedAt")
@@ -129,14 +129,14 @@ def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: 
     return False
 
 
-def _of_message(message: AgentMessage, started: datetime, now: datetime) -> dict[str, object]:
+def _message_columns(message: AgentMessage, started: datetime, now: datetime) -> dict[str, object]:
     """Return the columns that every message sets."""
     return {"instance": message.instance, "started_at": started, "sequence": message.sequence, "reported_at": now}
 
 
-def _has_news(row: NodeFacts, message: AgentMessage) -> bool:
+def _has_changed_facts(row: NodeFacts, message: AgentMessage) -> bool:
     """Return whether a message changes facts that decisions use; the network and disk capacity is part of the usage."""
-    usage, report = _use_of(message), message.report
+    usage, report = _usage_of(message), message.report
     if usage is not None:
         before = row.usage.capacity if row.usage is not None else {}
         if any(usage.capacity.get(name) != before.get(name) for name in (NETWORK_MBPS, DISK_MBPS)):
@@ -144,11 +144,11 @@ def _has_news(row: NodeFacts, message: AgentMessage) -> bool:
     return report is not None and lasting(row.reported) != lasting(report)
 
 
-def _use_of(message: AgentMessage) -> MachineUsage | None:
+def _usage_of(message: AgentMessage) -> MachineUsage | None:
     return message.usage or (message.report.usage if message.report else None)
 
 
-def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> None:
+def _write_confirmation(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> None:
     """Record a confirmation and its usage sample; no fact that decisions use changes."""
     usage = _sample(message, now)
     pinned = message.pinned if message.report is None else message.report.pinned
@@ -160,25 +160,25 @@ def _note(row: NodeFacts, message: AgentMessage, started: datetime, now: datetim
     if usage is not None:
         row.usage, row.usage_taken = usage, False
         columns += ["usage", "usage_taken"]
-    for name, value in _of_message(message, started, now).items():
+    for name, value in _message_columns(message, started, now).items():
         setattr(row, name, value)
         columns.append(name)
     with write_transaction():
         # Statements of collectors are stored in the same column and may have changed in the meantime.
         row.claims = NodeFacts.objects.select_for_update().only("claims").get(pk=row.pk).claims
-        row.claims = _confirmed(row, rfc3339(now))
+        row.claims = _confirm_sources(row, rfc3339(now))
         row.save(update_fields=columns)
 
 
 def _sample(message: AgentMessage, now: datetime) -> MachineUsage | None:
     """Return the usage sample, measured now at the latest: a sample from the future would outdate all others."""
-    usage = _use_of(message)
+    usage = _usage_of(message)
     if usage is None or (seconds(usage.observed_at) or math.inf) <= now.timestamp():
         return usage
     return _replace(usage, observed_at=rfc3339(now))
 
 
-def _confirmed(row: NodeFacts, now: str) -> dict[str, tuple[msgspec.Struct, ...]]:
+def _confirm_sources(row: NodeFacts, now: str) -> dict[str, tuple[msgspec.Struct, ...]]:
     words = {fact: said.text for fact, all_said in row.claims.items() for said in all_said if _is_agents(said)}
     return noted(row.claims, AGENT, words, now)  # type: ignore[return-value]
 
@@ -187,7 +187,7 @@ def _is_agents(said: object) -> bool:
     return bool(getattr(said, "source", "") == AGENT and getattr(said, "current", False))
 
 
-def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: datetime) -> Node:
+def _write_facts(node: Node, message: AgentMessage, report: AgentReport, started: datetime) -> Node:
     """Write changed facts, under the cluster's lock."""
     with write_transaction():
         cluster = advance(node.cluster_id)
@@ -204,14 +204,14 @@ def _take_in(node: Node, message: AgentMessage, report: AgentReport, started: da
         if usage is not None:
             row.usage, row.usage_taken = usage, True
             columns += ["usage", "usage_taken"]
-        for name, value in _of_message(message, started, now).items():
+        for name, value in _message_columns(message, started, now).items():
             setattr(row, name, value)
             columns.append(name)
-        settle(cluster, node, row, now, columns=columns, first=first)
+        write_facts(cluster, node, row, now, columns=columns, first=first)
     return node
 
 
-def take_samples(cluster_id: int) -> int:
+def apply_samples(cluster_id: int) -> int:
     """Copy new usage samples of agents to the reports of their nodes in one transaction; return the number copied."""
     waiting = NodeFacts.objects.filter(node__cluster_id=cluster_id, usage_taken=False)
     if not waiting.exists():
@@ -225,10 +225,10 @@ def take_samples(cluster_id: int) -> int:
         NodeFacts.objects.filter(pk__in=taken).update(usage_taken=True)
         rows = NodeFacts.objects.filter(pk__in=taken).select_related("node")
         for row in rows.only("usage", "collected", "node"):
-            node, sample = row.node, aged(usage_facts(row.usage, []), now)
+            node, sample = row.node, mark_expired(usage_facts(row.usage, []), now)
             if measured_by(row.collected) is not None:
                 continue  # one source at a time: samples of two sources are not comparable
-            latest = newer(aged(node.report.usage, now), sample)
+            latest = newer(mark_expired(node.report.usage, now), sample)
             if latest is not None and latest != node.report.usage:
                 set_usage(node, latest, now)
                 node.sampled_revision = node.changed_revision = cluster.revision
@@ -244,7 +244,7 @@ def silent_since(now: datetime) -> datetime:
     return now - timedelta(seconds=3 * settings.HETSCHED_AGENT_REPORT_SECONDS)
 
 
-def agents_of(cluster_id: int) -> dict[str, Any] | None:
+def count_agents(cluster_id: int) -> dict[str, Any] | None:
     """Return the number of nodes with an agent, and of those reporting recently; None if there is no agent.
 
     `doubted` is the number of nodes with quarantined facts, and `doubted_first` the first of them by name.

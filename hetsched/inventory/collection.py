@@ -40,8 +40,8 @@ from hetsched.storage.sealed_secrets import seal, unseal
 from hetsched.storage.write_lock import write_transaction
 
 from .actions import cluster_topic, node_topic, require_reason
-from .facts import new_facts, settle
-from .freshness import SAMPLE_COLUMNS, aged, set_usage
+from .facts import new_facts, write_facts
+from .freshness import SAMPLE_COLUMNS, mark_expired, set_usage
 from .ledger import advance, write_columns
 from .models import DNS_LABEL, Cluster, Node
 from .models.collectors import Collector
@@ -59,7 +59,7 @@ _STATUS = (
 # -- configuration -----------------------------------------------------------------------------------------------------
 
 
-def allowed() -> Allowed:
+def allowed_hosts() -> Allowed:
     """Return the hosts that collectors may call."""
     hosts = frozenset(settings.HETSCHED_SOURCE_HOSTS) - {"*"}
     return Allowed(hosts, hosts)
@@ -89,7 +89,7 @@ def configure(
         message = Message("{text} is not a valid name", text=repr(name[:80]))
         raise InputError("CollectorNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
     made = registry.build(kind, params)
-    refuse_foreign(made.urls())
+    check_hosts(made.urls())
     load = registry.load_collectors()[kind].load
     bounds = {"intervalSeconds": (interval_seconds, 1, 86_400), "mostAgeSeconds": (most_age_seconds, 1, 604_800)}
     if most_failures is not None:
@@ -125,7 +125,9 @@ def configure(
             obj=("collector", f"{locked.name}/{name}"), reason=reason, details=details,
         )  # fmt: skip
     if not new:
-        _lay(row, {}, status={"stale_since": None, "nodes_reported": 0, "nodes_stale": 0, "failures": 0, "failure": ""})
+        _merge_findings(
+            row, {}, status={"stale_since": None, "nodes_reported": 0, "nodes_stale": 0, "failures": 0, "failure": ""}
+        )
     return row
 
 
@@ -137,7 +139,7 @@ def remove(cluster: Cluster, name: str, *, actor: Actor, reason: str) -> None:
         message = Message("unknown collector {text}", text=repr(name[:80]))
         raise InputError("CollectorUnknown", message, place="name")
     with write_transaction():
-        _lay(row, {}, status={})
+        _merge_findings(row, {}, status={})
         row.delete()
         record(
             actor=actor.name, role=actor.role, action="collector.remove",
@@ -145,11 +147,11 @@ def remove(cluster: Cluster, name: str, *, actor: Actor, reason: str) -> None:
         )  # fmt: skip
 
 
-def refuse_foreign(urls: Sequence[str]) -> None:
+def check_hosts(urls: Sequence[str]) -> None:
     """Reject URLs of hosts that are not allowed. Raises: InputError `SourceNotAllowed`."""
     for url in urls:
         try:
-            check(url, allowed())
+            check(url, allowed_hosts())
         except OutboundError as refused:
             hint = "Add the source as host:port to HETSCHED_SOURCE_HOSTS of the server"
             raise InputError("SourceNotAllowed", refused.message, place="params.url", hint=hint) from None
@@ -163,7 +165,7 @@ def _urls(row: Collector) -> tuple[str, ...]:
 
 
 def _host(url: str) -> str:
-    return check(url, allowed()).netloc
+    return check(url, allowed_hosts()).netloc
 
 
 def _purpose(row: Collector) -> str:
@@ -173,12 +175,12 @@ def _purpose(row: Collector) -> str:
 # -- queries -----------------------------------------------------------------------------------------------------------
 
 
-def due(now: datetime) -> list[int]:
+def due_collectors(now: datetime) -> list[int]:
     """Return the ids of the due collectors."""
     return list(Collector.objects.filter(enabled=True, due_at__lte=now).values_list("pk", flat=True))
 
 
-def claim(pk: int, now: datetime) -> Collector | None:
+def claim_collector(pk: int, now: datetime) -> Collector | None:
     """Claim a due collector; None if another task did, or it is no longer due."""
     row = Collector.objects.select_related("cluster").filter(pk=pk, enabled=True, due_at__lte=now).first()
     if row is None:
@@ -188,13 +190,13 @@ def claim(pk: int, now: datetime) -> Collector | None:
     return row if taken else None
 
 
-def asker(row: Collector) -> CollectorClient:
+def http_client(row: Collector) -> CollectorClient:
     """Return the HTTP client of a collector. Raises: InputError `SecretKeyChanged`."""
     token = unseal(row.sealed_token, purpose=_purpose(row)) if row.sealed_token else ""
-    return CollectorClient(allowed(), token=token, most=settings.HETSCHED_SOURCE_BYTES)
+    return CollectorClient(allowed_hosts(), token=token, most=settings.HETSCHED_SOURCE_BYTES)
 
 
-def aliases(cluster_id: int) -> list[NodeAlias]:
+def node_aliases(cluster_id: int) -> list[NodeAlias]:
     """Return the names and addresses of a cluster's nodes."""
     nodes = Node.objects.filter(cluster_id=cluster_id, gone=False).only("name", "report")
     return [NodeAlias(node.name, node.report.addresses) for node in nodes]
@@ -203,7 +205,7 @@ def aliases(cluster_id: int) -> list[NodeAlias]:
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
-def take_in(row: Collector, collected: Collected, *, now: datetime) -> None:
+def store_findings(row: Collector, collected: Collected, *, now: datetime) -> None:
     """Store a collector's findings as node facts, marked as stale where they are too old."""
     found = {finding.node: finding for finding in collected.findings}
     late = {node for node, finding in found.items() if _is_old(finding, row, now)}
@@ -215,10 +217,10 @@ def take_in(row: Collector, collected: Collected, *, now: datetime) -> None:
         "stale_since": None,
         "problems": [problem[:300] for problem in collected.problems[:_MOST_PROBLEMS]],
     }
-    _lay(row, found, late=late, status=status)
+    _merge_findings(row, found, late=late, status=status)
 
 
-def note_failure(row: Collector, code: str, message: str, *, now: datetime) -> None:
+def record_failure(row: Collector, code: str, message: str, *, now: datetime) -> None:
     """Record a failed query; after `most_failures` in a row all facts of the collector become stale."""
     failures = row.failures + 1
     status: dict[str, Any] = {"failures": failures, "failure_code": code[:63], "failure": shortened(message, 500)}
@@ -226,7 +228,7 @@ def note_failure(row: Collector, code: str, message: str, *, now: datetime) -> N
         Collector.objects.filter(pk=row.pk, version=row.version).update(**status)
         return
     status["stale_since"] = row.stale_since or now
-    _lay(row, None, status=status)
+    _merge_findings(row, None, status=status)
 
 
 def _is_old(finding: CollectedNode, row: Collector, now: datetime) -> bool:
@@ -234,7 +236,7 @@ def _is_old(finding: CollectedNode, row: Collector, now: datetime) -> bool:
     return at is None or now.timestamp() - at > row.most_age_seconds
 
 
-def _lay(
+def _merge_findings(
     collector: Collector,
     found: Mapping[str, CollectedNode] | None,
     *,
@@ -289,7 +291,7 @@ def _fact(
 
 
 def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> None:
-    """Write node facts: samples and unchanged facts in bulk, others through `settle` like every change of a node."""
+    """Write node facts: samples and unchanged facts in bulk, others through `write_facts`, as every change."""
     now = timezone.now()
     sampled: list[Node] = []
     patches: dict[str, dict[str, Any]] = {}
@@ -298,14 +300,14 @@ def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> Non
     for node, row, old, new, after in changes:
         row.collected = after
         if not collector.load:
-            _claim(row, collector, old, new, now)
+            _record_statements(row, collector, old, new, now)
             if _is_confirmed(old, new):
                 kept.append(row)
             else:
-                settle(cluster, node, row, now, columns=["collected"])
+                write_facts(cluster, node, row, now, columns=["collected"])
             continue
         (added if row._state.adding else kept).append(row)
-        others = newer(aged(row.base.usage, now), aged(usage_facts(row.usage, []), now))
+        others = newer(mark_expired(row.base.usage, now), mark_expired(usage_facts(row.usage, []), now))
         usage = usage_of(others, after)
         if usage != node.report.usage:
             if usage is not None and not usage.stale:
@@ -341,7 +343,7 @@ def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | N
     return {**document, "amounts": {**document["amounts"], **gone}}
 
 
-def _claim(
+def _record_statements(
     row: NodeFacts, collector: Collector, old: CollectedFact | None, new: CollectedFact | None, now: datetime
 ) -> None:
     """Record a collector's statements in the claims of the node."""

@@ -15,7 +15,7 @@ from django.utils import timezone
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, as_message, joined, shortened, verbatim
 
-from .connections import api_of, check_identity, where
+from .connections import api_of, check_identity, server_address
 from .models import Cluster, ClusterKind, Connection, Sync
 from .node_events import STALE
 
@@ -39,7 +39,7 @@ def check_cluster(cluster: Cluster) -> list[Check]:
         found.extend(_server(cluster))
         found.extend(_rights(cluster))
     except InputError as error:
-        found.append(Check("connection", False, _with_code(error)))
+        found.append(Check("connection", False, _describe_error(error)))
     except ApiFailure as failure:
         found.append(Check("API server", False, failure.text))
     return [*found, *_sources(cluster), *_collectors(cluster), *_discovered(cluster)]
@@ -48,7 +48,7 @@ def check_cluster(cluster: Cluster) -> list[Check]:
 def _server(cluster: Cluster) -> Iterator[Check]:
     api = api_of(cluster)
     version = msgspec.json.decode(api.get("/version")).get("gitVersion", "")
-    yield Check("API server", True, verbatim(f"{where(cluster.connection)} {version}"))
+    yield Check("API server", True, verbatim(f"{server_address(cluster.connection)} {version}"))
     yield Check("identity", True, verbatim(f"kube-system {check_identity(cluster, api)}"))
 
 
@@ -79,15 +79,15 @@ def _collectors(cluster: Cluster) -> list[Check]:
     from hetsched.adapters.collectors.registry import build
     from hetsched.adapters.collectors.requests import SourceError
 
-    from .collection import aliases, asker
+    from .collection import http_client, node_aliases
 
     found = []
     for row in cluster.collectors.filter(enabled=True):
         try:
             collector = build(row.kind, row.params)
-            collected = collector.collect(asker(row), aliases(cluster.pk), timezone.now().timestamp())
+            collected = collector.collect(http_client(row), node_aliases(cluster.pk), timezone.now().timestamp())
         except (SourceError, InputError) as failed:
-            found.append(Check(f"source {row.name}", False, shortened(_with_code(failed), 500)))
+            found.append(Check(f"source {row.name}", False, shortened(_describe_error(failed), 500)))
             continue
         detail = Message("{name}: {n} of {m} nodes", name=row.kind, n=len(collected.findings), m=cluster.node_count)
         detail = joined("; ", [detail, *map(verbatim, collected.problems[:1])])
@@ -153,5 +153,5 @@ def _discovered(cluster: Cluster) -> Iterator[Check]:
     yield Check("discovery", not found.failures, shortened(detail, 500))
 
 
-def _with_code(error: Any) -> Message:
+def _describe_error(error: Any) -> Message:
     return Message("{said} [{code}]", said=error.message, code=error.code)

@@ -73,9 +73,9 @@ def connect(
         raise InputError(
             "ConnectionUnclear", "kubeconfig and in-cluster exclude each other: use one of them", place="inCluster"
         )
-    kept, server = _kept(kubeconfig, context)
-    discovering = None if discovery_kubeconfig is None else _kept(discovery_kubeconfig or None, "")[0]
-    namespaces = None if enrolled_namespaces is None else _checked(enrolled_namespaces)
+    kept, server = _read_context(kubeconfig, context)
+    discovering = None if discovery_kubeconfig is None else _read_context(discovery_kubeconfig or None, "")[0]
+    namespaces = None if enrolled_namespaces is None else _check_namespaces(enrolled_namespaces)
     if shadow_of and (is_ours(shadow_of) or not re.fullmatch(DNS_LABEL.regex, shadow_of)):
         message = Message("{text} is not the name of another scheduler", text=repr(shadow_of[:80]))
         raise InputError(
@@ -89,7 +89,7 @@ def connect(
                 hint="Create one with kubectl config view --raw --flatten --minify",
             )  # fmt: skip
         changed: dict[str, Any] = {}
-        if (kept or in_cluster) and (known is None or _opened(known, cluster) != kept):
+        if (kept or in_cluster) and (known is None or _decrypt_kubeconfig(known, cluster) != kept):
             sealed = seal(kept, purpose=_purpose(cluster)) if kept else ""
             changed = {"sealed_kubeconfig": sealed, "server": server, "failure": ""}
         if namespaces is not None and (known is None or known.enrolled_namespaces != namespaces):
@@ -98,7 +98,7 @@ def connect(
             changed["shadow_of"] = shadow_of
         if read_pull_secrets is not None and (known is not None and known.read_pull_secrets) != read_pull_secrets:
             changed["read_pull_secrets"] = read_pull_secrets
-        if discovering is not None and (known is None or _discovers(known, cluster) != discovering):
+        if discovering is not None and (known is None or _decrypt_discovery_kubeconfig(known, cluster) != discovering):
             sealed = seal(discovering, purpose=_purpose(cluster, "discovery")) if discovering else ""
             changed["sealed_discovery_kubeconfig"] = sealed
         if known is not None and not changed:
@@ -116,7 +116,7 @@ def connect(
             obj=cluster,
             reason=reason,
             details={
-                "server": where(connection),
+                "server": server_address(connection),
                 "namespaces": connection.enrolled_namespaces,
                 "shadowOf": connection.shadow_of,
                 "readPullSecrets": connection.read_pull_secrets,
@@ -127,7 +127,7 @@ def connect(
     return connection
 
 
-def in_shadow(cluster_id: int) -> bool:
+def is_in_shadow(cluster_id: int) -> bool:
     """Return whether a cluster is in shadow mode, so that no decisions are made for it."""
     try:
         return bool(current_columns(cluster_id).shadow_of)
@@ -135,7 +135,7 @@ def in_shadow(cluster_id: int) -> bool:
         return False
 
 
-def where(connection: Connection) -> str:
+def server_address(connection: Connection) -> str:
     """Return `host:port` of the API server, or `in-cluster`."""
     from hetsched.adapters.kubernetes.kubeconfig import host_of
 
@@ -158,7 +158,7 @@ def api_of(cluster: Cluster) -> Api:
     if known is not None and known[0] == made_of:
         return known[1]
     if connection.sealed_kubeconfig:
-        _refuse_foreign(connection.server)
+        _check_server(connection.server)
         kept = unseal(connection.sealed_kubeconfig, purpose=_purpose(cluster))
         configuration = from_kubeconfig(msgspec.json.decode(kept))
     else:
@@ -193,7 +193,7 @@ def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
     if connection.sealed_discovery_kubeconfig:
         kept = unseal(connection.sealed_discovery_kubeconfig, purpose=_purpose(cluster, "discovery"))
         document = msgspec.json.decode(kept)
-        _refuse_foreign(Access(document).server)
+        _check_server(Access(document).server)
         configuration = from_kubeconfig(document)
     else:
         configuration = inside()
@@ -241,7 +241,7 @@ def _not_connected(cluster: Cluster) -> InputError:
     return InputError("ClusterNotConnected", Message("cluster {cluster} has no connection", cluster=cluster.name))
 
 
-def _opened(connection: Connection, cluster: Cluster) -> str | None:
+def _decrypt_kubeconfig(connection: Connection, cluster: Cluster) -> str | None:
     """Return the stored kubeconfig; empty if there is none, None if it cannot be decrypted."""
     try:
         return connection.sealed_kubeconfig and unseal(connection.sealed_kubeconfig, purpose=_purpose(cluster))
@@ -249,8 +249,8 @@ def _opened(connection: Connection, cluster: Cluster) -> str | None:
         return None
 
 
-def _discovers(connection: Connection, cluster: Cluster) -> str | None:
-    """Return the stored kubeconfig of discovery, as `_opened` does."""
+def _decrypt_discovery_kubeconfig(connection: Connection, cluster: Cluster) -> str | None:
+    """Return the stored kubeconfig of discovery, as `_decrypt_kubeconfig` does."""
     try:
         sealed = connection.sealed_discovery_kubeconfig
         return sealed and unseal(sealed, purpose=_purpose(cluster, "discovery"))
@@ -262,7 +262,7 @@ def _purpose(cluster: Cluster, whose: str = "") -> str:
     return f"{whose} kubeconfig of {cluster.name}".strip()
 
 
-def _kept(kubeconfig: Any, context: str) -> tuple[str, str]:
+def _read_context(kubeconfig: Any, context: str) -> tuple[str, str]:
     """Return the context to store of a kubeconfig, and its server; both empty for None."""
     if kubeconfig is None:
         return "", ""
@@ -274,11 +274,11 @@ def _kept(kubeconfig: Any, context: str) -> tuple[str, str]:
     if len(access.server) > 300:
         message = Message("it is longer than {n} characters", n=300)
         raise InputError("KubeconfigMalformed", message, place="clusters.cluster.server")
-    _refuse_foreign(access.server)
+    _check_server(access.server)
     return encode(kept).decode(), access.server
 
 
-def _refuse_foreign(server: str) -> None:
+def _check_server(server: str) -> None:
     from hetsched.adapters.kubernetes.kubeconfig import host_of
 
     host = host_of(server)
@@ -292,7 +292,7 @@ def _refuse_foreign(server: str) -> None:
         )
 
 
-def _checked(namespaces: Sequence[str]) -> list[str]:
+def _check_namespaces(namespaces: Sequence[str]) -> list[str]:
     if len(namespaces) > MOST_NAMESPACES:
         raise InputError("NamespaceInvalid", Message("more than {n} namespaces", n=MOST_NAMESPACES), place="namespaces")
     for name in namespaces:

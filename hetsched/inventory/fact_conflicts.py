@@ -1,8 +1,9 @@
 """Node facts that a kubelet contradicted: recorded as conflicts, and cleared again.
 
 A conflict is stored next to the report; it changes neither the report nor the capacity of the node. The first rejection
-that raised a conflict is the one shown. A conflict ends when the fact is reported differently (`actions.describe`),
-when a pod of the same owner runs on the node (`dispel`), or when an operator clears it (`clear_doubts`).
+that raised a conflict is the one shown. A conflict ends when the fact is reported differently (`actions.set_report`),
+when a pod of the same owner runs on the node (`clear_owner_conflicts`), or when an operator clears it
+(`clear_conflicts`).
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from hetsched.contracts.objects.doubts import FactConflict
 from hetsched.journal.audit import SYSTEM, Actor, record, record_many
 from hetsched.journal.publish import Patch, publish_many
 
-from .actions import node_topic, node_unknown
-from .facts import named
+from .actions import node_topic, node_unknown_error
+from .facts import audit_name
 from .ledger import write_columns
 from .models import Cluster, Node
-from .tiles import plain
+from .tiles import to_json_types
 
 _COLUMNS = ("doubts",)
 
 
-def doubt(cluster: Cluster, raised: Mapping[int, Sequence[FactConflict]]) -> list[Node]:
+def record_conflicts(cluster: Cluster, raised: Mapping[int, Sequence[FactConflict]]) -> list[Node]:
     """Record conflicts of node facts (by node id), inside the caller's transaction; return the nodes to publish."""
     changed = []
     for node in Node.objects.filter(cluster=cluster, pk__in=raised).defer("report"):
@@ -35,12 +36,12 @@ def doubt(cluster: Cluster, raised: Mapping[int, Sequence[FactConflict]]) -> lis
             node.doubts = (*node.doubts, *(new[fact] for fact in sorted(new)))
             changed.append((node, new))
     write_columns([node for node, _ in changed], _COLUMNS)
-    about = [(named(cluster, node), {one.fact: _why(one) for one in new.values()}) for node, new in changed]
+    about = [(audit_name(cluster, node), {one.fact: _describe(one) for one in new.values()}) for node, new in changed]
     record_many(SYSTEM, "node.doubt", about)
     return [node for node, _ in changed]
 
 
-def dispel(cluster: Cluster, owners: Mapping[int, set[str]]) -> list[Node]:
+def clear_owner_conflicts(cluster: Cluster, owners: Mapping[int, set[str]]) -> list[Node]:
     """Clear the conflicts raised by pods of these owners, by node id: one of their pods runs there now."""
     changed = []
     for node in Node.objects.filter(cluster=cluster, pk__in=owners).defer("report"):
@@ -52,29 +53,29 @@ def dispel(cluster: Cluster, owners: Mapping[int, set[str]]) -> list[Node]:
     return changed
 
 
-def clear_doubts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, reason: str) -> Node:
+def clear_conflicts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, reason: str) -> Node:
     """Confirm a node's reported facts, inside the caller's transaction; `freed` owners may use the node again.
 
     Raises: InputError `NodeUnknown`, or `NothingInDoubt`.
     """
     node = Node.objects.filter(cluster=cluster, name=node_name).first()
     if node is None:
-        raise node_unknown(cluster, node_name)
+        raise node_unknown_error(cluster, node_name)
     if not node.doubts and not freed:
         raise InputError("NothingInDoubt", Message("node {node} has no fact to review", node=node_name), place="node")
-    details: dict[str, Any] = {one.fact: _why(one) for one in node.doubts} | {"rejections": freed}
+    details: dict[str, Any] = {one.fact: _describe(one) for one in node.doubts} | {"rejections": freed}
     node.doubts = ()
     write_columns([node], _COLUMNS)
-    about = named(cluster, node)
+    about = audit_name(cluster, node)
     record(actor=actor.name, role=actor.role, action="node.trust", obj=about, reason=reason, details=details)
-    publish_many(doubt_patches(cluster, [node]))
+    publish_many(conflict_patches(cluster, [node]))
     return node
 
 
-def doubt_patches(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, Patch | Callable[[], Patch]]:
+def conflict_patches(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, Patch | Callable[[], Patch]]:
     """Return the patches for the live pages of these nodes."""
-    return {node_topic(cluster, node.name): {"doubts": plain(node.doubts)} for node in nodes}
+    return {node_topic(cluster, node.name): {"doubts": to_json_types(node.doubts)} for node in nodes}
 
 
-def _why(one: FactConflict) -> str:
+def _describe(one: FactConflict) -> str:
     return f"{one.pod}: {one.reason}"

@@ -20,8 +20,8 @@ from hetsched.contracts.times import rfc3339
 from hetsched.journal.audit import Actor, record
 from hetsched.storage.write_lock import write_transaction
 
-from .actions import node_unknown, require_reason
-from .facts import named, new_facts, settle
+from .actions import node_unknown_error, require_reason
+from .facts import audit_name, new_facts, write_facts
 from .ledger import advance
 from .models import Cluster, Node
 from .models.node_facts import NodeFacts
@@ -66,12 +66,12 @@ def _rule(
             row.quarantined = tuple(
                 _replace(other, state="rejected") if other is one else other for other in row.quarantined
             )
-        settle(locked, node, row, timezone.now(), approved=approved)
+        write_facts(locked, node, row, timezone.now(), approved=approved)
         if check is not None:
             check(node, row.known)
         details = {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.reported}
         record(
-            actor=actor.name, role=actor.role, action=f"node.{verdict}", obj=named(locked, node), reason=reason,
+            actor=actor.name, role=actor.role, action=f"node.{verdict}", obj=audit_name(locked, node), reason=reason,
             details=details,
         )  # fmt: skip
     return node
@@ -110,10 +110,11 @@ def override(
             message = Message("fact {text} is not overridden", text=repr(fact[:80]))
             raise InputError("FactUnknown", message, place="fact")
         row.overrides = kept
-        settle(locked, node, row, now)
+        write_facts(locked, node, row, now)
         details = {"fact": fact, "before": before, "value": value, "until": until}
         record(
-            actor=actor.name, role=actor.role, action=action, obj=named(locked, node), reason=reason, details=details,
+            actor=actor.name, role=actor.role, action=action, obj=audit_name(locked, node), reason=reason,
+            details=details,
         )  # fmt: skip
     return node
 
@@ -132,7 +133,7 @@ def _expiry(until: str | None, now: datetime) -> str:
 def _find(cluster: Cluster, node_name: str) -> tuple[Node, NodeFacts | None]:
     node = Node.objects.select_related("cluster").filter(cluster=cluster, name=node_name).first()
     if node is None:
-        raise node_unknown(cluster, node_name)
+        raise node_unknown_error(cluster, node_name)
     return node, NodeFacts.objects.filter(node=node).first()
 
 
@@ -145,5 +146,5 @@ def end_overrides(cluster_id: int) -> int:
         with write_transaction():
             cluster = advance(cluster_id)
             node = Node.objects.select_related("cluster").get(pk=pk)
-            settle(cluster, node, NodeFacts.objects.get(pk=pk), now)
+            write_facts(cluster, node, NodeFacts.objects.get(pk=pk), now)
     return len(over)

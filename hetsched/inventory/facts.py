@@ -1,7 +1,8 @@
 """Merge a node's facts from the cluster, its agent, collectors and operators.
 
 Changed facts pass through `report_merge` and `acceptance` of `adapters.node_facts` under the cluster's lock, like every
-change of a node. The informer passes the API server's reports through `merged`, so that the agent's facts are kept.
+change of a node. The informer passes the API server's reports through `merge_node_reports`, so that the agent's facts
+are kept.
 Invariant: no fact in use disappears from a node's report without an operator's approval; see `acceptance.accept`.
 """
 
@@ -29,12 +30,12 @@ from hetsched.engine.numa.reported_zones import availability
 from hetsched.journal.audit import SYSTEM, record
 from hetsched.journal.publish import publish_many
 
-from .actions import FACT_COLUMNS, cluster_topic, describe, node_topic
-from .freshness import aged_report
+from .actions import FACT_COLUMNS, cluster_topic, node_topic, set_report
+from .freshness import mark_expired_report
 from .ledger import write_columns
 from .models import Cluster, Node
 from .models.node_facts import NodeFacts
-from .overrides import in_maintenance, overridden
+from .overrides import apply_overrides, parts_in_maintenance
 from .signals import inventory_changed
 from .tiles import cluster_head, node_load, tile, without_nulls
 from .tiles import node_facts as node_document
@@ -61,14 +62,16 @@ def _source(report: NodeReport) -> str:
 def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int]]:
     """Return the merged report of all sources, and the agent's amounts of resources that the cluster reports too."""
     if row.reported is None:
-        return with_collected(aged_report(row.base, now), row.collected), {}
+        return with_collected(mark_expired_report(row.base, now), row.collected), {}
     reported = facts_of(_replace(row.reported, usage=row.usage), observed_at=rfc3339(row.reported_at or now))
     row.claims = noted(row.claims, AGENT, words_of(reported), rfc3339(row.reported_at or now))
     stated = {name: amount for name, amount in reported.allocatable.items() if name not in (CPU, MEMORY)}
-    return with_collected(laid_over(aged_report(row.base, now), aged_report(reported, now)), row.collected), stated
+    return with_collected(
+        laid_over(mark_expired_report(row.base, now), mark_expired_report(reported, now)), row.collected
+    ), stated
 
 
-def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Collection[str] = ()) -> NodeReport:
+def _review(row: NodeFacts, now: datetime, *, first: bool = False, approved: Collection[str] = ()) -> NodeReport:
     """Check the merged report for acceptance, update the quarantine, and return the report in effect."""
     candidate, stated = _candidate(row, now)
     weighed = accept(
@@ -85,10 +88,10 @@ def _weighed(row: NodeFacts, now: datetime, *, first: bool = False, approved: Co
     )
     row.known, row.quarantined = weighed.known, weighed.quarantined
     row.overrides = tuple(one for one in row.overrides if one.until > rfc3339(now))
-    return overridden(weighed.report, row.overrides)
+    return apply_overrides(weighed.report, row.overrides)
 
 
-def settle(
+def write_facts(
     cluster: Cluster,
     node: Node,
     row: NodeFacts,
@@ -103,7 +106,7 @@ def settle(
     `columns` of the row are written in addition to those that the acceptance check changes.
     """
     before, stood = node.report, row.quarantined
-    report = _weighed(row, now, first=first, approved=approved)
+    report = _review(row, now, first=first, approved=approved)
     _record_quarantine(cluster, node, stood, row.quarantined)
     _save(row, columns)
     node.facts = row
@@ -114,7 +117,7 @@ def settle(
         if is_sampled(before, report):
             node.sampled_revision = cluster.revision
         node.changed_revision = cluster.revision
-        describe(node, report)
+        set_report(node, report)
         write_columns([node], (*FACT_COLUMNS, "changed_revision", "sampled_revision"))
         _add_difference(cluster, was, _load_of(node))
         inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
@@ -123,7 +126,7 @@ def settle(
 
 def _note_maintenance(node: Node, row: NodeFacts) -> None:
     """Write the GPUs and zones in maintenance if they changed."""
-    found = in_maintenance(row.overrides)
+    found = parts_in_maintenance(row.overrides)
     if found != node.maintenance:
         node.maintenance = found
         Node.objects.filter(pk=node.pk).update(maintenance=found)
@@ -189,10 +192,12 @@ def _record_quarantine(
         for one in new[:_MOST_RECORDED]
     ]
     details = {"count": len(new), "facts": facts}
-    record(actor=SYSTEM.name, role=SYSTEM.role, action="node.quarantine", obj=named(cluster, node), details=details)
+    record(
+        actor=SYSTEM.name, role=SYSTEM.role, action="node.quarantine", obj=audit_name(cluster, node), details=details
+    )
 
 
-def named(cluster: Cluster, node: Node) -> tuple[str, str]:
+def audit_name(cluster: Cluster, node: Node) -> tuple[str, str]:
     """Return the kind and the name of a node in the audit trail."""
     return "node", f"{cluster.name}/{node.name}"
 
@@ -203,10 +208,10 @@ def named(cluster: Cluster, node: Node) -> tuple[str, str]:
 def merge_agent_facts(cluster: Cluster, reports: Iterable[NodeReport]) -> list[NodeReport]:
     """Return the reports of an operator's files merged with those of agents, inside the import's transaction."""
     known = {node.name: node for node in Node.objects.filter(cluster=cluster, facts__isnull=False)}
-    return merged(cluster, reports, known)
+    return merge_node_reports(cluster, reports, known)
 
 
-def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, Node]) -> list[NodeReport]:
+def merge_node_reports(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, Node]) -> list[NodeReport]:
     """Return new reports of an API server merged with those of agents, inside the informer's transaction.
 
     `known` are the nodes by name; reports of other nodes are used unchanged. Expired samples are marked.
@@ -219,15 +224,15 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
     for report in reports:
         node = known.get(report.name)
         if node is None:
-            found.append(aged_report(report, now))
+            found.append(mark_expired_report(report, now))
             continue
         row = rows.get(node.pk)
         if row is not None and row.base == report and not node.gone:
             found.append(node.report)  # unchanged, as most nodes are when an informer starts
             continue
         if row is None or _is_plain(row):
-            if _suspicious(node.report if row is None else row.base, report, now) is None:
-                found.append(aged_report(report, now) if row is None else _rebased(row, report, now))
+            if _check_acceptance(node.report if row is None else row.base, report, now) is None:
+                found.append(mark_expired_report(report, now) if row is None else _rebase_quarantine(row, report, now))
                 continue
             row = row or new_facts(node)
         stood, columns = row.quarantined, ["base"]
@@ -237,7 +242,7 @@ def merged(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, 
             columns += ["reported", "digest", "usage"]
         row.base = report
         row.claims = noted(row.claims, _source(report), words_of(report), rfc3339(now))
-        effective = _weighed(row, now)
+        effective = _review(row, now)
         _note_maintenance(node, row)
         _record_quarantine(cluster, node, stood, row.quarantined)
         _save(row, columns)
@@ -250,14 +255,14 @@ def _is_plain(row: NodeFacts) -> bool:
     return row.reported is None and not row.quarantined and not row.overrides
 
 
-def _rebased(row: NodeFacts, report: NodeReport, now: datetime) -> NodeReport:
+def _rebase_quarantine(row: NodeFacts, report: NodeReport, now: datetime) -> NodeReport:
     row.base = row.known = report
     row.claims = noted(row.claims, _source(report), words_of(report), rfc3339(now))
     row.save(update_fields=["base", "known", "claims"])
-    return with_collected(aged_report(report, now), row.collected)
+    return with_collected(mark_expired_report(report, now), row.collected)
 
 
-def _suspicious(before: NodeReport, after: NodeReport, now: datetime) -> AcceptedFacts | None:
+def _check_acceptance(before: NodeReport, after: NodeReport, now: datetime) -> AcceptedFacts | None:
     """Return the acceptance result if a report removes facts in use or grows too much, None if it is acceptable."""
     same_parts = before.uid == after.uid and before.gpus == after.gpus and before.numa == after.numa
     if same_parts and before.allocatable == after.allocatable:

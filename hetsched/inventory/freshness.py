@@ -38,15 +38,15 @@ def seconds_left(usage: Usage | None, now: datetime, limits: Mapping[str, float]
     return lifetime - age if age >= -lifetime else -1.0
 
 
-def aged(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> Usage | None:
+def mark_expired(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> Usage | None:
     """Return a sample, marked as stale if it has expired."""
     left = seconds_left(usage, now, limits)
     return _replace(usage, stale=True) if usage is not None and left is not None and left < 0 else usage
 
 
-def aged_report(report: NodeReport, now: datetime) -> NodeReport:
+def mark_expired_report(report: NodeReport, now: datetime) -> NodeReport:
     """Return a report with its sample marked as stale if that has expired."""
-    usage = aged(report.usage, now)
+    usage = mark_expired(report.usage, now)
     return report if usage is report.usage else _replace(report, usage=usage)
 
 

@@ -16,7 +16,7 @@ from .models import Cluster, Node
 from .overrides import MAINTAINED
 
 
-def maintain(
+def set_maintenance(
     cluster: Cluster, node_name: str, part: str, name: str, until: str | None, *, actor: Actor, reason: str
 ) -> Node:
     """Keep new pods off a GPU or a zone until a time; None ends the maintenance.

@@ -26,38 +26,38 @@ from hetsched.engine.framework.queueing_hints import differences
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert
 
-from .actions import FACT_COLUMNS, describe, total_up
-from .facts import is_sampled, merged
+from .actions import FACT_COLUMNS, recompute_totals, set_report
+from .facts import is_sampled, merge_node_reports
 from .ledger import write_columns
 from .models import Cluster, ClusterKind, Node, Sync
 
 STALE = timedelta(seconds=90)
 
 
-class NodesFollowed(NamedTuple):
+class NodeChanges(NamedTuple):
     """The nodes to publish again, and the kinds of change."""
 
     nodes: list[Node]
     events: frozenset[Event]
 
 
-def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
+def apply_node_changes(cluster: Cluster, changes: Changes) -> NodeChanges:
     """Write changed nodes and definitions."""
     if changes.definitions is None and not changes.nodes and not changes.nodes_gone:
-        return NodesFollowed([], frozenset())
+        return NodeChanges([], frozenset())
     events: set[Event] = set()
     layout_changed = False
     if changes.definitions is not None:
-        events |= _redefined(cluster.definitions, changes.definitions)
+        events |= _definition_events(cluster.definitions, changes.definitions)
         layout_changed = _part_of_layout(cluster.definitions) != _part_of_layout(changes.definitions)
         cluster.definitions = msgspec.structs.replace(changes.definitions, nodes=(), running=(), pending=())
         cluster.inventory_revision = cluster.decisive_revision = cluster.definitions_revision = cluster.revision
         written = ["definitions", "definitions_revision", "inventory_revision", "decisive_revision"]
         cluster.save(update_fields=written)
     known = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=_names(changes))}
-    reports = merged(cluster, changes.nodes, known)
+    reports = merge_node_reports(cluster, changes.nodes, known)
     added = [
-        _described(Node(cluster=cluster, name=report.name), report, cluster)
+        _write_report(Node(cluster=cluster, name=report.name), report, cluster)
         for report in reports
         if report.name not in known
     ]
@@ -66,13 +66,13 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
         node = known.get(report.name)
         if node is not None and (node.report != report or node.gone):
             events |= {Event.NODE_ADDED} if node.gone else differences(node.report, report)
-            decisive |= node.gone or _but_usage(node.report) != _but_usage(report)
-            changed.append(_described(node, report, cluster))
+            decisive |= node.gone or _without_usage(node.report) != _without_usage(report)
+            changed.append(_write_report(node, report, cluster))
     leaving = [known[name] for name in changes.nodes_gone if name in known]
     for node in leaving:
         if node.pods:
             report = msgspec.structs.replace(node.report, ready=False, unschedulable=True)
-            changed.append(_described(node, report, cluster, gone=True))
+            changed.append(_write_report(node, report, cluster, gone=True))
     empty = [node.pk for node in leaving if not node.pods]
     insert(added)
     write_columns(changed, (*FACT_COLUMNS, "changed_revision", "sampled_revision", "gone"))
@@ -82,11 +82,11 @@ def follow_nodes(cluster: Cluster, changes: Changes) -> NodesFollowed:
     events |= {Event.NODE_REMOVED} if leaving else set()
     layout_changed = layout_changed or bool(added or empty)
     if layout_changed or changed:
-        total_up(cluster, same_layout=not layout_changed, decisive=layout_changed or decisive or bool(leaving))
-    return NodesFollowed([*added, *changed], frozenset(events))
+        recompute_totals(cluster, same_layout=not layout_changed, decisive=layout_changed or decisive or bool(leaving))
+    return NodeChanges([*added, *changed], frozenset(events))
 
 
-def _redefined(before: ClusterContent, after: ClusterContent) -> set[Event]:
+def _definition_events(before: ClusterContent, after: ClusterContent) -> set[Event]:
     """Return the events for changed definitions."""
     events = {Event.NAMES_CHANGED}  # always sent: changes of definitions are rare
     if before.storage != after.storage:
@@ -105,19 +105,19 @@ def _names(changes: Changes) -> list[str]:
     return [*(report.name for report in changes.nodes), *changes.nodes_gone]
 
 
-def _but_usage(report: NodeReport) -> NodeReport:
+def _without_usage(report: NodeReport) -> NodeReport:
     return msgspec.structs.replace(report, usage=None, observed_at="")
 
 
-def _described(node: Node, report: NodeReport, cluster: Cluster, *, gone: bool = False) -> Node:
+def _write_report(node: Node, report: NodeReport, cluster: Cluster, *, gone: bool = False) -> Node:
     before = None if node._state.adding else node.report
     if is_sampled(before, report):
         node.sampled_revision = cluster.revision
     node.changed_revision, node.gone = cluster.revision, gone
-    return describe(node, report)
+    return set_report(node, report)
 
 
-def in_step(cluster: Cluster) -> bool:
+def is_synced(cluster: Cluster) -> bool:
     """Return whether a cluster's data is complete and fresh; decisions on older data may assign used resources.
 
     Every required resource was listed completely by the current informer and was heard from within `STALE`, and the
@@ -130,7 +130,7 @@ def in_step(cluster: Cluster) -> bool:
     return syncs.exists() and not syncs.exclude(fresh).exists()
 
 
-def forget_gone(cluster: Cluster, among: Collection[int] | None = None) -> bool:
+def delete_gone_nodes(cluster: Cluster, among: Collection[int] | None = None) -> bool:
     """Delete nodes that are gone from the API server and have no allocations left; return whether there were any.
 
     `among`: only these nodes may have reached that state.
@@ -140,5 +140,5 @@ def forget_gone(cluster: Cluster, among: Collection[int] | None = None) -> bool:
     ids = list(chain.from_iterable(found))
     if ids:
         Node.objects.filter(pk__in=ids).delete()
-        total_up(cluster)
+        recompute_totals(cluster)
     return bool(ids)

@@ -26,7 +26,7 @@ _HEALTH = {"healthy": True, "unhealthy": False}
 _replace = msgspec.structs.replace
 
 
-def in_maintenance(overrides: Iterable[Override]) -> tuple[Maintenance, ...]:
+def parts_in_maintenance(overrides: Iterable[Override]) -> tuple[Maintenance, ...]:
     """Return the GPUs and zones that are in maintenance."""
     parts = {stated: part for part, stated in MAINTAINED.items()}
     found = []
@@ -38,7 +38,7 @@ def in_maintenance(overrides: Iterable[Override]) -> tuple[Maintenance, ...]:
     return tuple(found)
 
 
-def overridden(report: NodeReport, overrides: Iterable[Override]) -> NodeReport:
+def apply_overrides(report: NodeReport, overrides: Iterable[Override]) -> NodeReport:
     """Return a report with the overrides applied."""
     for one in overrides:
         try:
@@ -89,11 +89,11 @@ def _card(report: NodeReport, index: str, value: str) -> NodeReport:
     if value not in (*_HEALTH, MAINTENANCE):
         message = Message("the health of a card is {text}", text=joined(" or ", _HEALTH))
         raise InputError("FactInvalid", message, place="value")
-    cards = tuple(_card_as(card, value) if str(card.index) == index else card for card in report.gpus or ())
+    cards = tuple(_with_health(card, value) if str(card.index) == index else card for card in report.gpus or ())
     return _replace(report, gpus=cards)
 
 
-def _card_as(card: GpuCard, value: str) -> GpuCard:
+def _with_health(card: GpuCard, value: str) -> GpuCard:
     """Return a GPU with its health overridden; an unhealthy one stays unhealthy during and after maintenance."""
     if value == MAINTENANCE:
         return _replace(card, healthy=False, maintenance=card.healthy or card.maintenance)

@@ -19,7 +19,7 @@ from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
 from .actions import cluster_topic, node_topic
-from .freshness import SAMPLE_COLUMNS, aged, set_usage
+from .freshness import SAMPLE_COLUMNS, mark_expired, set_usage
 from .ledger import advance, write_columns
 from .models import Cluster, Node
 from .models.collectors import Collector
@@ -30,7 +30,7 @@ from .tiles import cluster_head
 _MOST = 5000
 
 
-def age_samples(cluster_id: int) -> int:
+def expire_samples(cluster_id: int) -> int:
     """Mark the expired samples of a cluster; return their number."""
     now = timezone.now()
     due = Node.objects.filter(cluster_id=cluster_id, sample_due_at__lte=now)
@@ -43,7 +43,7 @@ def age_samples(cluster_id: int) -> int:
         sources: dict[int, str] = {}
         patches: dict[str, dict[str, Any]] = {}
         for node in nodes:
-            usage = aged(node.report.usage, now, limits)
+            usage = mark_expired(node.report.usage, now, limits)
             if usage is not None and usage != node.report.usage:
                 node.changed_revision = cluster.revision
                 sources[node.pk] = usage.source
@@ -71,9 +71,9 @@ def _mark_collected(sources: dict[int, str]) -> None:
         return
     rows = list(NodeFacts.objects.filter(node__in=list(sources)).only("collected"))
     for row in rows:
-        row.collected = tuple(_marked(fact, sources[row.pk]) for fact in row.collected)
+        row.collected = tuple(_mark_stale(fact, sources[row.pk]) for fact in row.collected)
     write_columns(rows, ("collected",))
 
 
-def _marked(fact: CollectedFact, collector: str) -> CollectedFact:
+def _mark_stale(fact: CollectedFact, collector: str) -> CollectedFact:
     return msgspec.structs.replace(fact, stale=True) if fact.load and fact.collector == collector else fact

@@ -2,8 +2,8 @@
 
 A screen with yesterday's data would otherwise look like one with today's.
 The data is as old as the required resource with the oldest event. It is stale while no decision may be based on it
-(`in_step`), while a failure keeps the cluster from being watched, and once a required resource fails for `TROUBLE`; it
-is then stale since its last event. The published state is stored in the connection's row, so that the snapshot and the
+(`is_synced`), while a failure keeps the cluster from being watched, and once a required resource fails for `TROUBLE`;
+it is then stale since its last event. The published state is stored in the connection's row, so that the snapshot and the
 deltas of the topic `watch:<cluster>` agree. The informer publishes it, or the sweep where there is none
 (`report_staleness`).
 """
@@ -22,7 +22,7 @@ from hetsched.journal.publish import publish
 from hetsched.storage.write_lock import write_transaction
 
 from .models import Cluster, Connection, Sync
-from .node_events import in_step
+from .node_events import is_synced
 
 TROUBLE = timedelta(seconds=10)
 # Minimum interval between updates while the data is fresh.
@@ -41,29 +41,29 @@ def watch_topic(cluster: Cluster) -> str:
     return f"watch:{cluster.name}"
 
 
-def watched_now(connection: Connection) -> Staleness:
+def current_staleness(connection: Connection) -> Staleness:
     """Return the current state."""
     now = timezone.now()
     syncs = list(Sync.objects.filter(cluster_id=connection.cluster_id, required=True).defer("quarantined"))
     alive = [sync.alive_at for sync in syncs]
     facts_at = min((at for at in alive if at is not None), default=None) if None not in alive else None
-    failing = next((sync for sync in syncs if sync.failures and sync.reason and _in_trouble(sync, now)), None)
-    if not connection.failure and failing is None and in_step(connection.cluster):
+    failing = next((sync for sync in syncs if sync.failures and sync.reason and _has_no_contact(sync, now)), None)
+    if not connection.failure and failing is None and is_synced(connection.cluster):
         return Staleness(facts_at)
     reason = connection.failure or (failing.reason if failing is not None else "")
     if not reason:
-        reason = _silent(connection, syncs, now)
+        reason = _silence_reason(connection, syncs, now)
     return Staleness(facts_at, facts_at or connection.cluster.created_at, shortened(reason, 500))
 
 
-def published(connection: Connection) -> Staleness:
+def published_staleness(connection: Connection) -> Staleness:
     """Return the last published state."""
     return Staleness(connection.facts_at, connection.stale_since, connection.stale_reason)
 
 
 def watch_document(connection: Connection) -> dict[str, Any]:
     """Return the document of the topic: its reason has the parameters, which sockets render."""
-    said = published(connection)
+    said = published_staleness(connection)
     return {
         "factsAt": rfc3339(said.facts_at) if said.facts_at else None,
         "staleSince": rfc3339(said.stale_since) if said.stale_since else None,
@@ -74,18 +74,18 @@ def watch_document(connection: Connection) -> dict[str, Any]:
 def report_staleness(cluster_id: int) -> bool:
     """Publish the age of the data if it changed; return whether it did."""
     connection = Connection.objects.select_related("cluster").filter(cluster_id=cluster_id).first()
-    if connection is None or not _is_news(published(connection), watched_now(connection)):
+    if connection is None or not _has_changed(published_staleness(connection), current_staleness(connection)):
         return False
     with write_transaction():
         connection = Connection.objects.select_for_update(of=("self",)).select_related("cluster").get(pk=cluster_id)
-        now = watched_now(connection)
+        now = current_staleness(connection)
         connection.facts_at, connection.stale_since, connection.stale_reason = now.facts_at, now.stale_since, now.reason
         connection.save(update_fields=["facts_at", "stale_since", "stale_reason"])
         publish(watch_topic(connection.cluster), watch_document(connection))
     return True
 
 
-def _is_news(before: Staleness, now: Staleness) -> bool:
+def _has_changed(before: Staleness, now: Staleness) -> bool:
     if (before.stale_since is None) != (now.stale_since is None) or before.reason != now.reason:
         return True
     if now.facts_at is None or before.facts_at is None:
@@ -93,11 +93,11 @@ def _is_news(before: Staleness, now: Staleness) -> bool:
     return now.facts_at - before.facts_at > PUBLISH_EVERY
 
 
-def _in_trouble(sync: Sync, now: datetime) -> bool:
+def _has_no_contact(sync: Sync, now: datetime) -> bool:
     return sync.alive_at is None or now - sync.alive_at > TROUBLE
 
 
-def _silent(connection: Connection, syncs: list[Sync], now: datetime) -> Message:
+def _silence_reason(connection: Connection, syncs: list[Sync], now: datetime) -> Message:
     if connection.follower_until is None or connection.follower_until < now:
         return Message("no process watches the cluster")
     if not syncs or any(sync.synced_at is None or sync.epoch != connection.follower_epoch for sync in syncs):

@@ -47,7 +47,7 @@ def isa_of(report: NodeReport) -> tuple[str, str]:
     return _FAMILY_OF_ARCH.get(report.labels.get("kubernetes.io/arch", ""), "unknown"), ""
 
 
-def shortened(isa: str, most: int) -> str:
+def shorten_isa(isa: str, most: int) -> str:
     """Return an ISA in at most `most` characters, cut between extensions or features."""
     if len(isa) <= most:
         return isa
@@ -106,7 +106,7 @@ _PACKED = (
 )  # fmt: skip
 
 
-def packed(nodes: QuerySet[Node]) -> dict[str, list[Any]]:
+def pack_tiles(nodes: QuerySet[Node]) -> dict[str, list[Any]]:
     """Return the tiles of many nodes, ordered by name, as columns; the page's script builds the tiles.
 
     `group` and `isa` are indexes into `groups` (family and pool) and `isas`, -1 for none; `state` adds 1 for a cordoned
@@ -160,8 +160,8 @@ def node_facts(node: Node) -> dict[str, Any]:
         "cluster": node.cluster.name,
         "cordonedByOperator": node.cordoned_by_operator,
         "reportedAt": rfc3339(node.updated_at),
-        "doubts": plain(node.doubts),
-        "report": plain(node.report),
+        "doubts": to_json_types(node.doubts),
+        "report": to_json_types(node.report),
     }
 
 
@@ -184,7 +184,7 @@ def cluster_head(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
+def to_json_types(value: Any) -> Any:
     """Return a contract value as JSON types: mappings, lists and scalars."""
     return msgspec.json.decode(encode(value))
 

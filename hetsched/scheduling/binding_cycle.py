@@ -37,9 +37,9 @@ from hetsched.adapters.kubernetes.volume_binding import provide
 from hetsched.contracts.message import Message, shortened, verbatim
 from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.inventory.connections import api_of, in_shadow
+from hetsched.inventory.connections import api_of, is_in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.journal import counters, figures
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
 from hetsched.placement.actions.gangs import recover_gangs
@@ -69,7 +69,7 @@ log = structlog.get_logger(__name__)
 def run(cluster_id: int) -> int:
     """Advance placed pods; return how many of them started running (demo) or were bound (live)."""
     cluster = Cluster.objects.filter(pk=cluster_id).first()
-    if cluster is None or cluster.kind == ClusterKind.OFFLINE or in_shadow(cluster_id):
+    if cluster is None or cluster.kind == ClusterKind.OFFLINE or is_in_shadow(cluster_id):
         return 0
     return _start_demo_pods(cluster_id) if cluster.kind == ClusterKind.DEMO else _bind_all(cluster)
 
@@ -121,7 +121,7 @@ def _is_before(until: float) -> bool:
 def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
     """Move placed pods to *binding* in batches and yield the pods claimed by this run with `tried` False."""
     lost = 0
-    while lost < MOST_TRIES and in_step(cluster) and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
+    while lost < MOST_TRIES and is_synced(cluster) and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
         try:
             with write_transaction():
                 begin_binding(cluster.pk, pods)
@@ -138,7 +138,7 @@ def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
     last, now = 0, shared_now()
     left = Q(not_before=None, decided_at__lt=now - LEFT_AFTER) | Q(not_before__lte=now)
     rows = Pod.objects.filter(left, cluster=cluster, state=State.BINDING.value)
-    while in_step(cluster):
+    while is_synced(cluster):
         with write_transaction():
             part = rows.filter(pk__gt=last).order_by("id").select_for_update()
             pods = list(part.values_list("id", flat=True)[:BINDINGS_PER_STEP])

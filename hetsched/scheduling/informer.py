@@ -213,7 +213,7 @@ class Informer:
         )
 
     def _is_fresh(self) -> bool:
-        """Return whether every required resource was heard from within `STALE`, as `in_step` checks on the rows."""
+        """Return whether every required resource was heard from within `STALE`, as `is_synced` checks on the rows."""
         since = timezone.now() - STALE
         return all(
             known.synced_at is not None and known.alive_at is not None and known.alive_at >= since

@@ -25,7 +25,7 @@ from django.db import Error as DatabaseError
 from django.db import connection
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
 from hetsched.placement.actions import bindable
@@ -103,7 +103,7 @@ class InformerHost:
 
     def may_decide(self) -> bool:
         """Return False once shadow mode was entered: the informer, which is in sync, is about to end."""
-        return not in_shadow(self._cluster.pk)
+        return not is_in_shadow(self._cluster.pk)
 
     def still_leads(self, lease: Lease) -> bool:
         """Return True: the lease is renewed at intervals, and the compare-and-set checks its epoch."""

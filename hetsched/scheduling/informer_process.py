@@ -24,7 +24,7 @@ from django.db import connections
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import shortened
-from hetsched.inventory.connections import check_identity, in_shadow
+from hetsched.inventory.connections import check_identity, is_in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import heartbeat
 from hetsched.journal.publish import in_background
@@ -85,7 +85,7 @@ def _run_informer(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Ap
     try:
         api = api_of(cluster)
         check_identity(cluster, api)
-        if in_shadow(cluster.pk):  # no decisions are made, so no leader election is needed
+        if is_in_shadow(cluster.pk):  # no decisions are made, so no leader election is needed
             connection.exclude(failure="").update(failure="")
             Informer(lease, api, ended).run()
             return

@@ -16,9 +16,9 @@ import time
 
 from django.conf import settings
 
-from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.journal import counters, figures
 from hetsched.placement import dispatch
 from hetsched.placement.scheduling_queue.active_queue import has_active_pods
@@ -71,7 +71,7 @@ class WorkerHost:
         cluster = Cluster.objects.filter(pk=self._cluster_id).only("id", "kind").first()
         if cluster is None or cluster.kind != ClusterKind.KUBERNETES:
             return cluster is not None
-        return in_step(cluster) and not in_shadow(self._cluster_id)
+        return is_synced(cluster) and not is_in_shadow(self._cluster_id)
 
     def still_leads(self, lease: Lease) -> bool:
         return leading.renew(lease)

@@ -20,7 +20,7 @@ from hetsched.contracts.messages.agent_report import (
     MachineZone,
 )
 from hetsched.contracts.objects.cluster import ClusterContent
-from hetsched.inventory.agent_messages import take_samples
+from hetsched.inventory.agent_messages import apply_samples
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
@@ -148,7 +148,7 @@ def test_no_sample_is_younger_than_its_message(
         agent("POST", "agent/reports/", message(), status=200)
         usage = MachineUsage({"cpu": 500}, observed_at=observed_at)
         agent("POST", "agent/reports/", message(report, sequence=2, usage=usage), status=200)
-        take_samples(cluster.pk)
+        apply_samples(cluster.pk)
     sample = Node.objects.get(name="n1").report.usage
     assert (sample.amounts, sample.observed_at) == ({"cpu": 500}, "2026-11-21T12:00:00Z")
 

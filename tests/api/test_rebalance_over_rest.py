@@ -12,7 +12,7 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.eviction import EvictionResponse, EvictionResult, ToEvict
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster, Connection
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import import_cluster, rebalances
@@ -180,7 +180,7 @@ def test_a_reason_is_needed_and_only_operators_confirm(
 @pytest.fixture
 def live(tight: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return the cluster marked as live, with right created by a ReplicaSet."""
-    monkeypatch.setattr("hetsched.placement.actions.rebalances.in_step", lambda cluster: True)
+    monkeypatch.setattr("hetsched.placement.actions.rebalances.is_synced", lambda cluster: True)
     Cluster.objects.update(kind="kubernetes")
     Pod.objects.update(state="binding")
     Pod.objects.update(state="bound")
@@ -192,7 +192,7 @@ def live(tight: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def test_plan_of_a_cluster_with_stale_data_is_refused(
     live: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebalances, "in_step", in_step)  # no informer has listed the cluster
+    monkeypatch.setattr(rebalances, "is_synced", is_synced)  # no informer has listed the cluster
     problem = confirm(operator, advice(operator)["ETag"], status=400)
     assert problem["code"] == "ClusterNotFollowed"
     assert not Rebalance.objects.exists()
@@ -264,7 +264,7 @@ def test_no_member_of_a_gang_is_evicted_before_the_eviction_of_all_is_permitted(
         refused = victim.name == "g-1"
         return EvictionResponse(EvictionResult.REFUSED if refused else EvictionResult.ASKED, "the budget needs it")
 
-    for name, value in (("evict", evict_of), ("in_step", lambda _: True), ("api_of", lambda _: None)):
+    for name, value in (("evict", evict_of), ("is_synced", lambda _: True), ("api_of", lambda _: None)):
         monkeypatch.setattr(f"workers.evict.{name}", value)
     Connection.objects.get_or_create(cluster=live_gang)
     confirm(operator, advice(operator)["ETag"])
@@ -287,7 +287,7 @@ def test_gang_is_evicted_only_if_budgets_allow_all_members(
         return EvictionResponse(EvictionResult.ASKED)
 
     server = BudgetServer(allowed=1, ready={"g-0": "g0", "g-1": "g1"})
-    for name, value in (("evict", evict_of), ("in_step", lambda _: True), ("api_of", lambda _: server)):
+    for name, value in (("evict", evict_of), ("is_synced", lambda _: True), ("api_of", lambda _: server)):
         monkeypatch.setattr(f"workers.evict.{name}", value)
     Connection.objects.get_or_create(cluster=live_gang)
     confirm(operator, advice(operator)["ETag"])

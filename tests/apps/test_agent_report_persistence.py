@@ -15,7 +15,7 @@ from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport, NumaZone
 from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.agent_messages import agents_of, receive, take_samples
+from hetsched.inventory.agent_messages import apply_samples, count_agents, receive
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
@@ -77,8 +77,8 @@ def test_use_is_stored_in_batches_without_new_facts(cluster: Cluster) -> None:
     usage = MachineUsage({"cpu": 1500, "memory": 2**30}, observed_at="2026-11-21T10:00:30Z")
     send_report(cluster, 2, None, usage=usage)
     assert node().report.usage is None
-    assert take_samples(cluster.pk) == 1
-    assert take_samples(cluster.pk) == 0
+    assert apply_samples(cluster.pk) == 1
+    assert apply_samples(cluster.pk) == 0
     sample = node().report.usage
     assert sample is not None
     assert (sample.amounts, Cluster.objects.get().layout_revision) == ({"cpu": 1500, "memory": 2**30}, layout)
@@ -128,11 +128,11 @@ def test_totals_follow_the_accepted_facts(cluster: Cluster) -> None:
 
 
 def test_agents_are_counted(cluster: Cluster) -> None:
-    assert agents_of(cluster.pk) is None
+    assert count_agents(cluster.pk) is None
     send_report(cluster, 1)
-    assert agents_of(cluster.pk) == {"all": 1, "reporting": 1, "doubted": 0, "doubted_first": None}
+    assert count_agents(cluster.pk) == {"all": 1, "reporting": 1, "doubted": 0, "doubted_first": None}
     NodeFacts.objects.update(reported_at=timezone.now() - timedelta(seconds=91))
-    assert agents_of(cluster.pk) == {"all": 1, "reporting": 0, "doubted": 0, "doubted_first": None}
+    assert count_agents(cluster.pk) == {"all": 1, "reporting": 0, "doubted": 0, "doubted_first": None}
 
 
 def test_amount_written_by_discovery_is_reviewed_before_it_is_written_again(cluster: Cluster) -> None:

@@ -18,7 +18,16 @@ from hetsched.contracts.objects.node_report import PowerReport
 from hetsched.contracts.objects.observed import Changes
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.collection import allowed, asker, claim, configure, due, note_failure, remove, take_in
+from hetsched.inventory.collection import (
+    allowed_hosts,
+    claim_collector,
+    configure,
+    due_collectors,
+    http_client,
+    record_failure,
+    remove,
+    store_findings,
+)
 from hetsched.inventory.fact_review import override
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
 from hetsched.inventory.models.node_facts import NodeFacts
@@ -62,12 +71,12 @@ def now(seconds_ago: float = 0) -> str:
 
 
 def receive_findings(row: Collector, *findings: CollectedNode) -> None:
-    take_in(row, Collected(findings), now=timezone.now())
+    store_findings(row, Collected(findings), now=timezone.now())
     row.refresh_from_db()
 
 
 def failed(row: Collector) -> None:
-    note_failure(row, "HostUnreachable", "nobody there", now=timezone.now())
+    record_failure(row, "HostUnreachable", "nobody there", now=timezone.now())
     row.refresh_from_db()
 
 
@@ -240,11 +249,11 @@ def test_facts_of_previous_settings_are_dropped(cluster: Cluster) -> None:
 def test_one_of_two_claims_wins(cluster: Cluster) -> None:
     row = collector(cluster)
     at = timezone.now()
-    assert due(at) == [row.pk]
-    assert claim(row.pk, at) is not None
-    assert claim(row.pk, at) is None
-    assert due(at) == []
-    assert due(at + timedelta(seconds=31)) == [row.pk]
+    assert due_collectors(at) == [row.pk]
+    assert claim_collector(row.pk, at) is not None
+    assert claim_collector(row.pk, at) is None
+    assert due_collectors(at) == []
+    assert due_collectors(at + timedelta(seconds=31)) == [row.pk]
 
 
 def test_two_beat_processes_run_a_collector_once(cluster: Cluster) -> None:
@@ -259,7 +268,7 @@ def test_two_beat_processes_run_a_collector_once(cluster: Cluster) -> None:
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(another_beat):
-        assert claim(row.pk, at) is None
+        assert claim_collector(row.pk, at) is None
     assert taken
 
 
@@ -286,7 +295,7 @@ def test_wrong_collectors_are_refused(cluster: Cluster, more: dict[str, Any], co
 
 def test_nothing_is_collected_without_a_target(cluster: Cluster, settings: Any) -> None:
     settings.HETSCHED_SOURCE_HOSTS = []
-    assert not allowed()
+    assert not allowed_hosts()
     with pytest.raises(InputError) as refused:
         collector(cluster)
     assert refused.value.code == "SourceNotAllowed"
@@ -298,10 +307,10 @@ def test_token_is_encrypted_and_sent_to_its_address_only(cluster: Cluster, setti
     row = collector(cluster, token="canary-of-a-token")
     row.refresh_from_db()
     assert "canary" not in row.sealed_token
-    assert asker(row)._headers["Authorization"] == "Bearer canary-of-a-token"
+    assert http_client(row)._headers["Authorization"] == "Bearer canary-of-a-token"
     assert not AuditEntry.objects.filter(details__icontains="canary").exists()
     with pytest.raises(InputError) as refused:
         collector(cluster, params={**JSON, "url": "http://other.example:80/"})
     assert refused.value.code == "TokenMissing"
     moved = collector(cluster, params={**JSON, "url": "http://other.example:80/"}, token="")
-    assert "Authorization" not in asker(moved)._headers
+    assert "Authorization" not in http_client(moved)._headers

@@ -33,7 +33,7 @@ def cluster(settings: Any) -> Cluster:
 
 
 def test_message_during_an_override_review_is_kept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, now = facts._weighed, timezone.now()
+    real, now = facts._review, timezone.now()
     usage = MachineUsage({"cpu": 500}, observed_at=rfc3339(now))
 
     def weighed(*arguments: Any, **named: Any) -> Any:
@@ -41,7 +41,7 @@ def test_message_during_an_override_review_is_kept(cluster: Cluster, monkeypatch
         receive(cluster, message(None, sequence=2, digest=digest_of(REPORT), usage=usage))
         return real(*arguments, **named)
 
-    monkeypatch.setattr(facts, "_weighed", weighed)
+    monkeypatch.setattr(facts, "_review", weighed)
     until = rfc3339(now + timedelta(hours=1))
     override(cluster, "n1", "allocatable.cpu", "2", until, actor=ALICE, reason="a test")
     row = NodeFacts.objects.get()

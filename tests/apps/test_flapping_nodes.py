@@ -25,7 +25,7 @@ NODES, FLAPPING, TURNS, PODS = 10, 2, 10, 30
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster of ten nodes of 8 CPUs with thirty running pods."""
-    monkeypatch.setattr(worker_host, "in_step", lambda _: True)
+    monkeypatch.setattr(worker_host, "is_synced", lambda _: True)
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)

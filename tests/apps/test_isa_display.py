@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.inventory.tiles import shortened
+from hetsched.inventory.tiles import shorten_isa
 from tests.builders import a_node
 from tests.scenes import a_cluster
 
@@ -13,14 +13,14 @@ LONG = "x86-64-v4" + "".join(f"+feat{number:02}" for number in range(80))
 
 
 def test_truncation_is_between_features() -> None:
-    assert shortened("x86-64-v4+adx+aes", 17) == "x86-64-v4+adx+aes"
-    assert shortened("x86-64-v4+adx+aes", 16) == "x86-64-v4+adx"
-    assert shortened("x86-64-v4+adx+avx512_bf16", 20) == "x86-64-v4+adx"
-    assert shortened("rv64gc_zba_zbb", 13) == "rv64gc_zba"
+    assert shorten_isa("x86-64-v4+adx+aes", 17) == "x86-64-v4+adx+aes"
+    assert shorten_isa("x86-64-v4+adx+aes", 16) == "x86-64-v4+adx"
+    assert shorten_isa("x86-64-v4+adx+avx512_bf16", 20) == "x86-64-v4+adx"
+    assert shorten_isa("rv64gc_zba_zbb", 13) == "rv64gc_zba"
 
 
 def test_text_without_features_is_truncated_at_the_limit() -> None:
-    assert shortened("a" * 20, 8) == "a" * 8
+    assert shorten_isa("a" * 20, 8) == "a" * 8
 
 
 @pytest.mark.django_db

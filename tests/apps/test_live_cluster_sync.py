@@ -13,7 +13,7 @@ from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedP
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import begin_binding, follow
 from hetsched.placement.models import Pod, Reservation, Workload
@@ -188,28 +188,28 @@ def a_sync(cluster: Cluster, **more: Any) -> None:
 
 
 def test_nothing_is_decided_before_every_required_kind_is_known(cluster: Cluster) -> None:
-    assert not in_step(cluster)
+    assert not is_synced(cluster)
     a_sync(cluster)
-    assert in_step(cluster)
+    assert is_synced(cluster)
     a_sync(cluster, resource="nodes", synced_at=None)
-    assert not in_step(cluster)
+    assert not is_synced(cluster)
 
 
 def test_stale_facts_are_not_used(cluster: Cluster) -> None:
     a_sync(cluster, alive_at=timezone.now() - timedelta(seconds=91))
-    assert not in_step(cluster)
+    assert not is_synced(cluster)
 
 
 def test_knowledge_of_an_earlier_informer_is_not_used(cluster: Cluster) -> None:
     a_sync(cluster)
     Connection.objects.update(follower_epoch=2)
-    assert not in_step(cluster)
+    assert not is_synced(cluster)
 
 
 def test_a_kind_that_is_not_required_is_not_waited_for(cluster: Cluster) -> None:
     a_sync(cluster)
     a_sync(cluster, resource="nodegpus", required=False, synced_at=None)
-    assert in_step(cluster)
+    assert is_synced(cluster)
 
 
 def test_pod_moves_when_another_scheduler_filled_its_node(cluster: Cluster) -> None:

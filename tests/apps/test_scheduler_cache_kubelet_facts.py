@@ -13,7 +13,7 @@ from django.utils import timezone
 from hetsched.contracts.objects.node_report import KubeletGrant, NodeReport
 from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.inventory.facts import new_facts, settle
+from hetsched.inventory.facts import new_facts, write_facts
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.models.node_facts import NodeFacts
@@ -90,7 +90,7 @@ def settled(cluster: Cluster, now: NodeReport) -> None:
         node = Node.objects.get(cluster=cluster)
         row = NodeFacts.objects.filter(node=node).first() or new_facts(node)
         row.base = row.known = now
-        settle(locked, node, row, timezone.now())
+        write_facts(locked, node, row, timezone.now())
 
 
 def released(cluster: Cluster, name: str) -> None:

@@ -11,7 +11,7 @@ from django.utils import timezone
 from hetsched.inventory import staleness
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
-from hetsched.inventory.staleness import report_staleness, watched_now
+from hetsched.inventory.staleness import current_staleness, report_staleness
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
@@ -41,7 +41,7 @@ def store_watch_state(cluster: Cluster, ago: timedelta = timedelta(), **columns:
 
 
 def now(cluster: Cluster) -> staleness.Staleness:
-    return watched_now(Connection.objects.select_related("cluster").get(cluster=cluster))
+    return current_staleness(Connection.objects.select_related("cluster").get(cluster=cluster))
 
 
 def test_fresh_facts_are_not_stale(cluster: Cluster) -> None:

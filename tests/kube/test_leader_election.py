@@ -15,7 +15,7 @@ from hetsched.adapters.kubernetes.leader_lease import DURATION_SECONDS, Election
 from hetsched.adapters.kubernetes.resources import LEASES
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.scheduling import leader_election
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.leases import following
@@ -107,7 +107,7 @@ def test_a_follower_stops_deciding_once_another_installation_took_over(
     with leader_election.leadership(cluster, api, lease, threading.Event()) as (_over, is_leader):
         follower = Informer(lease, api, threading.Event(), is_leader=is_leader)
         follower.start()
-        eventually(follower, lambda: in_step(cluster))
+        eventually(follower, lambda: is_synced(cluster))
         stranger = Election("stranger", clock=(clock := Clock()))
         stranger.acquire(api, 1)
         clock.now += DURATION_SECONDS + 1
@@ -115,7 +115,7 @@ def test_a_follower_stops_deciding_once_another_installation_took_over(
         assert leader_election._elections[cluster.pk].acquire(api, lease.epoch) == "stranger/1"
         monkeypatch.setattr(leader_election._elections[cluster.pk], "_until", 0.0)
         follower._write_sync()
-        assert not in_step(cluster)
+        assert not is_synced(cluster)
         follower.ended.set()
     with (
         pytest.raises(InputError, match="another installation of hetsched is the leader for live: stranger/1"),

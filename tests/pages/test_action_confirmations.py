@@ -14,7 +14,7 @@ from django.test import Client
 
 from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.contracts.objects.doubts import FactConflict
-from hetsched.inventory.maintenance import maintain
+from hetsched.inventory.maintenance import set_maintenance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.models import Pod, Workload
@@ -83,7 +83,7 @@ def test_maintenance_is_started_from_the_tabs_of_gpus_and_zones(fleet: Cluster, 
     assert pressed(operator, card, until=until).status_code == 200
     shown = buttons(operator, "/nodes/n1/gpu/")
     assert shown["End maintenance"]["body"] == {"action": "end-maintenance", "card": 0}
-    maintain(fleet, "n1", "zone", "node-1", until, actor=SYSTEM, reason="fan")
+    set_maintenance(fleet, "n1", "zone", "node-1", until, actor=SYSTEM, reason="fan")
     zones = buttons(operator, "/nodes/n1/numa/")
     assert zones["Start maintenance…"]["body"] == {"action": "maintenance", "zone": "a<b"}
     assert zones["End maintenance"]["body"] == {"action": "end-maintenance", "zone": "node-1"}

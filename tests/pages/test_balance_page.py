@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from hetsched.contracts.objects.collected import Collected, CollectedNode
 from hetsched.contracts.times import rfc3339
-from hetsched.inventory.collection import note_failure, take_in
+from hetsched.inventory.collection import record_failure, store_findings
 from hetsched.inventory.models import Cluster, Collector
 from tests.builders import a_node, a_pod
 from tests.scenes import a_cluster, placed
@@ -33,7 +33,7 @@ def measured(db: Any) -> Collector:
     cluster = a_cluster(a_node("n1"), a_node("n2"), running=(a_pod("r").cpu(2).running_on("n1"),))
     row = Collector.objects.create(cluster=cluster, name="prom", kind="prometheus-load", load=True)
     now = timezone.now()
-    take_in(row, Collected((CollectedNode("n1", rfc3339(now), usage={"cpu": 6000}),)), now=now)
+    store_findings(row, Collected((CollectedNode("n1", rfc3339(now), usage={"cpu": 6000}),)), now=now)
     row.refresh_from_db()
     return row
 
@@ -60,7 +60,7 @@ def test_different_values_are_explained(viewer: Client, measured: Collector) -> 
 
 
 def test_silent_source_is_reported(viewer: Client, measured: Collector) -> None:
-    note_failure(measured, "HostUnreachable", "prom:9090 does not answer", now=timezone.now())
+    record_failure(measured, "HostUnreachable", "prom:9090 does not answer", now=timezone.now())
     text = words(viewer, "/balance/")
     assert "by requests: 2 nodes have no current sample" in text
     assert "stale, not used" in text

@@ -14,7 +14,7 @@ from django.utils import timezone
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cordon
-from hetsched.inventory.maintenance import maintain
+from hetsched.inventory.maintenance import set_maintenance
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import revision_of
 from hetsched.placement.actions import import_cluster, submit
@@ -56,7 +56,7 @@ def test_columns_are_the_tiles_of_the_topic(viewer: Client) -> None:
     submit(cluster, [a_pod("p").cpu("1").build(), a_pod("q").gpu(1).build()], actor=SYSTEM)
     schedule(cluster.pk)
     cordon(cluster, "d", actor=SYSTEM, reason="work")
-    maintain(cluster, "a", "card", "2", rfc3339(timezone.now() + timedelta(hours=4)), actor=SYSTEM, reason="fan")
+    set_maintenance(cluster, "a", "card", "2", rfc3339(timezone.now() + timedelta(hours=4)), actor=SYSTEM, reason="fan")
     page = viewer.get("/?cluster=lab").content.decode()
     found = re.search(r'<script id="initial" type="application/json">(.*?)</script>', page)
     assert found is not None

@@ -17,7 +17,7 @@ from django.utils import timezone
 from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.fact_review import end_overrides
-from hetsched.inventory.maintenance import maintain
+from hetsched.inventory.maintenance import set_maintenance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.queries import topics
 from tests.builders import a_node, a_pod
@@ -33,7 +33,7 @@ def serviced(db: None) -> Cluster:
     submitted(cluster, a_pod("holds").gpu(4))
     recorded(cluster, placing(cluster, "cards", *(CardGrant(index, 1000, 40960) for index in range(4))))
     until = rfc3339(timezone.now() + timedelta(hours=4))
-    maintain(cluster, "cards", "card", "1", until, actor=ALICE, reason="new fan")
+    set_maintenance(cluster, "cards", "card", "1", until, actor=ALICE, reason="new fan")
     return Cluster.objects.get()
 
 
@@ -70,7 +70,7 @@ def test_free_gpus_are_those_that_take_new_pods(viewer: Client, db: None) -> Non
     submitted(cluster, a_pod("holds").gpu(2))
     recorded(cluster, placing(cluster, "cards", CardGrant(0, 1000, 40960), CardGrant(1, 1000, 40960)))
     until = rfc3339(timezone.now() + timedelta(hours=4))
-    maintain(cluster, "cards", "card", "1", until, actor=ALICE, reason="new fan")
+    set_maintenance(cluster, "cards", "card", "1", until, actor=ALICE, reason="new fan")
     exported = rows_of(viewer, "/nodes/?format=csv&columns=name~gpu~free.gpu")
     assert [(float(one["gpu"]), float(one["free.gpu"])) for one in exported] == [(0.5, 2.0)]
 
@@ -102,7 +102,7 @@ def test_end_of_a_maintenance_is_separated_from_its_label(browsing: Callable[...
 
 
 def test_end_of_maintenance_restores_the_counts(viewer: Client, serviced: Cluster) -> None:
-    maintain(serviced, "cards", "card", "1", None, actor=ALICE, reason="done")
+    set_maintenance(serviced, "cards", "card", "1", None, actor=ALICE, reason="done")
     assert end_overrides(serviced.pk) == 0
     node = Node.objects.get(name="cards")
     assert (node.maintenance, node.card_count, node.cards_installed) == ((), 4, 4)

@@ -23,7 +23,7 @@ from hetsched.contracts.api.golden import Expectation
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.inventory.actions import cordon, set_default_policy
-from hetsched.inventory.maintenance import maintain
+from hetsched.inventory.maintenance import set_maintenance
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import HoldPart, cancel, hold, import_cluster, set_priority
 from hetsched.placement.actions.webhooks import WebhookSettings, add_webhook
@@ -77,7 +77,7 @@ def fleet(db: None, settings: Any) -> Cluster:
     cancel(workloads["nowhere"], actor=ALICE, reason="-")
     cordon(cluster, "k1-0", actor=ALICE, reason="-")
     tomorrow = timezone.now() + timedelta(days=1)
-    maintain(cluster, "a100-0", "card", "0", tomorrow.isoformat(), actor=ALICE, reason="-")
+    set_maintenance(cluster, "a100-0", "card", "0", tomorrow.isoformat(), actor=ALICE, reason="-")
     set_default_policy(cluster, "binpack", actor=ALICE, reason="-")
     spec = PolicyRevision.objects.get(policy__name="spread", state="active").spec
     draft = save_draft(msgspec.structs.replace(spec, description="-"), actor=ALICE, reason="-")

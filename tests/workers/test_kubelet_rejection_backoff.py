@@ -57,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with one node of 8 CPUs, with an informer in sync under epoch 1."""
-    monkeypatch.setattr(worker_host, "in_step", lambda _: True)
+    monkeypatch.setattr(worker_host, "is_synced", lambda _: True)
     monkeypatch.setattr(dispatch, "wake", lambda *_: None)
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)

@@ -25,12 +25,12 @@ from hetsched.contracts.units import CPU, MEMORY
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.agent_messages import receive, take_samples
-from hetsched.inventory.collection import take_in
-from hetsched.inventory.freshness import aged, due_at
+from hetsched.inventory.agent_messages import apply_samples, receive
+from hetsched.inventory.collection import store_findings
+from hetsched.inventory.freshness import due_at, mark_expired
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
 from hetsched.inventory.models.node_facts import NodeFacts
-from hetsched.inventory.sample_expiry import age_samples
+from hetsched.inventory.sample_expiry import expire_samples
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
 from hetsched.placement.actions import Result, export_cluster, follow
@@ -142,7 +142,7 @@ def test_expired_sample_is_an_inventory_change_that_requeues_pods_and_is_publish
         assert not Pod.objects.get(name="use").queued
         before, shown = Cluster.objects.get(), snapshot("node:fleet/n1")
         clock.move_to(at(301))
-        assert age_samples(cluster.pk) == 1
+        assert expire_samples(cluster.pk) == 1
     after = Cluster.objects.get()
     assert after.inventory_revision == after.revision == before.revision + 1
     assert after.layout_revision == before.layout_revision
@@ -160,7 +160,7 @@ def test_a_sweep_with_nothing_due_changes_no_revision() -> None:
     with time_machine.travel(at(301), tick=False):
         cluster = a_cluster(sampled("n1", 10, "1"), sampled("n2", None, "1"), sampled("n3", 0, "1"))
         before = Cluster.objects.get().revision
-        assert (age_samples(cluster.pk), Cluster.objects.get().revision) == (0, before)
+        assert (expire_samples(cluster.pk), Cluster.objects.get().revision) == (0, before)
     assert stale(cluster) == ["n3"]
 
 
@@ -169,7 +169,7 @@ def test_sweep_marks_a_bounded_number_of_samples(monkeypatch: pytest.MonkeyPatch
     with time_machine.travel(at(0), tick=False) as clock:
         cluster = a_cluster(*(sampled(f"n{i}", 0, "1") for i in range(5)))
         clock.move_to(at(301))
-        assert [age_samples(cluster.pk) for _ in range(4)] == [2, 2, 1, 0]
+        assert [expire_samples(cluster.pk) for _ in range(4)] == [2, 2, 1, 0]
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_an_object_of_a_live_cluster_ages_and_counts_again_with_a_new_sample(liv
         seen(live, sampled("n1", 0, "1"), sampled("n2", -301, "1"))
         assert stale(live) == ["n2"]
         clock.move_to(at(301))
-        age_samples(live.pk)
+        expire_samples(live.pk)
         assert stale(live) == ["n1", "n2"]
         seen(live, sampled("n1", 300, "2"))
         assert stale(live) == ["n2"]
@@ -200,7 +200,7 @@ def test_relisted_old_object_stays_stale(live: Cluster) -> None:
     with time_machine.travel(at(0), tick=False) as clock:
         seen(live, sampled("n1", 0, "1"))
         clock.move_to(at(301))
-        age_samples(live.pk)
+        expire_samples(live.pk)
         before = Node.objects.get().changed_revision
         seen(live, sampled("n1", 0, "1"))
         assert Node.objects.get().changed_revision == before
@@ -221,14 +221,14 @@ def test_agent_sample_expires_and_a_late_one_is_stale(live: Cluster, settings: A
         receive_report(live, 1, 0)
         assert not usage().stale
         clock.move_to(at(301))
-        age_samples(live.pk)
+        expire_samples(live.pk)
         assert usage().stale
         receive_report(live, 2, 300)
-        take_samples(live.pk)
+        apply_samples(live.pk)
         assert not usage().stale
         clock.move_to(at(900))
         receive_report(live, 3, 310)
-        take_samples(live.pk)
+        apply_samples(live.pk)
         assert usage() == Usage({CPU: 500, MEMORY: 1}, rfc3339(at(310)), stale=True)
         seen(live, a_node("n1").labelled(changed="yes"))
         assert usage().stale
@@ -236,7 +236,9 @@ def test_agent_sample_expires_and_a_late_one_is_stale(live: Cluster, settings: A
 
 def collected(cluster: Cluster, **more: Any) -> Collector:
     row = Collector.objects.create(cluster=cluster, name="prom", kind="prometheus-load", load=True, **more)
-    take_in(row, Collected((CollectedNode("n1", rfc3339(timezone.now()), usage={CPU: 6000}),)), now=timezone.now())
+    store_findings(
+        row, Collected((CollectedNode("n1", rfc3339(timezone.now()), usage={CPU: 6000}),)), now=timezone.now()
+    )
     return row
 
 
@@ -245,10 +247,10 @@ def test_collector_sample_expires_by_its_collectors_setting() -> None:
         cluster = a_cluster(a_node("n1"))
         collected(cluster, most_age_seconds=3600)
         clock.move_to(at(3599))
-        age_samples(cluster.pk)
+        expire_samples(cluster.pk)
         assert stale(cluster) == []
         clock.move_to(at(3601))
-        age_samples(cluster.pk)
+        expire_samples(cluster.pk)
         assert stale(cluster) == ["n1"]
 
 
@@ -259,10 +261,10 @@ def test_older_collector_sample_counts_with_a_newer_one_of_an_agent(live: Cluste
         row = Collector.objects.create(
             cluster=live, name="prom", kind="prometheus-load", load=True, most_age_seconds=3600
         )
-        take_in(row, Collected((CollectedNode("n2", rfc3339(at(0)), usage={CPU: 6000}),)), now=timezone.now())
+        store_findings(row, Collected((CollectedNode("n2", rfc3339(at(0)), usage={CPU: 6000}),)), now=timezone.now())
         clock.move_to(at(1000))
         receive_report(live, 1, 1000)
-        take_samples(live.pk)
+        apply_samples(live.pk)
         assert stale(live) == []
 
 
@@ -278,11 +280,11 @@ def test_other_source_counts_once_an_idle_collector_expired(live: Cluster, setti
         seen(live, a_node("n1"))
         row = collected(live)
         clock.move_to(at(301))
-        age_samples(live.pk)
+        expire_samples(live.pk)
         assert NodeFacts.objects.get().collected[0].stale
         receive_report(live, 1, 300)
         assert (usage().amounts[CPU], usage().stale) == (500, False)
-        take_in(row, Collected((CollectedNode("n1", rfc3339(at(301)), usage={CPU: 6000}),)), now=timezone.now())
+        store_findings(row, Collected((CollectedNode("n1", rfc3339(at(301)), usage={CPU: 6000}),)), now=timezone.now())
         assert (usage().amounts[CPU], usage().stale) == (6000, False)
 
 
@@ -290,7 +292,7 @@ def test_export_keeps_the_stale_mark() -> None:
     with time_machine.travel(at(0), tick=False) as clock:
         cluster = measured(0)
         clock.move_to(at(301))
-        age_samples(cluster.pk)
+        expire_samples(cluster.pk)
         text = write_cluster(export_cluster(cluster))
     content = parse_cluster([("export.json", text)])
     assert ClusterState.of(content).stale() == ["busy", "idle"]
@@ -305,7 +307,7 @@ def test_a_file_alone_has_no_clock() -> None:
 @pytest.mark.parametrize("taken", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "soon", "", "2026-11-23T12:00:00"])
 def test_any_time_is_handled(taken: str) -> None:
     sample = Usage({CPU: 1}, taken)
-    marked = aged(sample, START)
+    marked = mark_expired(sample, START)
     assert marked is not None
     assert marked.stale == taken.startswith(("0001", "9999"))
     due = due_at(sample, START)
@@ -316,5 +318,5 @@ def test_samples_from_before_the_upgrade_are_checked() -> None:
     with time_machine.travel(at(0), tick=False):
         cluster = a_cluster(sampled("n1", 0, "1"), sampled("n2", None, "1"), a_node("n3"))
         Node.objects.update(sample_due_at=timezone.now())  # as the migration does
-        assert age_samples(cluster.pk) == 0
+        assert expire_samples(cluster.pk) == 0
         assert list(Node.objects.order_by("name").values_list("sample_due_at", flat=True)) == [at(300), None, None]

@@ -49,7 +49,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with five pods, `p0` to `p4`, that are too large for its node."""
-    monkeypatch.setattr(worker_host, "in_step", lambda _: True)
+    monkeypatch.setattr(worker_host, "is_synced", lambda _: True)
     monkeypatch.setattr(dispatch, "wake", lambda *_: None)
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)

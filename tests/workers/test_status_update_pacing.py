@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with three rejected pods, and a batch size of two."""
-    monkeypatch.setattr(worker_host, "in_step", lambda _: True)
+    monkeypatch.setattr(worker_host, "is_synced", lambda _: True)
     monkeypatch.setattr(dispatch, "send", lambda *_, **__: None)
     monkeypatch.setattr(report, "publish_result", lambda *_, **__: True)
     monkeypatch.setattr(report, "api_of", lambda _: None)

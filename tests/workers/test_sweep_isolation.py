@@ -30,13 +30,13 @@ def test_other_parts_and_clusters_are_processed(monkeypatch: pytest.MonkeyPatch)
         submitted(cluster, a_pod(f"p-{cluster.name}"))
     woken: list[tuple[Any, str]] = []
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: woken.append((row_id, task)))
-    monkeypatch.setattr(sweep, "take_samples", _failing(ValueError("a bug"), clusters[0].pk))
+    monkeypatch.setattr(sweep, "apply_samples", _failing(ValueError("a bug"), clusters[0].pk))
     assert sweep.run()["woken"] == len(clusters)
     assert {(cluster.pk, dispatch.SCHEDULE) for cluster in clusters} <= set(woken)
 
 
 def test_database_outage_stops_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster(a_node("n"), name="a")
-    monkeypatch.setattr(sweep, "take_samples", _failing(OperationalError("away"), cluster.pk))
+    monkeypatch.setattr(sweep, "apply_samples", _failing(OperationalError("away"), cluster.pk))
     with pytest.raises(OperationalError):
         sweep.run()

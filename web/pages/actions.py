@@ -26,7 +26,7 @@ from hetsched.contracts.objects.facts import Maintenance
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.inventory.models import ClusterKind, Node
-from hetsched.inventory.overrides import in_maintenance
+from hetsched.inventory.overrides import parts_in_maintenance
 from hetsched.placement.actions.progress import RETRIED
 from hetsched.placement.lifecycle import FINISHED, HOLDING, LABELS, UNPLACED, State
 from hetsched.placement.models import Reservation, Workload
@@ -90,7 +90,7 @@ def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeBu
     held = list(held)
     one = _OnNode(node, node_etag(node), held)
     row = facts.stated(node)
-    maintained = {(at.part, at.name): at for at in in_maintenance(row.overrides)} if row is not None else {}
+    maintained = {(at.part, at.name): at for at in parts_in_maintenance(row.overrides)} if row is not None else {}
     zones = node.report.numa.zones if node.report.numa is not None else ()
     return NodeButtons(
         node=[one.uncordon() if node.cordoned_by_operator else one.cordon(), *one.trust()],

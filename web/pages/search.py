@@ -23,7 +23,7 @@ from hetsched.access.subject import subject_of
 from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Node
-from hetsched.inventory.tiles import shortened
+from hetsched.inventory.tiles import shorten_isa
 from hetsched.isa import parse
 from hetsched.isa.arm import ARM
 from hetsched.isa.riscv_table import EXTENSIONS, PROFILES
@@ -142,7 +142,7 @@ def _nodes(shell: Shell, query: str) -> Group:
         Q(name__text_contains=query) | Q(pool__text_contains=query)
     )
     found = rows.order_by("name").values_list("name", "pool", "isa")[:MOST]
-    hits = [Hit(name, _address(shell, "node", name), f"{pool} · {shortened(isa, 40)}") for name, pool, isa in found]
+    hits = [Hit(name, _address(shell, "node", name), f"{pool} · {shorten_isa(isa, 40)}") for name, pool, isa in found]
     return Group(_("Nodes"), hits, _more(shell, "nodes", hits, q=_quoted(query)))
 
 

@@ -29,7 +29,7 @@ from django.views.decorators.http import require_safe
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
-from hetsched.inventory.staleness import watch_topic, watched_now
+from hetsched.inventory.staleness import current_staleness, watch_topic
 from hetsched.journal.publish import revision_of
 from web.api.problems import RequestRefused
 from web.api.rates import READ, take_turn
@@ -173,7 +173,7 @@ class Shell:
             return {}
         connection.cluster = self.cluster
         return {
-            "watched": watched_now(connection),
+            "watched": current_staleness(connection),
             "watch_topic": watch_topic(self.cluster),
             "shadow_of": connection.shadow_of,
         }

@@ -40,7 +40,9 @@ class FactConflict(msgspec.Struct, frozen=True, rename="camel"):
     owner: str = ""
 
 
-def still_in_doubt(doubts: Iterable[FactConflict], before: NodeReport, after: NodeReport) -> tuple[FactConflict, ...]:
+def remaining_conflicts(
+    doubts: Iterable[FactConflict], before: NodeReport, after: NodeReport
+) -> tuple[FactConflict, ...]:
     """Return the conflicts that remain after a new report; none remains on another machine of the same name."""
     if before.uid != after.uid:
         return ()

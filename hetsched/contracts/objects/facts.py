@@ -19,7 +19,7 @@ MOST_KEPT = 10  # statements of one fact
 _MOST_TEXT = 600
 
 
-class Said(msgspec.Struct, frozen=True, rename="camel"):
+class FactStatement(msgspec.Struct, frozen=True, rename="camel"):
     """Statement of one source about a fact, with first and last time; `current` is the present one."""
 
     source: str
@@ -29,7 +29,7 @@ class Said(msgspec.Struct, frozen=True, rename="camel"):
     current: bool = True
 
 
-Claims = dict[str, tuple[Said, ...]]
+Claims = dict[str, tuple[FactStatement, ...]]
 
 
 class FactInQuarantine(msgspec.Struct, frozen=True, rename="camel"):
@@ -92,19 +92,19 @@ def noted(claims: Claims, source: str, words: Mapping[str, str], now: str) -> Cl
             continue
         past = [msgspec.structs.replace(said, current=False) if said is last else said for said in old]
         if text:
-            past.insert(0, Said(source, text, now, now))
+            past.insert(0, FactStatement(source, text, now, now))
         if past:
             found[fact] = _bounded(past)
     return found
 
 
-def _bounded(said: list[Said]) -> tuple[Said, ...]:
+def _bounded(said: list[FactStatement]) -> tuple[FactStatement, ...]:
     current = [one for one in said if one.current]
     past = [one for one in said if not one.current]
     return (*current, *past[: MOST_KEPT - min(len(current), MOST_KEPT)])
 
 
-def conflicts(said: Iterable[Said]) -> bool:
+def conflicts(said: Iterable[FactStatement]) -> bool:
     """Return whether current statements of sources contradict each other; a lower bound contradicts nothing."""
     texts = {one.text for one in said if one.current and not one.text.startswith("at least ")}
     return len(texts) > 1

@@ -23,7 +23,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import require_reason
-from hetsched.inventory.fact_conflicts import clear_doubts, dispel, doubt
+from hetsched.inventory.fact_conflicts import clear_conflicts, clear_owner_conflicts, record_conflicts
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal import counters, figures
@@ -67,7 +67,7 @@ def note_refused(change: ClusterTransaction, refused: Sequence[tuple[Pod, Observ
     Rejection.objects.bulk_create(rows, batch_size=500)
     reasons = [row.reason for row in rows]
     transaction.on_commit(lambda: _count(change.cluster.name, reasons))
-    return doubt(change.cluster, doubts)
+    return record_conflicts(change.cluster, doubts)
 
 
 def _count(cluster: str, reasons: Iterable[str]) -> None:
@@ -135,7 +135,7 @@ def note_running(change: ClusterTransaction, rows: Sequence[Pod]) -> list[Node]:
         open_ones.filter(owner__in=owners).update(ran_elsewhere=True)
     if cleared:
         _try_again(change.cluster)
-    return dispel(change.cluster, ran)
+    return clear_owner_conflicts(change.cluster, ran)
 
 
 def wake_after_backoff(cluster_id: int, now: datetime) -> int:
@@ -162,7 +162,7 @@ def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -
         locked = advance(cluster.pk)
         open_ones = Rejection.objects.filter(cluster=cluster, node__name=node_name, cleared_at=None)
         freed = open_ones.update(cleared_at=timezone.now())
-        node = clear_doubts(locked, node_name, freed=freed, actor=actor, reason=reason)
+        node = clear_conflicts(locked, node_name, freed=freed, actor=actor, reason=reason)
         if freed:
             _try_again(locked)
     return node

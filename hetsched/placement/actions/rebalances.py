@@ -31,7 +31,7 @@ from hetsched.engine.simulation.moves import AppliedMove
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
 from hetsched.placement.lifecycle import State
@@ -73,7 +73,7 @@ def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, acto
     chosen = [move for step, move in enumerate(advice.moves) if step in set(steps)]
     if not chosen:
         raise InputError("NothingToMove", "no move of the plan is selected", place="steps")
-    if cluster.kind == ClusterKind.KUBERNETES and not in_step(cluster):
+    if cluster.kind == ClusterKind.KUBERNETES and not is_synced(cluster):
         raise InputError("ClusterNotFollowed", "the data of the cluster is stale", place="cluster")
     try:
         with write_transaction():
@@ -182,7 +182,7 @@ def _step(plan: Rebalance) -> bool:
 def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     """Begin a step, or complete it if no eviction is needed."""
     cluster = Cluster.objects.get(pk=plan.cluster_id)
-    if cluster.kind == ClusterKind.KUBERNETES and not in_step(cluster):
+    if cluster.kind == ClusterKind.KUBERNETES and not is_synced(cluster):
         return False  # the data may be stale: wait
     for attempt in range(_TRIES):
         found = advice_basis(cluster, _spec(cluster))

@@ -27,7 +27,7 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.node_events import forget_gone
+from hetsched.inventory.node_events import delete_gone_nodes
 from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
@@ -140,6 +140,6 @@ def _end_remnants(cluster_id: int, remnants: Sequence[int], rewrite_after: timed
         wake_nominees_of(change.cluster, [pod.uid for pod in over])
         change.requeue()
         change.close()
-        forget_gone(change.cluster)
+        delete_gone_nodes(change.cluster)
         dispatch.wake(cluster_id)
     return len(over)

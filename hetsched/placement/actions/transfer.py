@@ -32,8 +32,8 @@ from hetsched.inventory.actions import (
     cluster_topic,
     create_cluster,
     node_topic,
+    recompute_totals,
     replace_nodes,
-    total_up,
 )
 from hetsched.inventory.facts import merge_agent_facts
 from hetsched.inventory.ledger import Conflict, advance
@@ -142,7 +142,7 @@ def _replace(cluster: Cluster, content: ClusterContent) -> None:
     replace_nodes(cluster, merge_agent_facts(cluster, content.nodes))
     _insert_running(cluster, arriving, state)
     rewrite_loads(cluster)
-    total_up(cluster)
+    recompute_totals(cluster)
     cluster.baseline_revision = cluster.revision
     cluster.definitions = msgspec.structs.replace(content, nodes=(), running=(), pending=(), policies=(), warnings=())
     cluster.save(update_fields=["baseline_revision", "definitions", "demo_seed"])

@@ -24,7 +24,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.staleness import watch_document, watch_topic
-from hetsched.inventory.tiles import node_facts, node_load, plain, tile, without_nulls
+from hetsched.inventory.tiles import node_facts, node_load, tile, to_json_types, without_nulls
 from hetsched.journal.publish import revision_of
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.pod_counts import published_metrics
@@ -64,8 +64,8 @@ def held_document(reservation: Reservation) -> Document:
     """Return the reservation of one pod on its node."""
     return {
         "requests": reservation.requests,
-        "gpus": plain(reservation.allocation.gpus),
-        "zones": plain(reservation.allocation.zones),
+        "gpus": to_json_types(reservation.allocation.gpus),
+        "zones": to_json_types(reservation.allocation.zones),
         "since": _time(reservation.created_at),
     }
 
@@ -106,9 +106,9 @@ def _pod_document(
         "policy": policy or None,
         "decision": decision_id,
         "message": message or None,
-        "isa": plain(held.isa) if held and held.isa else None,
-        "gpus": plain(held.gpus) if held else None,
-        "zones": plain(held.zones) if held else None,
+        "isa": to_json_types(held.isa) if held and held.isa else None,
+        "gpus": to_json_types(held.gpus) if held else None,
+        "zones": to_json_types(held.zones) if held else None,
         "decidedAt": _time(decided_at),
         "startedAt": _time(started_at),
         "finishedAt": _time(finished_at),

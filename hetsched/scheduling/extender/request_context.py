@@ -21,9 +21,9 @@ from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.placement.actions.submissions import prepare
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import ClusterSnapshot, cache_of
@@ -61,10 +61,10 @@ class ExtenderCalls:
         Raises: InputError `ClusterNotInStep`, `ClusterInShadow`.
         """
         cluster = Cluster.objects.defer("definitions").get(pk=self.cluster_id)
-        if in_shadow(self.cluster_id):
+        if is_in_shadow(self.cluster_id):
             message = f"cluster {cluster.name} is in shadow mode: hetsched makes no decisions for it"
             raise InputError("ClusterInShadow", message, hint="Remove the extender from the scheduler's configuration")
-        if not in_step(cluster):
+        if not is_synced(cluster):
             hint = "Check GET clusters/NAME/ or `hetsched cluster test NAME`"
             raise InputError(
                 "ClusterNotInStep", f"the data of cluster {cluster.name} is incomplete or stale", hint=hint

@@ -8,7 +8,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.pod_failures import refusal, waiting
 from hetsched.adapters.objects.fields import FieldView
-from hetsched.contracts.objects.doubts import FactConflict, still_in_doubt
+from hetsched.contracts.objects.doubts import FactConflict, remaining_conflicts
 from hetsched.contracts.objects.node_report import IsaReport, NodeReport
 from hetsched.contracts.objects.observed import NodeRefusal
 
@@ -90,6 +90,8 @@ def test_waiting_container_is_named_with_its_reason() -> None:
 def test_contradiction_ends_when_its_fact_is_reported_differently() -> None:
     doubts = (FactConflict("isa", "2026-11-21T10:00:00Z", "default/p", "StartError"),)
     before = NodeReport("n1", uid="a", isa=IsaReport("rv64gcv"))
-    assert still_in_doubt(doubts, before, NodeReport("n1", uid="a", isa=IsaReport("rv64gcv"), ready=False)) == doubts
-    assert still_in_doubt(doubts, before, NodeReport("n1", uid="a", isa=IsaReport("rv64gc"))) == ()
-    assert still_in_doubt(doubts, before, NodeReport("n1", uid="b", isa=IsaReport("rv64gcv"))) == ()
+    assert (
+        remaining_conflicts(doubts, before, NodeReport("n1", uid="a", isa=IsaReport("rv64gcv"), ready=False)) == doubts
+    )
+    assert remaining_conflicts(doubts, before, NodeReport("n1", uid="a", isa=IsaReport("rv64gc"))) == ()
+    assert remaining_conflicts(doubts, before, NodeReport("n1", uid="b", isa=IsaReport("rv64gcv"))) == ()

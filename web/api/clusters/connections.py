@@ -23,9 +23,9 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import Problem
 from hetsched.contracts.message import Message
 from hetsched.inventory.connection_check import Check, check_cluster
-from hetsched.inventory.connections import connect, where
+from hetsched.inventory.connections import connect, server_address
 from hetsched.inventory.models import Cluster, Connection, Sync
-from hetsched.inventory.staleness import watched_now
+from hetsched.inventory.staleness import current_staleness
 from hetsched.journal import counters
 from hetsched.policies.models import PolicyObject
 
@@ -131,9 +131,9 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
     if connection is None:
         return None
     held = Connection.objects.filter(cluster=cluster, follower_until__gte=Now()).exists()
-    now, watched = timezone.now(), watched_now(connection)
+    now, watched = timezone.now(), current_staleness(connection)
     return ConnectionDetail(
-        server=where(connection),
+        server=server_address(connection),
         namespaces=[name for name in connection.enrolled_namespaces if subject.may_in(name)],
         shadow_of=connection.shadow_of or None,
         read_pull_secrets=connection.read_pull_secrets,

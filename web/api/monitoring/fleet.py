@@ -14,10 +14,10 @@ from django.db.models import Count, Min, Q
 from django.utils import timezone
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from hetsched.inventory.agent_messages import agents_of
+from hetsched.inventory.agent_messages import count_agents
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Sync
 from hetsched.inventory.models.node_facts import NodeFacts
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.journal import counters, figures
 from hetsched.journal.models import AuditSeal, OutboxEvent
 from hetsched.placement.lifecycle import HOLDING, LIVE, State
@@ -139,7 +139,7 @@ def _watches(clusters: Sequence[Cluster]) -> Iterator[Metric]:
         failures.add_metric(where, row.failures)
     for cluster in clusters:
         if cluster.kind == ClusterKind.KUBERNETES:
-            ready.add_metric([cluster.name], in_step(cluster))
+            ready.add_metric([cluster.name], is_synced(cluster))
     yield from (age, lists, objects, odd, failures, ready)
 
 
@@ -163,7 +163,7 @@ def _agents(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     agents = _gauge("hetsched_agents", "Nodes with an agent, by reporting state.", "cluster", "reporting")
     odd = _gauge("hetsched_facts_quarantined", "Node facts that wait for a review.", "cluster", "change")
     for cluster in clusters:
-        found = agents_of(cluster.pk)
+        found = count_agents(cluster.pk)
         if found is not None:
             agents.add_metric([cluster.name, "true"], found["reporting"])
             agents.add_metric([cluster.name, "false"], found["all"] - found["reporting"])

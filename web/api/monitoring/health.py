@@ -30,7 +30,7 @@ from django.utils import timezone
 from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message, joined
 from hetsched.inventory.models import Cluster, ClusterKind, Sync
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.journal import counters, figures
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import QUEUED
@@ -212,7 +212,7 @@ def _watch() -> Component:
 
 
 def _watch_of(clusters: Sequence[Cluster]) -> Component:
-    behind = sum(not in_step(cluster) for cluster in clusters)
+    behind = sum(not is_synced(cluster) for cluster in clusters)
     rows = Sync.objects.filter(cluster__in=clusters, required=True)
     age = _age(rows.aggregate(at=Min("alive_at"))["at"], timezone.now())
     detail = f"{len(clusters) - behind} of {len(clusters)} live clusters are watched" if clusters else "no live cluster"
@@ -222,7 +222,7 @@ def _watch_of(clusters: Sequence[Cluster]) -> Component:
 def _watch_of_one(name: str) -> Component:
     """Check whether a cluster has an informer; one without and an unknown one have the same result."""
     found = Cluster.objects.filter(name=name, kind=ClusterKind.KUBERNETES).defer("definitions").first()
-    if found is None or not in_step(found):
+    if found is None or not is_synced(found):
         return Component(False, "no live cluster of this name is watched")
     return _watch_of([found])
 
@@ -246,7 +246,7 @@ def _clusters(now: datetime) -> dict[str, dict[str, Any]]:
     latest = Subquery(_latest_decision().filter(cluster=OuterRef("pk"))[:1])
     decided = dict(Cluster.objects.order_by().values_list("name").annotate(at=latest))
     live = Cluster.objects.filter(kind=ClusterKind.KUBERNETES).defer("definitions")
-    followed = {cluster.name: in_step(cluster) for cluster in live}
+    followed = {cluster.name: is_synced(cluster) for cluster in live}
     alive_at = dict(
         Sync.objects.filter(required=True).values_list("cluster__name").annotate(at=Min("alive_at")).order_by()
     )

@@ -16,7 +16,7 @@ from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.fact_review import override, reject
-from hetsched.inventory.maintenance import maintain
+from hetsched.inventory.maintenance import set_maintenance
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor
 from hetsched.placement.actions import approve_fact
@@ -61,7 +61,7 @@ def _act(cluster: Cluster, name: str, asked: NodeAction, actor: Actor) -> None:
     else:
         part, which = _part(asked)
         until = (asked.until or "") if asked.action == "maintenance" else None
-        maintain(cluster, name, part, which, until, actor=actor, reason=asked.reason)
+        set_maintenance(cluster, name, part, which, until, actor=actor, reason=asked.reason)
 
 
 def _part(asked: NodeAction) -> tuple[str, str]:

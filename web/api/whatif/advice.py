@@ -26,7 +26,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions.image_platforms import with_known
 from hetsched.placement.actions.rebalances import confirm_plan, stop_plan
@@ -153,7 +153,7 @@ class RebalancesView(RebalanceResource):
         """Execute a plan or some of its moves; needs If-Match with the plan's ETag."""
         asked = bodies.read(request, Confirmation, large=True)
         cluster = find(name)
-        if in_shadow(cluster.pk):
+        if is_in_shadow(cluster.pk):
             raise RequestRefused(
                 409, "ClusterInShadow", "this cluster is in shadow mode: another scheduler places its pods"
             )

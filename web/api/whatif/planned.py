@@ -18,9 +18,9 @@ import structlog
 from hetsched.access.subject import Subject
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.message import Message, joined
-from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.node_events import in_step
+from hetsched.inventory.node_events import is_synced
 from hetsched.placement.actions import Conflict, Contradiction, HoldPart, Submission, submit_as_planned
 
 from .. import bodies
@@ -40,10 +40,10 @@ def rooms_of(tried: WhatIfRun) -> list[HoldPart]:
 
 def check_known(cluster: Cluster) -> None:
     """Reject reservations based on facts that may be stale. Raises: RequestRefused 409."""
-    if in_shadow(cluster.pk):
+    if is_in_shadow(cluster.pk):
         template = "cluster {cluster} is in shadow mode: another scheduler places its pods"
         raise RequestRefused(409, "ClusterInShadow", Message(template, cluster=cluster.name))
-    if not in_step(cluster):
+    if not is_synced(cluster):
         message = Message("the data of cluster {cluster} may be stale", cluster=cluster.name)
         hint = "Try again when the cluster is watched; see GET clusters/ for the reason"
         raise RequestRefused(409, "ClusterNotInStep", message, hint=hint, headers={"Retry-After": "5"})

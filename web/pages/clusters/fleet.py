@@ -13,9 +13,9 @@ from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
 from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.agent_messages import agents_of
+from hetsched.inventory.agent_messages import count_agents
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.tiles import packed, without_nulls
+from hetsched.inventory.tiles import pack_tiles, without_nulls
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import revision_of
 from hetsched.placement.queries.pod_counts import published_metrics
@@ -40,7 +40,7 @@ def _content(cluster: Cluster) -> dict[str, object]:
     initial = _initial(cluster)
     events = OutboxEvent.objects.filter(topic=cluster_topic(cluster), revision=initial["revisions"]["cluster"])
     return {
-        "agents": agents_of(cluster.pk),
+        "agents": count_agents(cluster.pk),
         "policy_version": policy.active_version if policy else "?",
         "changed_at": events.values_list("created_at", flat=True).first(),
         "measures": measures(),
@@ -61,7 +61,7 @@ def _initial(cluster: Cluster) -> dict[str, Any]:
         return {
             "revisions": {"cluster": revision_of(cluster_topic(cluster)), "decisions": revision_of(DECISIONS)},
             "cluster": without_nulls(published_metrics(Cluster.objects.get(pk=cluster.pk))),
-            "columns": packed(cluster.nodes.all()),
+            "columns": pack_tiles(cluster.nodes.all()),
             "decisions": without_nulls(with_summaries(decisions_document(cluster))),
         }
 

@@ -24,7 +24,7 @@ from hetsched.access.roles import Action
 from hetsched.access.subject import Subject, subject_of
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.agent_messages import agents_of
+from hetsched.inventory.agent_messages import count_agents
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.tiles import tile
 from hetsched.journal import counters, figures
@@ -228,7 +228,7 @@ def _shown(cluster: Cluster, subject: Subject) -> ClusterHealth:
         (_("memory"), percent(_ratio(cluster, MEMORY))),
         (_("GPU"), percent(gpu)),
     ]
-    agents = agents_of(cluster.pk)
+    agents = count_agents(cluster.pk)
     return ClusterHealth(
         cluster=cluster,
         live=cluster.kind == ClusterKind.KUBERNETES,

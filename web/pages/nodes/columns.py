@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.inventory.tiles import shortened
+from hetsched.inventory.tiles import shorten_isa
 
 from ..amounts import amount_words, bytes_words, percent
 from ..lists.columns import Cell, Column
@@ -33,7 +33,7 @@ def _state_cell(row: NodeListRow) -> Cell:
 def _isa_cell(row: NodeListRow) -> Cell:
     if not row.isa:
         return Cell(_("unknown"), look="muted")
-    short = shortened(row.isa, ISA_SHOWN_CHARACTERS)
+    short = shorten_isa(row.isa, ISA_SHOWN_CHARACTERS)
     return Cell(short if short == row.isa else f"{short}…", look="mono", title=row.isa)
 
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.objects.facts import Said
+from hetsched.contracts.objects.facts import FactStatement
 from hetsched.contracts.objects.workload import IsaDemand
 from hetsched.engine.isa.isa_fit import SECOND, refusal_of, run_on
 from hetsched.engine.isa.isa_strings import required_isa
@@ -76,7 +76,7 @@ def instruction_set(node: Node, held: list[Reservation]) -> Context:
     return {"isa": shown, "groups": groups, "needs": needs, "said": [one for one, _ in said]}
 
 
-def _said(node: Node) -> list[tuple[Said, frozenset[str]]]:
+def _said(node: Node) -> list[tuple[FactStatement, frozenset[str]]]:
     """Return the current reports of the instruction set, each with the extensions that it implies."""
     row = facts.stated(node)
     found = []

@@ -21,7 +21,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.units import parse_amount
 from hetsched.engine.simulation.movable_pods import MESSAGES
 from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.connections import in_shadow
+from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Rebalance, RebalanceMove, Workload
@@ -88,7 +88,7 @@ def advice(shell: Shell) -> HttpResponse:
     if not asked:
         shell.follow(cluster_topic(cluster))
     subject = subject_of(shell.request)
-    may = subject.may(Action.OPERATE) and subject.namespaces is None and not in_shadow(cluster.pk)
+    may = subject.may(Action.OPERATE) and subject.namespaces is None and not is_in_shadow(cluster.pk)
     form = {
         "target": shell.text("target") or "0.95",
         "most": shell.text("most") or "10",

@@ -14,10 +14,10 @@ from django.db import IntegrityError
 
 from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import cluster_topic, node_topic
-from hetsched.inventory.fact_conflicts import doubt_patches
+from hetsched.inventory.fact_conflicts import conflict_patches
 from hetsched.inventory.ledger import Conflict, advance, current_columns
 from hetsched.inventory.models import Cluster, Node
-from hetsched.inventory.node_events import follow_nodes, forget_gone
+from hetsched.inventory.node_events import apply_node_changes, delete_gone_nodes
 from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
 from hetsched.journal import counters, figures
@@ -49,7 +49,7 @@ def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
         if current.follower_epoch != epoch:
             counters.add(figures.STALE_EPOCHS, cluster.name)
             raise Conflict(f"another process watches cluster {cluster_id}")
-        nodes, events = follow_nodes(cluster, changes)
+        nodes, events = apply_node_changes(cluster, changes)
         if events:
             inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
         batch = PodTransitions(cluster)
@@ -61,7 +61,7 @@ def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
             note(cluster, current.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
         _publish_conflicts(cluster, batch.doubted)
         among = None if nodes or changes.nodes_gone else batch.left
-        forgotten = (among is None or bool(among)) and forget_gone(cluster, among)
+        forgotten = (among is None or bool(among)) and delete_gone_nodes(cluster, among)
         if nodes or changes.nodes_gone or forgotten:
             _publish_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
@@ -74,7 +74,7 @@ def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
 def _publish_conflicts(cluster: Cluster, nodes: Sequence[Node]) -> None:
     """Publish the current conflicts of node facts."""
     if nodes:
-        publish_many(doubt_patches(cluster, nodes))
+        publish_many(conflict_patches(cluster, nodes))
 
 
 def _publish_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from hetsched.contracts.objects.facts import Maintenance, Override
 from hetsched.contracts.objects.node_report import GpuCard, PowerReport, Taint
 from hetsched.contracts.units import format_amount
 from hetsched.inventory.models import Node
-from hetsched.inventory.overrides import in_maintenance
+from hetsched.inventory.overrides import parts_in_maintenance
 from hetsched.isa import parse
 from hetsched.placement.models import HandedOut, Reservation
 
@@ -244,5 +244,5 @@ def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees:
         facts={} if row is None else {fact: stated_fact(said) for fact, said in sorted(row.claims.items())},
         quarantined=[] if row is None else quarantined(node, row, held),
         overrides=[] if row is None else list(row.overrides),
-        maintenance=[] if row is None else list(in_maintenance(row.overrides)),
+        maintenance=[] if row is None else list(parts_in_maintenance(row.overrides)),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.objects.facts import FactInQuarantine, Said, conflicts
+from hetsched.contracts.objects.facts import FactInQuarantine, FactStatement, conflicts
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.agent_messages import silent_since
 from hetsched.inventory.models import Node
@@ -20,7 +20,7 @@ class StatedFact(Document, frozen=True):
     other now.
     """
 
-    said: list[Said]
+    said: list[FactStatement]
     conflict: bool
 
 
@@ -53,7 +53,7 @@ def agent_facts(row: NodeFacts | None, now: datetime) -> AgentFacts | None:
     return AgentFacts(row.agent, rfc3339(row.reported_at), age, row.reported_at < silent_since(now))
 
 
-def stated_fact(said: Sequence[Said]) -> StatedFact:
+def stated_fact(said: Sequence[FactStatement]) -> StatedFact:
     """Return the reports of a fact, and whether they contradict each other."""
     return StatedFact(list(said), conflicts(said))
 
