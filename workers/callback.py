@@ -23,7 +23,7 @@ from hetsched.adapters.http.signed_messages import signed_headers
 from hetsched.contracts.errors import InputError
 from hetsched.placement import dispatch
 from hetsched.placement.models import Delivery
-from hetsched.placement.notifications.callbacks import allowed
+from hetsched.placement.notifications.callbacks import allowed_hosts
 from hetsched.placement.notifications.deliveries import GONE, DeliveryOutcome, due, hold, let_go, note, secrets_of
 
 ROUND_SECONDS = 10.0
@@ -98,7 +98,9 @@ def _sent(delivery: Delivery, headers: dict[str, str] | DeliveryOutcome) -> Deli
         return headers
     began = time.monotonic()
     try:
-        answer = call(delivery.url, allowed(), method="POST", headers=headers, body=delivery.body.encode(), most=0)
+        answer = call(
+            delivery.url, allowed_hosts(), method="POST", headers=headers, body=delivery.body.encode(), most=0
+        )
     except OutboundError as refused:
         return DeliveryOutcome(_millis(began), code=refused.code, message=refused.message)
     if 200 <= answer.status < 300:

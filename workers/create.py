@@ -16,7 +16,7 @@ from hetsched.adapters.kubernetes.object_submission import SubmissionResponse, S
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement import dispatch
-from hetsched.placement.actions.live_submissions import claim, note
+from hetsched.placement.actions.live_submissions import claim_objects, record_attempt
 from hetsched.placement.models import SubmittedObject
 
 AT_ONCE = 16  # equal to the number claimed: a claim lasts for one call
@@ -31,9 +31,9 @@ def run(cluster_id: int) -> int:
         return 0
     api, done = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="create") as threads:
-        while some := claim(cluster_id, AT_ONCE):
+        while some := claim_objects(cluster_id, AT_ONCE):
             for one, came in zip(some, threads.map(lambda row: _try(api, row), some), strict=True):
-                note(one, _state(one, came), uid=came.uid, message=came.message)
+                record_attempt(one, _state(one, came), uid=came.uid, message=came.message)
                 done += came.result is SubmissionResult.DONE
                 if came.result is not SubmissionResult.DONE:
                     log.info("object", cluster=cluster.name, object=str(one), wanted=one.state, reason=came.message)

@@ -25,7 +25,7 @@ from hetsched.inventory.actions import next_demo_sequence
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal.audit import Program
 from hetsched.placement import dispatch
-from hetsched.placement.actions import Conflict, cancel, forget_finished, release, submit
+from hetsched.placement.actions import Conflict, cancel, delete_finished_workloads, release, submit
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Workload
 
@@ -44,7 +44,7 @@ def tick() -> dict[str, int]:
     for cluster in Cluster.objects.filter(kind=ClusterKind.DEMO):
         done["finished"] += _finish(cluster)
         done["given_up"] += _give_up(cluster)
-        done["forgotten"] += forget_finished(cluster.pk, finished_before=timezone.now() - KEPT)
+        done["forgotten"] += delete_finished_workloads(cluster.pk, finished_before=timezone.now() - KEPT)
         done["submitted"] += _submit(Cluster.objects.get(pk=cluster.pk))
     return done
 

@@ -34,13 +34,13 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict
 from hetsched.placement.actions.evictions import (
     ClaimedEviction,
-    ask_again,
-    asked,
     claim_evictions,
     displace,
-    give_up_late,
+    end_overdue_nominations,
     is_still_wanted,
-    refuse,
+    mark_refused,
+    mark_requested,
+    retry_later,
 )
 from hetsched.placement.lifecycle import State
 
@@ -55,7 +55,7 @@ def run(cluster_id: int) -> int:
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
-    give_up_late(cluster_id)
+    end_overdue_nominations(cluster_id)
     if not is_synced(cluster):
         return 0
     api: Api | None = None
@@ -74,7 +74,7 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
             return 0
         if answer.result is EvictionResult.UNKNOWN:
             for other in group:
-                ask_again(other, answer.retry_after_seconds)
+                retry_later(other, answer.retry_after_seconds)
             return 0
     leave = 0
     for one in group:
@@ -85,21 +85,21 @@ def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
         except Conflict:
             pass  # another process has advanced it
         if one.victim.state in (State.PLACED, State.BINDING):
-            ask_again(one)
+            retry_later(one)
             continue
         if one not in there:
-            asked(one)  # it has no reservation any more
+            mark_requested(one)  # it has no reservation any more
             continue
         if not is_still_wanted(one):
             return leave
         if not is_synced(cluster):
-            ask_again(one)
+            retry_later(one)
             continue
         answer = evict(api, _to_evict(one))
         if not _goes_on(cluster, one, answer):
             return leave
         if answer.result in (EvictionResult.ASKED, EvictionResult.GONE):
-            asked(one)
+            mark_requested(one)
             leave += 1
         if answer.result is EvictionResult.ASKED:
             instance = f"{socket.gethostname()}/{os.getpid()}"
@@ -119,10 +119,10 @@ def _goes_on(cluster: Cluster, one: ClaimedEviction, answer: EvictionResponse) -
     late = answer.result is EvictionResult.UNKNOWN and one.eviction.attempts >= MOST_TRIES
     if answer.result is EvictionResult.REFUSED or late:
         log.info("not evicted", cluster=cluster.name, pod=one.victim.key, node=one.node, reason=answer.message)
-        refuse(cluster.pk, one, answer.message)
+        mark_refused(cluster.pk, one, answer.message)
         return False
     if answer.result is EvictionResult.UNKNOWN:
-        ask_again(one, answer.retry_after_seconds)
+        retry_later(one, answer.retry_after_seconds)
     return True
 
 

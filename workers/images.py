@@ -23,7 +23,7 @@ from hetsched.contracts.message import Message, as_message, joined
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex
 from hetsched.placement import dispatch
-from hetsched.placement.actions.image_platforms import ImageReading, allowed, claim, note_looked
+from hetsched.placement.actions.image_platforms import ImageReading, allowed_registries, claim_images, record_readings
 
 AT_ONCE = 8
 PER_STEP = 32
@@ -34,13 +34,13 @@ log = structlog.get_logger(__name__)
 def run(cluster_id: int) -> int:
     """Look up the due images of a live cluster; return how many lookups succeeded."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
-    if cluster is None or not allowed():
+    if cluster is None or not allowed_registries():
         return 0
     api, done = _secrets_api(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="images") as threads:
-        while some := claim(cluster_id, PER_STEP):
+        while some := claim_images(cluster_id, PER_STEP):
             found = list(threads.map(lambda row: _read(api, row), some))
-            note_looked(cluster_id, list(zip(some, found, strict=True)))
+            record_readings(cluster_id, list(zip(some, found, strict=True)))
             for row, looked in zip(some, found, strict=True):
                 done += not looked.code
                 log.info("image", cluster=cluster.name, image=row.reference, failure=looked.code or None)
@@ -62,7 +62,7 @@ def _read(api: Api | None, row: ImageIndex) -> ImageReading:
     secrets, unread = _secrets(api, row.secrets) if api is not None else ([], Message(""))
     try:
         reference = parse_reference(row.reference)
-        found = look_up(reference, allowed(), credential_for(reference, secrets))
+        found = look_up(reference, allowed_registries(), credential_for(reference, secrets))
     except ImageUnreadable as error:
         partly = unread and error.code == "RegistryRefused"
         message = joined("; ", [as_message(error.message), unread]) if partly else error.message

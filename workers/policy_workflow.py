@@ -13,7 +13,7 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from hetsched.placement.actions.previews import forget_previews, settle_lost, wake_waiting
+from hetsched.placement.actions.previews import fail_lost_previews, prune_previews, wake_waiting_preview
 from hetsched.placement.queries.cluster_metrics import take_measures
 from hetsched.policies.goldens import look_again
 from hetsched.policies.plans import look_at_plans
@@ -26,9 +26,9 @@ def tick() -> None:
     """Run every part of the workflow that is due."""
     now = timezone.now()
     parts: tuple[Callable[..., object], ...] = (
-        settle_lost,
-        wake_waiting,
-        forget_previews,
+        fail_lost_previews,
+        wake_waiting_preview,
+        prune_previews,
         take_measures,
         look_at_plans,
         look_again,

@@ -17,7 +17,7 @@ from django.conf import settings
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.message import Message
 from hetsched.placement import dispatch
-from hetsched.placement.actions.previews import Cancelled, claim, fail, finish, note_progress
+from hetsched.placement.actions.previews import Cancelled, claim_preview, fail_preview, finish_preview, record_progress
 from hetsched.placement.queries.replay import replay
 
 _PROGRESS_SECONDS = 1.0
@@ -27,27 +27,27 @@ log = structlog.get_logger(__name__)
 @shared_task(name=dispatch.REPLAY)
 def run(preview_id: int) -> bool:
     """Run the next pending preview; return whether it produced a result."""
-    row = claim()
+    row = claim_preview()
     if row is None:
         return False
     revision = row.policy.revisions.filter(version=row.version).first()
     if revision is None:
         message = Message("policy {name} has no version {version}", name=row.policy.name, version=row.version)
-        fail(row.pk, Problem("PolicyVersionUnknown", "version", message))
+        fail_preview(row.pk, Problem("PolicyVersionUnknown", "version", message))
         return False
     try:
         result, changes = replay(row.cluster, revision.spec, row.asked, progress=_Clock(row.pk))
     except Cancelled:
         return False
     except InputError as error:
-        fail(row.pk, Problem(error.code, error.place, error.advice))
+        fail_preview(row.pk, Problem(error.code, error.place, error.advice))
         return False
     except Exception as error:
         log.exception("preview failed", preview=row.pk, policy=row.policy.name, version=row.version)
         message = Message("the preview failed: {name}; see the log", name=type(error).__name__)
-        fail(row.pk, Problem("PreviewFailed", "", message))
+        fail_preview(row.pk, Problem("PreviewFailed", "", message))
         return False
-    finish(row.pk, result, changes)
+    finish_preview(row.pk, result, changes)
     return True
 
 
@@ -63,7 +63,7 @@ class _Clock:
         if now - self._reported_at < _PROGRESS_SECONDS:
             return
         self._reported_at = now
-        note_progress(self._preview_id, share)
+        record_progress(self._preview_id, share)
         if now - self._began > settings.HETSCHED_REPLAY_SECONDS:
             raise InputError(
                 "PreviewTooLong",

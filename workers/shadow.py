@@ -9,13 +9,13 @@ from __future__ import annotations
 from celery import shared_task
 
 from hetsched.placement import dispatch
-from hetsched.placement.actions.shadow_decisions import due_shadows, judge
+from hetsched.placement.actions.shadow_decisions import compare_pods, has_pending_comparisons
 
 
 @shared_task(name=dispatch.SHADOW)
 def run(cluster_id: int) -> int:
     """Review pending bindings; return the number reviewed."""
-    looked_at = judge(cluster_id)
-    if looked_at and due_shadows(cluster_id):
+    looked_at = compare_pods(cluster_id)
+    if looked_at and has_pending_comparisons(cluster_id):
         dispatch.wake(cluster_id, dispatch.SHADOW)
     return looked_at

@@ -30,20 +30,20 @@ from hetsched.inventory.staleness import report_staleness
 from hetsched.journal import publish
 from hetsched.placement import dispatch
 from hetsched.placement.actions import (
+    delete_ended_foreign_pods,
+    delete_finished_workloads,
+    delete_former_reservations,
+    delete_summaries,
     end_holds,
-    forget_changed,
-    forget_charged,
-    forget_finished,
-    forget_holds,
-    forget_summaries,
+    prune_holds,
 )
-from hetsched.placement.actions.evictions import due_evictions, late_nominations
-from hetsched.placement.actions.gangs import half_bound, settle_incomplete_gangs
-from hetsched.placement.actions.image_platforms import due_images, forget_images
-from hetsched.placement.actions.kubelet_rejections import forget_rejections, wake_after_backoff
-from hetsched.placement.actions.live_submissions import due
-from hetsched.placement.actions.rebalances import forget_plans, has_running_plan
-from hetsched.placement.actions.shadow_decisions import due_shadows, forget_shadows
+from hetsched.placement.actions.evictions import due_evictions, overdue_nominations
+from hetsched.placement.actions.gangs import has_incomplete_gangs, settle_incomplete_gangs
+from hetsched.placement.actions.image_platforms import due_images, prune_images
+from hetsched.placement.actions.kubelet_rejections import prune_rejections, requeue_after_backoff
+from hetsched.placement.actions.live_submissions import due_objects
+from hetsched.placement.actions.rebalances import has_running_plan, prune_plans
+from hetsched.placement.actions.shadow_decisions import has_pending_comparisons, prune_comparisons
 from hetsched.placement.actions.terminating_pods import release_orphaned_pods
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.notifications.deliveries import due_hosts, forget_deliveries, give_up_old
@@ -94,7 +94,7 @@ def _chores(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
     yield partial(end_overrides, cluster.pk)
     yield partial(apply_samples, cluster.pk)
     yield partial(expire_samples, cluster.pk)
-    yield partial(wake_after_backoff, cluster.pk, now)
+    yield partial(requeue_after_backoff, cluster.pk, now)
     yield partial(release_orphaned_pods, cluster.pk)
     yield partial(end_holds, cluster.pk)
     yield partial(_settle_gangs, cluster.pk)
@@ -107,24 +107,24 @@ def _wakes(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
     yield dispatch.SCHEDULE, partial(_is_left_waiting, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
         yield dispatch.REPORT, partial(_has_reports, cluster.pk)
-    yield dispatch.CREATE, due(cluster.pk).exists
+    yield dispatch.CREATE, due_objects(cluster.pk).exists
     yield dispatch.EVICT, partial(_to_evict, cluster.pk)
     yield dispatch.REBALANCE, partial(has_running_plan, cluster.pk)
-    yield dispatch.SHADOW, partial(due_shadows, cluster.pk)
+    yield dispatch.SHADOW, partial(has_pending_comparisons, cluster.pk)
     yield dispatch.IMAGES, due_images(cluster.pk).exists
     yield dispatch.BIND, partial(unbound, cluster)
 
 
 def _forgetting(cluster_id: int, now: datetime) -> Iterator[Callable[[], object]]:
     before = now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS)
-    yield partial(forget_shadows, cluster_id)
-    yield partial(forget_images, cluster_id)
-    yield partial(forget_rejections, cluster_id, before=before)
-    yield partial(forget_plans, cluster_id, before=before)
-    yield partial(forget_finished, cluster_id, finished_before=before)
-    yield partial(forget_holds, cluster_id, before=before)
-    yield partial(forget_charged, cluster_id, finished_before=before)
-    yield partial(forget_changed, cluster_id, released_before=before)
+    yield partial(prune_comparisons, cluster_id)
+    yield partial(prune_images, cluster_id)
+    yield partial(prune_rejections, cluster_id, before=before)
+    yield partial(prune_plans, cluster_id, before=before)
+    yield partial(delete_finished_workloads, cluster_id, finished_before=before)
+    yield partial(prune_holds, cluster_id, before=before)
+    yield partial(delete_ended_foreign_pods, cluster_id, finished_before=before)
+    yield partial(delete_former_reservations, cluster_id, released_before=before)
 
 
 def _shared_chores(now: datetime) -> Iterator[Callable[[], object]]:
@@ -132,7 +132,7 @@ def _shared_chores(now: datetime) -> Iterator[Callable[[], object]]:
     yield partial(give_up_old, now)
     yield partial(forget_deliveries, ended_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     yield IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete
-    yield partial(forget_summaries, decided_before=now - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS))
+    yield partial(delete_summaries, decided_before=now - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS))
     yield partial(forget_failures, now)
     yield forget_full
     yield partial(forget_sessions, now)
@@ -143,12 +143,12 @@ def _is_left_waiting(cluster_id: int) -> bool:
 
 
 def _settle_gangs(cluster_id: int) -> None:
-    if half_bound(cluster_id):
+    if has_incomplete_gangs(cluster_id):
         settle_incomplete_gangs(cluster_id)
 
 
 def _to_evict(cluster_id: int) -> bool:
-    return due_evictions(cluster_id).exists() or late_nominations(cluster_id).exists()
+    return due_evictions(cluster_id).exists() or overdue_nominations(cluster_id).exists()
 
 
 def _wake_deliveries() -> None:

@@ -3,8 +3,8 @@
 A screen with yesterday's data would otherwise look like one with today's.
 The data is as old as the required resource with the oldest event. It is stale while no decision may be based on it
 (`is_synced`), while a failure keeps the cluster from being watched, and once a required resource fails for `TROUBLE`;
-it is then stale since its last event. The published state is stored in the connection's row, so that the snapshot and the
-deltas of the topic `watch:<cluster>` agree. The informer publishes it, or the sweep where there is none
+it is then stale since its last event. The published state is stored in the connection's row, so that the snapshot and
+the deltas of the topic `watch:<cluster>` agree. The informer publishes it, or the sweep where there is none
 (`report_staleness`).
 """
 

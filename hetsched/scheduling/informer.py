@@ -34,7 +34,7 @@ from hetsched.inventory.node_events import STALE
 from hetsched.inventory.staleness import report_staleness
 from hetsched.journal import counters
 from hetsched.placement import dispatch
-from hetsched.placement.actions import Conflict, follow
+from hetsched.placement.actions import Conflict, apply_changes
 from hetsched.placement.actions.terminating_pods import release_orphaned_pods
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
@@ -282,7 +282,7 @@ class Informer:
             self._write_sync()
 
     def _write(self, changes: Changes) -> None:
-        followed = follow(self.lease.cluster_id, changes, epoch=self.lease.epoch)
+        followed = apply_changes(self.lease.cluster_id, changes, epoch=self.lease.epoch)
         if followed.arrivals_only and self._host is not None:
             cache_of(self.lease.cluster_id).mark_unchanged(followed.revision)
 

@@ -28,7 +28,7 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
-from hetsched.placement.actions import bindable
+from hetsched.placement.actions import can_bind_now
 from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import has_active_pods
 
@@ -132,7 +132,7 @@ class InformerHost:
         if iteration.state is BatchState.LOST:
             # Another leader was elected or wrote in the meantime; the next lease renewal shows which.
             self._lease_checked_at = -settings.HETSCHED_LEASE_SECONDS
-        self.bindings.start(self._lease, [result for result in iteration.results if bindable(result)])
+        self.bindings.start(self._lease, [result for result in iteration.results if can_bind_now(result)])
         self._due = iteration.more
         return iteration.more
 

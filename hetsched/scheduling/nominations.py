@@ -18,7 +18,7 @@ from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.post_filter import Attempt
-from hetsched.placement.actions import Nominated
+from hetsched.placement.actions import NominatedNode
 from hetsched.placement.models.holds import MARK, own_name
 from hetsched.placement.scheduler_cache import ClusterSnapshot, Nominee
 
@@ -35,11 +35,11 @@ class Nominees:
         booking = None if nominee is None else self._snapshot.state.forget(pod.key)
         return None if nominee is None or booking is None else (nominee, booking)
 
-    def restore(self, nominee: Nominee, booking: Booking) -> Nominated:
+    def restore(self, nominee: Nominee, booking: Booking) -> NominatedNode:
         """Restore a removed pod and its nomination."""
         self._snapshot.state.restore(booking)
         self._snapshot.nominees[booking.pod.key] = nominee
-        return Nominated(self._snapshot.node_ids[nominee.node], nominee.node, booking.allocation)
+        return NominatedNode(self._snapshot.node_ids[nominee.node], nominee.node, booking.allocation)
 
     def remaining_victims(self, nominee: Nominee) -> list[Booking]:
         """Return the remaining victims of a nomination, including force-deleted ones that still hold resources."""
@@ -62,7 +62,7 @@ class Nominees:
             for booking in going:
                 state.restore(booking)
 
-    def settle(self, outcome: Outcome, evicted: Sequence[Evicted]) -> tuple[Nominated | None, tuple[str, ...]]:
+    def settle(self, outcome: Outcome, evicted: Sequence[Evicted]) -> tuple[NominatedNode | None, tuple[str, ...]]:
         """Restore the victims of a placement, except pods that were only nominated.
 
         Returns the pod's nomination, None if no eviction is needed, and the pods whose nominations were superseded.
@@ -80,7 +80,7 @@ class Nominees:
         assert outcome.node is not None
         victims = frozenset((booking.pod.key, booking.pod.uid) for booking in staying)
         snapshot.nominees[outcome.pod.key] = Nominee(outcome.node, victims)
-        return Nominated(snapshot.node_ids[outcome.node], outcome.node, outcome.allocation), superseded
+        return NominatedNode(snapshot.node_ids[outcome.node], outcome.node, outcome.allocation), superseded
 
 
 def waits_for(node: str, going: Sequence[Booking]) -> Reason:

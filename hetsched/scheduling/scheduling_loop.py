@@ -29,7 +29,7 @@ from hetsched.engine.framework.policy import Policy
 from hetsched.inventory.ledger import current_columns
 from hetsched.journal import counters, figures
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
-from hetsched.placement.actions.ledger_conflicts import note_disagreement
+from hetsched.placement.actions.ledger_conflicts import record_ledger_conflicts
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, first_active_pods
 from hetsched.placement.scheduling_queue.decision_time import NOTED_SECONDS, namespaces_over_share
@@ -145,7 +145,7 @@ class SchedulingLoop:
             if self._most > 1:
                 raise
             nodes = {result.node_id for result in results if result.node_id is not None}
-            out_of_use = note_disagreement(self._cluster_id, nodes)
+            out_of_use = record_ledger_conflicts(self._cluster_id, nodes)
             if out_of_use:
                 log.error("node quarantined", cluster=self._cluster_id, nodes=out_of_use, reason=str(refusal))
             results = [_set_aside(result, refusal) for result in results]

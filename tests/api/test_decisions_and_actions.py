@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.actions import forget_finished, release, retention
+from hetsched.placement.actions import delete_finished_workloads, release, retention
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 
@@ -142,7 +142,7 @@ def test_permalink_of_an_expired_decision_keeps_its_summary(
     monkeypatch.setattr(retention, "LATEST", 0)
     (row,) = operator.get("decisions/", verdict="placed")["items"]
     operator("DELETE", f"workloads/{decided}/", if_match="*")
-    forget_finished(cluster.pk, finished_before=timezone.now() + timedelta(seconds=1))
+    delete_finished_workloads(cluster.pk, finished_before=timezone.now() + timedelta(seconds=1))
     problem = operator("GET", f"decisions/{row['id']}/", status=410).json()
     assert problem["code"] == "DecisionExpired"
     assert row["summary"] in problem["detail"]

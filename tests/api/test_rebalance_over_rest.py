@@ -16,7 +16,7 @@ from hetsched.inventory.node_events import is_synced
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import import_cluster, rebalances
-from hetsched.placement.actions.rebalances import advance_plan, forget_plans
+from hetsched.placement.actions.rebalances import advance_plan, prune_plans
 from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
 from tests.builders import a_node, a_pod
 from tests.scenes import placed, submitted
@@ -153,10 +153,10 @@ def test_one_plan_at_a_time_can_be_stopped(tight: Cluster, operator: Api) -> Non
 def test_plans_are_forgotten_some_time_after_their_end(tight: Cluster, operator: Api) -> None:
     confirm(operator, advice(operator)["ETag"])
     now = timezone.now()
-    assert forget_plans(tight.pk, before=now) == 0  # in progress
+    assert prune_plans(tight.pk, before=now) == 0  # in progress
     advance_plan(tight.pk)
-    assert forget_plans(tight.pk, before=now) == 0
-    assert forget_plans(tight.pk, before=timezone.now() + timedelta(seconds=1)) > 0
+    assert prune_plans(tight.pk, before=now) == 0
+    assert prune_plans(tight.pk, before=timezone.now() + timedelta(seconds=1)) > 0
     assert not Rebalance.objects.exists()
 
 
@@ -200,14 +200,14 @@ def test_plan_of_a_cluster_with_stale_data_is_refused(
 
 def test_new_pod_of_the_same_name_is_not_moved(live: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = confirm(operator, advice(operator)["ETag"])
-    tried = rebalances._tried
+    tried = rebalances._try_step
 
     def while_it_is_replaced(*given: Any) -> Any:
         found = tried(*given)
         Pod.objects.filter(name="right").update(uid="u2")
         return found
 
-    monkeypatch.setattr(rebalances, "_tried", while_it_is_replaced)
+    monkeypatch.setattr(rebalances, "_try_step", while_it_is_replaced)
     advance_plan(live.pk)
     assert not Eviction.objects.exists()
     shown = operator.get(f"clusters/lab/rebalances/{plan['id']}/")

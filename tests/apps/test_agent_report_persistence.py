@@ -19,7 +19,7 @@ from hetsched.inventory.agent_messages import apply_samples, count_agents, recei
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import apply_changes
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import load_state
@@ -37,7 +37,7 @@ def stated(uid: str = "uid-1", cpus: str | None = None, **more: Any) -> NodeRepo
 
 
 def seen(cluster: Cluster, **changes: Any) -> None:
-    follow(cluster.pk, Changes(**changes), epoch=1)
+    apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
 def send_report(cluster: Cluster, sequence: int, report: AgentReport | None = REPORT, **more: Any) -> bool:

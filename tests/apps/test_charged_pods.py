@@ -11,7 +11,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import apply_changes
 from hetsched.placement.models import Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
@@ -31,7 +31,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def seen(cluster: Cluster, **changes: Any) -> None:
-    follow(cluster.pk, Changes(**changes), epoch=1)
+    apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
 def runs(cluster: Cluster, pod: PodBuilder, node: str) -> None:

@@ -34,7 +34,7 @@ from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.journal.publish import merge
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import apply_changes
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.scheduler_cache import cache_of, load_state
@@ -195,11 +195,11 @@ def test_repeated_list_of_the_api_server_removes_no_fact() -> None:
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     node = a_node("n1").zone("node-0", cpus="0-7")
-    follow(made.pk, Changes(nodes=[node.build()]), epoch=1)
+    apply_changes(made.pk, Changes(nodes=[node.build()]), epoch=1)
     receive_findings(collector(made), CollectedNode("n1", now(), zones={"node-0": 3000}))
     row = configure(made, "load", kind="prometheus-load", params=LOAD, actor=ALICE, reason="measure")
     receive_findings(row, CollectedNode("n1", now(), usage={"cpu": 1500}))
-    follow(made.pk, Changes(nodes=[node.labelled(changed="yes").build()]), epoch=1)
+    apply_changes(made.pk, Changes(nodes=[node.labelled(changed="yes").build()]), epoch=1)
     assert (offline(), report().usage.amounts) == (3000, {"cpu": 1500})
     assert report().labels["changed"] == "yes"
 
@@ -208,9 +208,9 @@ def test_gpu_list_can_be_removed_with_a_collector() -> None:
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
-    follow(made.pk, Changes(nodes=[a_node("n1").gpus(2).build()]), epoch=1)
+    apply_changes(made.pk, Changes(nodes=[a_node("n1").gpus(2).build()]), epoch=1)
     receive_findings(collector(made), CollectedNode("n1", now(), power=PowerReport("capped")))
-    follow(made.pk, Changes(nodes=[a_node("n1").having(gpus=None).build()]), epoch=1)
+    apply_changes(made.pk, Changes(nodes=[a_node("n1").having(gpus=None).build()]), epoch=1)
     row = Node.objects.get(name="n1").facts
     assert (report().gpus, report().power, row.quarantined) == (None, PowerReport("capped"), ())
 

@@ -10,7 +10,7 @@ from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import begin_binding, confirm, follow, start
+from hetsched.placement.actions import apply_changes, begin_binding, confirm, start
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import worker_host
@@ -39,7 +39,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def _seen(cluster: Cluster, **changes: Any) -> None:
-    follow(cluster.pk, Changes(**changes), epoch=1)
+    apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
 def _held() -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import begin_binding, decisions, follow, terminating_pods
+from hetsched.placement.actions import apply_changes, begin_binding, decisions, terminating_pods
 from hetsched.placement.actions.terminating_pods import ANOTHER_MACHINE, release_orphaned_pods
 from hetsched.placement.actions.transfer import export_cluster
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
@@ -51,7 +51,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def seen(cluster: Cluster, **changes: Any) -> None:
-    follow(cluster.pk, Changes(**changes), epoch=1)
+    apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
 def a_seen(pod: PodBuilder, *, uid: str = "u1", **more: Any) -> ObservedPod:

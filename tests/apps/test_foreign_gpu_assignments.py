@@ -8,7 +8,7 @@ from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import details_of
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.actions import CardsFollowed, follow_actual_cards
+from hetsched.placement.actions import DeviceChanges, reconcile_devices
 from hetsched.placement.models import HandedOut, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
@@ -33,10 +33,10 @@ def running(cluster: Cluster, name: str, *cards: int, milli: int = 1000) -> None
     Pod.objects.filter(name=name).update(uid=f"uid-{name}")
 
 
-def report_devices(cluster: Cluster, advisory: bool = True, **cards: list[str]) -> CardsFollowed:
+def report_devices(cluster: Cluster, advisory: bool = True, **cards: list[str]) -> DeviceChanges:
     """Report the devices of the main containers of these pods as the agent does."""
     devices = {f"uid-{name}": {"main": {"nvidia.com/gpu": ids}} for name, ids in cards.items()}
-    return follow_actual_cards(cluster.pk, "n1", devices, advisory=advisory)
+    return reconcile_devices(cluster.pk, "n1", devices, advisory=advisory)
 
 
 def booked() -> dict[str, list[tuple[int, str | None, int]]]:
@@ -55,7 +55,7 @@ def test_pod_is_recorded_on_its_actual_gpu() -> None:
     running(cluster, "p", 0)
     with cache_of(cluster.pk).locked_snapshot():
         pass
-    assert report_devices(cluster, p=["GPU-1"]) == CardsFollowed(("default/p",), {})
+    assert report_devices(cluster, p=["GPU-1"]) == DeviceChanges(("default/p",), {})
     assert booked() == {"p": [(1, "GPU-1", 40960)]}
     row = HandedOut.objects.get()
     assert (row.advisory, row.cards, row.problem) == (True, (1,), "")
@@ -71,7 +71,7 @@ def test_known_assignment_writes_nothing() -> None:
     running(cluster, "p", 0)
     report_devices(cluster, p=["GPU-1"])
     revision = Cluster.objects.get(pk=cluster.pk).revision
-    assert report_devices(cluster, p=["GPU-1"]) == CardsFollowed()
+    assert report_devices(cluster, p=["GPU-1"]) == DeviceChanges()
     assert Cluster.objects.get(pk=cluster.pk).revision == revision
     assert [card.index for card in HandedOut.objects.get().granted] == [0]
 
@@ -184,8 +184,8 @@ def test_unidentified_assignment_displaces_no_pod() -> None:
 
 def test_unknown_pods_and_nodes_change_nothing() -> None:
     cluster = cluster_of("T4")
-    assert report_devices(cluster, stranger=["GPU-0"]) == CardsFollowed()
-    assert follow_actual_cards(cluster.pk, "elsewhere", {}, advisory=True) == CardsFollowed()
+    assert report_devices(cluster, stranger=["GPU-0"]) == DeviceChanges()
+    assert reconcile_devices(cluster.pk, "elsewhere", {}, advisory=True) == DeviceChanges()
 
 
 def test_pod_that_is_placed_again_is_granted_again() -> None:

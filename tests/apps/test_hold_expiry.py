@@ -15,7 +15,15 @@ from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.workload import ClaimUse
 from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.actions import HoldPart, end_holds, forget_charged, forget_holds, hold, holds, submit
+from hetsched.placement.actions import (
+    HoldPart,
+    create_hold,
+    delete_ended_foreign_pods,
+    end_holds,
+    holds,
+    prune_holds,
+    submit,
+)
 from hetsched.placement.models import Hold, IdempotencyKey, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import load_state
@@ -34,7 +42,7 @@ def held(cluster: Cluster, *names: str, node: str = "n1", revision: int | None =
     rooms = [HoldPart(a_pod(name).build(), node, EMPTY) for name in names or ("p",)]
     at = Cluster.objects.get(pk=cluster.pk).revision if revision is None else revision
     wish = {"policy": PolicyRef("hetsched", 1), "seconds": 60, "actor": ALICE, "owner": "me", **more}
-    return Hold.objects.get(pk=hold(cluster.pk, rooms, revision=at, **wish).hold_id)  # type: ignore[arg-type]
+    return Hold.objects.get(pk=create_hold(cluster.pk, rooms, revision=at, **wish).hold_id)  # type: ignore[arg-type]
 
 
 def active() -> int:
@@ -106,8 +114,8 @@ def test_rows_of_an_ended_hold_are_deleted(cluster: Cluster) -> None:
     over(row)
     end_holds(cluster.pk)
     later = timezone.now() + timedelta(hours=1)
-    forget_holds(cluster.pk, before=later)
-    forget_charged(cluster.pk, finished_before=later)
+    prune_holds(cluster.pk, before=later)
+    delete_ended_foreign_pods(cluster.pk, finished_before=later)
     for rows in (Hold, Pod, IdempotencyKey):
         assert not rows._default_manager.exists()
     assert check_invariants() == []

@@ -18,7 +18,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
-from hetsched.placement.actions import begin_binding, follow, forget_changed
+from hetsched.placement.actions import apply_changes, begin_binding, delete_former_reservations
 from hetsched.placement.actions.transfer import export_cluster
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
@@ -51,7 +51,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def seen(cluster: Cluster, **changes: Any) -> Any:
-    return follow(cluster.pk, Changes(**changes), epoch=1)
+    return apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
 def a_seen(pod: PodBuilder, scheduler: str = "hetsched", uid: str = "u1", **more: Any) -> ObservedPod:
@@ -250,8 +250,8 @@ def test_previous_resources_of_a_pod_are_deleted_in_the_end(cluster: Cluster) ->
     assert Reservation.objects.count() == 4
     with cache_of(cluster.pk).locked_snapshot():
         pass
-    assert forget_changed(cluster.pk, released_before=timezone.now() - timedelta(hours=1)) == 0
-    assert forget_changed(cluster.pk, released_before=timezone.now() + timedelta(seconds=1)) == 3
+    assert delete_former_reservations(cluster.pk, released_before=timezone.now() - timedelta(hours=1)) == 0
+    assert delete_former_reservations(cluster.pk, released_before=timezone.now() + timedelta(seconds=1)) == 3
     assert Reservation.objects.get().active
     assert_ledger_agrees(cluster, 1000)
 

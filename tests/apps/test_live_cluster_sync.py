@@ -15,7 +15,7 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
 from hetsched.inventory.node_events import is_synced
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import begin_binding, follow
+from hetsched.placement.actions import apply_changes, begin_binding
 from hetsched.placement.models import Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import load_state
@@ -37,7 +37,7 @@ def cluster() -> Cluster:
 
 
 def seen(cluster: Cluster, **changes: Any) -> Any:
-    return follow(cluster.pk, Changes(**changes), epoch=1)
+    return apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
 def a_seen_pod(pod: PodBuilder, scheduler: str = "hetsched", **more: Any) -> ObservedPod:

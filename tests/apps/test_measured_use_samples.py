@@ -12,7 +12,7 @@ from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import apply_changes
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
@@ -38,7 +38,7 @@ def cluster() -> Cluster:
 
 
 def seen(cluster: Cluster, **changes: Any) -> None:
-    follow(cluster.pk, Changes(**changes), epoch=1)
+    apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
 def running(name: str, cpu: int) -> ObservedPod:

@@ -11,7 +11,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import OutboxEvent
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import apply_changes
 from hetsched.placement.models import Workload
 from hetsched.placement.queries import pod_counts
 from hetsched.placement.queries.pod_counts import count_always, count_seldom, count_up
@@ -32,7 +32,7 @@ def lease(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
     Connection.objects.create(cluster=cluster)
     lease = following.take(cluster.pk, "test")
     assert lease is not None
-    follow(cluster.pk, Changes(nodes=[a_node("n1").build()]), epoch=lease.epoch)
+    apply_changes(cluster.pk, Changes(nodes=[a_node("n1").build()]), epoch=lease.epoch)
     monkeypatch.setattr(pod_counts, "COUNT_SECONDS", 3600.0)
     count_seldom(cluster.pk)
     come(lease, "first")
@@ -44,7 +44,7 @@ def lease(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
 def come(lease: Lease, name: str) -> None:
     spec = a_pod(name).having(uid=name).build()
     seen = ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec)
-    follow(lease.cluster_id, Changes(pods=[seen]), epoch=lease.epoch)
+    apply_changes(lease.cluster_id, Changes(pods=[seen]), epoch=lease.epoch)
 
 
 def test_new_pending_pod_is_not_published_yet(lease: Lease) -> None:
@@ -58,7 +58,7 @@ def test_unpublished_workload_can_be_read_and_its_changes_are_published(lease: L
     workload = Workload.objects.get(name="second")
     client = Listener(f"workload:{workload.pk}")
     assert client.document["pods"]["default/second"]["state"] == "pending"
-    follow(lease.cluster_id, Changes(pods_gone=["default/second"]), epoch=lease.epoch)
+    apply_changes(lease.cluster_id, Changes(pods_gone=["default/second"]), epoch=lease.epoch)
     client.listen()
     assert client.document == snapshot(client.topic).data
     assert client.document["state"] == "cancelled"

@@ -15,7 +15,7 @@ from hetsched.inventory.actions import cordon, create_cluster, uncordon
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import Result, cancel, follow, record
+from hetsched.placement.actions import Result, apply_changes, cancel, record
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.scheduling_queue import unschedulable_pods
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
@@ -154,7 +154,7 @@ def lease() -> Lease:
 
 
 def seen(lease: Lease, **changes: Any) -> None:
-    follow(lease.cluster_id, Changes(**changes), epoch=lease.epoch)
+    apply_changes(lease.cluster_id, Changes(**changes), epoch=lease.epoch)
 
 
 def test_node_change_requeues_pods_with_that_kind_of_hint(lease: Lease) -> None:

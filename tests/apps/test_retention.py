@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
-from hetsched.placement.actions import forget_finished, release, retention
+from hetsched.placement.actions import delete_finished_workloads, release, retention
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries import topics
@@ -30,7 +30,7 @@ def _finished(cluster: Cluster, name: str, hours: float) -> Workload:
 
 
 def _forget(cluster: Cluster) -> int:
-    return forget_finished(cluster.pk, finished_before=timezone.now() - timedelta(hours=1))
+    return delete_finished_workloads(cluster.pk, finished_before=timezone.now() - timedelta(hours=1))
 
 
 def test_old_workloads_are_deleted_without_their_audit_entries(

@@ -14,7 +14,7 @@ from hetsched.contracts.objects.storage import PersistentVolume, Storage, Volume
 from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, DeviceUse
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import apply_changes
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import SchedulerCache, cache_of, load_state
@@ -177,7 +177,7 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
     )
     before = Cluster.objects.get(pk=cluster.pk).definitions
     content = msgspec.structs.replace(content, namespaces=before.namespaces)
-    follow(cluster.pk, Changes(definitions=content), epoch=1)
+    apply_changes(cluster.pk, Changes(definitions=content), epoch=1)
     rebuilt = load_state(cluster.pk)
     monkeypatch.setattr(scheduler_cache, "load_state", None)
     with cache_of(cluster.pk).locked_snapshot() as kept:
@@ -188,6 +188,6 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
         assert kept.state.budgets == rebuilt.state.budgets
     monkeypatch.undo()
     spaces = msgspec.structs.replace(content, namespaces={"other": {"a": "b"}})
-    follow(cluster.pk, Changes(definitions=spaces), epoch=1)
+    apply_changes(cluster.pk, Changes(definitions=spaces), epoch=1)
     with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.namespaces == {"other": {"a": "b"}}

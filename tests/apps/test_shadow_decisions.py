@@ -13,7 +13,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
-from hetsched.placement.actions import follow, shadow_decisions
+from hetsched.placement.actions import apply_changes, shadow_decisions
 from hetsched.placement.models import Decision, Pod, Reservation, Shadow
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.shadow_report import summary, worst
@@ -42,7 +42,7 @@ def lease() -> Lease:
 
 
 def take(lease: Lease, nodes: list[NodeBuilder] | None = None, **changes: Any) -> None:
-    follow(lease.cluster_id, Changes(nodes=[n.build() for n in nodes or ()], **changes), epoch=lease.epoch)
+    apply_changes(lease.cluster_id, Changes(nodes=[n.build() for n in nodes or ()], **changes), epoch=lease.epoch)
 
 
 def on(node: str, pod: PodBuilder, scheduler: str = "default-scheduler") -> ObservedPod:
@@ -57,7 +57,7 @@ def bound(lease: Lease, *pods: ObservedPod) -> None:
 
 def judge(cluster_id: int) -> int:
     """Compare the waiting pods; the time limit of one call is for a busy worker."""
-    return shadow_decisions.judge(cluster_id, seconds=60)
+    return shadow_decisions.compare_pods(cluster_id, seconds=60)
 
 
 def judged(name: str) -> Shadow:

@@ -76,13 +76,13 @@ def test_concurrent_request_with_one_key_gets_the_first_response(monkeypatch: py
     cluster = a_cluster()
     first = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
     looked: list[bool] = []
-    real = submissions.answered
+    real = submissions.stored_response
 
     def blind_once(owner: str, key: str, body_hash: str) -> Any:
         looked.append(True)
         return None if len(looked) == 1 else real(owner, key, body_hash)
 
-    monkeypatch.setattr(submissions, "answered", blind_once)
+    monkeypatch.setattr(submissions, "stored_response", blind_once)
     second = _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
     assert second.replayed
     assert second.response == first.response
@@ -103,7 +103,7 @@ def test_name_released_after_the_rejection_is_still_a_conflict(monkeypatch: pyte
     cluster = a_cluster()
     submitted(cluster, a_pod("p"))
     # The name becomes free between the unique violation and the query for its holder.
-    monkeypatch.setattr(submissions, "_refuse_taken", lambda cluster, pods: None)
+    monkeypatch.setattr(submissions, "_check_names_unused", lambda cluster, pods: None)
     with pytest.raises(Conflict):
         submitted(cluster, a_pod("p"))
 

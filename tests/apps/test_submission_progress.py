@@ -12,8 +12,8 @@ from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import cancel, follow, retry, submit_live
-from hetsched.placement.actions.live_submissions import claim, note
+from hetsched.placement.actions import apply_changes, cancel, retry, submit_live
+from hetsched.placement.actions.live_submissions import claim_objects, record_attempt
 from hetsched.placement.models import Pod, SubmittedObject, Workload
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
@@ -37,7 +37,7 @@ def cluster() -> Cluster:
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1, enrolled_namespaces=["default"])
-    follow(made.pk, Changes(nodes=[a_node("n1").build()]), epoch=1)
+    apply_changes(made.pk, Changes(nodes=[a_node("n1").build()]), epoch=1)
     return made
 
 
@@ -46,8 +46,8 @@ def workload(cluster: Cluster) -> Workload:
     """Return a submitted Deployment of two pods, created in the cluster."""
     pods = parse_workload([("m", WEB.encode())]).pending
     accepted = submit_live(cluster, pods, manifest=WEB.encode(), actor=SYSTEM)
-    (one,) = claim(cluster.pk, 10)
-    note(one, SubmittedObject.MADE, uid="d1")
+    (one,) = claim_objects(cluster.pk, 10)
+    record_attempt(one, SubmittedObject.MADE, uid="d1")
     return Workload.objects.get(pk=accepted.workload_id)
 
 
@@ -60,7 +60,7 @@ def comes(cluster: Cluster, workload: Workload, name: str, **more: Any) -> None:
     seen = ObservedPod(
         "default", name, name, scheduler_name="hetsched", spec=None if more.get("ended") else spec.build(), **more
     )
-    follow(cluster.pk, Changes(pods=[seen]), epoch=1)
+    apply_changes(cluster.pk, Changes(pods=[seen]), epoch=1)
 
 
 def state(workload: Workload) -> str:
@@ -82,21 +82,21 @@ def test_workload_is_pending_until_all_pods_exist(cluster: Cluster, workload: Wo
 
 def test_one_object_is_tried_by_one_worker_at_a_time(cluster: Cluster, workload: Workload) -> None:
     cancel(workload, actor=SYSTEM, reason="enough")
-    first, second = claim(cluster.pk, 10), claim(cluster.pk, 10)
+    first, second = claim_objects(cluster.pk, 10), claim_objects(cluster.pk, 10)
     assert (len(first), second) == (1, [])
-    note(first[0], SubmittedObject.UNWANTED, message="503")
-    assert claim(cluster.pk, 10) == []  # later
+    record_attempt(first[0], SubmittedObject.UNWANTED, message="503")
+    assert claim_objects(cluster.pk, 10) == []  # later
     SubmittedObject.objects.update(not_before=None)
-    assert len(claim(cluster.pk, 10)) == 1
+    assert len(claim_objects(cluster.pk, 10)) == 1
 
 
 def test_object_withdrawn_during_a_try_is_deleted_by_its_uid(cluster: Cluster, workload: Workload) -> None:
     SubmittedObject.objects.update(state=SubmittedObject.WANTED, uid="")
-    (one,) = claim(cluster.pk, 10)
+    (one,) = claim_objects(cluster.pk, 10)
     cancel(workload, actor=SYSTEM, reason="meanwhile")
-    assert claim(cluster.pk, 10) == []
-    note(one, SubmittedObject.MADE, uid="d2")
-    (due,) = claim(cluster.pk, 10)
+    assert claim_objects(cluster.pk, 10) == []
+    record_attempt(one, SubmittedObject.MADE, uid="d2")
+    (due,) = claim_objects(cluster.pk, 10)
     assert (due.state, due.uid) == ("unwanted", "d2")
 
 

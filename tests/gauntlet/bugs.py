@@ -106,7 +106,7 @@ BUGS = (
     Bug(
         "K13", "pods that were seen before their node are never charged", "volcano-sh/volcano#4888",
         "hetsched/placement/actions/watch/batches.py",
-        "            charge_early(batch.change)\n", "            pass\n",
+        "            charge_unassigned_pods(batch.change)\n", "            pass\n",
         "tests/kube/test_watch_faults.py::"
         "test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there",
     ),

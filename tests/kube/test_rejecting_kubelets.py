@@ -15,7 +15,7 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.actions.kubelet_rejections import wake_after_backoff
+from hetsched.placement.actions.kubelet_rejections import requeue_after_backoff
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
@@ -96,7 +96,7 @@ def test_rejected_pod_is_tried_at_most_three_times_an_hour(
         make_owned(api, "misfit-0", "misfit")
         while clock.minutes < 100:
             eventually(followed, lambda: f"misfit-{len(tries)}" in states())
-            wake_after_backoff(cluster.pk, clock.now())
+            requeue_after_backoff(cluster.pk, clock.now())
             clock.ahead += timedelta(seconds=11)  # its back-off after an attempt without a node
             for name in newly_placed(cluster, followed):
                 eventually(followed, lambda name=name: states()[name] == "failed")  # type: ignore[misc]

@@ -11,7 +11,7 @@ from django.test import Client
 
 from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions import follow_actual_cards
+from hetsched.placement.actions import reconcile_devices
 from hetsched.placement.models import Pod
 from tests.builders import a_card, a_node, a_pod
 from tests.scenes import a_cluster, placing, recorded, submitted
@@ -32,7 +32,7 @@ def cluster() -> Cluster:
 
 def report_devices(cluster: Cluster, *, advisory: bool = True, **given: str) -> None:
     devices = {f"uid-{name}": {"main": {"nvidia.com/gpu": [card]}} for name, card in given.items()}
-    follow_actual_cards(cluster.pk, "n1", devices, advisory=advisory)
+    reconcile_devices(cluster.pk, "n1", devices, advisory=advisory)
 
 
 def words(client: Client, address: str) -> str:

@@ -11,7 +11,7 @@ from django.test import Client
 from hetsched.contracts.api.decision import PolicyRef
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions import HoldPart, cancel_hold, hold
+from hetsched.placement.actions import HoldPart, cancel_hold, create_hold
 from hetsched.placement.models import Hold, Reservation
 from tests.builders import a_node, a_pod
 from tests.pages.test_node_agent_reports import words
@@ -27,7 +27,7 @@ def held(cluster: Cluster, owner: str = "somebody", **more: object) -> Hold:
     """Hold half of card 1 and two CPUs of zone node0 for a pod of 1 CPU and 1Gi."""
     kept = Allocation(gpus=(CardGrant(1, 500, 20480),), zones=(ZoneGrant("node0", "0-1", 2000),))
     at = Cluster.objects.get(pk=cluster.pk).revision
-    made = hold(
+    made = create_hold(
         cluster.pk, [HoldPart(a_pod("release").build(), "n1", kept)], revision=at, policy=PolicyRef("hetsched", 1),
         seconds=600, actor=ALICE, owner=owner, note="release 17 <b>", **more,
     )  # fmt: skip

@@ -25,7 +25,7 @@ from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.inventory.actions import cordon, set_default_policy
 from hetsched.inventory.maintenance import set_maintenance
 from hetsched.inventory.models import Cluster, ClusterKind
-from hetsched.placement.actions import HoldPart, cancel, hold, import_cluster, set_priority
+from hetsched.placement.actions import HoldPart, cancel, create_hold, import_cluster, set_priority
 from hetsched.placement.actions.webhooks import WebhookSettings, add_webhook
 from hetsched.placement.models import Decision, Hold
 from hetsched.policies.actions import activate, rollback, save_draft
@@ -90,7 +90,9 @@ def fleet(db: None, settings: Any) -> Cluster:
     )
     at = Cluster.objects.get(pk=cluster.pk).revision
     room = HoldPart(a_pod("release").build(), "k1-0", EMPTY)
-    hold(cluster.pk, [room], revision=at, policy=PolicyRef("binpack", 1), seconds=600, actor=ALICE, owner="user:1")
+    create_hold(
+        cluster.pk, [room], revision=at, policy=PolicyRef("binpack", 1), seconds=600, actor=ALICE, owner="user:1"
+    )
     create_token(role="submitter", name="CI", quota={"cpu": "8"})
     add_webhook(WebhookSettings("CI", "https://ci.example/"), owner="user:1", actor=ALICE, reason="-")
     return Cluster.objects.get(pk=cluster.pk)

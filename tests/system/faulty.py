@@ -118,7 +118,7 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     from hetsched.storage import bulk_rows as rows
 
     points = _Points(names, Path(folder), visit)
-    points.around(follower, "follow", before="c12")
+    points.around(follower, "apply_changes", before="c12")
     points.around(scheduling_loop, "record", before="c1")
     points.around(rows, "insert", after="c2")
     points.around(scheduling_loop, "record", after="c3")
@@ -128,8 +128,8 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     points.around(publish, "_send_and_mark", before="c6")
     points.around(publish, "_send", after="c7")
     points.around(Leases, "renew", before="c11")
-    points.around(follower, "follow", before="c8", when=_frees)
-    points.around(follower, "follow", after="c9", when=_frees)
+    points.around(follower, "apply_changes", before="c8", when=_frees)
+    points.around(follower, "apply_changes", after="c9", when=_frees)
 
 
 # -- temporary faults --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.actions import cancel, follow, release, retention
+from hetsched.placement.actions import apply_changes, cancel, release, retention
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, ForgottenDecision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
@@ -60,8 +60,8 @@ def strangers(cluster: Cluster, number: int) -> None:
     spec = a_pod(f"theirs-{number}").having(uid=f"u{number}", node_name="m1").build()
     seen = ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="other", spec=spec, node_name="m1",
                        phase="Running")  # fmt: skip
-    follow(cluster.pk, Changes(pods=[seen]), epoch=1)
-    follow(cluster.pk, Changes(pods_gone=[spec.key], stopped={spec.uid}), epoch=1)
+    apply_changes(cluster.pk, Changes(pods=[seen]), epoch=1)
+    apply_changes(cluster.pk, Changes(pods_gone=[spec.key], stopped={spec.uid}), epoch=1)
 
 
 def test_row_counts_are_bounded(rounds: Iterator[int]) -> None:
@@ -72,7 +72,7 @@ def test_row_counts_are_bounded(rounds: Iterator[int]) -> None:
             submitted(lab, a_pod("stays"))
             live = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
             Connection.objects.create(cluster=live, follower_epoch=1)
-            follow(live.pk, Changes(nodes=[a_node("m1").build()]), epoch=1)
+            apply_changes(live.pk, Changes(nodes=[a_node("m1").build()]), epoch=1)
         work(lab, number)
         strangers(live, number)
         sweep.run()

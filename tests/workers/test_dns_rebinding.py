@@ -76,7 +76,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def _webhook(port: int) -> None:
     now = timezone.now()
-    callbacks.delivery(f"http://{NAME}:{port}/", "webhook.test", "{}", now).save(force_insert=True)
+    callbacks.build_delivery(f"http://{NAME}:{port}/", "webhook.test", "{}", now).save(force_insert=True)
     assert callback.run(f"{NAME}:{port}") == 0
     assert Delivery.objects.get().code == "HostUnreachable"
     # The next attempt resolves the name again, and is rejected before it connects.

@@ -15,7 +15,7 @@ from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import apply_changes
 from hetsched.placement.models import Decision, Pod
 from hetsched.scheduling import binding_cycle, bindings_in_flight, informer_host
 from hetsched.scheduling.informer import Informer
@@ -84,7 +84,7 @@ def test_nothing_is_decided_once_the_cluster_is_followed_in_shadow(cluster: Clus
     lease = a_lease(cluster)
     spec = a_pod("p").having(uid="u1").build()
     pods = [ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec)]
-    follow(cluster.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=lease.epoch)
+    apply_changes(cluster.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=lease.epoch)
     leads = leading.take(cluster.pk, "test")
     assert leads is not None
     Connection.objects.update(shadow_of="default-scheduler")
@@ -113,7 +113,7 @@ def test_slow_bindings_are_left_to_other_processes_at_shutdown(
     monkeypatch.setattr(bindings_in_flight, "DRAIN_SECONDS", 0.05)
     specs = [a_pod(name).having(uid=name).build() for name in ("p", "q")]
     pods = [ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
-    follow(cluster.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=a_lease(cluster).epoch)
+    apply_changes(cluster.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=a_lease(cluster).epoch)
     decides = informer_host.InformerHost(cluster, Server())  # type: ignore[arg-type]
     while Pod.objects.filter(state="pending").exists():
         decides.iterate()

@@ -21,8 +21,8 @@ from hetsched.journal import counters, figures
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
-from hetsched.placement.actions import begin_binding, follow
-from hetsched.placement.actions.kubelet_rejections import forget_rejections, trust_node, wake_after_backoff
+from hetsched.placement.actions import apply_changes, begin_binding
+from hetsched.placement.actions.kubelet_rejections import prune_rejections, requeue_after_backoff, trust_node
 from hetsched.placement.models import Decision, Pod, Rejection
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of
@@ -67,7 +67,7 @@ def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def seen(cluster: Cluster, **changes: Any) -> None:
-    follow(cluster.pk, Changes(**changes), epoch=1)
+    apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
 def spec(name: str, owner: str = "red") -> PodSpec:
@@ -91,7 +91,7 @@ def became(cluster: Cluster, name: str, phase: str, owner: str = "red", **more: 
 
 def tried(cluster: Cluster, clock: Clock) -> list[str]:
     """Run the sweep and the scheduler; return the newly assigned pods."""
-    wake_after_backoff(cluster.pk, clock.now)
+    requeue_after_backoff(cluster.pk, clock.now)
     clock.go_on(seconds=11)  # a pod that did not fit backs off for up to 10 s
     worker_host.run(cluster.pk)
     placed = list(Pod.objects.filter(state="placed").order_by("id"))
@@ -282,7 +282,7 @@ def test_day_without_a_rejection_resets_the_backoff(cluster: Cluster, clock: Clo
     clock.go_on(hours=25)
     refused(cluster, clock, "c")
     assert list(Rejection.objects.order_by("id").values_list("step", flat=True)) == [1, 2, 1]
-    assert forget_rejections(cluster.pk, before=clock.now) == 2
+    assert prune_rejections(cluster.pk, before=clock.now) == 2
 
 
 def test_placements_of_other_schedulers_are_not_counted(cluster: Cluster) -> None:

@@ -16,7 +16,7 @@ from hetsched.contracts.objects.workload import GangMember
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import begin_binding, follow, progress
+from hetsched.placement.actions import apply_changes, begin_binding, progress
 from hetsched.placement.actions.evictions import claim_evictions, displace
 from hetsched.placement.actions.gangs import settle_incomplete_gangs
 from hetsched.placement.models import Eviction, HalfGang, Nomination, Pod, Preemption, Reservation
@@ -44,7 +44,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def seen(cluster: Cluster, **changes: Any) -> None:
-    follow(cluster.pk, Changes(**changes), epoch=1)
+    apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
 def a_member(number: int, least: int, *, controller: str = "Job/train") -> PodBuilder:

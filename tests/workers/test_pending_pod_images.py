@@ -20,8 +20,8 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, ImageIndex, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
-from hetsched.placement.actions import follow
-from hetsched.placement.actions.image_platforms import KEPT, due_images, forget_images, with_known
+from hetsched.placement.actions import apply_changes
+from hetsched.placement.actions.image_platforms import KEPT, due_images, prune_images, with_known_facts
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.scheduling_queue.active_queue import active_pods
 from tests.builders import a_node, a_pod
@@ -51,7 +51,7 @@ def registry(settings: Any) -> Iterator[Registry]:
 def cluster(builtins: None) -> Cluster:
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
-    follow(made.pk, Changes(nodes=[a_node("n1").build()]), epoch=1)
+    apply_changes(made.pk, Changes(nodes=[a_node("n1").build()]), epoch=1)
     return made
 
 
@@ -59,7 +59,7 @@ def comes(cluster: Cluster, name: str, *names: str, **fields: Any) -> Pod:
     """Add a pending pod with these images; return its row."""
     spec = a_pod(name).having(images=names, uid=name, **fields).build()
     seen = ObservedPod("default", name, name, scheduler_name="hetsched", spec=spec)
-    follow(cluster.pk, Changes(pods=[seen]), epoch=1)
+    apply_changes(cluster.pk, Changes(pods=[seen]), epoch=1)
     return Pod.objects.get(cluster=cluster, name=name)
 
 
@@ -243,7 +243,7 @@ def test_what_if_uses_known_images_and_calls_no_registry(cluster: Cluster, regis
     comes(cluster, "p", registry.image("app:1", "linux/amd64"))
     images.run(cluster.pk)
     pods = [a_pod(name).having(images=(f"{registry.host}/{name}:1",)).build() for name in ("app", "other")]
-    known, unknown = with_known(cluster, pods)
+    known, unknown = with_known_facts(cluster, pods)
     assert known.shape.isa is not None
     assert known.shape.isa.images == AMD
     assert unknown.image_facts[0].unknown == "the image index is not read yet"
@@ -265,15 +265,15 @@ def test_decision_without_an_index_is_marked(cluster: Cluster, registry: Registr
 
 def test_images_unused_for_long_are_deleted(cluster: Cluster, registry: Registry) -> None:
     comes(cluster, "p", registry.image("app:1", "linux/amd64"))
-    forget_images(cluster.pk)
+    prune_images(cluster.pk)
     assert ImageIndex.objects.exists()
     ImageIndex.objects.update(wanted_at=timezone.now() - KEPT - timedelta(days=1))
-    forget_images(cluster.pk)
+    prune_images(cluster.pk)
     assert not ImageIndex.objects.exists()
 
 
 def test_image_with_variants_only_has_a_warning(cluster: Cluster, registry: Registry) -> None:
-    follow(cluster.pk, Changes(nodes=[a_node("new").isa("x86-64-v4").build()]), epoch=1)
+    apply_changes(cluster.pk, Changes(nodes=[a_node("new").isa("x86-64-v4").build()]), epoch=1)
     comes(cluster, "p", registry.image("app:1", "linux/amd64/v3"))
     images.run(cluster.pk)
     Connection.objects.update(follower_epoch=1)

@@ -28,12 +28,12 @@ from hetsched.placement.actions.previews import (
     LOST_AFTER,
     WAITS_AT_MOST,
     WOKEN_AFTER,
-    ask_preview,
     cancel_preview,
-    claim,
-    note_progress,
-    settle_lost,
-    wake_waiting,
+    claim_preview,
+    fail_lost_previews,
+    record_progress,
+    request_preview,
+    wake_waiting_preview,
 )
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation
@@ -216,7 +216,9 @@ def test_decision_of_another_version_is_marked() -> None:
 
 
 def asked(revision: PolicyRevision, owner: str = "user:1", **more: Any) -> Preview:
-    return ask_preview(revision, Cluster.objects.get(), PreviewParameters(last=50), actor=ALICE, owner=owner, **more)
+    return request_preview(
+        revision, Cluster.objects.get(), PreviewParameters(last=50), actor=ALICE, owner=owner, **more
+    )
 
 
 @pytest.fixture
@@ -251,7 +253,7 @@ def test_user_has_one_open_preview(revision: PolicyRevision) -> None:
 def test_cancelled_preview_stops(revision: PolicyRevision, monkeypatch: pytest.MonkeyPatch) -> None:
     row = asked(revision)
     monkeypatch.setattr(worker, "_PROGRESS_SECONDS", 0.0)
-    monkeypatch.setattr(worker, "note_progress", lambda pk, share: (cancel_preview(row), note_progress(pk, share)))
+    monkeypatch.setattr(worker, "record_progress", lambda pk, share: (cancel_preview(row), record_progress(pk, share)))
     assert worker.run(row.pk) is False
     row.refresh_from_db()
     assert (row.state, row.result) == (Preview.CANCELLED, None)
@@ -259,10 +261,10 @@ def test_cancelled_preview_stops(revision: PolicyRevision, monkeypatch: pytest.M
 
 def test_preview_of_a_killed_worker_fails_and_frees_its_slot(revision: PolicyRevision) -> None:
     row = asked(revision)
-    taken = claim()
+    taken = claim_preview()
     assert taken is not None
     assert taken.seen_at is not None
-    assert settle_lost(taken.seen_at + LOST_AFTER * 2) == 1
+    assert fail_lost_previews(taken.seen_at + LOST_AFTER * 2) == 1
     row.refresh_from_db()
     assert row.problem is not None
     assert (row.state, row.problem.code) == (Preview.FAILED, "PreviewLost")
@@ -272,7 +274,7 @@ def test_preview_of_a_killed_worker_fails_and_frees_its_slot(revision: PolicyRev
 def test_owners_are_ordered_by_used_worker_time(revision: PolicyRevision) -> None:
     """An owner with many previews waits for owners with less worker time, even if these asked later."""
     first = asked(revision)
-    taken = claim()
+    taken = claim_preview()
     assert taken is not None
     assert taken.pk == first.pk
     now = timezone.now()
@@ -281,20 +283,20 @@ def test_owners_are_ordered_by_used_worker_time(revision: PolicyRevision) -> Non
     )
     again = asked(revision)
     later, latest = asked(revision, owner="user:2"), asked(revision, owner="user:3")
-    order = [one.pk for one in iter(claim, None) if one is not None]
+    order = [one.pk for one in iter(claim_preview, None) if one is not None]
     assert order == [later.pk, latest.pk, again.pk]
 
 
 def test_queued_preview_does_not_time_out(revision: PolicyRevision) -> None:
     asked(revision)
-    running = claim()
+    running = claim_preview()
     waiting = asked(revision, owner="user:2")
     assert running is not None
     late = timezone.now() + WAITS_AT_MOST * 2
     Preview.objects.filter(pk=running.pk).update(seen_at=late)
-    assert settle_lost(late) == 0
+    assert fail_lost_previews(late) == 0
     Preview.objects.filter(pk=running.pk).update(seen_at=timezone.now(), state=Preview.CANCELLED)
-    assert settle_lost(late) == 1
+    assert fail_lost_previews(late) == 1
     waiting.refresh_from_db()
     assert waiting.problem is not None
     assert waiting.problem.code == "PreviewNotStarted"
@@ -305,15 +307,15 @@ def test_lost_wake_up_of_a_preview_is_sent_again(revision: PolicyRevision, monke
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task: sent.append((row_id, task)))
     row = asked(revision)
     sent.clear()
-    wake_waiting(timezone.now())
+    wake_waiting_preview(timezone.now())
     assert sent == []
-    wake_waiting(timezone.now() + WOKEN_AFTER * 2)
+    wake_waiting_preview(timezone.now() + WOKEN_AFTER * 2)
     assert sent == [(row.pk, dispatch.REPLAY)]
 
 
 def test_preview_without_decisions_is_rejected(revision: PolicyRevision) -> None:
     empty = a_cluster(a_node("m1"), name="empty")
-    row = ask_preview(revision, empty, PreviewParameters(), actor=ALICE, owner="user:1")
+    row = request_preview(revision, empty, PreviewParameters(), actor=ALICE, owner="user:1")
     assert worker.run(row.pk) is False
     row.refresh_from_db()
     assert row.problem is not None

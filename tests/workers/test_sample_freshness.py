@@ -33,7 +33,7 @@ from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.inventory.sample_expiry import expire_samples
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
-from hetsched.placement.actions import Result, export_cluster, follow
+from hetsched.placement.actions import Result, apply_changes, export_cluster
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.scheduler_cache import cache_of, load_state
@@ -182,7 +182,7 @@ def live() -> Cluster:
 
 
 def seen(cluster: Cluster, *nodes: NodeBuilder) -> None:
-    follow(cluster.pk, Changes(nodes=[node.build() for node in nodes]), epoch=1)
+    apply_changes(cluster.pk, Changes(nodes=[node.build() for node in nodes]), epoch=1)
 
 
 def test_an_object_of_a_live_cluster_ages_and_counts_again_with_a_new_sample(live: Cluster) -> None:

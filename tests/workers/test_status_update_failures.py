@@ -10,7 +10,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import apply_changes
 from hetsched.placement.models import Pod
 from hetsched.scheduling import worker_host
 from tests.builders import a_node, a_pod
@@ -56,7 +56,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     Connection.objects.create(cluster=made, follower_epoch=1)
     specs = [a_pod(f"p{number}").cpu(500).having(uid=f"u{number}").build() for number in range(5)]
     pods = [ObservedPod("default", spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
-    follow(made.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=1)
+    apply_changes(made.pk, Changes(nodes=[a_node("n1").build()], pods=pods), epoch=1)
     worker_host.run(made.pk)
     assert Pod.objects.filter(report.unreported(made.pk)).count() == 5
     return made

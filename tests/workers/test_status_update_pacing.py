@@ -13,7 +13,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import apply_changes
 from hetsched.scheduling import worker_host
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
@@ -33,7 +33,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
-    follow(made.pk, Changes(nodes=[a_node("n1").build()], pods=[_waiting(f"p{n}") for n in range(3)]), epoch=1)
+    apply_changes(made.pk, Changes(nodes=[a_node("n1").build()], pods=[_waiting(f"p{n}") for n in range(3)]), epoch=1)
     worker_host.run(made.pk)
     return made
 
@@ -51,7 +51,7 @@ def _asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_update_batches_pause_while_a_pod_is_undecided(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
+    apply_changes(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
     asked = _asked(monkeypatch)
     assert report.run(cluster.pk) == 2
     assert asked == [report.REST_SECONDS]
@@ -76,7 +76,7 @@ def _threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_updates_are_sent_one_by_one_while_a_pod_is_pending(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _threads(monkeypatch)
-    follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
+    apply_changes(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
     assert report.run(cluster.pk) == 2
     assert asked == [1]
 
@@ -91,7 +91,7 @@ def test_overdue_updates_are_sent_in_parallel_despite_a_pending_pod(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = _threads(monkeypatch)
-    follow(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
+    apply_changes(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
     monkeypatch.setattr(report, "LATE", timedelta(hours=-1))
     assert report.run(cluster.pk) == 2
     assert asked == [report.AT_ONCE]

@@ -6,67 +6,72 @@ Never: an engine run or an external call inside a transaction.
 
 from hetsched.inventory.ledger import Conflict, Contradiction
 
-from .decisions import Nominated, ReservationUse, Result, bindable, record
-from .device_allocations import CardsFollowed, follow_actual_cards
-from .extender_bookings import book_asked
+from .decisions import NominatedNode, ReservationUse, Result, can_bind_now, record
+from .device_allocations import DeviceChanges, reconcile_devices
+from .extender_bookings import book_requested
 from .holds import (
     CreatedHold,
     HoldPart,
     cancel_hold,
+    create_hold,
     end_holds,
-    extend,
-    forget_holds,
-    held_already,
-    hold,
-    submit_as_planned,
+    extend_hold,
+    prune_holds,
+    stored_hold,
+    submit_with_hold,
 )
 from .live_submissions import submit_live
 from .progress import begin_binding, cancel, confirm, reject, release, retry, set_priority, start
 from .removed_devices import approve_fact
-from .retention import forget_changed, forget_charged, forget_finished, forget_summaries
+from .retention import (
+    delete_ended_foreign_pods,
+    delete_finished_workloads,
+    delete_former_reservations,
+    delete_summaries,
+)
 from .submissions import Submission, submit
 from .transfer import export_cluster, import_cluster
-from .watch.batches import follow
+from .watch.batches import apply_changes
 from .watch.pod_transitions import BatchOutcome
 
 __all__ = [
     "BatchOutcome",
-    "CardsFollowed",
     "Conflict",
     "Contradiction",
     "CreatedHold",
+    "DeviceChanges",
     "HoldPart",
-    "Nominated",
+    "NominatedNode",
     "ReservationUse",
     "Result",
     "Submission",
+    "apply_changes",
     "approve_fact",
     "begin_binding",
-    "bindable",
-    "book_asked",
+    "book_requested",
+    "can_bind_now",
     "cancel",
     "cancel_hold",
     "confirm",
+    "create_hold",
+    "delete_ended_foreign_pods",
+    "delete_finished_workloads",
+    "delete_former_reservations",
+    "delete_summaries",
     "end_holds",
     "export_cluster",
-    "extend",
-    "follow",
-    "follow_actual_cards",
-    "forget_changed",
-    "forget_charged",
-    "forget_finished",
-    "forget_holds",
-    "forget_summaries",
-    "held_already",
-    "hold",
+    "extend_hold",
     "import_cluster",
+    "prune_holds",
+    "reconcile_devices",
     "record",
     "reject",
     "release",
     "retry",
     "set_priority",
     "start",
+    "stored_hold",
     "submit",
-    "submit_as_planned",
     "submit_live",
+    "submit_with_hold",
 ]

@@ -44,7 +44,7 @@ from hetsched.storage.snapshot_read import shared_now
 from ..bookings import BookedPod, end, insert
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
-from ..notifications.callbacks import announce
+from ..notifications.callbacks import enqueue_deliveries
 from ..scheduling_queue.decision_time import add_used_seconds
 
 # A requeued pod loses its node and allocation; its latest decision stays as history.
@@ -208,7 +208,7 @@ class ClusterTransaction:
                 changed.append(workload)
             patches[workload.pk] = {**workload_head(workload), "pods": changed_pods[workload.pk]}
         write_columns(changed, ("state", "history", "decided_at", "finished_at", "revision"))
-        announce(self.cluster, changed, self.now, has_webhooks=any(row.has_webhooks for row in changed))
+        enqueue_deliveries(self.cluster, changed, self.now, has_webhooks=any(row.has_webhooks for row in changed))
         return patches
 
     def _settle(self, workload: Workload, state: State) -> bool:

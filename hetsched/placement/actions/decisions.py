@@ -50,12 +50,12 @@ from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import BACK_IN_QUEUE, ClusterTransaction, move_rows
-from .holds import use
+from .holds import use_capacity
 
 NEWS_SOON, NEWS_AFTER = timedelta(seconds=1), timedelta(minutes=1)
 
 
-class Nominated(msgspec.Struct, frozen=True):
+class NominatedNode(msgspec.Struct, frozen=True):
     """The node and allocation of a nominated pod, which waits for the eviction of its victims."""
 
     node_id: int
@@ -91,7 +91,7 @@ class Result(msgspec.Struct, frozen=True):
     top: tuple[NodeOutcome, ...] = ()
     evicted: tuple[Evicted, ...] = ()
     waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", Message("retried"))
-    nominated: Nominated | None = None
+    nominated: NominatedNode | None = None
     overridden: tuple[str, ...] = ()
     room: ReservationUse | None = None
 
@@ -112,7 +112,7 @@ def record(
 ) -> int:
     """Write the decisions made on `revision` by the leader of `epoch`; return the cluster's new revision.
 
-    `binding`: the caller binds the `bindable` pods right after the commit, so they become *binding* at once.
+    `binding`: the caller binds the `can_bind_now` pods right after the commit, so they become *binding* at once.
     `spent`: seconds of decisions per namespace since the last call.
     `epoch` None: the caller is not the leader; the leader's own decisions in progress become void, and the reservations
     carry its epoch.
@@ -125,7 +125,7 @@ def record(
             change = ClusterTransaction(cluster)
             if spent:
                 change.charge(spent)
-            recorded, news_at = _news(results, change.now)
+            recorded, news_at = _results_to_record(results, change.now)
             decisions = _insert_decisions(change, recorded, revision, snapshot)
             deciding = {decision.pod_id: decision.pk for decision in decisions}
             for result in results:
@@ -134,11 +134,11 @@ def record(
                 _nominate(change, results)
             _move(change, results, deciding, revision, news_at)
             placed = [result for result in recorded if result.verdict is Verdict.PLACED]
-            use(change, [result.room.pod_id for result in placed if result.room is not None], CAME)
-            change.book([_booked(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
+            use_capacity(change, [result.room.pod_id for result in placed if result.room is not None], CAME)
+            change.book([_booked_pod(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
             for result in recorded:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
-            begun = [result.waiting.pod_id for result in placed if binding and bindable(result)]
+            begun = [result.waiting.pod_id for result in placed if binding and can_bind_now(result)]
             _begin_binding(begun)
             change.close(decisions)
             if recorded and cluster.kind == ClusterKind.KUBERNETES:
@@ -150,7 +150,7 @@ def record(
     return cluster.revision
 
 
-def bindable(result: Result) -> bool:
+def can_bind_now(result: Result) -> bool:
     """Return True if a pod may be bound as soon as its decision is committed: it has no victims to wait for."""
     return result.verdict is Verdict.PLACED and not result.evicted
 
@@ -270,13 +270,13 @@ def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
         dispatch.wake(change.cluster.pk, dispatch.EVICT)
 
 
-def _booked(result: Result) -> BookedPod:
+def _booked_pod(result: Result) -> BookedPod:
     assert result.node_id is not None
     assert result.allocation is not None
     return BookedPod(result.waiting.pod_id, result.node_id, result.waiting.spec, result.allocation)
 
 
-def _news(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[int, datetime]]:
+def _results_to_record(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[int, datetime]]:
     """Return the results to record, and by pod id the time at which a changed result may be recorded.
 
     The latter pods were rejected for other reasons too soon after their last decision.
@@ -304,7 +304,9 @@ def _news(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[
         policy, reasons, summary, nominated_node, at, came = last
         if nominated_node != result.nominated_node:
             recorded.append(result)
-        elif _said(policy, reasons, summary) != _said(result.policy_name, _kept(result.reasons), result.summary):
+        elif _rejection_key(policy, reasons, summary) != _rejection_key(
+            result.policy_name, _stored_reasons(result.reasons), result.summary
+        ):
             due = at + min(max((at - came) / 4, NEWS_SOON), NEWS_AFTER)
             if due <= now:
                 recorded.append(result)
@@ -313,12 +315,12 @@ def _news(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[
     return recorded, later
 
 
-def _kept(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
+def _stored_reasons(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
     """Return the reasons to store in the ledger; the summary covers them in one sentence anyway."""
     return () if settings.HETSCHED_KEEP_WITH_DECISION == "verdict" else reasons
 
 
-def _said(policy: str, reasons: Sequence[Reason], summary: str) -> tuple[object, ...]:
+def _rejection_key(policy: str, reasons: Sequence[Reason], summary: str) -> tuple[object, ...]:
     """Return the key by which rejections are compared: policy and reasons, regardless of order and node counts.
 
     If the ledger stores no reasons, the summary replaces them.
@@ -349,7 +351,7 @@ def _insert_decisions(
             score=result.score,
             summary=result.summary,
             allocation=result.allocation if result.nominated is None else result.nominated.allocation,
-            reasons=_kept(result.reasons),
+            reasons=_stored_reasons(result.reasons),
             top=result.top,
             evictions=result.evicted,
             waits_for=() if result.verdict is Verdict.PLACED else result.waits_for,

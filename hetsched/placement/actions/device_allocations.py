@@ -41,14 +41,14 @@ Devices = Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]
 _TRIES = 3
 
 
-class CardsFollowed(msgspec.Struct, frozen=True):
+class DeviceChanges(msgspec.Struct, frozen=True):
     """The outcome of a report: pods reserved on other GPUs, and the current problem text by pod key."""
 
     moved: tuple[str, ...] = ()
     problems: dict[str, str] = {}
 
 
-def follow_actual_cards(
+def reconcile_devices(
     cluster_id: int,
     node_name: str,
     devices: Devices,
@@ -56,7 +56,7 @@ def follow_actual_cards(
     advisory: bool,
     uuids: Mapping[str, str] | None = None,
     resources: Sequence[str] = GPU_RESOURCES,
-) -> CardsFollowed:
+) -> DeviceChanges:
     """Reserve for the pods of a node the GPUs that its kubelet reports; `advisory`: another device plugin assigns them.
 
     `uuids` maps other device ids to GPU UUIDs: AMD's device plugin names PCI addresses.
@@ -64,31 +64,33 @@ def follow_actual_cards(
     """
     for _ in range(_TRIES):
         with suppress(Conflict):
-            return _follow(cluster_id, node_name, devices, advisory, resources, uuids or {})
-    return CardsFollowed()
+            return _reconcile(cluster_id, node_name, devices, advisory, resources, uuids or {})
+    return DeviceChanges()
 
 
-def _follow(
+def _reconcile(
     cluster_id: int,
     node_name: str,
     devices: Devices,
     advisory: bool,
     resources: Sequence[str],
     uuids: Mapping[str, str],
-) -> CardsFollowed:
+) -> DeviceChanges:
     """Reconcile once. Raises: Conflict."""
     node = Node.objects.filter(cluster_id=cluster_id, name=node_name).first()
     if node is None:
-        return CardsFollowed()
-    seen = _Seen(node, devices, resources, uuids)
+        return DeviceChanges()
+    seen = _ObservedDevices(node, devices, resources, uuids)
     if seen.is_known(advisory):
-        return CardsFollowed(problems=seen.problems)
+        return DeviceChanges(problems=seen.problems)
     try:
         with write_transaction():
             change = ClusterTransaction(advance(cluster_id))
-            seen = _Seen(Node.objects.get(pk=node.pk), devices, resources, uuids)  # read again under the lock
+            seen = _ObservedDevices(
+                Node.objects.get(pk=node.pk), devices, resources, uuids
+            )  # read again under the lock
             moved = _move(change, seen)
-            _note(change, seen, advisory)
+            _record_devices(change, seen, advisory)
             change.touch(seen.pods.values())
             if moved:
                 change.requeue()
@@ -97,10 +99,10 @@ def _follow(
         raise Conflict(f"cluster {cluster_id}: {error}") from error
     if moved:
         dispatch.wake(cluster_id)
-    return CardsFollowed(tuple(moved), seen.problems)
+    return DeviceChanges(tuple(moved), seen.problems)
 
 
-class _Seen:
+class _ObservedDevices:
     """The pods with GPUs on one node, and the GPUs that the kubelet allocated to them."""
 
     def __init__(self, node: Node, devices: Devices, resources: Sequence[str], uuids: Mapping[str, str]) -> None:
@@ -152,7 +154,7 @@ def _cards(ids: Sequence[str], cards: Mapping[int, GpuCard]) -> tuple[int, ...] 
     return tuple(sorted(known)) if ids and len(known) == len(found) else None
 
 
-def _move(change: ClusterTransaction, seen: _Seen) -> list[str]:
+def _move(change: ClusterTransaction, seen: _ObservedDevices) -> list[str]:
     """Reserve moved pods on their new GPUs; all reservations end before the first new one begins."""
     moved = [key for key in seen.held if key in seen.moves.grants]
     specs = {pod.pk: pod.spec for pod in Pod.objects.filter(pk__in=[seen.pods[key].pk for key in moved]).only("spec")}
@@ -160,7 +162,7 @@ def _move(change: ClusterTransaction, seen: _Seen) -> list[str]:
     bookings = []
     for key in moved:
         pod = seen.pods[key]
-        allocation = _with(seen.held[key].allocation, seen.moves.grants[key])
+        allocation = _with_gpus(seen.held[key].allocation, seen.moves.grants[key])
         Pod.objects.filter(pk=pod.pk).update(allocation=allocation)
         changed = seen.held[key].spec
         bookings.append(
@@ -170,11 +172,11 @@ def _move(change: ClusterTransaction, seen: _Seen) -> list[str]:
     return moved
 
 
-def _with(allocation: Allocation, grants: Grants) -> Allocation:
+def _with_gpus(allocation: Allocation, grants: Grants) -> Allocation:
     return msgspec.structs.replace(allocation, gpus=grants)
 
 
-def _note(change: ClusterTransaction, seen: _Seen, advisory: bool) -> None:
+def _record_devices(change: ClusterTransaction, seen: _ObservedDevices, advisory: bool) -> None:
     """Write the devices that each pod has, next to its reserved ones."""
     now = timezone.now()
     rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()])}

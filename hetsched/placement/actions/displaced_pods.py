@@ -26,7 +26,7 @@ from hetsched.storage.batches import batched
 
 from .change import BACK_IN_QUEUE, ClusterTransaction
 from .gangs import recover_gangs_of
-from .holds import end
+from .holds import end_hold_rows
 
 _UNBOUND_OR_HELD = Q(state=State.PLACED.value, origin__in=Pod.OURS) | Q(state=State.RUNNING.value, origin=Pod.HELD)
 
@@ -40,7 +40,7 @@ def displace_pods(change: ClusterTransaction, node_ids: Iterable[int], *, by: st
         candidates[pod.node_id or 0].append(pod)
     count, displaced = 0, dict[Message, list[Pod]]()
     for node in Node.objects.filter(pk__in=candidates).defer("report"):
-        over = _over(node, candidates[node.pk])
+        over = _excess_pods(node, candidates[node.pk])
         if over:
             reason = Message("{node} was filled by {pods} before it was bound", node=node.name, pods=by)
             pods = [pod for pod in over if _is_pod(pod)]
@@ -48,7 +48,7 @@ def displace_pods(change: ClusterTransaction, node_ids: Iterable[int], *, by: st
             change.move(pods, State.PENDING, **BACK_IN_QUEUE, message=reason)
             displaced[reason] = pods
             held = {pod.hold_id for pod in over if not _is_pod(pod)}
-            end(change, Hold.objects.filter(pk__in=held, state__in=Hold.OPEN), Hold.LOST, reason)
+            end_hold_rows(change, Hold.objects.filter(pk__in=held, state__in=Hold.OPEN), Hold.LOST, reason)
             count += len(over)
     for reason, pods in displaced.items():
         recover_gangs_of(change, pods, reason)
@@ -60,7 +60,7 @@ def _is_pod(row: Pod) -> bool:
     return row.origin != Pod.HELD
 
 
-def _over(node: Node, candidates: list[Pod]) -> list[Pod]:
+def _excess_pods(node: Node, candidates: list[Pod]) -> list[Pod]:
     """Return the shortest prefix of these pods without which the node fits, or all of them if it never fits."""
     held: dict[int, dict[str, int]] = dict(
         Reservation.objects.filter(node=node, active=True).values_list("pod_id", "requests")

@@ -81,27 +81,27 @@ def claim_evictions(cluster_id: int) -> Iterator[list[ClaimedEviction]]:
     due: dict[Hashable, list[Eviction]] = {}
     rows = due_evictions(cluster_id).select_related("victim", "move", "nomination__pod", "nomination__node")
     for one in rows.defer("victim__spec", "nomination__pod__spec", "nomination__node__report").order_by("id"):
-        due.setdefault(_belongs_to(one), []).append(one)
+        due.setdefault(_group_key(one), []).append(one)
     for group in due.values():
-        if taken := [_leaving(one) for one in group if _take(cluster_id, one)]:
+        if taken := [_claimed_eviction(one) for one in group if _claim(cluster_id, one)]:
             yield taken
 
 
-def _belongs_to(one: Eviction) -> Hashable:
+def _group_key(one: Eviction) -> Hashable:
     """Return the identity of the nomination or of the step that an eviction belongs to, else its own."""
     if one.nomination_id is not None:
         return "nomination", one.nomination_id
     return ("eviction", one.pk) if one.move is None else ("step", one.move.rebalance_id, one.move.step)
 
 
-def _take(cluster_id: int, one: Eviction) -> bool:
+def _claim(cluster_id: int, one: Eviction) -> bool:
     same = due_evictions(cluster_id).filter(pk=one.pk, attempts=one.attempts)
     taken = same.update(not_before=timezone.now() + CLAIM, attempts=F("attempts") + 1)
     one.attempts += taken
     return bool(taken)
 
 
-def _leaving(one: Eviction) -> ClaimedEviction:
+def _claimed_eviction(one: Eviction) -> ClaimedEviction:
     to = one.nomination
     return ClaimedEviction(one, one.victim, None if to is None else to.pod, "" if to is None else to.node.name)
 
@@ -111,19 +111,19 @@ def is_still_wanted(one: ClaimedEviction) -> bool:
     return Eviction.objects.filter(_HOLDS, pk=one.eviction.pk, state=Eviction.WANTED).exists()
 
 
-def asked(one: ClaimedEviction) -> None:
+def mark_requested(one: ClaimedEviction) -> None:
     """Record that the API server accepted the eviction, or that the victim no longer exists."""
     Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED).update(state=Eviction.ASKED, not_before=None)
 
 
-def ask_again(one: ClaimedEviction, seconds: float = 0.0) -> None:
+def retry_later(one: ClaimedEviction, seconds: float = 0.0) -> None:
     """Record that the result is unknown; the eviction is retried after a back-off of at least `seconds`."""
     wait = timedelta(seconds=max(seconds, min(2**one.eviction.attempts, LONGEST_WAIT_SECONDS)))
     rows = Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED)
     rows.update(not_before=timezone.now() + wait)
 
 
-def refuse(cluster_id: int, one: ClaimedEviction, message: str) -> None:
+def mark_refused(cluster_id: int, one: ClaimedEviction, message: str) -> None:
     """Record that the victim stays: it is spared for `SPARED` and the nominated pod is scheduled again.
 
     An eviction without a nominated pod is retried after `SPARED`.
@@ -135,7 +135,7 @@ def refuse(cluster_id: int, one: ClaimedEviction, message: str) -> None:
         change = ClusterTransaction(advance(cluster_id))
         spared = {"state": Eviction.REFUSED, "not_before": change.now + SPARED, "message": message}
         Eviction.objects.filter(pk=one.eviction.pk).update(**spared)
-        _give_up(
+        _end_nominations(
             change, [one.nominee.pk], Message("{pod} may not be evicted: {said}", pod=one.victim.key, said=message)
         )
         change.close()
@@ -163,23 +163,23 @@ def displace(cluster_id: int, one: ClaimedEviction) -> int:
         change.move(victims, State.PENDING, **BACK_IN_QUEUE, message=one.short)
         Eviction.objects.filter(pk__in=[row.pk for row in rows]).update(state=Eviction.ASKED, not_before=None)
         recover_gangs_of(change, victims, one.short)
-        wake_nominees([victim.pk for victim in victims])
+        requeue_nominees([victim.pk for victim in victims])
         change.requeue()
         change.close()
         dispatch.wake(cluster_id)
     return len(victims)
 
 
-def late_nominations(cluster_id: int) -> QuerySet[Nomination]:
+def overdue_nominations(cluster_id: int) -> QuerySet[Nomination]:
     """Return the active nominations older than `PATIENCE`."""
     late = timezone.now() - PATIENCE
     return Nomination.objects.filter(cluster_id=cluster_id, active=True, created_at__lt=late)
 
 
-def give_up_late(cluster_id: int) -> int:
+def end_overdue_nominations(cluster_id: int) -> int:
     """End nominations with victims that were not deleted in time; return how many."""
     with write_transaction():
-        rows = late_nominations(cluster_id)
+        rows = overdue_nominations(cluster_id)
         if not rows.exists():
             return 0
         change = ClusterTransaction(advance(cluster_id))
@@ -188,13 +188,13 @@ def give_up_late(cluster_id: int) -> int:
         minutes = int(PATIENCE.total_seconds() // 60)
         message = Message("the pod was not deleted within {n} minutes", n=minutes)
         staying.update(state=Eviction.REFUSED, not_before=change.now + PATIENCE, message=message)
-        _give_up(change, pods, Message("the victims were not deleted within {n} minutes", n=minutes))
+        _end_nominations(change, pods, Message("the victims were not deleted within {n} minutes", n=minutes))
         change.close()
         dispatch.wake(cluster_id)
     return len(pods)
 
 
-def spared(cluster_id: int) -> dict[str, tuple[int, str]]:
+def spared_pods(cluster_id: int) -> dict[str, tuple[int, str]]:
     """Return the pods that may not be evicted for now, each with the preemptor's pod id and the API's message."""
     refused = Eviction.objects.filter(cluster_id=cluster_id, state=Eviction.REFUSED, not_before__gt=timezone.now())
     columns = "victim__namespace", "victim__name", "nomination__pod_id", "message"
@@ -202,7 +202,7 @@ def spared(cluster_id: int) -> dict[str, tuple[int, str]]:
     return {f"{namespace}/{name}": (pod_id, message) for namespace, name, pod_id, message in found}
 
 
-def wake_nominees(victim_ids: Sequence[int]) -> None:
+def requeue_nominees(victim_ids: Sequence[int]) -> None:
     """Requeue at once the nominated pods for which these pods were evicted."""
     for some in batched(victim_ids):
         asked = Eviction.objects.filter(victim_id__in=some, nomination__active=True)
@@ -210,7 +210,7 @@ def wake_nominees(victim_ids: Sequence[int]) -> None:
         Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
 
 
-def wake_nominees_of(cluster: Cluster, uids: Sequence[str]) -> None:
+def requeue_nominees_of_uids(cluster: Cluster, uids: Sequence[str]) -> None:
     """Requeue at once the nominated pods that have victims with these uids."""
     for some in batched(uids):
         asked = Eviction.objects.filter(cluster=cluster, nomination__active=True, victim__uid__in=some)
@@ -252,7 +252,7 @@ def _note_preemption(nomination: Nomination, victim: Pod) -> None:
     )
 
 
-def _give_up(change: ClusterTransaction, pod_ids: list[int], reason: str) -> None:
+def _end_nominations(change: ClusterTransaction, pod_ids: list[int], reason: str) -> None:
     change.end_nominations(pod_ids, reason)
     Pod.objects.filter(pk__in=pod_ids, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
     change.requeue()

@@ -22,12 +22,12 @@ from hetsched.storage.write_lock import write_transaction
 
 from .decisions import Result, record
 from .progress import begin_binding
-from .submissions import take_in
+from .submissions import accept_pods
 
 ASKER = Program("extender")
 
 
-def book_asked(cluster_id: int, spec: PodSpec, result: Result, *, revision: int, snapshot: str) -> tuple[int, int]:
+def book_requested(cluster_id: int, spec: PodSpec, result: Result, *, revision: int, snapshot: str) -> tuple[int, int]:
     """Record the placement `result` of `spec`; return the pod's id and the revision of the reservation.
 
     The ids in `result.waiting` are replaced with those of the rows created here.
@@ -38,7 +38,7 @@ def book_asked(cluster_id: int, spec: PodSpec, result: Result, *, revision: int,
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         try:
             with write_transaction():
-                (pod,) = take_in(cluster, [[spec]], actor=ASKER, origin=Pod.ASKED)
+                (pod,) = accept_pods(cluster, [[spec]], actor=ASKER, origin=Pod.ASKED)
         except IntegrityError:
             raise Conflict(f"another pod called {spec.key} is live") from None
         waiting = msgspec.structs.replace(result.waiting, pod_id=pod.pk, workload_id=pod.workload_id, spec=pod.spec)

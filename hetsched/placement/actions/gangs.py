@@ -53,10 +53,10 @@ def recover_gangs_of(change: ClusterTransaction, missing: Iterable[Pod], reason:
     members = [pod for pod in missing if pod.gang]
     absent = {pod.pk for pod in members}
     for pod in {(pod.namespace, pod.gang): pod for pod in members}.values():
-        _keep_whole(change, pod, absent, reason)
+        _recover_gang(change, pod, absent, reason)
 
 
-def _keep_whole(change: ClusterTransaction, missing: Pod, absent: set[int], reason: str) -> None:
+def _recover_gang(change: ClusterTransaction, missing: Pod, absent: set[int], reason: str) -> None:
     gang = missing.spec.gang
     members = _members(change.cluster.pk, missing.namespace, missing.gang)
     holding = [pod for pod in members if pod.pk not in absent]
@@ -80,7 +80,7 @@ def _keep_whole(change: ClusterTransaction, missing: Pod, absent: set[int], reas
         )  # fmt: skip
 
 
-def half_bound(cluster_id: int) -> bool:
+def has_incomplete_gangs(cluster_id: int) -> bool:
     """Return True if a cluster has incomplete gangs."""
     return HalfGang.objects.filter(cluster_id=cluster_id).exists()
 
@@ -90,24 +90,24 @@ def settle_incomplete_gangs(cluster_id: int) -> int:
     taken_back = 0
     for one in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
         over = shared_now() >= one.since + timedelta(seconds=one.patience_seconds)
-        if _is_half(one, _members(cluster_id, one.namespace, one.gang)) and not over:
+        if _is_incomplete(one, _members(cluster_id, one.namespace, one.gang)) and not over:
             continue
         with write_transaction():
             change = ClusterTransaction(advance(cluster_id))
             holding = _members(cluster_id, one.namespace, one.gang)
-            if over and _is_half(one, holding):
-                _take_back(change, one, holding)
+            if over and _is_incomplete(one, holding):
+                _evict_members(change, one, holding)
                 taken_back += 1
             one.delete()
             change.close()
     return taken_back
 
 
-def _is_half(one: HalfGang, holding: list[Pod]) -> bool:
+def _is_incomplete(one: HalfGang, holding: list[Pod]) -> bool:
     return 0 < len(holding) < one.least
 
 
-def _take_back(change: ClusterTransaction, one: HalfGang, holding: list[Pod]) -> None:
+def _evict_members(change: ClusterTransaction, one: HalfGang, holding: list[Pod]) -> None:
     leaving = [pod for pod in holding if pod.spec.controller]
     staying = [pod.pk for pod in holding if not pod.spec.controller]
     message = Message("Binding reverted, {said}", said=one.reason)

@@ -37,7 +37,7 @@ def claim_hold(hold_id: str, workload: Workload) -> None:
         )
 
 
-def claimed_by(workload_ids: Iterable[str]) -> dict[str, str]:
+def claimed_holds(workload_ids: Iterable[str]) -> dict[str, str]:
     """Return the id of the claimed hold by workload id."""
     rows = Hold.objects.filter(workload_id__in=workload_ids, state=Hold.CLAIMED)
     return {workload_id: pk for pk, workload_id in rows.values_list("id", "workload_id") if workload_id}

@@ -44,7 +44,7 @@ from hetsched.storage.write_lock import write_transaction
 from .. import dispatch
 from .change import ClusterTransaction
 from .hold_claims import CLAIMED
-from .submissions import Submission, answered
+from .submissions import Submission, stored_response
 
 MOST_PODS = 1000  # per hold
 _NAME = 200  # characters of the pod's name that the row's name contains
@@ -67,7 +67,7 @@ class CreatedHold(msgspec.Struct, frozen=True):
     replayed: bool = False
 
 
-def hold(
+def create_hold(
     cluster_id: int,
     rooms: Sequence[HoldPart],
     *,
@@ -90,7 +90,7 @@ def hold(
     """
     try:
         with write_transaction():
-            row = _book(cluster_id, rooms, revision, policy, _lasting(seconds), actor, owner, note)
+            row = _book(cluster_id, rooms, revision, policy, _duration(seconds), actor, owner, note)
             keep_hold_within(row, [room.spec for room in rooms], allowance)
             response = {
                 "id": row.pk,
@@ -104,16 +104,16 @@ def hold(
                     created_at=row.created_at,
                 )  # fmt: skip
     except IntegrityError as error:
-        known = held_already(owner, idempotency_key, body_hash)
+        known = stored_hold(owner, idempotency_key, body_hash)
         if known is not None:
             return known
         raise Contradiction(f"cluster {cluster_id}: {error}", len(rooms)) from error
     return CreatedHold(row.pk, response)
 
 
-def held_already(owner: str, key: str, body_hash: str) -> CreatedHold | None:
+def stored_hold(owner: str, key: str, body_hash: str) -> CreatedHold | None:
     """Return the stored response of this key, or None. Raises: InputError `IdempotencyKeyReused`."""
-    known = answered(owner, key, body_hash) if key else None
+    known = stored_response(owner, key, body_hash) if key else None
     return None if known is None else CreatedHold(known.response["id"], known.response, replayed=True)
 
 
@@ -123,7 +123,7 @@ class _RepeatedHold(Exception):
         self.submission = submission
 
 
-def submit_as_planned(
+def submit_with_hold(
     cluster_id: int,
     rooms: Sequence[HoldPart],
     submit: Callable[[str], Submission],
@@ -135,7 +135,7 @@ def submit_as_planned(
 ) -> Submission:
     """Reserve capacity as planned and have `submit`, called with the hold's id, claim it, in one transaction.
 
-    Raises: what `hold` and `submit` raise.
+    Raises: what `create_hold` and `submit` raise.
     """
     try:
         with write_transaction():
@@ -150,12 +150,12 @@ def submit_as_planned(
     return submission
 
 
-def extend(row: Hold, seconds: int, *, actor: Actor, reason: str) -> Hold:
+def extend_hold(row: Hold, seconds: int, *, actor: Actor, reason: str) -> Hold:
     """Set the expiry of a hold to `seconds` from now.
 
     Raises: InputError `ReasonMissing`, `HoldTooLong`, or `HoldOver` if it is claimed or has ended.
     """
-    reason, lasting = require_reason(reason), _lasting(seconds)
+    reason, lasting = require_reason(reason), _duration(seconds)
     with write_transaction():
         rows = Hold.objects.filter(pk=row.pk, state=Hold.HELD, expires_at__gt=Now())
         if not rows.update(expires_at=Now() + lasting):
@@ -179,7 +179,7 @@ def cancel_hold(row: Hold, *, actor: Actor, reason: str) -> Hold:
         if Hold.objects.filter(pk=row.pk, state=Hold.CLAIMED).exists():
             message = Message("hold {hold} is claimed by {workload}", hold=row.pk, workload=row.workload_id or "")
             raise InputError("HoldClaimed", message, hint="Cancel that workload")
-        if end(change, Hold.objects.filter(pk=row.pk, state=Hold.HELD), Hold.CANCELLED, verbatim(reason)):
+        if end_hold_rows(change, Hold.objects.filter(pk=row.pk, state=Hold.HELD), Hold.CANCELLED, verbatim(reason)):
             audit(actor=actor.name, role=actor.role, action="hold.cancel", obj=row, reason=reason)
         _close(change)
     return Hold.objects.get(pk=row.pk)
@@ -195,19 +195,19 @@ def end_holds(cluster_id: int) -> int:
         return 0
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
-        ended = end(change, rows.filter(gone), Hold.LOST, Message("a node of the hold was deleted"))
-        ended += end(change, rows.filter(over), Hold.USED, Message("its submission has ended"))
-        ended += end(
+        ended = end_hold_rows(change, rows.filter(gone), Hold.LOST, Message("a node of the hold was deleted"))
+        ended += end_hold_rows(change, rows.filter(over), Hold.USED, Message("its submission has ended"))
+        ended += end_hold_rows(
             change, rows.filter(late, state=Hold.CLAIMED), Hold.USED, Message("the remaining reservations expired")
         )
-        ended += end(
+        ended += end_hold_rows(
             change, rows.filter(late, state=Hold.HELD), Hold.EXPIRED, Message("the hold expired without a submission")
         )
         _close(change)
     return len(ended)
 
 
-def end(change: ClusterTransaction, holds: Any, state: str, reason: str) -> list[Hold]:
+def end_hold_rows(change: ClusterTransaction, holds: Any, state: str, reason: str) -> list[Hold]:
     """End these holds and free their unused capacity, inside the caller's change; return the ended holds."""
     ended = []
     for row in holds.distinct():
@@ -215,20 +215,20 @@ def end(change: ClusterTransaction, holds: Any, state: str, reason: str) -> list
         if not same.update(state=state, ended_at=change.now, end_reason=reason):
             continue
         left = Pod.objects.filter(hold=row, origin=Pod.HELD, state=State.RUNNING.value)
-        give_up(change, list(left.defer("spec").order_by("id")), Message("hold {state}", state=state))
+        free_capacity(change, list(left.defer("spec").order_by("id")), Message("hold {state}", state=state))
         if state not in (Hold.CANCELLED, Hold.USED):
             audit(actor=SYSTEM.name, role=SYSTEM.role, action=f"hold.{state}", obj=row, reason=reason)
         ended.append(row)
     return ended
 
 
-def give_up(change: ClusterTransaction, rows: Sequence[Pod], reason: str) -> None:
+def free_capacity(change: ClusterTransaction, rows: Sequence[Pod], reason: str) -> None:
     """Free the reserved capacity of these rows, inside the caller's change."""
     change.free(rows, reason)
     change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
 
 
-def use(change: ClusterTransaction, row_ids: Sequence[int], by: str) -> None:
+def use_capacity(change: ClusterTransaction, row_ids: Sequence[int], by: str) -> None:
     """Free the reserved capacity that the next booked pods use; end holds without further users.
 
     Only these rows are freed, because the decision accounted for no others.
@@ -237,7 +237,7 @@ def use(change: ClusterTransaction, row_ids: Sequence[int], by: str) -> None:
     if not row_ids:
         return
     rows = list(Pod.objects.filter(pk__in=row_ids, origin=Pod.HELD).defer("spec").order_by("id"))
-    give_up(change, rows, by)
+    free_capacity(change, rows, by)
     for hold_id in sorted({row.hold_id for row in rows if row.hold_id}):
         claimed = Hold.objects.filter(pk=hold_id, state=Hold.CLAIMED)
         pods = Pod.objects.filter(hold_id=hold_id)
@@ -250,12 +250,12 @@ def use(change: ClusterTransaction, row_ids: Sequence[int], by: str) -> None:
             claimed.update(expires_at=Now())
 
 
-def forget_holds(cluster_id: int, *, before: Any) -> None:
+def prune_holds(cluster_id: int, *, before: Any) -> None:
     """Delete holds that ended before a time."""
     Hold.objects.filter(cluster_id=cluster_id, ended_at__lt=before).delete()
 
 
-def _lasting(seconds: int) -> timedelta:
+def _duration(seconds: int) -> timedelta:
     most = settings.HETSCHED_LONGEST_HOLD_SECONDS
     if not 1 <= seconds <= most:
         raise InputError("HoldTooLong", Message("a hold lasts 1 to {n} seconds", n=most), place="seconds")

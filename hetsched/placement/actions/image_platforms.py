@@ -55,25 +55,25 @@ class ImageReading(msgspec.Struct, frozen=True):
     wait_seconds: float = 0.0
 
 
-def allowed() -> Allowed:
+def allowed_registries() -> Allowed:
     """Return the registries that this deployment reads."""
     return Allowed(frozenset(settings.HETSCHED_REGISTRIES), frozenset(settings.HETSCHED_PLAIN_REGISTRIES))
 
 
-def with_known(cluster: Cluster, pods: Sequence[PodSpec]) -> list[PodSpec]:
+def with_known_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[PodSpec]:
     """Return pods with the known facts of their images; write no rows and request no reads."""
-    registries = allowed()
+    registries = allowed_registries()
     if cluster.kind != ClusterKind.KUBERNETES or not registries:
         return list(pods)
     return [pod for pod, _ in _Images(cluster, registries, pods, asks=False).put()]
 
 
-def look_up(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[PodSpec, datetime | None]]:
+def add_image_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[PodSpec, datetime | None]]:
     """Return pods with the known facts of their images, and until when each waits for unknown facts.
 
     A time in the past: the pod waits no longer, but its facts may still change. None: its facts are final.
     """
-    registries = allowed()
+    registries = allowed_registries()
     if cluster.kind != ClusterKind.KUBERNETES or not registries:
         return [(pod, None) for pod in pods]
     return _Images(cluster, registries, pods).put()
@@ -178,24 +178,24 @@ def _is_settled(row: ImageIndex | None, now: datetime) -> bool:
 
 def due_images(cluster_id: int) -> QuerySet[ImageIndex]:
     """Return the images that are due to be read; none if this deployment reads no registry."""
-    if not allowed():
+    if not allowed_registries():
         return ImageIndex.objects.none()
     return ImageIndex.objects.filter(cluster_id=cluster_id, wanted=True, not_before__lte=timezone.now())
 
 
-def claim(cluster_id: int, limit: int) -> list[ImageIndex]:
+def claim_images(cluster_id: int, limit: int) -> list[ImageIndex]:
     """Claim some due images for the caller alone; images that no pod waits for are left out."""
     rows = list(due_images(cluster_id).order_by("not_before", "id")[:limit])
     again = [row for row in rows if row.read_at is not None or row.attempts]
     if again:
-        idle = _let_go(cluster_id, again)
+        idle = _release(cluster_id, again)
         rows = [row for row in rows if row.pk not in idle]
     until = timezone.now() + CLAIM
     mine = ImageIndex.objects.filter(wanted=True)
     return [row for row in rows if mine.filter(pk=row.pk, not_before=row.not_before).update(not_before=until)]
 
 
-def _let_go(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
+def _release(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
     """Stop reading images that no pending pod names, and return their ids; a later pod requests a read again."""
     with write_transaction():
         Cluster.objects.select_for_update().only("id").get(pk=cluster_id)
@@ -205,7 +205,7 @@ def _let_go(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
     return idle
 
 
-def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageReading]]) -> int:
+def record_readings(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageReading]]) -> int:
     """Store the results of reading images; return how many pending pods have changed requests."""
     if not looked:
         return 0
@@ -213,7 +213,7 @@ def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageReading
         cluster = advance(cluster_id)
         now = timezone.now()
         rows = {row.pk: row for row in ImageIndex.objects.filter(pk__in=[row.pk for row, _ in looked])}
-        news = {row.reference for row, found in looked if row.pk in rows and _keep(rows[row.pk], found, now)}
+        news = {row.reference for row, found in looked if row.pk in rows and _store(rows[row.pk], found, now)}
         changed = _update_pods(cluster, news) if news else []
         if changed:
             change = ClusterTransaction(cluster)
@@ -224,7 +224,7 @@ def note_looked(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageReading
     return len(changed)
 
 
-def _keep(row: ImageIndex, found: ImageReading, now: datetime) -> bool:
+def _store(row: ImageIndex, found: ImageReading, now: datetime) -> bool:
     """Write a row; return whether its facts changed."""
     before = _facts("", row)
     if found.code:
@@ -249,7 +249,7 @@ def _update_pods(cluster: Cluster, news: set[str]) -> list[int]:
         for pk, spec, until in _waiting(cluster.pk)
         if not news.isdisjoint(map(kept_under, spec.images))
     ]
-    found = look_up(cluster, [spec for _, spec, _ in concerned])
+    found = add_image_facts(cluster, [spec for _, spec, _ in concerned])
     changed: list[Pod] = []
     others: list[Pod] = []
     for (pk, before, until), (spec, now_until) in zip(concerned, found, strict=True):
@@ -269,6 +269,6 @@ def _waiting(cluster_id: int) -> Iterator[tuple[int, PodSpec, datetime]]:
             yield pk, spec, until
 
 
-def forget_images(cluster_id: int) -> None:
+def prune_images(cluster_id: int) -> None:
     """Delete images that no pod has named for `KEPT`."""
     ImageIndex.objects.filter(cluster_id=cluster_id, wanted_at__lt=timezone.now() - KEPT).delete()

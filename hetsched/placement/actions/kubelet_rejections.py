@@ -43,7 +43,7 @@ from .. import dispatch
 from .change import ClusterTransaction
 
 
-def note_refused(change: ClusterTransaction, refused: Sequence[tuple[Pod, ObservedPod]]) -> list[Node]:
+def record_rejections(change: ClusterTransaction, refused: Sequence[tuple[Pod, ObservedPod]]) -> list[Node]:
     """Write new rejections, inside the caller's transaction; return the nodes with changed conflicts."""
     if not refused:
         return []
@@ -119,7 +119,7 @@ class _Rounds:
         return found
 
 
-def note_running(change: ClusterTransaction, rows: Sequence[Pod]) -> list[Node]:
+def clear_rejections(change: ClusterTransaction, rows: Sequence[Pod]) -> list[Node]:
     """Clear rejections of owners with a running pod, inside the caller's transaction; return the changed nodes."""
     open_ones = Rejection.objects.filter(cluster=change.cluster, cleared_at=None)
     if not rows or not open_ones.exists():
@@ -134,11 +134,11 @@ def note_running(change: ClusterTransaction, rows: Sequence[Pod]) -> list[Node]:
         cleared += open_ones.filter(node_id=node_id, owner__in=owners).update(cleared_at=change.now)
         open_ones.filter(owner__in=owners).update(ran_elsewhere=True)
     if cleared:
-        _try_again(change.cluster)
+        _requeue_backed_off(change.cluster)
     return clear_owner_conflicts(change.cluster, ran)
 
 
-def wake_after_backoff(cluster_id: int, now: datetime) -> int:
+def requeue_after_backoff(cluster_id: int, now: datetime) -> int:
     """Requeue pods at the end of their back-off; return how many back-offs ended since the last call."""
     over = Q(until__lte=now) & (Q(woken_at=None) | Q(woken_at__lt=F("until")))
     rested = Q(rest_until__lte=now) & (Q(woken_at=None) | Q(woken_at__lt=F("rest_until")))
@@ -148,7 +148,7 @@ def wake_after_backoff(cluster_id: int, now: datetime) -> int:
     with write_transaction():
         cluster = advance(cluster_id)
         ended = due.update(woken_at=now)
-        _try_again(cluster)
+        _requeue_backed_off(cluster)
     return ended
 
 
@@ -164,18 +164,18 @@ def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -
         freed = open_ones.update(cleared_at=timezone.now())
         node = clear_conflicts(locked, node_name, freed=freed, actor=actor, reason=reason)
         if freed:
-            _try_again(locked)
+            _requeue_backed_off(locked)
     return node
 
 
-def forget_rejections(cluster_id: int, *, before: datetime) -> int:
+def prune_rejections(cluster_id: int, *, before: datetime) -> int:
     """Delete rejections without effect: their back-off is over, and a new rejection would start at step 1."""
     rows = Rejection.objects.filter(cluster_id=cluster_id)
     old = Q(cleared_at__lt=before) | Q(until__lt=before - RESET_AFTER)
     return rows.filter(old).delete()[0]
 
 
-def _try_again(cluster: Cluster) -> None:
+def _requeue_backed_off(cluster: Cluster) -> None:
     """Requeue the pods in back-off at once; the caller holds the cluster's lock."""
     requeue_pods(cluster, {Event.TIME}, at_once=True)
     dispatch.wake(cluster.pk)

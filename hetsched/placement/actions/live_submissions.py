@@ -34,7 +34,7 @@ from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod, SubmittedObject, Workload, new_workload_id
-from hetsched.placement.notifications.callbacks import refuse_foreign
+from hetsched.placement.notifications.callbacks import check_callback_url
 from hetsched.placement.queries.pod_counts import cluster_counts
 from hetsched.placement.queries.topics import workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, keep_within
@@ -44,8 +44,8 @@ from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import ClusterTransaction
-from .hold_claims import claim_hold, claimed_by
-from .submissions import MOST_KEPT_MANIFEST, Submission, answered, check_pods, prepare
+from .hold_claims import claim_hold, claimed_holds
+from .submissions import MOST_KEPT_MANIFEST, Submission, build_pod_rows, check_pods, stored_response
 
 CLAIM = timedelta(seconds=60)  # longer than any API call takes
 LONGEST_WAIT_SECONDS = 300
@@ -80,18 +80,18 @@ def submit_live(
     from hetsched.adapters.kubernetes.object_submission import pods_of, wanted
 
     check_pods(pods, None)
-    refuse_foreign(callback_url)
+    check_callback_url(callback_url)
     if idempotency_key:
-        known = answered(owner, idempotency_key, body_hash)
+        known = stored_response(owner, idempotency_key, body_hash)
         if known is not None:
             return known
-    prepare(cluster, pods, policy, None, Pod.WATCHED)  # rejects now a policy that may not be used
+    build_pod_rows(cluster, pods, policy, None, Pod.WATCHED)  # rejects now a policy that may not be used
     workload_id = new_workload_id()
     identity = f"{cluster.name}\0{owner}\0{idempotency_key}" if idempotency_key else workload_id
     scheduler_name = f"hetsched-{policy}" if policy else "hetsched"
     objects = wanted(manifest, workload=workload_id, identity=identity, scheduler_name=scheduler_name)
-    _refuse_other_namespaces(allowance, {one.namespace for one in objects})
-    _refuse_foreign_namespaces(cluster, {one.namespace for one in objects})
+    _check_token_namespaces(allowance, {one.namespace for one in objects})
+    _check_enrolled_namespaces(cluster, {one.namespace for one in objects})
     pods = pods_of(objects, cluster.definitions)
     check_ceiling(allowance, pods, None)
     try:
@@ -140,21 +140,21 @@ def submit_live(
             )
             dispatch.wake(cluster.pk, dispatch.CREATE)
     except IntegrityError as error:
-        twin = answered(owner, idempotency_key, body_hash) if idempotency_key else None
+        twin = stored_response(owner, idempotency_key, body_hash) if idempotency_key else None
         if twin is not None:
             return twin
         raise Conflict(f"cluster {cluster.pk}: {error}") from error
     return Submission(workload.pk, response)
 
 
-def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
+def request_deletion(workload: Workload, *, actor: Actor, reason: str) -> Workload:
     """Request the deletion of a workload's objects; its pods end when the watch reports their end.
 
     Raises: InputError `ReasonMissing`, or `WorkloadNotOurs` if hetsched did not create the objects.
     """
     reason = require_reason(reason)
     with write_transaction():
-        change = ClusterTransaction(_held(workload.cluster_id))
+        change = ClusterTransaction(_lock_cluster(workload.cluster_id))
         rows = SubmittedObject.objects.filter(workload=workload)
         if not rows.exists():
             raise InputError(
@@ -176,32 +176,32 @@ def withdraw(workload: Workload, *, actor: Actor, reason: str) -> Workload:
     return Workload.objects.get(pk=workload.pk)
 
 
-def due(cluster_id: int) -> QuerySet[SubmittedObject]:
+def due_objects(cluster_id: int) -> QuerySet[SubmittedObject]:
     """Return the objects of a cluster that are due to be created, deleted or read."""
     now = Q(not_before=None) | Q(not_before__lte=timezone.now())
     return SubmittedObject.objects.filter(now, cluster_id=cluster_id, state__in=_OPEN)
 
 
-def claim(cluster_id: int, most: int) -> list[SubmittedObject]:
+def claim_objects(cluster_id: int, most: int) -> list[SubmittedObject]:
     """Claim objects to create, delete or read, so that no other worker takes them."""
     taken = []
     until = timezone.now() + CLAIM
-    for one in due(cluster_id).order_by("id")[:most]:
-        same = due(cluster_id).filter(pk=one.pk, state=one.state, attempts=one.attempts)
+    for one in due_objects(cluster_id).order_by("id")[:most]:
+        same = due_objects(cluster_id).filter(pk=one.pk, state=one.state, attempts=one.attempts)
         if same.update(not_before=until, attempts=F("attempts") + 1):
             one.attempts += 1
             taken.append(one)
     return taken
 
 
-def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") -> None:
+def record_attempt(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") -> None:
     """Write the result of an attempt; an unchanged state schedules a retry."""
     again = state == one.state
     longest = LONGEST_READ_SECONDS if one.state == SubmittedObject.ENDING else LONGEST_WAIT_SECONDS
     wait = timedelta(seconds=min(2 ** min(one.attempts, 10), longest))
     not_before = timezone.now() + wait if again else None
     with write_transaction():
-        change = ClusterTransaction(_held(one.cluster_id))
+        change = ClusterTransaction(_lock_cluster(one.cluster_id))
         row = SubmittedObject.objects.filter(pk=one.pk)
         columns = {"uid": uid or one.uid, "not_before": not_before}
         if not row.filter(state=one.state).update(state=state, message=verbatim(message), **columns):
@@ -211,7 +211,7 @@ def note(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") 
         change.close()
 
 
-def join(change: ClusterTransaction, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
+def adopt_pods(change: ClusterTransaction, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
     """Add pods created by our own objects to their workloads, inside the caller's transaction; return the other pods.
 
     Raises: IntegrityError if another pod of one of these names is live.
@@ -235,9 +235,9 @@ def join(change: ClusterTransaction, arriving: Sequence[ObservedPod]) -> list[Ob
             groups[workload_id].append(spec)
         else:
             others.append(seen)
-    holds = claimed_by(groups)
+    holds = claimed_holds(groups)
     for workload in Workload.objects.filter(pk__in=groups).defer("manifest"):
-        pods = prepare(change.cluster, groups[workload.pk], workload.policy, None, Pod.WATCHED)
+        pods = build_pod_rows(change.cluster, groups[workload.pk], workload.policy, None, Pod.WATCHED)
         for pod in pods:
             pod.workload, pod.created_at, pod.hold_id = workload, change.now, holds.get(workload.pk)
         insert(pods)
@@ -247,7 +247,7 @@ def join(change: ClusterTransaction, arriving: Sequence[ObservedPod]) -> list[Ob
     return others
 
 
-def ask_about(cluster: Cluster, pods: Iterable[Pod]) -> None:
+def request_job_reads(cluster: Cluster, pods: Iterable[Pod]) -> None:
     """Request reads of the Jobs to which these ended pods belong, inside the caller's transaction.
 
     A Job may or may not replace a failed pod: only the Job's status says whether it has ended.
@@ -265,19 +265,19 @@ def ask_about(cluster: Cluster, pods: Iterable[Pod]) -> None:
         dispatch.wake(cluster.pk, dispatch.CREATE)
 
 
-def _held(cluster_id: int) -> Cluster:
+def _lock_cluster(cluster_id: int) -> Cluster:
     """Lock a cluster against other changes; other transactions may still insert rows that reference it."""
     return Cluster.objects.select_for_update(no_key=True).get(pk=cluster_id)
 
 
-def _refuse_other_namespaces(allowance: Allowance, namespaces: set[str]) -> None:
+def _check_token_namespaces(allowance: Allowance, namespaces: set[str]) -> None:
     outside = sorted(namespaces - allowance.namespaces) if allowance.namespaces is not None else []
     if outside:
         message = Message("this token has no access to namespace {names}", names=outside[0])
         raise InputError("NamespaceNotAllowed", message, place="metadata.namespace")
 
 
-def _refuse_foreign_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
+def _check_enrolled_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is not None and connection.shadow_of:
         raise InputError(

@@ -37,7 +37,7 @@ class Cancelled(Exception):
     """The running preview was cancelled."""
 
 
-def ask_preview(
+def request_preview(
     revision: PolicyRevision,
     cluster: Cluster,
     asked: PreviewParameters,
@@ -51,7 +51,7 @@ def ask_preview(
     Raises: InputError `PreviewRunning`.
     """
     now = now or timezone.now()
-    settle_lost(now)
+    fail_lost_previews(now)
     row = Preview(
         policy=revision.policy, version=revision.version, cluster=cluster, asked=asked, asked_by=actor.name,
         owner=owner, asked_at=now,
@@ -80,7 +80,7 @@ def ask_preview(
     return row
 
 
-def claim() -> Preview | None:
+def claim_preview() -> Preview | None:
     """Claim the next waiting preview for the caller; return None if there is none.
 
     The owner with the shortest preview time within `SHARED_OVER` comes first, then the earliest request.
@@ -104,26 +104,26 @@ def _used_seconds(now: datetime) -> dict[str, float]:
     return used
 
 
-def wake_waiting(now: datetime) -> None:
+def wake_waiting_preview(now: datetime) -> None:
     """Send the wake-up of a waiting preview again if no preview runs: the first wake-up may have been lost."""
     early = Preview.objects.filter(state=Preview.WAITING, asked_at__lt=now - WOKEN_AFTER).order_by("asked_at").first()
     if early is not None and not Preview.objects.filter(state=Preview.RUNNING).exists():
         dispatch.wake(early.pk, dispatch.REPLAY)
 
 
-def note_progress(preview_id: int, share: float) -> None:
+def record_progress(preview_id: int, share: float) -> None:
     """Write the progress, a fraction of 1, and a heartbeat. Raises: Cancelled if the preview no longer runs."""
     running = Preview.objects.filter(pk=preview_id, state=Preview.RUNNING)
     if not running.update(progress=round(min(share, 1.0), 3), seen_at=timezone.now()):
         raise Cancelled
 
 
-def finish(preview_id: int, result: ReplayResult, changes: Sequence[PodChange]) -> None:
+def finish_preview(preview_id: int, result: ReplayResult, changes: Sequence[PodChange]) -> None:
     """Write the result."""
     _end(preview_id, Preview.DONE, progress=1.0, result=result, changes=tuple(changes))
 
 
-def fail(preview_id: int, problem: Problem) -> None:
+def fail_preview(preview_id: int, problem: Problem) -> None:
     """Write why the preview failed."""
     _end(preview_id, Preview.FAILED, problem=problem)
 
@@ -135,7 +135,7 @@ def cancel_preview(preview: Preview) -> None:
         Preview.objects.filter(pk=preview.pk).delete()
 
 
-def settle_lost(now: datetime) -> int:
+def fail_lost_previews(now: datetime) -> int:
     """Fail running previews without a heartbeat and previews that waited too long for a worker; return how many."""
     silent = Preview.objects.filter(state=Preview.RUNNING, seen_at__lt=now - LOST_AFTER)
     unheard = Preview.objects.filter(state=Preview.WAITING, asked_at__lt=now - WAITS_AT_MOST)
@@ -147,7 +147,7 @@ def settle_lost(now: datetime) -> int:
     return ended + unheard.update(state=Preview.FAILED, ended_at=now, problem=late)
 
 
-def forget_previews(now: datetime) -> int:
+def prune_previews(now: datetime) -> int:
     """Delete previews that ended long ago, and all but the latest of each policy; return how many."""
     over = Preview.objects.exclude(state__in=Preview.OPEN)
     old = set(over.filter(ended_at__lt=now - KEPT).values_list("pk", flat=True))

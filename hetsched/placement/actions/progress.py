@@ -29,8 +29,8 @@ from ..models import Hold, Pod, Workload
 from ..quotas import check_ceiling
 from ..scheduling_queue.backoff_queue import backoff
 from .change import BACK_IN_QUEUE, ClusterTransaction
-from .holds import end
-from .live_submissions import withdraw
+from .holds import end_hold_rows
+from .live_submissions import request_deletion
 from .submissions import check_priority
 
 RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
@@ -118,14 +118,14 @@ def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
     Raises: InputError `ReasonMissing`, or `WorkloadNotOurs` if hetsched did not create the objects.
     """
     if workload.cluster.kind == ClusterKind.KUBERNETES:
-        return withdraw(workload, actor=actor, reason=reason)
+        return request_deletion(workload, actor=actor, reason=reason)
     reason = require_reason(reason)
     with write_transaction():
         change = ClusterTransaction(advance(workload.cluster_id))
-        pods = [pod for pod in _of(workload) if pod.state not in FINISHED]
+        pods = [pod for pod in _pods_of(workload) if pod.state not in FINISHED]
         change.free([pod for pod in pods if pod.state in HOLDING], "cancelled")
         change.move(pods, State.CANCELLED, queued=False, finished_at=change.now, message=verbatim(reason))
-        end(
+        end_hold_rows(
             change,
             Hold.objects.filter(workload=workload, state=Hold.CLAIMED),
             Hold.USED,
@@ -151,7 +151,7 @@ def retry(workload: Workload, *, actor: Actor, reason: str, allowance: Allowance
             change = ClusterTransaction(advance(workload.cluster_id))
             # A failed pod of a live cluster is final; its controller creates another.
             tried = RETRIED - {State.FAILED} if workload.cluster.kind == ClusterKind.KUBERNETES else RETRIED
-            pods = [pod for pod in _of(workload) if pod.state in tried]
+            pods = [pod for pod in _pods_of(workload) if pod.state in tried]
             if not pods:
                 message = Message("workload {workload} has no rejected or failed pod", workload=workload.pk)
                 raise InputError("NothingToRetry", message)
@@ -194,7 +194,7 @@ def set_priority(
     return Workload.objects.get(pk=workload.pk)
 
 
-def _of(workload: Workload) -> list[Pod]:
+def _pods_of(workload: Workload) -> list[Pod]:
     return list(workload.pods.defer("spec").order_by("id"))
 
 

@@ -38,12 +38,12 @@ def check_open(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
         raise StepTaken
 
 
-def note_move(move: RebalanceMove, state: str, *, came_to: str = "") -> None:
+def record_move(move: RebalanceMove, state: str, *, came_to: str = "") -> None:
     move.state, move.came_to, move.changed_at = state, came_to, timezone.now()
     move.save(update_fields=["state", "came_to", "changed_at"])
 
 
-def stop(plan: Rebalance, message: str) -> bool:
+def stop_running(plan: Rebalance, message: str) -> bool:
     """Stop a running plan; return False if the plan has already ended."""
     now = timezone.now()
     with write_transaction():
@@ -57,16 +57,16 @@ def stop(plan: Rebalance, message: str) -> bool:
     return True
 
 
-def give_up(plan: Rebalance, message: str) -> bool:
+def stop_by_system(plan: Rebalance, message: str) -> bool:
     """Stop a plan that cannot continue, with the system as actor; return False if the plan has already ended."""
     with write_transaction():
-        if not stop(plan, message):
+        if not stop_running(plan, message):
             return False
         audit(actor=SYSTEM.name, role=SYSTEM.role, action="rebalance.stop", obj=plan_name(plan), reason=message)
     return True
 
 
-def finish(plan: Rebalance) -> None:
+def finish_plan(plan: Rebalance) -> None:
     running = Rebalance.objects.filter(pk=plan.pk, state=Rebalance.RUNNING)
     with write_transaction():
         if running.update(state=Rebalance.DONE, finished_at=timezone.now()):

@@ -50,13 +50,13 @@ from .rebalance_state import (
     StepTaken,
     audit_move,
     check_open,
-    finish,
-    give_up,
+    finish_plan,
     live_pods,
-    note_move,
     plan_name,
     publish_plan,
-    stop,
+    record_move,
+    stop_by_system,
+    stop_running,
 )
 
 PATIENCE = timedelta(minutes=15)
@@ -77,7 +77,7 @@ def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, acto
         raise InputError("ClusterNotFollowed", "the data of the cluster is stale", place="cluster")
     try:
         with write_transaction():
-            plan = _written(cluster, advice, chosen, actor, reason)
+            plan = _create_plan(cluster, advice, chosen, actor, reason)
             publish_plan(plan)
             dispatch.wake(cluster.pk, dispatch.REBALANCE)
     except IntegrityError:
@@ -90,7 +90,7 @@ def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, acto
     return plan
 
 
-def _written(cluster: Cluster, advice: Advice, chosen: Sequence[Move], actor: Actor, reason: str) -> Rebalance:
+def _create_plan(cluster: Cluster, advice: Advice, chosen: Sequence[Move], actor: Actor, reason: str) -> Rebalance:
     now = timezone.now()
     plan = Rebalance.objects.create(
         cluster=cluster,
@@ -136,7 +136,7 @@ def stop_plan(plan: Rebalance, *, actor: Actor, reason: str) -> None:
     """
     reason = require_reason(reason)
     with write_transaction():
-        if not stop(plan, Message("stopped by {name}", name=actor.name)):
+        if not stop_running(plan, Message("stopped by {name}", name=actor.name)):
             raise InputError("RebalanceOver", "the plan has already ended", place="action")
         audit(actor=actor.name, role=actor.role, action="rebalance.stop", obj=plan_name(plan), reason=reason)
 
@@ -156,7 +156,7 @@ def has_running_plan(cluster_id: int) -> bool:
     return Rebalance.objects.filter(cluster_id=cluster_id, state=Rebalance.RUNNING).exists()
 
 
-def forget_plans(cluster_id: int, *, before: datetime) -> int:
+def prune_plans(cluster_id: int, *, before: datetime) -> int:
     """Delete plans that ended before a time; the audit trail keeps the moves."""
     return Rebalance.objects.filter(cluster_id=cluster_id, finished_at__lt=before).delete()[0]
 
@@ -166,17 +166,17 @@ def _step(plan: Rebalance) -> bool:
     open_ones = plan.moves.filter(state__in=[RebalanceMove.WAITING, RebalanceMove.LEAVING]).select_related("pod")
     first = open_ones.order_by("step").first()
     if first is None:
-        finish(plan)
+        finish_plan(plan)
         return False
     moves = list(open_ones.filter(step=first.step).order_by("id"))
     if first.state == RebalanceMove.LEAVING:
-        return _settled(plan, moves)
+        return _has_ended(plan, moves)
     try:
         return _begin(plan, moves)
     except StepTaken:
         return False
     except Conflict as conflict:
-        return not give_up(plan, Message("step {n}: {said}", n=first.step, said=conflict.message))
+        return not stop_by_system(plan, Message("step {n}: {said}", n=first.step, said=conflict.message))
 
 
 def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
@@ -186,15 +186,15 @@ def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
         return False  # the data may be stale: wait
     for attempt in range(_TRIES):
         found = advice_basis(cluster, _spec(cluster))
-        moved, problem = _tried(found, moves)
+        moved, problem = _try_step(found, moves)
         if moved is None:
-            give_up(plan, Message("step {n}: {said}", n=moves[0].step, said=problem))
+            stop_by_system(plan, Message("step {n}: {said}", n=moves[0].step, said=problem))
             return False
         try:
             if cluster.kind == ClusterKind.KUBERNETES:
                 _request_evictions(plan, moves)
             else:
-                _move_here(plan, moves, found, moved)
+                _move_locally(plan, moves, found, moved)
             return True
         except Conflict:
             if attempt == _TRIES - 1:
@@ -209,7 +209,7 @@ def _spec(cluster: Cluster) -> PolicySpec:
     return found
 
 
-def _tried(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[AppliedMove | None, str]:
+def _try_step(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[AppliedMove | None, str]:
     """Try a step on a copy of the current state; return the moves, or None with the deviation from the plan."""
     board = found.board
     unit = []
@@ -245,12 +245,12 @@ def _tried(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[AppliedM
 # -- clusters that are not live ----------------------------------------------------------------------------------------
 
 
-def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBasis, moved: AppliedMove) -> None:
+def _move_locally(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBasis, moved: AppliedMove) -> None:
     """Release the pods of a step and book them on their targets, in one transaction.
 
     Raises: Conflict if something was reserved since the state was read.
     """
-    message = _moved_by(plan)
+    message = _move_message(plan)
     with write_transaction():
         change = ClusterTransaction(advance(plan.cluster_id, revision=found.revision))
         check_open(plan, moves)
@@ -259,7 +259,7 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBas
             raise Conflict("a pod of the step was deleted")
         leaving = [pods[move.pod_key] for move in moves]
         change.free(leaving, message)
-        _keep_off(change.cluster, moves, pods, message)
+        _back_off_owners(change.cluster, moves, pods, message)
         change.move(leaving, State.PENDING, **BACK_IN_QUEUE, message=message)
         requeue_pods(change.cluster, {Event.POD_RELEASED}, at_once=True)
         change.close()
@@ -267,15 +267,15 @@ def _move_here(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBas
         results = [
             _result(plan, pods[move.pod_key], move, found, position, moved) for position, move in enumerate(moves)
         ]
-        record(plan.cluster_id, results, revision=at, epoch=None, snapshot=_decided_on(found, moved))
+        record(plan.cluster_id, results, revision=at, epoch=None, snapshot=_state_digest(found, moved))
         Pod.objects.filter(pk__in=[pod.pk for pod in leaving]).update(message=message)
         for move in moves:
-            note_move(move, RebalanceMove.MOVED, came_to=move.target)
+            record_move(move, RebalanceMove.MOVED, came_to=move.target)
             audit_move(plan, move, "pod.move")
         dispatch.wake(plan.cluster_id)
 
 
-def _decided_on(found: AdviceBasis, moved: AppliedMove) -> str:
+def _state_digest(found: AdviceBasis, moved: AppliedMove) -> str:
     """Return the digest of the state without the pods of a step; the board is not usable afterwards."""
     for booking in moved.unit:
         found.board.state.forget(booking.pod.key)
@@ -324,7 +324,7 @@ def _result(
 
 def _request_evictions(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
     """Request the eviction of a step's pods, and keep their owners off the nodes they leave."""
-    message = _moved_by(plan)
+    message = _move_message(plan)
     with write_transaction():
         cluster = advance(plan.cluster_id)
         check_open(plan, moves)
@@ -337,19 +337,19 @@ def _request_evictions(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
         Eviction.objects.bulk_create(
             Eviction(cluster=cluster, victim=pods[move.pod_key], move=move, reason=message) for move in moves
         )
-        _keep_off(cluster, moves, pods, message)
+        _back_off_owners(cluster, moves, pods, message)
         for move in moves:
-            note_move(move, RebalanceMove.LEAVING)
+            record_move(move, RebalanceMove.LEAVING)
             audit_move(plan, move, "pod.evict")
         dispatch.wake(plan.cluster_id, dispatch.EVICT)
 
 
-def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
+def _has_ended(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     """Return True if a begun step has ended; a rejected or late step stops the plan."""
     kept = Eviction.objects.filter(move__in=moves, state=Eviction.WANTED).exclude(message="")
     refused = kept.select_related("victim").first()
     if refused is not None:
-        return not give_up(
+        return not stop_by_system(
             plan, Message("{pod} may not be evicted: {said}", pod=refused.victim.key, said=refused.message)
         )
     for move in moves:
@@ -362,18 +362,18 @@ def _settled(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     with write_transaction():
         for move in moves:
             found = _successor(move.pod, move)
-            note_move(move, RebalanceMove.MOVED, came_to=found or "")
+            record_move(move, RebalanceMove.MOVED, came_to=found or "")
         publish_plan(plan)
     return True
 
 
 def _wait(plan: Rebalance, move: RebalanceMove, late: str) -> bool:
     if timezone.now() > move.changed_at + PATIENCE:
-        give_up(plan, Message(late, pod=move.pod_key, n=int(PATIENCE.total_seconds() // 60)))
+        stop_by_system(plan, Message(late, pod=move.pod_key, n=int(PATIENCE.total_seconds() // 60)))
     return False
 
 
-def _moved_by(plan: Rebalance) -> Message:
+def _move_message(plan: Rebalance) -> Message:
     return Message("Moved by {name}: {text}", name=plan.asked_by, text=plan.reason)
 
 
@@ -393,7 +393,7 @@ def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def _keep_off(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[str, Pod], message: str) -> None:
+def _back_off_owners(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[str, Pod], message: str) -> None:
     """Keep the owners of a step's pods off the nodes they leave, as the plan assumed."""
     now = timezone.now()
     nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=[m.source for m in moves])}

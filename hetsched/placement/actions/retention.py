@@ -24,7 +24,7 @@ from ..models import Decision, ForgottenDecision, Pod, Reservation, Workload
 from ..models.reservations import CONTINUED
 
 
-def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 200) -> int:
+def delete_finished_workloads(cluster_id: int, *, finished_before: datetime, limit: int = 200) -> int:
     """Delete workloads that finished before a time, the oldest first; return how many were deleted."""
     if not Workload.objects.filter(cluster_id=cluster_id, finished_at__lt=finished_before).exists():
         return 0
@@ -38,13 +38,13 @@ def forget_finished(cluster_id: int, *, finished_before: datetime, limit: int = 
         cluster.forgotten_revision = max(cluster.forgotten_revision, ended or 0)
         cluster.save(update_fields=["forgotten_revision"])
         Pod.objects.filter(workload_id__in=ids).update(decision=None)
-        _keep_summaries(ids)
+        _write_summaries(ids)
         Workload.objects.filter(pk__in=ids).delete()
         forget([workload_topic(workload_id) for workload_id in ids])
     return len(ids)
 
 
-def forget_charged(cluster_id: int, *, finished_before: datetime, limit: int = 1000) -> int:
+def delete_ended_foreign_pods(cluster_id: int, *, finished_before: datetime, limit: int = 1000) -> int:
     """Delete pods of other schedulers that ended before a time; return how many were deleted."""
     ended = Pod.objects.filter(cluster_id=cluster_id, workload=None, finished_at__lt=finished_before)
     if not ended.exists():
@@ -60,7 +60,7 @@ def forget_charged(cluster_id: int, *, finished_before: datetime, limit: int = 1
     return len(ids)
 
 
-def forget_changed(cluster_id: int, *, released_before: datetime, limit: int = 1000) -> int:
+def delete_former_reservations(cluster_id: int, *, released_before: datetime, limit: int = 1000) -> int:
     """Delete former reservations of pods that changed in place before a time; return how many rows were deleted."""
     changed = Reservation.objects.filter(cluster=cluster_id, release_reason__in=CONTINUED)
     if not changed.filter(released_at__lt=released_before).exists():
@@ -77,12 +77,12 @@ def forget_changed(cluster_id: int, *, released_before: datetime, limit: int = 1
     return len(found)
 
 
-def _keep_summaries(workload_ids: list[str]) -> None:
+def _write_summaries(workload_ids: list[str]) -> None:
     fields = ("id", "cluster_id", "namespace", "verdict", "summary", "created_at")
     rows = Decision.objects.filter(workload_id__in=workload_ids).values(*fields)
     ForgottenDecision.objects.bulk_create([ForgottenDecision(**row) for row in rows], batch_size=500)
 
 
-def forget_summaries(*, decided_before: datetime) -> None:
+def delete_summaries(*, decided_before: datetime) -> None:
     """Delete summaries of deleted decisions that are older than this."""
     ForgottenDecision.objects.filter(created_at__lt=decided_before).delete()

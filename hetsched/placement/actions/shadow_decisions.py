@@ -1,12 +1,12 @@
 """Shadow mode: record bindings of another scheduler and compare them later with decisions on the earlier state.
 
 A comparison costs one scheduling cycle, and the informer must never wait for it.
-The informer only writes a row (`note`) while fewer than `MOST_DUE` rows wait. A worker compares them in order on its
-own cached state (`PastState`), which lags behind the cluster. Reservations store the revisions at which they began and
-ended, so the state is brought to the revision before the pod was charged. Reservations that ended in the same batch of
-changes count as ended before, and pods of one batch are assumed one after the other, on their actual nodes. Node facts
-are the current ones. Each pod is scheduled alone, under the cluster's policy, even if it belongs to a gang. Dropped
-rows are counted: too many rows wait, the state or node is no longer available, or the engine fails.
+The informer only writes a row (`record_bound_pods`) while fewer than `MOST_DUE` rows wait. A worker compares them in
+order on its own cached state (`PastState`), which lags behind the cluster. Reservations store the revisions at which
+they began and ended, so the state is brought to the revision before the pod was charged. Reservations that ended in the
+same batch of changes count as ended before, and pods of one batch are assumed one after the other, on their actual
+nodes. Node facts are the current ones. Each pod is scheduled alone, under the cluster's policy, even if it belongs to a
+gang. Dropped rows are counted: too many rows wait, the state or node is no longer available, or the engine fails.
 Invariants: each row is compared once; nothing else is written and no API server is called.
 """
 
@@ -46,7 +46,7 @@ SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
 
-def note(cluster: Cluster, scheduler: str, charged: Sequence[ObservedPod]) -> int:
+def record_bound_pods(cluster: Cluster, scheduler: str, charged: Sequence[ObservedPod]) -> int:
     """Record the newly bound pods of this scheduler, in the transaction that charges them; return how many."""
     found = [seen for seen in charged if seen.scheduler_name == scheduler and seen.spec is not None]
     if not found:
@@ -74,18 +74,18 @@ def note(cluster: Cluster, scheduler: str, charged: Sequence[ObservedPod]) -> in
     return len(rows)
 
 
-def due_shadows(cluster_id: int) -> bool:
+def has_pending_comparisons(cluster_id: int) -> bool:
     """Return True if pods wait for a comparison."""
     return Shadow.objects.filter(cluster_id=cluster_id, judged_at=None).exists()
 
 
-def judge(cluster_id: int, *, most: int = AT_ONCE, seconds: float = SECONDS) -> int:
+def compare_pods(cluster_id: int, *, most: int = AT_ONCE, seconds: float = SECONDS) -> int:
     """Compare at most `most` waiting pods, the earliest first, for about `seconds`; return how many were processed."""
     rows = list(Shadow.objects.filter(cluster_id=cluster_id, judged_at=None).order_by("id")[:most])
     if not rows:
         return 0
     began, looked_at = time.monotonic(), 0
-    past = _past(cluster_id)
+    past = _past_state(cluster_id)
     with past.lock:
         for revision, group in groupby(rows, key=lambda row: row.revision):
             some = list(group)
@@ -100,7 +100,7 @@ def judge(cluster_id: int, *, most: int = AT_ONCE, seconds: float = SECONDS) -> 
     return looked_at
 
 
-def forget_shadows(cluster_id: int) -> None:
+def prune_comparisons(cluster_id: int) -> None:
     """Delete comparisons older than the retention period of finished workloads."""
     before = timezone.now() - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS)
     Shadow.objects.filter(cluster_id=cluster_id, judged_at__lt=before).delete()
@@ -156,7 +156,7 @@ _pasts: dict[int, PastState] = {}
 _pasts_lock = threading.Lock()
 
 
-def _past(cluster_id: int) -> PastState:
+def _past_state(cluster_id: int) -> PastState:
     with _pasts_lock:
         return _pasts.setdefault(cluster_id, PastState(cluster_id))
 

@@ -29,7 +29,7 @@ from hetsched.journal.publish import publish_many
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import LIVE, State
 from hetsched.placement.models import IdempotencyKey, Pod, Workload
-from hetsched.placement.notifications.callbacks import refuse_foreign
+from hetsched.placement.notifications.callbacks import check_callback_url
 from hetsched.placement.queries.pod_counts import cluster_counts, counts_are_due
 from hetsched.placement.queries.topics import pod_document, published, workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, keep_within
@@ -40,7 +40,7 @@ from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .hold_claims import claim_hold
-from .image_platforms import look_up
+from .image_platforms import add_image_facts
 
 MOST_PODS = 100_000
 MOST_KEPT_MANIFEST = 1 << 18
@@ -84,12 +84,12 @@ def submit(
     """
     check_pods(pods, priority)
     check_ceiling(allowance, pods, priority)
-    refuse_foreign(callback_url)
+    check_callback_url(callback_url)
     if idempotency_key:
-        known = answered(owner, idempotency_key, body_hash)
+        known = stored_response(owner, idempotency_key, body_hash)
         if known is not None:
             return known
-    prepared = prepare(cluster, pods, policy, priority, origin)
+    prepared = build_pod_rows(cluster, pods, policy, priority, origin)
     try:
         with write_transaction():
             for pod in prepared:
@@ -110,10 +110,10 @@ def submit(
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
         # A concurrent request used the same key, or a pod of this name is live or was live a moment ago.
-        known = answered(owner, idempotency_key, body_hash) if idempotency_key else None
+        known = stored_response(owner, idempotency_key, body_hash) if idempotency_key else None
         if known is not None:
             return known
-        _refuse_taken(cluster, pods)
+        _check_names_unused(cluster, pods)
         raise Conflict(f"cluster {cluster.pk}: {error}") from error
     return Submission(workload.pk, response)
 
@@ -145,7 +145,7 @@ def check_priority(priority: int) -> None:
         )
 
 
-def answered(owner: str, key: str, body_hash: str) -> Submission | None:
+def stored_response(owner: str, key: str, body_hash: str) -> Submission | None:
     """Return the stored response of this key, or None. Raises: InputError `IdempotencyKeyReused`."""
     kept = IdempotencyKey.objects.filter(owner=owner, key=key).first()
     if kept is None:
@@ -160,13 +160,15 @@ def answered(owner: str, key: str, body_hash: str) -> Submission | None:
     return Submission(str(kept.response["id"]), kept.response, replayed=True)
 
 
-def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str) -> list[Pod]:
+def build_pod_rows(
+    cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str
+) -> list[Pod]:
     """Choose each pod's policy and build its row, unsaved."""
     if not pods:
         return []
     chooser = Chooser(cluster)
     rows: list[Pod] = []
-    for spec, images_until in look_up(cluster, pods):
+    for spec, images_until in add_image_facts(cluster, pods):
         chosen, problem = chooser.choose(spec, policy)
         if problem is not None:
             spec = msgspec.structs.replace(spec, problems=(*spec.problems, problem))
@@ -189,13 +191,13 @@ def prepare(cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: in
                 # Other controllers remove the gates of a pod in a live cluster; the watch reports the removal.
                 queued=not (spec.gates and origin == Pod.WATCHED),
                 images_until=images_until,
-                message=_held_back(spec),
+                message=_gate_message(spec),
             )
         )
     return rows
 
 
-def _held_back(spec: PodSpec) -> str:
+def _gate_message(spec: PodSpec) -> str:
     return Message("SchedulingGated: {names}", names=joined(", ", spec.gates)) if spec.gates else Message("")
 
 
@@ -250,7 +252,7 @@ def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
     )
 
 
-def take_in(
+def accept_pods(
     cluster: Cluster,
     groups: Iterable[Sequence[PodSpec]],
     *,
@@ -264,7 +266,7 @@ def take_in(
     Raises: IntegrityError if another pod of one of these names is live.
     """
     wanted = list(groups)
-    prepared = iter(prepare(cluster, [spec for specs in wanted for spec in specs], "", None, origin))
+    prepared = iter(build_pod_rows(cluster, [spec for specs in wanted for spec in specs], "", None, origin))
     made: list[tuple[Workload, list[Pod]]] = []
     for specs in wanted:
         pods = list(islice(prepared, len(specs)))
@@ -291,7 +293,7 @@ def _publish(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> No
     publish_many({**_documents(made), **(counts if counts_are_due(cluster.pk) else {})})
 
 
-def _refuse_taken(cluster: Cluster, pods: Sequence[PodSpec]) -> None:
+def _check_names_unused(cluster: Cluster, pods: Sequence[PodSpec]) -> None:
     """Reject the first pod with a name that is in use.
 
     Raises: InputError `PodExists`.

@@ -39,7 +39,7 @@ from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import ClusterTransaction
-from .evictions import wake_nominees_of
+from .evictions import requeue_nominees_of_uids
 
 ANOTHER_MACHINE = timedelta(hours=24)
 _STARTED = {State.BINDING, State.BOUND, State.RUNNING}  # the kubelet may have started its containers
@@ -52,7 +52,7 @@ class TerminatingReservation(msgspec.Struct, frozen=True):
     reservation: Reservation
 
 
-def held_by(rows: Iterable[Pod]) -> list[TerminatingReservation]:
+def terminating_reservations(rows: Iterable[Pod]) -> list[TerminatingReservation]:
     """Return the reservations of those of these pods with containers that may still run.
 
     A pod without a grace period ends at once if its node is ready.
@@ -64,19 +64,19 @@ def held_by(rows: Iterable[Pod]) -> list[TerminatingReservation]:
         held += [
             TerminatingReservation(reservation.pod, reservation)
             for reservation in active.defer("node__report").order_by("id")
-            if hold_of(reservation.request) or not reservation.node.ready
+            if reservation_time(reservation.request) or not reservation.node.ready
         ]
     return held
 
 
-def hold_of(spec: PodSpec) -> timedelta:
+def reservation_time(spec: PodSpec) -> timedelta:
     """Return how long a pod's resources stay reserved after a deletion with an unobserved end."""
     return timedelta(seconds=min(spec.grace_seconds, settings.HETSCHED_FORCED_HOLD_SECONDS))
 
 
 def reserve_orphaned_pods(change: ClusterTransaction, left: Sequence[TerminatingReservation]) -> None:
     """Reserve the resources just freed by ended pods for orphaned pods."""
-    pods = [_remnant(change, one) for one in left]
+    pods = [_orphaned_pod(change, one) for one in left]
     Pod.objects.bulk_create(pods, batch_size=500)
     booked = [
         BookedPod(pod.pk, one.reservation.node_id, pod.spec, one.reservation.allocation)
@@ -85,7 +85,7 @@ def reserve_orphaned_pods(change: ClusterTransaction, left: Sequence[Terminating
     change.book(booked, change.cluster.leader_epoch)
 
 
-def _remnant(change: ClusterTransaction, one: TerminatingReservation) -> Pod:
+def _orphaned_pod(change: ClusterTransaction, one: TerminatingReservation) -> Pod:
     was, request = one.pod, one.reservation.request
     # Only its resources count: it takes part in no affinity, spread or claim.
     shape = msgspec.structs.replace(
@@ -96,13 +96,13 @@ def _remnant(change: ClusterTransaction, one: TerminatingReservation) -> Pod:
         request, name=name, shape=shape, labels={}, gang=None, controller="", preemptible=False
     )
     pod = Pod.charged(change.cluster, spec, one.reservation.node_id, one.reservation.allocation, change.now)
-    pod.origin, pod.not_before = Pod.REMNANT, change.shared_now + hold_of(spec)
+    pod.origin, pod.not_before = Pod.REMNANT, change.shared_now + reservation_time(spec)
     text = "{pod} was deleted before its containers ended; its resources stay reserved for its grace period"
     pod.message = Message(text, pod=was.key)
     return pod
 
 
-def left_on(cluster: Cluster, nodes: Collection[str]) -> list[Pod]:
+def orphaned_pods_on(cluster: Cluster, nodes: Collection[str]) -> list[Pod]:
     """Return the orphaned pods on nodes of these names."""
     rows = orphaned_pods(cluster.pk).filter(node__name__in=nodes)
     return list(rows.select_related("node").defer("spec", "node__report"))
@@ -115,16 +115,16 @@ def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedel
     added to the time, so the time is never shorter than the hold.
     """
     found = list(orphaned_pods(cluster_id).values_list("id", flat=True))
-    return sum(_end_remnants(cluster_id, some, rewrite_after) for some in batched(found))
+    return sum(_end_orphaned_pods(cluster_id, some, rewrite_after) for some in batched(found))
 
 
-def _end_remnants(cluster_id: int, remnants: Sequence[int], rewrite_after: timedelta) -> int:
+def _end_orphaned_pods(cluster_id: int, remnants: Sequence[int], rewrite_after: timedelta) -> int:
     now = shared_now()
     rows = Pod.objects.filter(pk__in=remnants, state=State.RUNNING.value)
     given_up = Q(node__gone=True, created_at__lte=now - ANOTHER_MACHINE)
     late: dict[timedelta, list[int]] = defaultdict(list)
     for pk, spec, until in rows.filter(node__ready=False).exclude(given_up).values_list("id", "spec", "not_before"):
-        hold = hold_of(spec)
+        hold = reservation_time(spec)
         if until is None or until <= now + hold:
             late[hold].append(pk)
     for hold, ids in late.items():
@@ -137,7 +137,7 @@ def _end_remnants(cluster_id: int, remnants: Sequence[int], rewrite_after: timed
         over = list(due.defer("spec").order_by("id"))
         change.free(over, Message("the grace period of its containers is over"))
         change.move(over, State.CANCELLED, queued=False, finished_at=change.now)
-        wake_nominees_of(change.cluster, [pod.uid for pod in over])
+        requeue_nominees_of_uids(change.cluster, [pod.uid for pod in over])
         change.requeue()
         change.close()
         delete_gone_nodes(change.cluster)

@@ -90,7 +90,7 @@ def import_cluster(
             cluster = advance(known.pk)
             if demo_seed:
                 cluster.demo_seed = demo_seed
-            _take_policies(content.policies, actor, name)
+            _import_policies(content.policies, actor, name)
             before, nodes_before = cluster_document(cluster)["nodes"], node_documents(cluster)
             _replace(cluster, content)
             audit(
@@ -109,7 +109,7 @@ def import_cluster(
     return cluster
 
 
-def _take_policies(specs: Sequence[PolicySpec], actor: Actor, cluster: str) -> None:
+def _import_policies(specs: Sequence[PolicySpec], actor: Actor, cluster: str) -> None:
     """Activate new policies; save a draft where a known policy of the same name differs.
 
     A policy that breaks a golden placement stays a draft. Cluster-owned policies do not change.
@@ -170,13 +170,13 @@ def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Seque
         asked = {resource for resource, amount in pod.shape.requests if amount} - by_card
         positions = [state.resources.index[resource] for resource in asked]
         overfull = (free[positions, row] < 0).any() or (columns.field("card_milli_free")[:, row] < 0).any()
-        if overfull or _missing(report, pod.allocation or EMPTY):
+        if overfull or _lacks_devices(report, pod.allocation or EMPTY):
             message = Message("node {node} has too little capacity for its placed pods", node=pod.node_name)
             raise InputError("NodeTooSmall", message, place=pod.node_name)
     return state
 
 
-def _missing(report: NodeReport, held: Allocation) -> bool:
+def _lacks_devices(report: NodeReport, held: Allocation) -> bool:
     """Return True if the node lacks a GPU or a CPU of the allocation."""
     zones = report.numa.zones if report.numa else ()
     cpus = frozenset[int]().union(*(parse_cpuset(zone.cpus or "") for zone in zones))
@@ -197,7 +197,7 @@ def _insert_running(cluster: Cluster, running: Sequence[PodSpec], state: Cluster
         )
         for spec in running
     ]
-    _refuse_taken(cluster, running)
+    _check_names_unused(cluster, running)
     Pod.objects.bulk_create(pods, batch_size=500)
     booked = [
         BookedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id is not None
@@ -205,7 +205,7 @@ def _insert_running(cluster: Cluster, running: Sequence[PodSpec], state: Cluster
     insert(cluster, booked, cluster.leader_epoch, now)
 
 
-def _refuse_taken(cluster: Cluster, running: Sequence[PodSpec]) -> None:
+def _check_names_unused(cluster: Cluster, running: Sequence[PodSpec]) -> None:
     arriving = {pod.key for pod in running}
     waiting = [*_HOLDING, *(state.value for state in QUEUED)]
     for some in batched(sorted({pod.name for pod in running})):

@@ -95,7 +95,7 @@ def change_webhook(hook: Webhook, wanted: WebhookSettings, *, actor: Actor, reas
             waiting.update(url=hook.url, host=hook.host)
             _audit(actor, "webhook.change", hook, reason)
             if hook.enabled:
-                callbacks.wake(waiting)
+                callbacks.wake_worker(waiting)
     except IntegrityError:
         raise InputError(
             "WebhookExists", Message("webhook {text} already exists", text=repr(wanted.name)), place="name"
@@ -160,10 +160,12 @@ def try_webhook(hook: Webhook, *, actor: Actor) -> Delivery:
     at = rfc3339(now)
     body = {"type": TEST_EVENT, "timestamp": at, "webhook": hook.pk, "name": hook.name, "askedBy": actor.name}
     with write_transaction():
-        row = callbacks.delivery(hook.url, TEST_EVENT, encode(body).decode(), now, owner=hook.owner, webhook_id=hook.pk)
+        row = callbacks.build_delivery(
+            hook.url, TEST_EVENT, encode(body).decode(), now, owner=hook.owner, webhook_id=hook.pk
+        )
         row.save(force_insert=True)
         _audit(actor, "webhook.test", hook, "", delivery=row.pk)
-        callbacks.wake([row])
+        callbacks.wake_worker([row])
     return row
 
 
@@ -185,7 +187,7 @@ def redeliver(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
             raise InputError("DeliveryUnderWay", Message("delivery {delivery} is already in flight", delivery=found.pk))
         if hook is not None:  # its URL may have changed since
             found.url, found.host = hook.url, hook.host
-        callbacks.refuse_foreign(found.url, "url")
+        callbacks.check_callback_url(found.url, "url")
         found.state, found.attempts, found.ended_at = Delivery.DUE, 0, None
         found.not_before = found.began_at = now
         found.save()
@@ -194,7 +196,7 @@ def redeliver(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
             actor=actor.name, role=actor.role, action="delivery.again", obj=("delivery", found.pk), reason=reason,
             details=about,
         )  # fmt: skip
-        callbacks.wake([found])
+        callbacks.wake_worker([found])
     return found
 
 
@@ -203,7 +205,7 @@ def _check(wanted: WebhookSettings) -> None:
         raise InputError("WebhookNameInvalid", "the name must have 1 to 100 characters", place="name")
     if not wanted.url or len(wanted.url) > LONGEST_URL:
         raise InputError("CallbackUrlInvalid", "the value is not an http or https URL", place="url")
-    callbacks.refuse_foreign(wanted.url, "url")
+    callbacks.check_callback_url(wanted.url, "url")
     unknown = sorted(set(wanted.states) - NOTIFIED_STATES)
     if unknown:
         known = joined(", ", [state.value for state in State if state in NOTIFIED_STATES])

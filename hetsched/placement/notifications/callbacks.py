@@ -31,20 +31,20 @@ from ..lifecycle import State
 from ..models import Delivery, Webhook, Workload
 
 
-def allowed() -> Allowed:
+def allowed_hosts() -> Allowed:
     """Return the hosts that the deployment allows callbacks to."""
     hosts = frozenset(settings.HETSCHED_CALLBACK_HOSTS) - {"*"}
     return Allowed(hosts, hosts)
 
 
-def refuse_foreign(url: str, place: str = "callbackUrl") -> None:
+def check_callback_url(url: str, place: str = "callbackUrl") -> None:
     """Reject a URL that the server would never call.
 
     Raises: InputError `CallbackNotAllowed`.
     """
     try:
         if url:
-            check(url, allowed())
+            check(url, allowed_hosts())
     except OutboundError:
         raise InputError(
             "CallbackNotAllowed",
@@ -62,7 +62,7 @@ def host_of(url: str) -> str:
         return ""
 
 
-def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime, *, has_webhooks: bool) -> None:
+def enqueue_deliveries(cluster: Cluster, workloads: Sequence[Workload], now: datetime, *, has_webhooks: bool) -> None:
     """Write deliveries for workloads with a changed state, inside the transaction of the change.
 
     `has_webhooks`: webhooks of the cluster, or of all clusters, are enabled.
@@ -72,26 +72,28 @@ def announce(cluster: Cluster, workloads: Sequence[Workload], now: datetime, *, 
         return
     enabled = _enabled_webhooks(cluster) if has_webhooks else []
     hooks = [hook for hook in enabled if any(_is_for(hook, workload) for workload in news)]
-    kept = _kept(hook.pk for hook in hooks)
+    kept = _lock_webhooks(hook.pk for hook in hooks)
     rows = []
     for workload in news:
         wanted = [hook for hook in hooks if hook.pk in kept and _is_for(hook, workload)]
         if not (wanted or workload.callback_url):
             continue
-        event, body = f"workload.{workload.state}", encode(message(cluster, workload)).decode()
+        event, body = f"workload.{workload.state}", encode(event_document(cluster, workload)).decode()
         about = {"workload": workload.pk, "namespace": workload.namespace}
         if workload.callback_url:
-            rows.append(delivery(workload.callback_url, event, body, now, owner=workload.owner, **about))
-        rows += [delivery(hook.url, event, body, now, owner=hook.owner, webhook_id=hook.pk, **about) for hook in wanted]
+            rows.append(build_delivery(workload.callback_url, event, body, now, owner=workload.owner, **about))
+        rows += [
+            build_delivery(hook.url, event, body, now, owner=hook.owner, webhook_id=hook.pk, **about) for hook in wanted
+        ]
     insert(rows)
-    wake(rows)
+    wake_worker(rows)
 
 
 def _enabled_webhooks(cluster: Cluster) -> list[Webhook]:
     return list(Webhook.objects.filter(Q(cluster=None) | Q(cluster=cluster), enabled=True).order_by("id"))
 
 
-def _kept(hook_ids: Iterable[str]) -> set[str]:
+def _lock_webhooks(hook_ids: Iterable[str]) -> set[str]:
     """Return the webhooks that still exist, and lock them against deletion until the transaction ends.
 
     The foreign key of a delivery to a concurrently removed webhook would fail the whole transaction.
@@ -113,7 +115,7 @@ def _is_for(hook: Webhook, workload: Workload) -> bool:
     return not hook.namespaces or workload.namespace in hook.namespaces
 
 
-def message(cluster: Cluster, workload: Workload) -> dict[str, Any]:
+def event_document(cluster: Cluster, workload: Workload) -> dict[str, Any]:
     """Return the body of a notification: the change, and the path of the workload."""
     (state, at), before = workload.history[-1], workload.history[-2:-1]
     return {
@@ -131,7 +133,7 @@ def message(cluster: Cluster, workload: Workload) -> dict[str, Any]:
     }
 
 
-def delivery(url: str, event: str, body: str, now: datetime, **columns: Any) -> Delivery:
+def build_delivery(url: str, event: str, body: str, now: datetime, **columns: Any) -> Delivery:
     """Return a due delivery, unsaved."""
     return new(
         Delivery,
@@ -146,7 +148,7 @@ def delivery(url: str, event: str, body: str, now: datetime, **columns: Any) -> 
     )
 
 
-def wake(rows: Iterable[Delivery]) -> None:
+def wake_worker(rows: Iterable[Delivery]) -> None:
     """Wake the callback workers of these hosts once the transaction is committed."""
     for host in dict.fromkeys(row.host for row in rows):
         dispatch.wake(host, dispatch.CALLBACK)

@@ -29,7 +29,7 @@ from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.extender import fitting
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions import Conflict, Contradiction, Result, book_asked
+from hetsched.placement.actions import Conflict, Contradiction, Result, book_requested
 from hetsched.placement.lifecycle import HOLDING, LIVE
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
@@ -191,7 +191,7 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) ->
         top=top,
     )
     scheduler.undo(outcome)
-    return book_asked(cluster.pk, spec, result, revision=revision, snapshot=state_digest)[0]
+    return book_requested(cluster.pk, spec, result, revision=revision, snapshot=state_digest)[0]
 
 
 def _note(cluster: Cluster, writing: Future[BindingOutcome]) -> None:

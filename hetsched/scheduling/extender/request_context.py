@@ -24,7 +24,7 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import is_synced
-from hetsched.placement.actions.submissions import prepare
+from hetsched.placement.actions.submissions import build_pod_rows
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import ClusterSnapshot, cache_of
 from hetsched.policies.effective import active_specs
@@ -85,7 +85,7 @@ class ExtenderCalls:
         if is_ours(spec.scheduler_name):
             message = f"{spec.key} has schedulerName {spec.scheduler_name}: hetsched schedules it itself"
             raise InputError("PodIsOurs", message, hint="Rename the profile of the other scheduler")
-        (pod,) = prepare(cluster, [spec], "", None, Pod.ASKED)
+        (pod,) = build_pod_rows(cluster, [spec], "", None, Pod.ASKED)
         return pod
 
     @contextmanager

@@ -10,7 +10,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
-from hetsched.placement.actions import follow
+from hetsched.placement.actions import apply_changes
 from hetsched.scheduling.extender import binding
 from hetsched.scheduling.extender.extender import Extender
 from tests.builders import a_node
@@ -36,7 +36,7 @@ def live(db: None) -> Cluster:
         a_node("card").arch("amd64").gpus(2).build(),
         a_node("risc").arch("riscv64").isa("rv64gcv").build(),
     ]
-    follow(made.pk, Changes(nodes=nodes), epoch=1)
+    apply_changes(made.pk, Changes(nodes=nodes), epoch=1)
     return made
 
 

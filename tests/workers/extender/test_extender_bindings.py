@@ -13,8 +13,8 @@ from hetsched.adapters.kubernetes.binding import bind as write
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, Connection, Sync
-from hetsched.placement.actions import Contradiction, book_asked, follow
-from hetsched.placement.actions.image_platforms import ImageReading, claim, note_looked
+from hetsched.placement.actions import Contradiction, apply_changes, book_requested
+from hetsched.placement.actions.image_platforms import ImageReading, claim_images, record_readings
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
@@ -139,7 +139,7 @@ def test_node_that_filled_up_is_rejected(extender: Extender, api: ApiServer, liv
     assert "amd" in (extender.filter(asked(pod, *ALL)).node_names or ())
     spec = a_pod("theirs").cpu(6).having(uid="u", node_name="amd").build()
     seen = ObservedPod("default", "theirs", "u", scheduler_name="x", node_name="amd", phase="Running", spec=spec)
-    follow(live.pk, Changes(pods=[seen]), epoch=1)
+    apply_changes(live.pk, Changes(pods=[seen]), epoch=1)
     assert refused(extender.bind, to(pod, "amd")) == "NodeRefused"
     extender.bind(to(pod, "card"))
     assert check_invariants() == []
@@ -184,13 +184,13 @@ def test_lost_reservation_race_is_decided_again(
         if rivals:  # another writer is faster, twice: 3 + 3 of 8 CPUs are used then
             spec = rivals.pop()
             seen = ObservedPod("default", spec.name, spec.uid, node_name="amd", phase="Running", spec=spec)
-            follow(live.pk, Changes(pods=[seen]), epoch=1)
-        return book_asked(*arguments, **more)
+            apply_changes(live.pk, Changes(pods=[seen]), epoch=1)
+        return book_requested(*arguments, **more)
 
-    monkeypatch.setattr(binding, "book_asked", late)
+    monkeypatch.setattr(binding, "book_requested", late)
     extender.bind(to(offered(api, "small", cpu="2"), "amd"))
     assert rivals == []
-    monkeypatch.setattr(binding, "book_asked", lambda *_, **__: (_ for _ in ()).throw(Contradiction("held", 1)))
+    monkeypatch.setattr(binding, "book_requested", lambda *_, **__: (_ for _ in ()).throw(Contradiction("held", 1)))
     assert refused(extender.bind, to(offered(api, "p"), "card")) == "LedgerRefused"
     with cache_of(live.pk).locked_snapshot() as loaded:
         assert loaded.state.digest() == load_state(live.pk).state.digest()
@@ -207,7 +207,7 @@ def test_capacity_released_at_that_moment_is_polled_for(
     def free(seconds: float) -> None:
         slept.append(seconds)
         first = Pod.objects.get(name="whole-0")
-        follow(live.pk, Changes(pods_gone=[first.key], stopped={first.uid}), epoch=1)
+        apply_changes(live.pk, Changes(pods_gone=[first.key], stopped={first.uid}), epoch=1)
 
     monkeypatch.setattr("hetsched.scheduling.extender.extender.time.sleep", free)
     third = offered(api, "whole-2", metadata={"annotations": {"oks/gpu-number": "1"}})
@@ -224,8 +224,8 @@ def test_a_new_image_is_looked_up_first(
     settings.HETSCHED_REGISTRIES = ["registry.test"]
 
     def look(seconds: float) -> None:
-        (row,) = claim(live.pk, 10)
-        note_looked(live.pk, [(row, ImageReading("sha256:" + "0" * 64, ("linux/riscv64",)))])
+        (row,) = claim_images(live.pk, 10)
+        record_readings(live.pk, [(row, ImageReading("sha256:" + "0" * 64, ("linux/riscv64",)))])
 
     monkeypatch.setattr("hetsched.scheduling.extender.extender.time.sleep", look)
     pod = offered(api, "p")

@@ -30,7 +30,7 @@ from hetsched.contracts.messages.agent_report import MachineProblem
 from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.models.node_facts import NodeFacts
-from hetsched.placement.actions import follow_actual_cards
+from hetsched.placement.actions import reconcile_devices
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.kubelet_pods import pods_with_grants
 from hetsched.placement.signed_grants import agent_key, granted_on
@@ -69,7 +69,7 @@ class AgentReportsView(ApiView):
         if report is not None and report.kubelet is not None and report.kubelet.devices:
             devices = _by_uid(cluster, message.node, report.kubelet.devices)
             uuids = {card.pci_address: card.uuid for card in report.gpus or () if card.pci_address and card.uuid}
-            follow_actual_cards(cluster.pk, message.node, devices, advisory=not message.gives_cards, uuids=uuids)
+            reconcile_devices(cluster.pk, message.node, devices, advisory=not message.gives_cards, uuids=uuids)
         confidential = request.is_secure() or settings.HETSCHED_AGENT_KEYS_OVER_HTTP
         return answer(request, _answer(cluster, result.node, wanted=result.wanted, confidential=confidential))
 

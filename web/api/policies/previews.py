@@ -21,7 +21,7 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.lab.rerun import PodChange, ReplayResult
-from hetsched.placement.actions.previews import ask_preview, cancel_preview
+from hetsched.placement.actions.previews import cancel_preview, request_preview
 from hetsched.policies.models import Preview
 from hetsched.policies.plan_contracts import MOST_DECISIONS, PreviewParameters, Version
 
@@ -124,7 +124,7 @@ class PreviewsView(PreviewResource):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Replay past decisions with a version."""
         asked = bodies.read(request, PreviewDraft)
-        row = ask_preview(
+        row = request_preview(
             version_of(name, asked.version),
             request_scope.cluster_of(asked.cluster),
             PreviewParameters(asked.last, asked.scope, asked.baseline),

@@ -28,7 +28,7 @@ from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions.image_platforms import with_known
+from hetsched.placement.actions.image_platforms import with_known_facts
 from hetsched.placement.actions.rebalances import confirm_plan, stop_plan
 from hetsched.placement.lifecycle import HOLDING
 from hetsched.placement.models import Pod, Rebalance, Workload
@@ -209,7 +209,7 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
     if asked.manifest is not None:
         content = parse_workload([("manifest", bodies.source(asked.manifest))], known=cluster.definitions)
         _check_number(content.pending)
-        pods = tuple(with_known(cluster, content.pending))
+        pods = tuple(with_known_facts(cluster, content.pending))
         named = Pod.objects.filter(cluster=cluster, state__in=_HOLDING, name__in=[pod.name for pod in pods])
         held = {pod.key for pod in named.only("namespace", "name")}
         taken = next((pod.key for pod in pods if pod.key in held), None)

@@ -21,7 +21,7 @@ from hetsched.contracts.message import Message, joined
 from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import is_synced
-from hetsched.placement.actions import Conflict, Contradiction, HoldPart, Submission, submit_as_planned
+from hetsched.placement.actions import Conflict, Contradiction, HoldPart, Submission, submit_with_hold
 
 from .. import bodies
 from ..problems import RequestRefused
@@ -97,7 +97,7 @@ def submit_plan(
         code = "PlanExpired" if signed.over else "PlanStale"
         if signed.over or plan_tokens.answer_digest(tried.answer) != signed.answer:
             raise _stale(code, asked, tried)
-        return submit_as_planned(
+        return submit_with_hold(
             cluster.pk, rooms_of(tried), submit, revision=tried.revision, policy=tried.answer.policy,
             actor=subject, owner=subject.owner,
         )  # fmt: skip

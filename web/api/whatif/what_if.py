@@ -43,7 +43,7 @@ from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.simulation.hypothetical_nodes import check_drained, copies, with_nodes
 from hetsched.engine.simulation.what_if import what_if
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.actions.image_platforms import with_known
+from hetsched.placement.actions.image_platforms import with_known_facts
 from hetsched.placement.actions.submissions import check_priority
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.quotas import check_ceiling
@@ -246,7 +246,7 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
     if asked.priority is not None:
         check_priority(asked.priority)
         pods = [msgspec.structs.replace(pod, priority=asked.priority) for pod in pods]
-    pods = with_known(cluster, pods) if cluster else pods
+    pods = with_known_facts(cluster, pods) if cluster else pods
     policy = compile_draft(spec, preemption=asked.preempts, implied=cluster is not None)
     state, revision = fork(cluster.pk) if cluster else (_state_of(inline), 0)
     if asked.add_nodes or asked.copy_nodes:

@@ -27,7 +27,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions import CreatedHold, cancel_hold, extend, held_already, hold
+from hetsched.placement.actions import CreatedHold, cancel_hold, create_hold, extend_hold, stored_hold
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod
 from hetsched.placement.queries.redaction import UNLIMITED, Redaction
@@ -170,7 +170,7 @@ class HoldsView(HoldResource):
         """Reserve capacity for the pods of a manifest, for all or none."""
         key, asked, subject = idempotency_key(request), _read(request), self.subject
         body_hash = fingerprint(request, "holds")
-        kept = held_already(subject.owner, key, body_hash) or _hold(asked, subject, key, body_hash)
+        kept = stored_hold(subject.owner, key, body_hash) or _hold(asked, subject, key, body_hash)
         headers = {"Location": f"/api/v1/holds/{kept.hold_id}/"}
         if kept.replayed:
             headers["Idempotency-Replayed"] = "true"
@@ -209,7 +209,7 @@ class HoldActionsView(HoldResource):
         request_scope.own_hold(self.subject, hold_id)
         with self.matched_object() as row:
             if asked.action == "extend":
-                extend(row, asked.seconds, actor=self.subject, reason=asked.reason)
+                extend_hold(row, asked.seconds, actor=self.subject, reason=asked.reason)
             else:
                 cancel_hold(row, actor=self.subject, reason=asked.reason)
         return self.written(self.get_object())
@@ -243,7 +243,7 @@ def _hold(asked: HoldDraft, subject: Subject, key: str, body_hash: str) -> Creat
                 409, "NoRoom", Message("no hold was created: {said}", said=tried.answer.summary), place="manifest",
                 hint="Check the missing resources of each pod in whatIf", members={"what_if": tried.answer},
             )  # fmt: skip
-        return hold(
+        return create_hold(
             cluster.pk, rooms_of(tried), revision=tried.revision, policy=tried.answer.policy, seconds=asked.seconds,
             actor=subject, owner=subject.owner, note=asked.note, idempotency_key=key, body_hash=body_hash,
             allowance=allowance_of(subject.token),

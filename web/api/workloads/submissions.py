@@ -31,7 +31,7 @@ from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import Submission, submit, submit_live
-from hetsched.placement.actions.submissions import answered
+from hetsched.placement.actions.submissions import stored_response
 from hetsched.placement.quotas import has_queued
 from hetsched.storage.named_locks import undisturbed
 
@@ -113,7 +113,7 @@ def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> Parsed
     """
     manifest = bodies.source(asked.manifest)
     cluster = request_scope.cluster_of(asked.cluster)
-    _refuse_flood(cluster, lambda: bool(key) and answered(subject.owner, key, body_hash) is not None)
+    _refuse_flood(cluster, lambda: bool(key) and stored_response(subject.owner, key, body_hash) is not None)
     content = _content_of(manifest, cluster, _names_for(asked, subject, cluster, key))
     if asked.strict:
         refuse_warnings(content.warnings)
@@ -156,7 +156,7 @@ def _take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) 
         return submit(cluster, pods, manifest=manifest.decode(), priority=asked.priority, hold=hold, **common)
 
     # A repeated request gets the first response, even if its hold or plan has ended since.
-    known = answered(subject.owner, key, body_hash) if key and (asked.hold or asked.plan) else None
+    known = stored_response(subject.owner, key, body_hash) if key and (asked.hold or asked.plan) else None
     if known is not None:
         return known
     if not asked.plan:

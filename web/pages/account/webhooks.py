@@ -19,7 +19,7 @@ from hetsched.placement.actions.webhooks import NOTIFIED_STATES
 from hetsched.placement.lifecycle import LABELS, State
 from hetsched.placement.models import Delivery, Webhook
 from hetsched.placement.notifications import deliveries
-from hetsched.placement.notifications.callbacks import allowed
+from hetsched.placement.notifications.callbacks import allowed_hosts
 from web.api.webhooks import deliveries as delivery_reads
 from web.api.webhooks import webhooks as hooks
 
@@ -132,7 +132,7 @@ def webhooks(shell: Shell) -> HttpResponseBase:
         "cluster_names": [cluster.name for cluster in shell.clusters],
         "url": reverse("webhooks"),
         "most_attempts": deliveries.MOST_ATTEMPTS,
-        "allowed": bool(allowed()),
+        "allowed": bool(allowed_hosts()),
     }
     return view.show(view.ordered(view.filtered(rows)), "webhooks", context)
 

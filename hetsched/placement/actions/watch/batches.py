@@ -26,23 +26,23 @@ from hetsched.placement.queries.pod_counts import cluster_figures
 from hetsched.storage.write_lock import write_transaction
 
 from ... import dispatch
-from ..shadow_decisions import note
-from .foreign_pods import charge_early
+from ..shadow_decisions import record_bound_pods
+from .foreign_pods import charge_unassigned_pods
 from .pod_transitions import BatchOutcome, PodTransitions
 
 
-def follow(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutcome:
+def apply_changes(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutcome:
     """Write a batch of changes by the informer of `epoch`.
 
     Raises: Conflict if another informer took over, or a concurrent writer moved a pod.
     """
     try:
-        return _follow(cluster_id, changes, epoch)
+        return _apply_changes(cluster_id, changes, epoch)
     except IntegrityError as error:
         raise Conflict(f"cluster {cluster_id}: {error}") from error
 
 
-def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
+def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
     with write_transaction():
         cluster = advance(cluster_id)
         current = current_columns(cluster_id)
@@ -54,11 +54,11 @@ def _follow(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
             inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
         batch = PodTransitions(cluster)
         if cluster.layout_revision == cluster.revision:
-            charge_early(batch.change)
+            charge_unassigned_pods(batch.change)
         batch.take(changes)
         followed = batch.write()
         if current.shadow_of and changes.bound:
-            note(cluster, current.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
+            record_bound_pods(cluster, current.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
         _publish_conflicts(cluster, batch.doubted)
         among = None if nodes or changes.nodes_gone else batch.left
         forgotten = (among is None or bool(among)) and delete_gone_nodes(cluster, among)

@@ -22,7 +22,7 @@ from ..change import ClusterTransaction
 from ..displaced_pods import displace_pods
 
 
-def charge(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
+def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
     """Charge pods that another scheduler placed."""
     node_ids = _ids_of_nodes(change.cluster, (seen.node_name for seen in charged))
     # Any user can write an annotation: a pod holds what hetsched reserved, else its requests.
@@ -33,7 +33,7 @@ def charge(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
     ]
     pods = [
         Pod.charged(change.cluster, spec, node_ids.get(spec.node_name), held, change.now)
-        for spec, held in zip(specs, _taken(specs, node_ids), strict=True)
+        for spec, held in zip(specs, _allocations(specs, node_ids), strict=True)
     ]
     insert(pods)
     booked = [BookedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
@@ -43,13 +43,13 @@ def charge(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
     return len(pods)
 
 
-def charge_early(change: ClusterTransaction) -> None:
+def charge_unassigned_pods(change: ClusterTransaction) -> None:
     """Charge pods that were observed before their node."""
     homeless = Pod.objects.filter(cluster=change.cluster, origin=Pod.IMPORTED, node=None, state=State.RUNNING.value)
     node_ids = _ids_of_nodes(change.cluster, (pod.spec.node_name for pod in homeless))
     early = [pod for pod in homeless if pod.spec.node_name in node_ids]
     booked = []
-    for pod, held in zip(early, _taken([pod.spec for pod in early], node_ids), strict=True):
+    for pod, held in zip(early, _allocations([pod.spec for pod in early], node_ids), strict=True):
         node_id = node_ids[pod.spec.node_name]
         Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=held)
         booked.append(BookedPod(pod.pk, node_id, pod.spec, held))
@@ -62,7 +62,7 @@ def _ids_of_nodes(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
     return dict(row for some in batched(sorted(wanted)) for row in rows.filter(name__in=some))
 
 
-def _taken(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:
+def _allocations(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:
     """Return the allocation of each of these pods as the engine completes it: free GPUs, CPUs of NUMA zones."""
     exact = [spec for spec in specs if spec.node_name in node_ids and (spec.shape.gpu or spec.shape.containers)]
     if not exact:

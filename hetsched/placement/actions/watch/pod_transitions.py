@@ -40,19 +40,19 @@ from hetsched.storage.statements import change_many
 
 from ..change import ClusterTransaction
 from ..displaced_pods import displace_pods
-from ..evictions import mark_victims, wake_nominees, wake_nominees_of
+from ..evictions import mark_victims, requeue_nominees, requeue_nominees_of_uids
 from ..gangs import recover_gangs_of
-from ..kubelet_rejections import note_refused, note_running
-from ..live_submissions import ask_about, join
-from ..submissions import prepare, take_in
-from ..terminating_pods import held_by, left_on, reserve_orphaned_pods
-from .foreign_pods import charge
+from ..kubelet_rejections import clear_rejections, record_rejections
+from ..live_submissions import adopt_pods, request_job_reads
+from ..submissions import accept_pods, build_pod_rows
+from ..terminating_pods import orphaned_pods_on, reserve_orphaned_pods, terminating_reservations
+from .foreign_pods import charge_foreign_pods
 
 _NOT_BOUND = {State.PLACED.value, State.BINDING.value}  # may return to the queue, with the spec of then
 _FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
-_ASKED = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
+_SPEC_COLUMNS = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
 # Every bound pod passes these states; several events may arrive as one.
-_WAY = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
+_PROGRESS = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
 
 
 class BatchOutcome(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class PodTransitions:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.change = ClusterTransaction(cluster)
-        self.steps: dict[State, list[Pod]] = {step: [] for step in (*_WAY, State.SUCCEEDED, State.FAILED)}
+        self.steps: dict[State, list[Pod]] = {step: [] for step in (*_PROGRESS, State.SUCCEEDED, State.FAILED)}
         self.over: dict[str, list[Pod]] = defaultdict(list)
         self.messages: dict[str, list[Pod]] = defaultdict(list)
         self.refused: list[tuple[Pod, ObservedPod]] = []
@@ -91,13 +91,13 @@ class PodTransitions:
     def take(self, changes: Changes) -> None:
         """Sort the changes; write nothing yet."""
         self.stopped = changes.stopped
-        known = _known(self.cluster, [*(pod.key for pod in changes.pods), *changes.pods_gone])
+        known = _known_pods(self.cluster, [*(pod.key for pod in changes.pods), *changes.pods_gone])
         for key in changes.pods_gone:
             if key in known:
                 self.over["deleted in the cluster"].append(known[key])
                 self.absent.append(known[key])
         if changes.rebooted:
-            self.over["its node was restarted"] += left_on(self.cluster, changes.rebooted)
+            self.over["its node was restarted"] += orphaned_pods_on(self.cluster, changes.rebooted)
         for seen in changes.pods:
             row = known.get(seen.key)
             if row is not None and row.uid != seen.uid:
@@ -140,7 +140,7 @@ class PodTransitions:
                 self._compare(row, seen)
             return
         reached = State.RUNNING if seen.phase == "Running" else State.BOUND
-        for step in _WAY[_WAY.index(state) + 1 : _WAY.index(reached) + 1]:
+        for step in _PROGRESS[_PROGRESS.index(state) + 1 : _PROGRESS.index(reached) + 1]:
             self.steps[step].append(row)
         if seen.refusal is not None and row.origin in Pod.OURS:  # pods of other schedulers do not follow our back-off
             self.refused.append((row, seen))
@@ -164,14 +164,14 @@ class PodTransitions:
         """Move, free, charge and submit the pods; return the outcome."""
         self._update_specs()
         change = self.change
-        for step in _WAY[1:]:
+        for step in _PROGRESS[1:]:
             if self.steps[step]:
                 columns = {"started_at": change.now} if step is State.RUNNING else {}
                 change.move(self.steps[step], step, **columns)
         ended = [*self.steps[State.SUCCEEDED], *self.steps[State.FAILED]]
         cancelled = [row for rows in self.over.values() for row in rows]
         self.left = {row.node_id for row in (*ended, *cancelled) if row.node_id is not None}
-        left = held_by(row for row in self.absent if row.uid not in self.stopped)
+        left = terminating_reservations(row for row in self.absent if row.uid not in self.stopped)
         change.free(ended, Message("the pod ended"))
         change.free([row for row in cancelled if State(row.state) in HOLDING], Message("the pod was deleted"))
         for end in (State.SUCCEEDED, State.FAILED):
@@ -182,8 +182,8 @@ class PodTransitions:
             change.touch(rows)
         refused = {row.pk for row, _ in self.refused}
         runs = [row for row in self.steps[State.RUNNING] if row.pk not in refused]
-        ask_about(self.cluster, [*ended, *cancelled])
-        self.doubted = [*note_refused(change, self.refused), *note_running(change, runs)]
+        request_job_reads(self.cluster, [*ended, *cancelled])
+        self.doubted = [*record_rejections(change, self.refused), *clear_rejections(change, runs)]
         for reason, rows in self.over.items():
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
         for reason, rows in self.over.items():
@@ -191,15 +191,15 @@ class PodTransitions:
                 change, [row for row in rows if row.state in _NOT_BOUND and row.origin in Pod.OURS], reason
             )
         reserve_orphaned_pods(change, left)
-        charged = charge(self.change, self.charged)
+        charged = charge_foreign_pods(self.change, self.charged)
         self._book_again()
         arrived = len(self.arriving)
-        self.arriving = join(change, self.arriving)
+        self.arriving = adopt_pods(change, self.arriving)
         if ended or cancelled:
             over = [row.pk for row in (*ended, *cancelled)]
             mark_victims(over)
-            wake_nominees(over)
-            wake_nominees_of(self.cluster, [row.uid for row in cancelled if row.origin == Pod.REMNANT])
+            requeue_nominees(over)
+            requeue_nominees_of_uids(self.cluster, [row.uid for row in cancelled if row.origin == Pod.REMNANT])
             change.requeue()
         self._submit()
         change.close()
@@ -216,14 +216,14 @@ class PodTransitions:
                 row, seen = self.waiting[pk]
                 if seen.spec is None or without_facts(seen.spec) == without_facts(before):
                     continue
-                (now,) = prepare(self.cluster, [seen.spec], policy or "", None, Pod.WATCHED)
+                (now,) = build_pod_rows(self.cluster, [seen.spec], policy or "", None, Pod.WATCHED)
                 if now.spec == before:
                     continue
                 if row.state == State.MISCONFIGURED:  # its verdict was final: treat it as a new pod
                     self.over["its requests have changed"].append(row)
                     self._arrive(seen)
                     continue
-                asked = {name: getattr(now, name) for name in _ASKED}
+                asked = {name: getattr(now, name) for name in _SPEC_COLUMNS}
                 Pod.objects.filter(pk=pk).update(
                     **asked, fingerprint=fingerprint(now.spec), attempts=0, not_before=None
                 )
@@ -271,7 +271,7 @@ class PodTransitions:
         for seen in self.arriving:
             assert seen.spec is not None
             groups[seen.namespace, seen.spec.controller or seen.name].append(seen.spec)
-        take_in(self.cluster, groups.values(), actor=SYSTEM, publishes=False)
+        accept_pods(self.cluster, groups.values(), actor=SYSTEM, publishes=False)
 
 
 def _events(before: PodSpec, now: PodSpec) -> set[Event]:
@@ -287,7 +287,7 @@ def _events(before: PodSpec, now: PodSpec) -> set[Event]:
     return events
 
 
-def _known(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
+def _known_pods(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
     """Return the unfinished pods of these keys, with their nodes; a live pod hides a misconfigured one."""
     wanted = set(keys)
     if not wanted:
