@@ -49,7 +49,7 @@ def _reset_process_state() -> Iterator[None]:
         queue._orders.clear()  # a rolled-back row gives its ID, and so its position in the order, to the next one
     if counting is None:
         return
-    counting._paces.clear()
+    counting._rates.clear()
     if counting._everywhere:  # set for the process by the first request to a server's own ASGI handler
         for module, name in _OF_A_SERVER:
             getattr(sys.modules[module], name).clear()

@@ -24,7 +24,15 @@ from hetsched.contracts.errors import InputError
 from hetsched.placement import dispatch
 from hetsched.placement.models import Delivery
 from hetsched.placement.notifications.callbacks import allowed_hosts
-from hetsched.placement.notifications.deliveries import GONE, DeliveryOutcome, due, hold, let_go, note, secrets_of
+from hetsched.placement.notifications.deliveries import (
+    GONE,
+    DeliveryOutcome,
+    due_deliveries,
+    lock_host,
+    record_outcome,
+    secrets_of,
+    unlock_host,
+)
 
 ROUND_SECONDS = 10.0
 _AT_MOST = 200
@@ -40,17 +48,17 @@ log = structlog.get_logger(__name__)
 @shared_task(name=dispatch.CALLBACK)
 def run(host: str) -> int:
     """Send the due deliveries of a host; return how many arrived."""
-    if not due(host).exists() or not hold(host):
+    if not due_deliveries(host).exists() or not lock_host(host):
         return 0
     arrived, answered = 0, None
     until, left, at_once = time.monotonic() + ROUND_SECONDS, _AT_MOST, 1
     try:
         with ThreadPoolExecutor(_LANES) as lanes:
             # Query again each time: an outcome may pause other deliveries. The first one is sent alone, as a probe.
-            while left > 0 and time.monotonic() < until and (some := list(due(host)[:at_once])):
+            while left > 0 and time.monotonic() < until and (some := list(due_deliveries(host)[:at_once])):
                 outcomes = _attempt(some, lanes)
                 for delivery, outcome in zip(some, outcomes, strict=True):
-                    note(delivery, outcome)
+                    record_outcome(delivery, outcome)
                     arrived += outcome.arrived
                     if not outcome.arrived:
                         log.info("delivery failed", id=delivery.pk, host=host, status=outcome.status, code=outcome.code)
@@ -59,8 +67,8 @@ def run(host: str) -> int:
                     break
                 left, at_once = left - len(some), _LANES if answered else 1
     finally:
-        let_go(host, answered=answered)
-    if answered is not False and due(host).exists():
+        unlock_host(host, answered=answered)
+    if answered is not False and due_deliveries(host).exists():
         dispatch.send(host, dispatch.CALLBACK)
     return arrived
 

@@ -14,7 +14,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from hetsched.placement.actions.previews import fail_lost_previews, prune_previews, wake_waiting_preview
-from hetsched.placement.queries.cluster_metrics import take_measures
+from hetsched.placement.queries.cluster_metrics import record_measures
 from hetsched.policies.goldens import look_again
 from hetsched.policies.plans import look_at_plans
 
@@ -29,7 +29,7 @@ def tick() -> None:
         fail_lost_previews,
         wake_waiting_preview,
         prune_previews,
-        take_measures,
+        record_measures,
         look_at_plans,
         look_again,
     )

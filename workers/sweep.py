@@ -46,7 +46,7 @@ from hetsched.placement.actions.rebalances import has_running_plan, prune_plans
 from hetsched.placement.actions.shadow_decisions import has_pending_comparisons, prune_comparisons
 from hetsched.placement.actions.terminating_pods import release_orphaned_pods
 from hetsched.placement.models import IdempotencyKey, Pod
-from hetsched.placement.notifications.deliveries import due_hosts, forget_deliveries, give_up_old
+from hetsched.placement.notifications.deliveries import due_hosts, fail_old_deliveries, prune_deliveries
 from hetsched.placement.scheduling_queue.active_queue import active_pods
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_timed_out_pods
 from hetsched.policies.models import PolicyObject
@@ -129,8 +129,8 @@ def _forgetting(cluster_id: int, now: datetime) -> Iterator[Callable[[], object]
 
 def _shared_chores(now: datetime) -> Iterator[Callable[[], object]]:
     yield _wake_deliveries
-    yield partial(give_up_old, now)
-    yield partial(forget_deliveries, ended_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
+    yield partial(fail_old_deliveries, now)
+    yield partial(prune_deliveries, ended_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     yield IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete
     yield partial(delete_summaries, decided_before=now - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS))
     yield partial(forget_failures, now)

@@ -40,7 +40,7 @@ class Moves(msgspec.Struct):
     problems: dict[str, str] = {}
 
 
-def moves_of(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Moves:
+def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Moves:
     """Return the changes that the ledger needs to match the allocations of one node."""
     moves = Moves()
     held = {holder.key: holder.grants for holder in holders}
@@ -55,7 +55,7 @@ def moves_of(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Move
                 text=_names(holder.has),
             )
             continue
-        wanted[holder.key] = _onto(holder, cards)
+        wanted[holder.key] = _plan_grants(holder, cards)
     waiting = {holder.key for holder in holders if holder.has is None}
     while wanted:
         trial = {**held, **wanted}
@@ -79,14 +79,16 @@ def moves_of(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Move
     return moves
 
 
-def _onto(holder: GpuHolder, cards: Mapping[int, GpuCard]) -> Grants:
+def _plan_grants(holder: GpuHolder, cards: Mapping[int, GpuCard]) -> Grants:
     """Return a pod's grants on its allocated GPUs; grants that match already stay unchanged."""
     assert holder.has is not None
     free = sorted(set(holder.has) - {grant.index for grant in holder.grants})
-    return tuple(grant if grant.index in holder.has else _moved(grant, free.pop(0), cards) for grant in holder.grants)
+    return tuple(
+        grant if grant.index in holder.has else _move_grant(grant, free.pop(0), cards) for grant in holder.grants
+    )
 
 
-def _moved(grant: CardGrant, index: int, cards: Mapping[int, GpuCard]) -> CardGrant:
+def _move_grant(grant: CardGrant, index: int, cards: Mapping[int, GpuCard]) -> CardGrant:
     card = cards[index]
     memory = (card.memory_mib or 0) if grant.milli >= WHOLE_MILLI else grant.memory_mib
     return CardGrant(index, grant.milli, memory, card.uuid)
@@ -101,14 +103,14 @@ def _make_way(trial: dict[str, Grants], waiting: set[str], cards: Mapping[int, G
             used = _used(trial)
             mine = {other.index for other in trial[key]}
             for index in sorted(cards):
-                as_good = _as_good(cards[index], cards.get(grant.index))
+                as_good = _can_replace(cards[index], cards.get(grant.index))
                 if index not in mine and as_good and used[index] + grant.milli <= WHOLE_MILLI:
-                    moved = _moved(grant, index, cards)
+                    moved = _move_grant(grant, index, cards)
                     trial[key] = (*trial[key][:place], moved, *trial[key][place + 1 :])
                     break
 
 
-def _as_good(card: GpuCard, than: GpuCard | None) -> bool:
+def _can_replace(card: GpuCard, than: GpuCard | None) -> bool:
     if than is None or not card.healthy or card.model is None or card.model != than.model:
         return False
     return (card.memory_mib or 0) >= (than.memory_mib or 0)

@@ -57,7 +57,7 @@ class _Wake(msgspec.Struct, frozen=True):
 _background: list[queue.SimpleQueue[_Wake]] = []  # at most one: the input queue of the sender thread
 
 
-def keep_in_background() -> None:
+def send_in_background() -> None:
     """Send the wake-ups of this process from a daemon thread, so that no request waits for them.
 
     Equal wake-ups within `TOGETHER_SECONDS` are sent once; the first is sent at once.

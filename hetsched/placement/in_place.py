@@ -1,8 +1,8 @@
 """The fields of a pod that can change while it holds a node.
 
 A pod keeps the spec that was decided on. A resize, new labels, a toleration, an annotation or another owner changes the
-request of its reservation only: `updated` returns that request. `fingerprint` names these fields, so that an update
-which changes none of them is recognised without reading the request from the database.
+request of its reservation only: `updated_spec` returns that request. `fingerprint` names these fields, so that an
+update which changes none of them is recognised without reading the request from the database.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def fingerprint(spec: PodSpec) -> str:
     return blake2b(_encoder.encode(fields), digest_size=8).hexdigest()
 
 
-def updated(spec: PodSpec, seen: PodSpec) -> PodSpec:
+def updated_spec(spec: PodSpec, seen: PodSpec) -> PodSpec:
     """Return `spec` with the fields that can change taken from `seen`."""
     shape = msgspec.structs.replace(spec.shape, **{name: getattr(seen.shape, name) for name in _OF_SHAPE})
     return msgspec.structs.replace(spec, shape=shape, **{name: getattr(seen, name) for name in _OF_POD})

@@ -60,7 +60,7 @@ def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int |
         )
 
 
-def keep_within(
+def check_quota(
     cluster: Cluster, charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, allowance: Allowance
 ) -> None:
     """Count new workloads against the quota of their owner and the limits of their namespaces.
@@ -68,21 +68,21 @@ def keep_within(
     Raises: InputError `QuotaTooSmall` if they can never fit, `QuotaExceeded`, `NamespaceFull`.
     """
     namespaces = Counter(pod.namespace for _, pods in charged for pod in pods)
-    lock(names_of(cluster.pk, namespaces, owner if allowance.most else ""))
+    lock(lock_names(cluster.pk, namespaces, owner if allowance.most else ""))
     if allowance.most:
         _charge(charged, owner, allowance.most)
     for name in sorted(namespaces):
         _check_namespace(cluster, name, namespaces[name])
 
 
-def names_of(cluster_id: int, namespaces: Iterable[str], owner: str = "") -> set[str]:
+def lock_names(cluster_id: int, namespaces: Iterable[str], owner: str = "") -> set[str]:
     """Return the names of the locks for counting submissions to these namespaces and of this owner."""
     return {f"namespace {cluster_id} {name}" for name in namespaces} | ({f"owner {owner}"} if owner else set())
 
 
 def _charge(charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, most: Mapping[str, int]) -> None:
     same = {"owner": owner, "bounds": dict(most)}
-    own = [Charge(workload=workload, amounts=_asked(pods, most), **same) for workload, pods in charged]
+    own = [Charge(workload=workload, amounts=_requests(pods, most), **same) for workload, pods in charged]
     wanted: Counter[str] = Counter()
     for charge in own:
         wanted.update(charge.amounts)
@@ -91,7 +91,7 @@ def _charge(charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, m
     _check_owner(owner, most, wanted)
 
 
-def keep_hold_within(hold: Hold, pods: Sequence[PodSpec], allowance: Allowance) -> None:
+def check_hold_quota(hold: Hold, pods: Sequence[PodSpec], allowance: Allowance) -> None:
     """Count a new hold against the quota of its owner: reserved capacity counts like running pods.
 
     Raises: InputError `PriorityNotAllowed`, `QuotaTooSmall`, `QuotaExceeded`.
@@ -99,8 +99,8 @@ def keep_hold_within(hold: Hold, pods: Sequence[PodSpec], allowance: Allowance) 
     check_ceiling(allowance, pods, None)
     if not allowance.most:
         return
-    lock(names_of(hold.cluster_id, (), hold.owner))
-    hold.amounts = _asked(pods, allowance.most)
+    lock(lock_names(hold.cluster_id, (), hold.owner))
+    hold.amounts = _requests(pods, allowance.most)
     _check_bounds(hold.amounts, allowance.most)
     hold.save(update_fields=["amounts"])
     _check_owner(hold.owner, allowance.most, hold.amounts)
@@ -110,7 +110,7 @@ def _check_bounds(wanted: Mapping[str, int], most: Mapping[str, int]) -> None:
     for name, bound in most.items():
         if wanted[name] > bound:
             raise InputError(
-                "QuotaTooSmall", _over(name, bound, wanted[name], 0), place=name, hint="Reduce the requests"
+                "QuotaTooSmall", _excess_message(name, bound, wanted[name], 0), place=name, hint="Reduce the requests"
             )
 
 
@@ -128,17 +128,17 @@ def _check_owner(owner: str, most: Mapping[str, int], wanted: Mapping[str, int])
         held.update(amounts)
     for name, bound in most.items():
         if held[name] > bound:
-            text = _over(name, bound, wanted[name], held[name] - wanted[name])
+            text = _excess_message(name, bound, wanted[name], held[name] - wanted[name])
             raise InputError("QuotaExceeded", text, place=name, hint="Wait for the end of workloads, or cancel some")
 
 
-def _over(name: str, bound: int, wanted: int, held: int) -> Message:
+def _excess_message(name: str, bound: int, wanted: int, held: int) -> Message:
     asked, most, there = (format_amount(name, amount) for amount in (wanted, bound, held))
     text = "{resource}: {asked} requested, {held} in use, the quota of this token is {most}"
     return Message(text, resource=name, asked=asked, held=there, most=most)
 
 
-def _asked(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
+def _requests(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
     """Return the requests of pods for some resources."""
     found = {}
     for name in names:

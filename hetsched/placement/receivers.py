@@ -39,11 +39,11 @@ def _policy_activated(name: str, **_: Any) -> None:
     list(Cluster.objects.select_for_update().order_by("id").values_list("pk"))
     waiting = Pod.objects.filter(policy=name, state__in=_MAY_FIT_NOW)
     clusters = list(waiting.order_by().values_list("cluster_id", flat=True).distinct())
-    _look_again(policy=name)
+    _requeue_pods(policy=name)
     for cluster_id in clusters:
         dispatch.wake(cluster_id)
 
 
-def _look_again(**which: Any) -> int:
+def _requeue_pods(**which: Any) -> int:
     waiting = Pod.objects.filter(state__in=_MAY_FIT_NOW, **which)
     return waiting.update(queued=True, not_before=None, flushed=False)

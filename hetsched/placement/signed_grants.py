@@ -40,14 +40,16 @@ def _agent_key(_made_of: str, cluster: str, node: str) -> bytes | None:
     return None if secret is None else node_key(secret, cluster, node)
 
 
-def granting(cluster: str, node: str, uid: str, spec: PodSpec, allocation: Allocation, epoch: int) -> dict[str, str]:
+def grant_annotations(
+    cluster: str, node: str, uid: str, spec: PodSpec, allocation: Allocation, epoch: int
+) -> dict[str, str]:
     """Return the annotations with a pod's signed allocation on a node."""
     containers = by_container(msgspec.structs.replace(spec, allocation=allocation))
     key = agent_key(cluster, node)
     return annotations_of(allocation, uid=uid, node=node, epoch=epoch, containers=containers, key=key)
 
 
-def granted_on(cluster_id: int, node: str) -> dict[str, str]:
+def signed_allocations_on(cluster_id: int, node: str) -> dict[str, str]:
     """Return the signed allocations, by pod uid, of the pods that hetsched placed on a node."""
     rows = Reservation.objects.filter(
         cluster_id=cluster_id,
@@ -58,7 +60,7 @@ def granted_on(cluster_id: int, node: str) -> dict[str, str]:
     ).exclude(pod__uid="")
     found = rows.select_related("pod", "cluster").order_by("pod_id")
     return {
-        row.pod.uid: granting(
+        row.pod.uid: grant_annotations(
             row.cluster.name, node, row.pod.uid, row.pod.spec, row.pod.allocation or row.allocation, row.leader_epoch
         )[keys.ALLOCATION]
         for row in found

@@ -126,8 +126,8 @@ class ThreadedHandler(ASGIHandler):
 @cache
 def _begin() -> None:
     publish.keep_in_background()
-    dispatch.keep_in_background()
-    pod_counts.keep_counting_seldom()
+    dispatch.send_in_background()
+    pod_counts.batch_all_counts()
 
 
 def _may_wait(scope: Any) -> bool:

@@ -45,7 +45,7 @@ from hetsched.placement.actions import Conflict, begin_binding, confirm, reject,
 from hetsched.placement.actions.gangs import recover_gangs
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
-from hetsched.placement.signed_grants import granting
+from hetsched.placement.signed_grants import grant_annotations
 from hetsched.storage.batches import batched
 from hetsched.storage.snapshot_read import shared_now
 from hetsched.storage.write_lock import write_transaction
@@ -201,7 +201,7 @@ def binding_of(
     cluster: str, pod_id: int, uid: str, spec: PodSpec, node: str, allocation: Allocation, epoch: int
 ) -> ToBind:
     """Return the binding to write for one pod, with its allocation."""
-    grants = granting(cluster, node, uid, spec, allocation, epoch)
+    grants = grant_annotations(cluster, node, uid, spec, allocation, epoch)
     chosen = {grant.claim: grant.volume for grant in allocation.volumes}
     claims = tuple((use.name, chosen.get(use.name, "")) for use in spec.shape.claims)
     device_claims = tuple(use.claim for use in spec.shape.devices)

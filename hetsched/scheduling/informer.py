@@ -38,7 +38,7 @@ from hetsched.placement.actions import Conflict, apply_changes
 from hetsched.placement.actions.terminating_pods import release_orphaned_pods
 from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
-from hetsched.placement.queries.pod_counts import count_always, count_seldom, count_up
+from hetsched.placement.queries.pod_counts import batch_counts, publish_counts, stop_batching_counts
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.cluster_policies import follow_policies
 from hetsched.scheduling.leases import Lease, following
@@ -91,14 +91,14 @@ class Informer:
     def run(self) -> None:
         """Run until the lease is lost or the process ends."""
         self.start()
-        count_seldom(self.lease.cluster_id)
+        batch_counts(self.lease.cluster_id)
         try:
             while not self._is_ended():
                 self.iterate()
-                count_up(self.lease.cluster_id)
+                publish_counts(self.lease.cluster_id)
         finally:
             with suppress(DatabaseError):
-                count_always(self.lease.cluster_id)
+                stop_batching_counts(self.lease.cluster_id)
             self._lease_lost = True  # also ends the reflector threads, whatever the cause
             if self._host is not None:
                 self._host.close()

@@ -14,7 +14,7 @@ from hetsched.journal.models import OutboxEvent
 from hetsched.placement.actions import apply_changes
 from hetsched.placement.models import Workload
 from hetsched.placement.queries import pod_counts
-from hetsched.placement.queries.pod_counts import count_always, count_seldom, count_up
+from hetsched.placement.queries.pod_counts import batch_counts, publish_counts, stop_batching_counts
 from hetsched.placement.queries.topics import snapshot
 from hetsched.scheduling.leases import Lease, following
 from tests.builders import a_node, a_pod
@@ -34,11 +34,11 @@ def lease(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
     assert lease is not None
     apply_changes(cluster.pk, Changes(nodes=[a_node("n1").build()]), epoch=lease.epoch)
     monkeypatch.setattr(pod_counts, "COUNT_SECONDS", 3600.0)
-    count_seldom(cluster.pk)
+    batch_counts(cluster.pk)
     come(lease, "first")
-    count_up(cluster.pk, at_once=True)
+    publish_counts(cluster.pk, at_once=True)
     yield lease
-    count_always(cluster.pk)
+    stop_batching_counts(cluster.pk)
 
 
 def come(lease: Lease, name: str) -> None:
@@ -70,14 +70,14 @@ def test_cluster_topic_gets_new_pods_with_the_counts(lease: Lease) -> None:
     client.listen()
     assert client.document["counts"]["pending"] == 1
     assert client.document == snapshot("cluster:live").data  # a new client sees the same document as the others
-    count_up(lease.cluster_id, at_once=True)
+    publish_counts(lease.cluster_id, at_once=True)
     client.listen()
     assert client.document["counts"]["pending"] == 2
     assert client.document == snapshot("cluster:live").data
 
 
 def test_counts_are_published_with_each_change(lease: Lease) -> None:
-    count_always(lease.cluster_id)
+    stop_batching_counts(lease.cluster_id)
     client = Listener("cluster:live")
     come(lease, "second")
     client.listen()

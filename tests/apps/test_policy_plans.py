@@ -13,7 +13,7 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.queries import cluster_metrics
-from hetsched.placement.queries.cluster_metrics import take_measures
+from hetsched.placement.queries.cluster_metrics import record_measures
 from hetsched.policies import plans
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.goldens import save_golden
@@ -264,11 +264,11 @@ def test_condition_is_tested_on_recorded_metrics(cluster: Cluster) -> None:
 def test_metrics_are_recorded_once_a_minute(cluster: Cluster) -> None:
     placed(cluster, "n1", a_pod("p").cpu("4"))
     now = NOON + timedelta(seconds=30)
-    assert (take_measures(now), take_measures(now)) == (1, 0)
+    assert (record_measures(now), record_measures(now)) == (1, 0)
     figures = Measure.objects.get(at=NOON).figures
     # 4 of 16 CPUs are requested; there is no GPU.
     assert (figures.cpu_utilization, figures.gpu_allocation, figures.pending_pods) == (0.25, None, 0.0)
-    take_measures(NOON + timedelta(days=9))
+    record_measures(NOON + timedelta(days=9))
     assert not Measure.objects.filter(at=NOON).exists()
 
 
@@ -282,5 +282,5 @@ def test_failing_measurement_does_not_block_other_clusters(cluster: Cluster, mon
 
     real = cluster_metrics.measure
     monkeypatch.setattr(cluster_metrics, "measure", measure)
-    assert take_measures(NOON) == 1
+    assert record_measures(NOON) == 1
     assert [row.cluster_id for row in Measure.objects.all()] == [other.pk]

@@ -16,7 +16,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import apply_changes, shadow_decisions
 from hetsched.placement.models import Decision, Pod, Reservation, Shadow
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.queries.shadow_report import summary, worst
+from hetsched.placement.queries.shadow_report import summary, worst_choices
 from hetsched.scheduling.leases import Lease, following
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
@@ -174,7 +174,7 @@ def test_summary_counts_sum_up(lease: Lease) -> None:
     assert [(one.code, one.pods) for one in found.refused_for] == [("InsufficientResource", 1)]
     assert sum(one.pods for one in found.regret) == 3
     assert found.regret[0].pods == 2
-    assert [row.pod_name for row in worst(Shadow.objects.all())] == ["d", "c"]
+    assert [row.pod_name for row in worst_choices(Shadow.objects.all())] == ["d", "c"]
 
 
 def test_pod_changed_in_place_keeps_its_resources_for_the_comparison(lease: Lease) -> None:

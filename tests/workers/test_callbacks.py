@@ -33,7 +33,7 @@ def receiver(settings: Any) -> Iterator[Receiver]:
 def _placed(url: str) -> Workload:
     cluster = a_cluster()
     workload = submitted(cluster, a_pod("p"), callback_url=url)
-    assert not deliveries.due().exists()
+    assert not deliveries.due_deliveries().exists()
     recorded(cluster, placing(cluster, "n1"))
     return workload
 
@@ -65,7 +65,7 @@ def test_rejected_delivery_is_retried_and_finally_dropped(receiver: Receiver) ->
         assert callback.run(receiver.host) == 0  # not due yet
         assert len(receiver.requests) == attempt
         _later()
-    assert not deliveries.due().exists()
+    assert not deliveries.due_deliveries().exists()
     given_up = Delivery.objects.get()
     assert (given_up.state, given_up.status, given_up.code) == (Delivery.DEAD, 500, "Answer500")
     assert given_up.log.count() == deliveries.MOST_ATTEMPTS
@@ -116,7 +116,7 @@ def test_silent_host_is_not_called_for_a_while(settings: Any) -> None:
 
 def test_a_host_is_called_by_one_process_at_a_time(receiver: Receiver) -> None:
     _placed(receiver.url)
-    assert deliveries.hold(receiver.host)
+    assert deliveries.lock_host(receiver.host)
     assert callback.run(receiver.host) == 0
     assert (receiver.requests, deliveries.due_hosts()) == ([], [])
     # The claim of a process that died expires.
@@ -137,8 +137,8 @@ def test_backoff_triples_with_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = [5, 15, 45, 135, 405, 1215, 3645, 10_800, 10_800]
     for least, share in ((1.0, 1.0), (0.5, 0.5)):
         monkeypatch.setattr("random.uniform", lambda low, high, share=share: share)
-        assert [deliveries.pause(n).total_seconds() for n in range(1, 10)] == [wait * least for wait in waits]
-    assert deliveries.pause(1, 1e9) == timedelta(hours=1)
+        assert [deliveries.retry_delay(n).total_seconds() for n in range(1, 10)] == [wait * least for wait in waits]
+    assert deliveries.retry_delay(1, 1e9) == timedelta(hours=1)
 
 
 def dead() -> float:
@@ -150,18 +150,18 @@ def dead() -> float:
 def test_callback_pending_for_three_days_is_given_up(receiver: Receiver) -> None:
     _placed(receiver.url)
     now = timezone.now()
-    assert deliveries.give_up_old(now) == 0
+    assert deliveries.fail_old_deliveries(now) == 0
     before = dead()
-    assert deliveries.give_up_old(now + timedelta(days=3, minutes=1)) == 1
+    assert deliveries.fail_old_deliveries(now + timedelta(days=3, minutes=1)) == 1
     assert Delivery.objects.get().code == "TooOld"
     assert dead() == before + 1  # regression: expired deliveries were missing in the metric
 
 
 def test_old_deliveries_are_deleted(receiver: Receiver) -> None:
     _placed(receiver.url)
-    assert deliveries.forget_deliveries(ended_before=timezone.now() + timedelta(days=400)) == 0
+    assert deliveries.prune_deliveries(ended_before=timezone.now() + timedelta(days=400)) == 0
     callback.run(receiver.host)
-    assert deliveries.forget_deliveries(ended_before=timezone.now() + timedelta(seconds=1)) == 1
+    assert deliveries.prune_deliveries(ended_before=timezone.now() + timedelta(seconds=1)) == 1
 
 
 def test_undone_change_sends_no_callback(receiver: Receiver) -> None:

@@ -14,7 +14,7 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import cancel
 from hetsched.placement.models import Decision, Pod, Reservation
-from hetsched.placement.queries.decision_matrix import further
+from hetsched.placement.queries.decision_matrix import details_of
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import scheduling_cycle
@@ -104,7 +104,7 @@ def test_broken_gang_reserves_nothing_and_names_its_unplaceable_member(cluster: 
 def test_rejected_gang_has_its_nearest_fit(cluster: Cluster) -> None:
     submitted(cluster, *(pod.cpu(4).memory(0) for pod in members("g", range(3), 3)))
     schedule.run(cluster.pk)
-    suggestions = further(Decision.objects.get(pod_name="g-0")).nearest_fit
+    suggestions = details_of(Decision.objects.get(pod_name="g-0")).nearest_fit
     # 8 CPUs fit two members of 4, or three of 8000m / 3.
     assert [(fit.change, fit.nodes) for fit in suggestions] == [
         ("min-available 3 -> 2", ("n1",)), ("cpu 4 -> 2.666", ("n1",)),

@@ -14,7 +14,7 @@ from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGra
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Pod
 from hetsched.placement.models.reservations import Reservation
-from hetsched.placement.signed_grants import agent_key, granted_on
+from hetsched.placement.signed_grants import agent_key, signed_allocations_on
 from hetsched.scheduling.binding_cycle import to_bind
 from tests.builders import a_node, a_pod
 
@@ -62,24 +62,24 @@ def test_the_binding_is_signed_for_its_pod_and_node(pod: Pod) -> None:
 
 
 def test_agent_gets_the_same_allocation_in_its_response(pod: Pod) -> None:
-    granted = granted_on(pod.cluster_id, "n1")
+    granted = signed_allocations_on(pod.cluster_id, "n1")
     assert granted == {"uid-1": to_bind([pod.pk])[0].annotations[keys.ALLOCATION]}
-    assert granted_on(pod.cluster_id, "n2") == {}
+    assert signed_allocations_on(pod.cluster_id, "n2") == {}
 
 
 def test_foreign_or_ended_allocations_are_not_signed(pod: Pod) -> None:
     Pod.objects.filter(pk=pod.pk).update(origin=Pod.IMPORTED)
-    assert granted_on(pod.cluster_id, "n1") == {}
+    assert signed_allocations_on(pod.cluster_id, "n1") == {}
     Pod.objects.filter(pk=pod.pk).update(origin=Pod.WATCHED)
     Reservation.objects.update(active=False)
-    assert granted_on(pod.cluster_id, "n1") == {}
+    assert signed_allocations_on(pod.cluster_id, "n1") == {}
 
 
 def test_changed_secret_changes_the_signature(pod: Pod, settings: Any) -> None:
-    before, old = granted_on(pod.cluster_id, "n1")["uid-1"], key()
+    before, old = signed_allocations_on(pod.cluster_id, "n1")["uid-1"], key()
     settings.SECRET_KEY = SECRET[::-1]
     assert key() != old
-    verify(granted_on(pod.cluster_id, "n1")["uid-1"], key(), uid="uid-1", node="n1")
+    verify(signed_allocations_on(pod.cluster_id, "n1")["uid-1"], key(), uid="uid-1", node="n1")
     with pytest.raises(InputError, match="not the control plane's"):
         verify(before, key(), uid="uid-1", node="n1")
 
@@ -88,4 +88,4 @@ def test_without_a_secret_nothing_is_signed(pod: Pod, settings: Any) -> None:
     settings.SECRET_KEY_GIVEN = False
     assert agent_key("prod", "n1") is None
     with pytest.raises(InputError, match="not signed"):
-        verify(granted_on(pod.cluster_id, "n1")["uid-1"], b"", uid="uid-1", node="n1")
+        verify(signed_allocations_on(pod.cluster_id, "n1")["uid-1"], b"", uid="uid-1", node="n1")

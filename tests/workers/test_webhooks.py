@@ -244,7 +244,7 @@ def test_expired_deliveries_count_towards_the_pause(receiver: Receiver, hooked: 
     hook, _ = hooked()
     Webhook.objects.update(given_up_in_a_row=deliveries.PAUSED_AFTER - 2)
     place("default", "team")
-    assert deliveries.give_up_old(timezone.now() + timedelta(days=3, minutes=1)) == 2
+    assert deliveries.fail_old_deliveries(timezone.now() + timedelta(days=3, minutes=1)) == 2
     hook.refresh_from_db()
     assert (hook.enabled, hook.paused_because) == (False, "20 consecutive deliveries failed")
 

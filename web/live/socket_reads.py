@@ -42,7 +42,7 @@ def find(asked: str) -> TopicLookup:
     try:
         if "\0" in asked or len(asked) > 400:
             raise InputError("TopicUnknown", "this is no name of a topic")
-        topic = topics.resolve(asked)
+        topic = topics.resolve_topic(asked)
     except InputError as error:
         return TopicLookup(asked, denied=Denied(error.code, error.message))
     namespaces: frozenset[str] = frozenset()

@@ -27,7 +27,7 @@ from hetsched.inventory.ledger import TOTALS, Conflict, Load, add_loads, write_c
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.publish import Patch, publish_many
-from hetsched.placement.queries.pod_counts import cluster_figures, counts_are_due
+from hetsched.placement.queries.pod_counts import cluster_metrics_patch, counts_are_due
 from hetsched.placement.queries.topics import (
     DECISIONS,
     decisions_patch,
@@ -184,7 +184,7 @@ class ClusterTransaction:
         for node_id, node in nodes.items():
             pods = self._held[node_id]
             patches[node_topic(self.cluster, node.name)] = {**node_load(node), "pods": pods}
-        patches[cluster_topic(self.cluster)] = lambda: {**cluster_figures(self.cluster), "nodes": tiles}
+        patches[cluster_topic(self.cluster)] = lambda: {**cluster_metrics_patch(self.cluster), "nodes": tiles}
         if decisions:
             patches[DECISIONS] = lambda: decisions_patch(self.cluster, decisions)
         publish_many(patches)

@@ -28,7 +28,7 @@ from hetsched.inventory.models import Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
 from hetsched.placement.bookings import BookedPod
-from hetsched.placement.device_moves import GpuHolder, Grants, Moves, moves_of
+from hetsched.placement.device_moves import GpuHolder, Grants, Moves, plan_moves
 from hetsched.placement.models import HandedOut, Pod, Reservation
 from hetsched.placement.models.reservations import OTHER_CARDS
 from hetsched.storage.write_lock import write_transaction
@@ -125,7 +125,7 @@ class _ObservedDevices:
             # A pod with unidentifiable devices stays where it is; only a pod without any allocation may be moved.
             stays = tuple(grant.index for grant in one.allocation.gpus) if key in unclear else None
             holders.append(GpuHolder(key, one.allocation.gpus, stays or self.has[key]))
-        self.moves: Moves = moves_of(holders, cards)
+        self.moves: Moves = plan_moves(holders, cards)
         self.problems = {**self.moves.problems, **unclear}
 
     def is_known(self, advisory: bool) -> bool:

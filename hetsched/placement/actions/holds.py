@@ -35,7 +35,7 @@ from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import FINISHED, QUEUED, State
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.models.holds import MARK, Hold
-from hetsched.placement.quotas import keep_hold_within, names_of
+from hetsched.placement.quotas import check_hold_quota, lock_names
 from hetsched.policies.models import Policy
 from hetsched.storage.batches import batched
 from hetsched.storage.named_locks import lock
@@ -91,7 +91,7 @@ def create_hold(
     try:
         with write_transaction():
             row = _book(cluster_id, rooms, revision, policy, _duration(seconds), actor, owner, note)
-            keep_hold_within(row, [room.spec for room in rooms], allowance)
+            check_hold_quota(row, [room.spec for room in rooms], allowance)
             response = {
                 "id": row.pk,
                 "state": row.state,
@@ -278,7 +278,7 @@ def _book(
     check_hold_parts(rooms)
     namespaces = {room.spec.namespace for room in rooms}
     # Lock these names before the cluster and its topics, in the order that submissions use.
-    lock(names_of(cluster_id, () if limited else namespaces, owner))
+    lock(lock_names(cluster_id, () if limited else namespaces, owner))
     cluster = advance(cluster_id, revision=revision)
     if Policy.objects.filter(name=policy.name).exclude(active_version=policy.version).exists():
         raise Conflict(Message("policy {policy} has another active version by now", policy=policy.name))

@@ -29,7 +29,7 @@ from hetsched.inventory.ledger import advance, write_columns
 from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Pod
-from hetsched.placement.queries.images import kept_under
+from hetsched.placement.queries.images import stored_reference
 from hetsched.storage.batches import batched
 from hetsched.storage.write_lock import write_transaction
 
@@ -199,7 +199,7 @@ def _release(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
     """Stop reading images that no pending pod names, and return their ids; a later pod requests a read again."""
     with write_transaction():
         Cluster.objects.select_for_update().only("id").get(pk=cluster_id)
-        named = {kept_under(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}
+        named = {stored_reference(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}
         idle = {row.pk for row in rows if row.reference not in named}
         ImageIndex.objects.filter(pk__in=idle).update(wanted=False)
     return idle
@@ -247,7 +247,7 @@ def _update_pods(cluster: Cluster, news: set[str]) -> list[int]:
     concerned = [
         (pk, spec, until)
         for pk, spec, until in _waiting(cluster.pk)
-        if not news.isdisjoint(map(kept_under, spec.images))
+        if not news.isdisjoint(map(stored_reference, spec.images))
     ]
     found = add_image_facts(cluster, [spec for _, spec, _ in concerned])
     changed: list[Pod] = []

@@ -37,7 +37,7 @@ from hetsched.placement.models import IdempotencyKey, Pod, SubmittedObject, Work
 from hetsched.placement.notifications.callbacks import check_callback_url
 from hetsched.placement.queries.pod_counts import cluster_counts
 from hetsched.placement.queries.topics import workload_head, workload_topic
-from hetsched.placement.quotas import check_ceiling, keep_within
+from hetsched.placement.quotas import check_ceiling, check_quota
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.write_lock import write_transaction
@@ -119,7 +119,7 @@ def submit_live(
             )
             if hold:
                 claim_hold(hold, workload)
-            keep_within(cluster, [(workload, pods)], owner, allowance)
+            check_quota(cluster, [(workload, pods)], owner, allowance)
             named = [f"{one.namespace}/{one.name}" for one in objects if one.kind == "Pod"]
             shown = [{"pod": key, "state": State.PENDING.value} for key in named]
             response = {"id": workload.pk, "state": workload.state, "pods": shown}

@@ -31,8 +31,8 @@ from hetsched.placement.lifecycle import LIVE, State
 from hetsched.placement.models import IdempotencyKey, Pod, Workload
 from hetsched.placement.notifications.callbacks import check_callback_url
 from hetsched.placement.queries.pod_counts import cluster_counts, counts_are_due
-from hetsched.placement.queries.topics import pod_document, published, workload_head, workload_topic
-from hetsched.placement.quotas import check_ceiling, keep_within
+from hetsched.placement.queries.topics import pod_document, published_document, workload_head, workload_topic
+from hetsched.placement.quotas import check_ceiling, check_quota
 from hetsched.policies.effective import Chooser
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert, new
@@ -97,7 +97,7 @@ def submit(
             workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)
             if hold:
                 claim_hold(hold, workload)
-            keep_within(cluster, [(workload, pods)], owner, allowance)
+            check_quota(cluster, [(workload, pods)], owner, allowance)
             response = {
                 "id": workload.pk,
                 "state": workload.state,
@@ -282,7 +282,7 @@ def _documents(made: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, Any]:
     return {
         workload_topic(workload.pk): {
             **workload_head(workload),
-            "pods": {pod.key: published(pod_document(pod)) for pod in pods},
+            "pods": {pod.key: published_document(pod_document(pod)) for pod in pods},
         }
         for workload, pods in made
     }

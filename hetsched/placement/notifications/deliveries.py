@@ -57,7 +57,7 @@ class DeliveryOutcome(msgspec.Struct, frozen=True):
         return self.status is not None and 200 <= self.status < 300
 
 
-def due(host: str | None = None) -> QuerySet[Delivery]:
+def due_deliveries(host: str | None = None) -> QuerySet[Delivery]:
     """Return the due deliveries, to one host or to all; those of paused webhooks wait."""
     enabled = Q(webhook=None) | Q(webhook__enabled=True)
     rows = Delivery.objects.filter(enabled, state=Delivery.DUE, not_before__lte=timezone.now())
@@ -67,11 +67,11 @@ def due(host: str | None = None) -> QuerySet[Delivery]:
 def due_hosts() -> list[str]:
     """Return the hosts with due deliveries that are neither locked nor skipped."""
     quiet = CallbackHost.objects.filter(Q(held_until__gt=Now()) | Q(quiet_until__gt=Now()))
-    rows = due().exclude(host__in=quiet.values("host")).order_by()
+    rows = due_deliveries().exclude(host__in=quiet.values("host")).order_by()
     return list(rows.values_list("host", flat=True).distinct())
 
 
-def hold(host: str) -> bool:
+def lock_host(host: str) -> bool:
     """Lock a host for this process, for a limited time; return False if another process holds it or it is skipped."""
     CallbackHost.objects.get_or_create(host=host)
     free = Q(held_until=None) | Q(held_until__lt=Now())
@@ -80,7 +80,7 @@ def hold(host: str) -> bool:
     return CallbackHost.objects.filter(free, speaking, host=host).update(held_until=until) == 1
 
 
-def let_go(host: str, *, answered: bool | None) -> None:
+def unlock_host(host: str, *, answered: bool | None) -> None:
     """Unlock a host; `answered` is whether it answered the last call, None if it was not called."""
     row = CallbackHost.objects.filter(host=host)
     if answered is None:
@@ -117,7 +117,7 @@ def purpose(holder: str) -> str:
     return f"signing secret of {holder}"
 
 
-def note(one: Delivery, outcome: DeliveryOutcome) -> None:
+def record_outcome(one: Delivery, outcome: DeliveryOutcome) -> None:
     """Store the result of an attempt and its consequences; do nothing if the delivery changed concurrently."""
     now = timezone.now()
     attempts = one.attempts + 1
@@ -131,17 +131,17 @@ def note(one: Delivery, outcome: DeliveryOutcome) -> None:
         row = Delivery.objects.filter(pk=one.pk, state=Delivery.DUE, attempts=one.attempts, began_at=one.began_at)
         ended = None if state == Delivery.DUE else now
         if not row.update(
-            state=state, attempts=attempts, ended_at=ended, not_before=now + pause(attempts, outcome.wait_seconds),
-            **result,
+            state=state, attempts=attempts, ended_at=ended,
+            not_before=now + retry_delay(attempts, outcome.wait_seconds), **result,
         ):  # fmt: skip
             return
         DeliveryAttempt.objects.create(delivery=one, at=now, took_millis=outcome.took_millis, **result)
         if one.webhook_id and state != Delivery.DUE:
-            _judge(one.webhook_id, outcome)
+            _record_webhook_result(one.webhook_id, outcome)
     counters.add(figures.DELIVERIES, {Delivery.DUE: "failed"}.get(state, state))
 
 
-def pause(attempts: int, asked_seconds: float = 0.0) -> timedelta:
+def retry_delay(attempts: int, asked_seconds: float = 0.0) -> timedelta:
     """Return the delay after the n-th attempt: tripled each time, minus a random part of up to half.
 
     If the host requests a longer delay, that applies, up to an hour.
@@ -151,7 +151,7 @@ def pause(attempts: int, asked_seconds: float = 0.0) -> timedelta:
     return timedelta(seconds=max(own, min(asked_seconds, _LONGEST_ASKED_WAIT_SECONDS)))
 
 
-def _judge(webhook_id: str, outcome: DeliveryOutcome, number: int = 1) -> None:
+def _record_webhook_result(webhook_id: str, outcome: DeliveryOutcome, number: int = 1) -> None:
     """Count the end of `number` deliveries; pause a webhook if its endpoint keeps failing or is gone."""
     row = Webhook.objects.filter(pk=webhook_id)
     if outcome.arrived:
@@ -174,7 +174,7 @@ def _judge(webhook_id: str, outcome: DeliveryOutcome, number: int = 1) -> None:
         )
 
 
-def give_up_old(now: datetime) -> int:
+def fail_old_deliveries(now: datetime) -> int:
     """Give up deliveries older than `LONGEST_AGE`, as of a host that never answered; return how many."""
     expired = DeliveryOutcome(code="TooOld", message=Message("the delivery expired after three days"))
     with write_transaction():
@@ -186,13 +186,13 @@ def give_up_old(now: datetime) -> int:
             rows = Delivery.objects.filter(pk__in=some)
             rows.update(state=Delivery.DEAD, ended_at=now, code=expired.code, message=expired.message)
         for webhook_id, number in sorted(Counter(filter(None, webhooks.values())).items()):
-            _judge(webhook_id, expired, number)
+            _record_webhook_result(webhook_id, expired, number)
     if webhooks:
         counters.add(figures.DELIVERIES, Delivery.DEAD, amount=len(webhooks))
     return len(webhooks)
 
 
-def forget_deliveries(*, ended_before: datetime, limit: int = 2000) -> int:
+def prune_deliveries(*, ended_before: datetime, limit: int = 2000) -> int:
     """Delete deliveries that ended before a time, with their attempts; return how many were deleted."""
     ids = list(Delivery.objects.filter(ended_at__lt=ended_before).order_by().values_list("id", flat=True)[:limit])
     if ids:

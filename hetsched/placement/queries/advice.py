@@ -45,24 +45,26 @@ class AdviceBasis(msgspec.Struct, frozen=True):
     own: dict[str, Policy]
 
 
-def returns(cluster: Cluster) -> bool:
+def reschedules_evicted_pods(cluster: Cluster) -> bool:
     """Return True if every evicted pod is scheduled again without a controller, as in clusters that are not live."""
     return cluster.kind != ClusterKind.KUBERNETES
 
 
 def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ()) -> AdviceBasis:
     """Return a copy of a cluster on which moves can be tried; `spec` decides for pods without another policy."""
-    kept = _kept(cluster)
+    kept = _immovable_pods(cluster)
     copy = cache_of(cluster.pk)
     with copy.locked_snapshot() as loaded:
         state, revision, node_ids = loaded.state.fork(), loaded.revision, dict(loaded.node_ids)
         policy = copy.policy(spec)
-        own = {key: copy.policy(found) for key, found in _own(cluster, spec, waiting).items()}
+        own = {key: copy.policy(found) for key, found in _own_policies(cluster, spec, waiting).items()}
         kept.update(dict.fromkeys(loaded.nominees, BUSY))
     for pod in waiting:
         if pod.key in state.bookings:
             state.forget(pod.key)  # nominated: booked next to its victims
-    board = Board(state, policy, evaluated_at=rfc3339(timezone.now()), returns=returns(cluster), own=own)
+    board = Board(
+        state, policy, evaluated_at=rfc3339(timezone.now()), returns=reschedules_evicted_pods(cluster), own=own
+    )
     return AdviceBasis(board, revision, state.digest(), node_ids, kept, own)
 
 
@@ -75,25 +77,25 @@ def advice_about(cluster: Cluster, question: Question, spec: PolicySpec) -> Advi
         question,
         evaluated_at=rfc3339(timezone.now()),
         kept=found.kept,
-        returns=returns(cluster),
+        returns=reschedules_evicted_pods(cluster),
         own=found.own,
         consume=True,
     )
 
 
-def waiting_of(workload: Workload) -> list[PodSpec]:
+def pending_pods_of(workload: Workload) -> list[PodSpec]:
     """Return the pods of a workload without a place, in the order of submission."""
     rows = workload.pods.filter(state__in=[State.PENDING.value, State.NOT_NOW.value]).order_by("id")
     return list(rows.values_list("spec", flat=True)[:MOST_WAITING])
 
 
-def waiting_in(cluster: Cluster) -> list[PodSpec]:
+def pending_pods_in(cluster: Cluster) -> list[PodSpec]:
     """Return the pending pods of a cluster, the highest priority first."""
     rows = Pod.objects.filter(cluster=cluster, state__in=[State.PENDING.value, State.NOT_NOW.value])
     return list(rows.order_by("-priority", "id").values_list("spec", flat=True)[:MOST_WAITING])
 
 
-def _kept(cluster: Cluster) -> dict[str, str]:
+def _immovable_pods(cluster: Cluster) -> dict[str, str]:
     """Return the pods that must stay because they are in transition."""
     settled = _SETTLED | ({State.PLACED.value} if cluster.kind == ClusterKind.OFFLINE else set())
     moving = Pod.objects.filter(cluster=cluster, state__in=[state.value for state in HOLDING if state not in settled])
@@ -108,7 +110,7 @@ def _kept(cluster: Cluster) -> dict[str, str]:
     return {f"{namespace}/{name}": BUSY for namespace, name in names}
 
 
-def _own(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec]) -> dict[str, PolicySpec]:
+def _own_policies(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec]) -> dict[str, PolicySpec]:
     """Return the policies of pods with another policy than `spec`; some of `waiting` may not exist yet."""
     alive = [state.value for state in (*HOLDING, State.PENDING, State.NOT_NOW)]
     rows = Pod.objects.filter(cluster=cluster, state__in=alive).exclude(policy__in=["", spec.name])

@@ -10,7 +10,7 @@ from hetsched.policies.agreed_states import RecordedCluster
 from .decision_matrix import scheduler_before
 
 
-def agreed_on(decision: Decision) -> RecordedCluster:
+def recorded_cluster(decision: Decision) -> RecordedCluster:
     """Return the cluster as of a decision, without the pod of the decision.
 
     Raises: InputError `DecisionExpired` if the inventory changed since, or reservations of that time are deleted.

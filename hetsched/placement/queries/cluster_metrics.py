@@ -36,7 +36,7 @@ def measure(cluster: Cluster) -> Measured:
     )
 
 
-def take_measures(now: datetime) -> int:
+def record_measures(now: datetime) -> int:
     """Write this minute's missing metrics of all clusters; return how many rows were written."""
     minute = now.replace(second=0, microsecond=0)
     done = set(Measure.objects.filter(at=minute).values_list("cluster_id", flat=True))

@@ -64,22 +64,22 @@ def _of_latest(cluster_id: int) -> list[CommonShape]:
     first: dict[Shape, PodSpec] = {}
     for spec, workload in ours:
         if not spec.problems:
-            shape = _reduced(spec.shape)
+            shape = _reduce(spec.shape)
             askers[shape].add(workload or spec.owner)
             first.setdefault(shape, spec)
     most = sorted(askers, key=lambda shape: (-len(askers[shape]), encode(shape)))[:MOST_SHAPES]
     return [
         CommonShape(_pod_of(shape, first[shape].labels), len(askers[shape]), first[shape].key)
-        for shape in sorted(most, key=_place)
+        for shape in sorted(most, key=_sort_key)
     ]
 
 
 def _examples() -> list[CommonShape]:
     content = read_content(load_documents(_EXAMPLES.encode(), name="examples"), workload=True)
-    return [CommonShape(_pod_of(_reduced(pod.shape), {}), 0) for pod in content.pending]
+    return [CommonShape(_pod_of(_reduce(pod.shape), {}), 0) for pod in content.pending]
 
 
-def _reduced(shape: Shape) -> Shape:
+def _reduce(shape: Shape) -> Shape:
     """Reduce a shape to the fields that decide whether a copy fits; expected usage only decides where."""
     return msgspec.structs.replace(alone(shape), expected_usage=(), load_profile="")
 
@@ -90,7 +90,7 @@ def _pod_of(shape: Shape, labels: dict[str, str]) -> PodSpec:
     return PodSpec(_NAMESPACE, "one-more", shape, labels=kept)
 
 
-def _place(shape: Shape) -> tuple[int, int, int, bytes]:
+def _sort_key(shape: Shape) -> tuple[int, int, int, bytes]:
     """Return the sort key: requested GPUs, CPU and memory."""
     cards = shape.gpu.count * shape.gpu.milli if shape.gpu else 0
     return cards, shape.request(CPU), shape.request(MEMORY), encode(shape)

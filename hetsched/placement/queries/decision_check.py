@@ -18,7 +18,7 @@ from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.placement.models import Decision
 from hetsched.policies.models import PolicyRevision
 
-from .decision_matrix import announce_gang, scheduler_before
+from .decision_matrix import register_gang, scheduler_before
 
 _DIGITS = 4
 
@@ -47,7 +47,7 @@ class RerunResult(msgspec.Struct, frozen=True, rename="camel"):
     differences: tuple[DecisionDifference, ...]
 
 
-def again(decision: Decision, policy: str = "", version: int = 0) -> RerunResult:
+def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult:
     """Decide again, with the original revision or another one; without `version` with the active one of `policy`.
 
     Raises: InputError `DecisionExpired`, `PolicyUnknown`.
@@ -58,7 +58,7 @@ def again(decision: Decision, policy: str = "", version: int = 0) -> RerunResult
     if pod.gang is not None and decision.node_name:
         pod = msgspec.structs.replace(pod, gang=None)  # the other members of its gang were placed after it
     elif pod.gang is not None:
-        announce_gang(scheduler.state, decision)
+        register_gang(scheduler.state, decision)
     row = scheduler.state.row_of.get(decision.node_name, -1) if decision.room else -1
     outcome = scheduler.schedule(pod) if row < 0 else scheduler.place_on(pod, row, decision.allocation)
     if outcome.node is None:

@@ -66,16 +66,16 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
     for other in settled.select_related("pod").order_by("id"):
         state.forget(other.pod.spec.key)  # it was nominated before
         if not other.nominated_node:
-            _let_go(state, other)
+            _remove_victims(state, other)
         if other.allocation is not None:
             row = state.row_of[other.nominated_node or other.node_name]
             state.assume(state.compile(other.pod.spec), row, other.allocation)
     state.forget(decision.pod.spec.key)
-    _let_go(state, decision)
+    _remove_victims(state, decision)
     return Scheduler(state, compiled)
 
 
-def _let_go(state: ClusterState, decision: Decision) -> None:
+def _remove_victims(state: ClusterState, decision: Decision) -> None:
     """Remove the victims of a placement, which was scored without them."""
     for evicted in decision.evictions:
         state.forget(evicted.pod)
@@ -90,10 +90,10 @@ def matrix_of(
 
     Raises: InputError `DecisionExpired`, or an error of the plugins.
     """
-    return matrix(scheduler_before(decision, _with(decision, scoring)), decision.pod.spec, limit=limit)
+    return matrix(scheduler_before(decision, _extended_policy(decision, scoring)), decision.pod.spec, limit=limit)
 
 
-def _with(decision: Decision, scoring: Sequence[PluginUse]) -> PolicySpec | None:
+def _extended_policy(decision: Decision, scoring: Sequence[PluginUse]) -> PolicySpec | None:
     """Return the policy of the decision with more plugins; None without any, or if the policy is unknown."""
     rows = PolicyRevision.objects.filter(policy__name=decision.policy_name, version=decision.policy_version)
     row = rows.first() if scoring else None
@@ -116,7 +116,7 @@ class DecisionDetails(NamedTuple):
     expected_use: ExpectedUse | None
 
 
-def further(decision: Decision) -> DecisionDetails:
+def details_of(decision: Decision) -> DecisionDetails:
     """Compute the details that a decision does not store.
 
     Raises: InputError `DecisionExpired`.
@@ -124,13 +124,13 @@ def further(decision: Decision) -> DecisionDetails:
     scheduler, pod = scheduler_before(decision), decision.pod.spec
     expected = expected_use(scheduler.state.experience.applied(pod))
     if not decision.node_name:
-        announce_gang(scheduler.state, decision)
+        register_gang(scheduler.state, decision)
         return DecisionDetails(nearest_fit(scheduler, pod), None, expected)
     margin = tipping(scheduler, pod)
     return DecisionDetails((), margin if margin is not None and margin.node == decision.node_name else None, expected)
 
 
-def announce_gang(state: ClusterState, decision: Decision) -> None:
+def register_gang(state: ClusterState, decision: Decision) -> None:
     """Add the gang members that are not booked to the state, as the batch did."""
     gang = decision.pod.spec.gang
     if gang is not None:

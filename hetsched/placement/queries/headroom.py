@@ -108,7 +108,7 @@ class _Counter:
             if policy is None:
                 return None
             old = self.table
-            if old is not None and _same(old, revision, policy.spec, self._shapes):
+            if old is not None and _is_current(old, revision, policy.spec, self._shapes):
                 return old
             # Cached node counts are valid for one loaded state under one policy.
             if self._counted is None or self._counted[0] is not loaded.state or self._counted[1] is not policy:
@@ -137,7 +137,7 @@ class _Counter:
         )
 
 
-def _same(old: HeadroomCounts, revision: int, policy: PolicySpec, shapes: list[CommonShape]) -> bool:
+def _is_current(old: HeadroomCounts, revision: int, policy: PolicySpec, shapes: list[CommonShape]) -> bool:
     deciding = (old.policy, old.policy_version) == (policy.name, policy.version)
     return old.revision == revision and deciding and [line.common for line in old.lines] == shapes
 

@@ -38,13 +38,13 @@ def images_of(cluster: Cluster, pods: Sequence[PodSpec]) -> list[ImageDetail]:
     facts = {one.image: one for pod in pods for one in pod.image_facts}
     if not facts:
         return []
-    references = {image: kept_under(image) for image in facts}
+    references = {image: stored_reference(image) for image in facts}
     rows = ImageIndex.objects.filter(cluster=cluster, reference__in=set(references.values()))
     read = {row.reference: row for row in rows}
-    return [_shown(facts[image], read.get(references[image])) for image in sorted(facts)]
+    return [_detail(facts[image], read.get(references[image])) for image in sorted(facts)]
 
 
-def _shown(facts: ImageFacts, row: ImageIndex | None) -> ImageDetail:
+def _detail(facts: ImageFacts, row: ImageIndex | None) -> ImageDetail:
     return ImageDetail(
         image=facts.image,
         platforms=list(facts.platforms),
@@ -57,7 +57,7 @@ def _shown(facts: ImageFacts, row: ImageIndex | None) -> ImageDetail:
 
 
 @lru_cache(maxsize=65536)
-def kept_under(image: str) -> str:
+def stored_reference(image: str) -> str:
     """Return the reference under which an image is stored, empty if it is invalid."""
     try:
         return str(parse_reference(image))

@@ -48,7 +48,7 @@ from hetsched.placement.models import (
 from hetsched.storage.snapshot_read import one_moment
 
 from . import promises
-from .zones import alone
+from .zones import single_node_state
 
 _GUARDS = (
     "placement_pod_lifecycle", "placement_decision_append_only", "journal_auditentry_append_only",
@@ -85,12 +85,12 @@ def check_invariants(cluster: Cluster | None = None) -> list[Violation]:
 
 def _violations(cluster: Cluster | None) -> Iterator[Violation]:
     for one in Cluster.objects.all() if cluster is None else [Cluster.objects.get(pk=cluster.pk)]:
-        for check in (_exclusive, _load, _zones, _cards_and_cpus_exist, _instruction_sets, _held, _nothing_lost):
+        for check in (_exclusive, _load, _zones, _cards_and_cpus_exist, _instruction_sets, _reservations, _workloads):
             yield from check(one)
-        yield from (Violation(*fields) for fields in promises.broken(one))
+        yield from (Violation(*fields) for fields in promises.find_breaches(one))
     if cluster is None:
-        yield from (*_judges_present(), *_idempotency(), *_events())
-        yield from (Violation(*fields) for fields in promises.overdrawn())
+        yield from (*_constraints(), *_idempotency(), *_events())
+        yield from (Violation(*fields) for fields in promises.overdrawn_quotas())
 
 
 def _exclusive(cluster: Cluster) -> Iterator[Violation]:
@@ -169,7 +169,7 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
     for node in Node.objects.filter(pk__in=nodes):
         held = list(rows.filter(node=node).select_related("pod").defer("pod__spec").order_by("id"))
         ours = [one for one in held if one.pod.origin in Pod.GRANTED]
-        state = alone(node, held)
+        state = single_node_state(node, held)
         facts = state.zones.nodes.get(0)
         if facts is None:
             continue  # zones missing from the report: I5 reports their CPUs
@@ -226,13 +226,13 @@ def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
     placed = Pod.objects.filter(cluster=cluster, origin__in=Pod.OURS, state__in=[s.value for s in HOLDING])
     for pod in placed.exclude(node=None).only("namespace", "name", "spec", "node_id").iterator(2000):
         demand, offer = pod.spec.shape.isa, offers.get(pod.node_id or 0)
-        if demand is not None and (offer is None or not _runs(demand, offer)):
+        if demand is not None and (offer is None or not _can_run(demand, offer)):
             needs = to_plain(demand)
             yield Violation("I7", pod.key, f"needs {needs}, the node has {offer.native if offer else 'gone'}")
 
 
-def _runs(demand: IsaDemand, offer: IsaReport) -> bool:
-    if demand.images is not None and not _images_run(demand, demand.images, offer):
+def _can_run(demand: IsaDemand, offer: IsaReport) -> bool:
+    if demand.images is not None and not _can_run_images(demand, demand.images, offer):
         return False
     if not demand.is_stated:
         return True
@@ -243,7 +243,7 @@ def _runs(demand: IsaDemand, offer: IsaReport) -> bool:
     return any(match(parse(need), _offered(isa)).satisfied for need, isa in pairs if isa)
 
 
-def _images_run(demand: IsaDemand, images: ImageDemand, offer: IsaReport) -> bool:
+def _can_run_images(demand: IsaDemand, images: ImageDemand, offer: IsaReport) -> bool:
     emulators = offer.emulated if demand.emulated or demand.qemu else ()
     return image_gap(images, offer) is None or any(emulator_covers(images, isa) for isa in emulators)
 
@@ -255,7 +255,7 @@ def _offered(text: str) -> Isa:
         return parse(text, source="cpuinfo")
 
 
-def _held(cluster: Cluster) -> Iterator[Violation]:
+def _reservations(cluster: Cluster) -> Iterator[Violation]:
     """I8: a pod is placed if and only if it has one active reservation, on its node; a pending pod may be nominated."""
     holding = [state.value for state in HOLDING]
     pods = Pod.objects.filter(cluster=cluster)
@@ -282,7 +282,7 @@ def _held(cluster: Cluster) -> Iterator[Violation]:
         yield Violation("I21", cluster.name, "holds reservations of a revision or epoch that it has not reached")
 
 
-def _nothing_lost(cluster: Cluster) -> Iterator[Violation]:
+def _workloads(cluster: Cluster) -> Iterator[Violation]:
     """I15: every workload has all its pods, in valid states, and the state that follows from them."""
     states: dict[str, Counter[str]] = defaultdict(Counter)
     rows = Pod.objects.filter(cluster=cluster).exclude(workload=None).order_by().values_list("workload_id", "state")
@@ -300,7 +300,7 @@ def _nothing_lost(cluster: Cluster) -> Iterator[Violation]:
             yield Violation("I28", pk, "has no audit entry of its submission")
 
 
-def _judges_present() -> Iterator[Violation]:
+def _constraints() -> Iterator[Violation]:
     """I1, I25: the unique indexes and triggers that enforce the invariants exist."""
     query = {
         "sqlite": "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'index')",

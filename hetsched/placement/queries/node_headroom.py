@@ -17,14 +17,14 @@ from .common_shapes import CommonShape, common_shapes
 MOST_COPIES = 200
 
 
-class ShapeRoom(msgspec.Struct, frozen=True):
+class ShapeHeadroom(msgspec.Struct, frozen=True):
     """One common shape and its headroom on a node."""
 
     common: CommonShape
     room: NodeRoom
 
 
-def rooms_on(cluster: Cluster, node_name: str) -> list[ShapeRoom]:
+def headroom_on(cluster: Cluster, node_name: str) -> list[ShapeHeadroom]:
     """Return the headroom of every common shape on a node; empty without an active policy or such a node."""
     shapes = common_shapes(cluster.pk)
     copy = cache_of(cluster.pk)
@@ -36,7 +36,7 @@ def rooms_on(cluster: Cluster, node_name: str) -> list[ShapeRoom]:
         scheduler = copy.scheduler(policy.spec)
         done = False
         try:
-            found = [ShapeRoom(one, room_on(scheduler, one.pod, row, MOST_COPIES)) for one in shapes]
+            found = [ShapeHeadroom(one, room_on(scheduler, one.pod, row, MOST_COPIES)) for one in shapes]
             done = True
         finally:
             if not done:

@@ -100,13 +100,14 @@ def list_queue(
         order = {pod.pod_id: place for place, pod in enumerate(forecast(cluster_id, limit), 1)}
         for some in batched(list(order)):
             found += [
-                _in_line(row, QueueState.DUE, order[row["id"]]) for row in rows.filter(pk__in=some).values(*_COLUMNS)
+                _queue_entry(row, QueueState.DUE, order[row["id"]])
+                for row in rows.filter(pk__in=some).values(*_COLUMNS)
             ]
         found.sort(key=lambda one: one.position or 0)
     if only is not QueueState.DUE and len(found) < limit:
         rest = rows.exclude(queue_state=QueueState.DUE) if only is None else rows.filter(queue_state=only)
         rest = rest.order_by(F("not_before").asc(nulls_last=True), "-priority", "id").values(*_COLUMNS, "queue_state")
-        later = [_in_line(row, QueueState(row["queue_state"]), None) for row in rest[: limit - len(found)]]
+        later = [_queue_entry(row, QueueState(row["queue_state"]), None) for row in rest[: limit - len(found)]]
         found += sorted(later, key=lambda one: (one.again_at is None, one.again_at or now))
     return found
 
@@ -140,7 +141,7 @@ def _pending(cluster_id: int, now: datetime) -> Any:
     )
 
 
-def _in_line(row: dict[str, Any], queue_state: QueueState, position: int | None) -> QueueEntry:
+def _queue_entry(row: dict[str, Any], queue_state: QueueState, position: int | None) -> QueueEntry:
     return QueueEntry(
         pod_id=row["id"],
         key=f"{row['namespace']}/{row['name']}",
@@ -154,7 +155,7 @@ def _in_line(row: dict[str, Any], queue_state: QueueState, position: int | None)
         attempts=row["attempts"],
         queue_state=queue_state,
         position=position,
-        again_at=_again_at(row, queue_state),
+        again_at=_next_try(row, queue_state),
         tried_at=row["tried_at"],
         waits_for=row["waits_for"],
         message=row["message"],
@@ -163,7 +164,7 @@ def _in_line(row: dict[str, Any], queue_state: QueueState, position: int | None)
     )
 
 
-def _again_at(row: dict[str, Any], queue_state: QueueState) -> datetime | None:
+def _next_try(row: dict[str, Any], queue_state: QueueState) -> datetime | None:
     """Return the latest time of a pod's next try; None for one that never fits, which needs a change of the cluster."""
     if row["state"] == State.NEVER_FITS:
         return None

@@ -56,7 +56,7 @@ def published_metrics(cluster: Cluster) -> Document:
     return {name: head.get(name, now) for name, now in cluster_head(cluster).items()} | {"counts": counted["counts"]}
 
 
-class _Pace:
+class _PublishingRate:
     """The publishing rate of a cluster's counts in this process: time and change number of the last publication."""
 
     def __init__(self) -> None:
@@ -77,31 +77,31 @@ class _Pace:
 
 
 _numbers = itertools.count(1)
-_paces: dict[int, _Pace] = {}
+_rates: dict[int, _PublishingRate] = {}
 _everywhere: list[bool] = []
 
 
-def _pace(cluster_id: int) -> _Pace | None:
+def _rate_of(cluster_id: int) -> _PublishingRate | None:
     """Return the publishing rate of a cluster's counts in this process, None for every change."""
-    if _everywhere and cluster_id not in _paces:
-        _paces[cluster_id] = _Pace()
-    return _paces.get(cluster_id)
+    if _everywhere and cluster_id not in _rates:
+        _rates[cluster_id] = _PublishingRate()
+    return _rates.get(cluster_id)
 
 
-def keep_counting_seldom() -> None:
-    """Apply `count_seldom` to every cluster until the process ends; a thread publishes pending counts."""
+def batch_all_counts() -> None:
+    """Apply `batch_counts` to every cluster until the process ends; a thread publishes pending counts."""
     _everywhere.append(True)
-    threading.Thread(target=_count_what_is_owed, name="counts", daemon=True).start()
+    threading.Thread(target=_publish_pending_counts, name="counts", daemon=True).start()
 
 
-def _count_what_is_owed() -> None:
+def _publish_pending_counts() -> None:
     while True:
         time.sleep(COUNT_SECONDS)
-        for cluster_id in list(_paces):
+        for cluster_id in list(_rates):
             try:
-                count_up(cluster_id)
+                publish_counts(cluster_id)
             except Cluster.DoesNotExist:
-                _paces.pop(cluster_id)
+                _rates.pop(cluster_id)
             except Exception as error:  # the database is unreachable: retry later
                 log.warning("counts not published", cluster=cluster_id, error=repr(error))
         close_old_connections()
@@ -109,7 +109,7 @@ def _count_what_is_owed() -> None:
 
 def counts_are_due(cluster_id: int) -> bool:
     """Return, inside a transaction, True if its counts are to be published with it; else they are pending."""
-    pace = _pace(cluster_id)
+    pace = _rate_of(cluster_id)
     if pace is None:
         return True
     now, changes = time.monotonic(), pace.changes
@@ -124,28 +124,28 @@ def counts_are_due(cluster_id: int) -> bool:
     return True
 
 
-def count_seldom(cluster_id: int) -> None:
-    """Publish the counts of this cluster once per `COUNT_SECONDS`; the caller must also call `count_up` regularly."""
-    _paces[cluster_id] = _Pace()
+def batch_counts(cluster_id: int) -> None:
+    """Publish the counts of this cluster once per `COUNT_SECONDS`; the caller must call `publish_counts` regularly."""
+    _rates[cluster_id] = _PublishingRate()
 
 
-def count_always(cluster_id: int) -> None:
+def stop_batching_counts(cluster_id: int) -> None:
     """Publish counts with every change again, and pending ones now."""
-    count_up(cluster_id, at_once=True)
-    _paces.pop(cluster_id, None)
+    publish_counts(cluster_id, at_once=True)
+    _rates.pop(cluster_id, None)
 
 
-def count_up(cluster_id: int, *, at_once: bool = False) -> None:
+def publish_counts(cluster_id: int, *, at_once: bool = False) -> None:
     """Publish the pending counts of a cluster, at most once per `COUNT_SECONDS` unless `at_once`."""
-    pace = _paces.get(cluster_id)
+    pace = _rates.get(cluster_id)
     if pace is None or not pace.owed or not (at_once or time.monotonic() - pace.at >= COUNT_SECONDS):
         return
     with write_transaction():
         pace.at = -COUNT_SECONDS
         topic = cluster_topic(Cluster.objects.get(pk=cluster_id))
-        publish_many({topic: lambda: cluster_figures(Cluster.objects.get(pk=cluster_id))})
+        publish_many({topic: lambda: cluster_metrics_patch(Cluster.objects.get(pk=cluster_id))})
 
 
-def cluster_figures(cluster: Cluster) -> Document:
+def cluster_metrics_patch(cluster: Cluster) -> Document:
     """Return the published values of a change to a cluster: its metrics, and the counts if they are due."""
     return cluster_counts(cluster) if counts_are_due(cluster.pk) else cluster_head(cluster)

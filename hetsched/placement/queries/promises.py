@@ -31,7 +31,7 @@ _HOLDING = [state.value for state in HOLDING]
 _BY_THE_KUBELET = "static"
 
 
-def broken(cluster: Cluster) -> Iterator[Breach]:
+def find_breaches(cluster: Cluster) -> Iterator[Breach]:
     """Yield (invariant, place, message) of a cluster."""
     yield from _zones(cluster)
     yield from _gangs(cluster)
@@ -64,7 +64,7 @@ def _gangs(cluster: Cluster) -> Iterator[Breach]:
             continue
         members = list(rows.filter(namespace=namespace, gang=gang).select_related("decision"))
         least = max((pod.spec.gang.min_available for pod in members if pod.spec.gang is not None), default=0)
-        if holding >= least or not all(_placed_whole(pod) for pod in members if pod.state in _HOLDING):
+        if holding >= least or not all(_was_placed_whole(pod) for pod in members if pod.state in _HOLDING):
             continue
         if Reservation.objects.filter(pod__in=members, active=False).exists():
             continue  # a member was displaced: it is scheduled again, next to the members that stay
@@ -72,7 +72,7 @@ def _gangs(cluster: Cluster) -> Iterator[Breach]:
             yield "I13", f"{namespace}/{gang}", f"{holding} members are placed, it needs {least}"
 
 
-def _placed_whole(pod: Pod) -> bool:
+def _was_placed_whole(pod: Pod) -> bool:
     """Return True if a pod was placed here, by a policy that places gangs whole."""
     if pod.origin not in (Pod.SUBMITTED, Pod.WATCHED) or pod.decision is None:
         return False
@@ -86,7 +86,7 @@ def _half_gangs(cluster: Cluster) -> Iterator[Breach]:
             yield "I13", str(one), f"is half bound since {one.since:%Y-%m-%d %H:%M:%S}, longer than it may be"
 
 
-def overdrawn() -> Iterator[Breach]:
+def overdrawn_quotas() -> Iterator[Breach]:
     """Yield (I14, owner, message) of owners charged beyond their quota."""
     held: dict[str, Counter[str]] = defaultdict(Counter)
     bounds: dict[str, dict[str, int]] = {}

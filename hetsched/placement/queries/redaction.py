@@ -26,7 +26,7 @@ replace = msgspec.structs.replace
 _KEY = re.compile(r"(?<![\w./-])([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/[a-z0-9]", re.ASCII)
 
 
-def hidden_if_naming(text: str, sees: Sees) -> Message:
+def hide_if_naming(text: str, sees: Sees) -> Message:
     """Return a text without parameters, hidden as a whole if it may name a pod of an unseen namespace."""
     return Message(text if all(sees(found[1]) for found in _KEY.finditer(text)) else HIDDEN)
 
@@ -148,7 +148,7 @@ class Redaction:
         message = as_message(text)
         if self._namespaces is None:
             return message
-        return message.redacted(self.sees) if message.params else hidden_if_naming(message, self.sees)
+        return message.redacted(self.sees) if message.params else hide_if_naming(message, self.sees)
 
 
 UNLIMITED = Redaction(None)

@@ -94,8 +94,8 @@ def replay(
         stream = read_stream(cluster, asked.last)
         active = active_specs({spec.name, cluster.policy_name})
     entries = entries_of(stream.events)
-    casts = _casts(cluster, spec, asked, stream, active)
-    notes = [*stream.notes, *_about(cluster, casts.baseline, casts.draft)]
+    casts = _compile_policies(cluster, spec, asked, stream, active)
+    notes = [*stream.notes, *_notes_on(cluster, casts.baseline, casts.draft)]
     baseline = rerun(
         stream.state, stream.events, casts.baseline, progress=lambda done: progress(done / len(entries) / 2)
     )
@@ -154,7 +154,7 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
             )
         )
     start, end = (pick(row["cluster_revision"] for row in rows.values()) for pick in (min, max))
-    held, decided = _held_between(cluster, start, end), {row["pod_id"]: row for row in rows.values()}
+    held, decided = _reservations_between(cluster, start, end), {row["pod_id"]: row for row in rows.values()}
     pods = _pods({*decided, *(one["pod_id"] for one in held)})
     keyed: list[tuple[tuple[int, int, int], Event]] = []
     departures = foreign = 0
@@ -236,7 +236,7 @@ def _groups(rows: Mapping[int, dict[str, Any]], pods: Mapping[int, PodSpec]) -> 
     return groups
 
 
-def _held_between(cluster: Cluster, start: int, end: int) -> Sequence[dict[str, Any]]:
+def _reservations_between(cluster: Cluster, start: int, end: int) -> Sequence[dict[str, Any]]:
     """Return the reservations that began or ended after `start` and up to `end`."""
     began, over = (
         Q(revision__gt=start, revision__lte=end),
@@ -259,7 +259,7 @@ class ReplayPolicies(NamedTuple):
     decided_by: dict[tuple[str, int], tuple[str, int]]
 
 
-def _casts(
+def _compile_policies(
     cluster: Cluster, spec: PolicySpec, asked: PreviewParameters, stream: Stream, active: Mapping[str, PolicySpec]
 ) -> ReplayPolicies:
     compiled: dict[tuple[str, int], Policy] = {}
@@ -287,7 +287,7 @@ def _casts(
     )
 
 
-def _about(cluster: Cluster, *casts: RunPolicies) -> list[ReplayNote]:
+def _notes_on(cluster: Cluster, *casts: RunPolicies) -> list[ReplayNote]:
     """Return notes on past inputs that are no longer available, if a policy uses them."""
     policies = [policy for cast in casts for policy in cast.policies.values()]
     notes: list[ReplayNote] = []

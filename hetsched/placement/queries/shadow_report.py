@@ -88,7 +88,7 @@ def summary(cluster: Cluster, rows: QuerySet[Shadow]) -> ShadowSummary:
     )
 
 
-def worst(rows: QuerySet[Shadow]) -> QuerySet[Shadow]:
+def worst_choices(rows: QuerySet[Shadow]) -> QuerySet[Shadow]:
     """Return the pods furthest from our choice: infeasible ones first, then by regret."""
     odd = rows.filter(judgement__in=[Judgement.WORSE.value, Judgement.INFEASIBLE.value])
     return odd.order_by(F("regret").desc(nulls_first=True), "-id").defer("spec", "theirs", "top")

@@ -81,10 +81,10 @@ def pod_document(pod: Pod) -> Document:
 def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
     """Yield the workload id, key and published document of each of these pods that has a workload, read as columns."""
     for workload_id, namespace, name, *shown in POD_DOCUMENTS(pods=pods):
-        yield workload_id, f"{namespace}/{name}", published(_pod_document(*shown))
+        yield workload_id, f"{namespace}/{name}", published_document(_pod_document(*shown))
 
 
-def published(pod: Document) -> Document:
+def published_document(pod: Document) -> Document:
     """Return a pod's document as its topic has it: the message with its parameters, which sockets redact."""
     return {**pod, "message": pod["message"] and stored(pod["message"])}
 
@@ -181,7 +181,7 @@ def node_document(node: Node) -> Document:
 
 def workload_document(workload: Workload) -> Document:
     pods = workload.pods.select_related("node").defer(*NOT_SHOWN)
-    return {**workload_head(workload), "pods": {pod.key: published(pod_document(pod)) for pod in pods}}
+    return {**workload_head(workload), "pods": {pod.key: published_document(pod_document(pod)) for pod in pods}}
 
 
 def decisions_document(cluster: Cluster | None = None) -> Document:
@@ -194,7 +194,7 @@ def decisions_document(cluster: Cluster | None = None) -> Document:
 # -- topics by name ----------------------------------------------------------------------------------------------------
 
 
-def resolve(topic: str) -> str:
+def resolve_topic(topic: str) -> str:
     """Return the name under which a topic is published: a node's short topic becomes `node:<cluster>/<name>`.
 
     Raises: InputError `TopicUnknown`, or `NodeAmbiguous` if several clusters have such a node, but not the first.
@@ -205,7 +205,7 @@ def resolve(topic: str) -> str:
 def snapshot(topic: str) -> TopicSnapshot:
     """Return a topic's document and revision, under the name by which it is published.
 
-    Raises: InputError, as `resolve` does.
+    Raises: InputError, as `resolve_topic` does.
     """
     with one_moment():
         name, build = _find(topic)

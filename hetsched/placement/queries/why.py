@@ -79,7 +79,7 @@ class PreemptedBy(msgspec.Struct, frozen=True, rename="camel"):
     at: str
 
 
-def binding(reasons: Sequence[Reason], placed_on: str = "") -> Reason | None:
+def binding_reason(reasons: Sequence[Reason], placed_on: str = "") -> Reason | None:
     """Return the reason that kept a pod waiting; `placed_on` is the node of a later placement, if any."""
     if not reasons:
         return None
@@ -131,11 +131,11 @@ def _cause(decision: Decision | None, placed_on: str) -> tuple[str, str, str, bo
         return QUEUED_CODE, "", "", True
     if decision.verdict == Verdict.PLACED:
         return PLACED_CODE, "", decision.node_name, False
-    reason = binding(decision.reasons, placed_on)
+    reason = binding_reason(decision.reasons, placed_on)
     return (reason.code, reason.plugin, reason.message, True) if reason else (decision.verdict, "", "", True)
 
 
-def changed(before: Decision, now: Decision) -> Changed:
+def changes_between(before: Decision, now: Decision) -> Changed:
     """Return the difference between two decisions about one pod."""
     counted: dict[tuple[str, str, str], list[int]] = {}
     # A placement lists no rejections although some nodes still reject the pod, so there is nothing to compare.
@@ -210,7 +210,7 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
         return Outlook(rfc3339(now), revision, spec.name, Verdict.PLACED, summary, (), (), ())
     found: Diagnosis = diagnose(scheduler, pod.spec)
     steps = tuple(
-        NextStep(change.fit, listed([pod_object(spec_, compact=True) for spec_ in change.pods]))
+        NextStep(change.fit, as_list([pod_object(spec_, compact=True) for spec_ in change.pods]))
         for change in changes(scheduler, pod.spec)
     )
     blocking = blockers(scheduler, pod.spec) if found.verdict == Verdict.NOT_NOW else ()
@@ -225,6 +225,6 @@ def _policy_now(pod: Pod) -> PolicySpec | None:
     return active_specs({chosen.name}).get(chosen.name)
 
 
-def listed(objects: list[dict[str, Any]]) -> dict[str, Any]:
+def as_list(objects: list[dict[str, Any]]) -> dict[str, Any]:
     """Return several objects as one `List`, or the only object itself."""
     return objects[0] if len(objects) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}

@@ -15,7 +15,7 @@ from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 
 
-def alone(node: Node, held: Iterable[Reservation]) -> ClusterState:
+def single_node_state(node: Node, held: Iterable[Reservation]) -> ClusterState:
     """Return a state of one node with these reservations."""
     pods = (
         PodSpec(
@@ -33,4 +33,4 @@ def alone(node: Node, held: Iterable[Reservation]) -> ClusterState:
 
 def zones_at_risk(node: Node, held: Iterable[Reservation]) -> list[ZoneAtRisk]:
     """Return the zones that granted more CPU than they now have, with the pods that hold it."""
-    return list(overcommitted(alone(node, held))) if node.report.numa is not None else []
+    return list(overcommitted(single_node_state(node, held))) if node.report.numa is not None else []

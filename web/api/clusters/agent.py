@@ -33,7 +33,7 @@ from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.placement.actions import reconcile_devices
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.kubelet_pods import pods_with_grants
-from hetsched.placement.signed_grants import agent_key, granted_on
+from hetsched.placement.signed_grants import agent_key, signed_allocations_on
 
 from .. import bodies, request_scope
 from ..problems import RequestRefused
@@ -103,7 +103,7 @@ def _message(request: Any) -> AgentMessage:
 
 def _answer(cluster: Cluster, node: Node, *, wanted: bool, confidential: bool) -> AgentAnswer:
     key = agent_key(cluster.name, node.name)
-    granted = granted_on(cluster.pk, node.name) if key is not None else {}
+    granted = signed_allocations_on(cluster.pk, node.name) if key is not None else {}
     problems = []
     if wanted:
         problems.append(MachineProblem("ReportWanted", "send the complete report"))

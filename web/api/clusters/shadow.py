@@ -16,7 +16,7 @@ from drf_spectacular.utils import extend_schema
 from hetsched.access.roles import Action
 from hetsched.contracts.api.decision import NodeOutcome, PolicyRef, Reason
 from hetsched.placement.models import Shadow
-from hetsched.placement.queries.shadow_report import WORST, ShadowSummary, summary, worst
+from hetsched.placement.queries.shadow_report import WORST, ShadowSummary, summary, worst_choices
 
 from .. import request_scope
 from ..documents import Document, page_of
@@ -124,7 +124,7 @@ class ShadowReportView(ShadowResource):
         """Show how often both schedulers chose the same node, and the score difference."""
         cluster = request_scope.selected_cluster(request)
         rows = self.get_queryset().filter(cluster=cluster)
-        shown = [self.document(row) for row in worst(rows)[:WORST]]
+        shown = [self.document(row) for row in worst_choices(rows)[:WORST]]
         return answer(request, ShadowReport(summary(cluster, rows), shown))
 
 

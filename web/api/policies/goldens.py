@@ -23,7 +23,7 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision
-from hetsched.placement.queries.agreed_state import agreed_on
+from hetsched.placement.queries.agreed_state import recorded_cluster
 from hetsched.policies.actions import check
 from hetsched.policies.agreed_states import RecordedCluster
 from hetsched.policies.golden_checks import check_goldens, empty_state
@@ -250,7 +250,7 @@ def _agreed(
     if kept or found is None:
         return pod, msgspec.UNSET
     with turn():
-        return pod, agreed_on(found)
+        return pod, recorded_cluster(found)
 
 
 routes = [

@@ -32,7 +32,7 @@ from hetsched.placement.actions.image_platforms import with_known_facts
 from hetsched.placement.actions.rebalances import confirm_plan, stop_plan
 from hetsched.placement.lifecycle import HOLDING
 from hetsched.placement.models import Pod, Rebalance, Workload
-from hetsched.placement.queries.advice import advice_about, waiting_in, waiting_of
+from hetsched.placement.queries.advice import advice_about, pending_pods_in, pending_pods_of
 from hetsched.policies.effective import active_specs
 
 from .. import bodies
@@ -218,9 +218,9 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
             raise InputError("PodExists", message, place="manifest", hint="Rename it")
     elif asked.workload:
         workload = get_row(Workload.objects.filter(cluster=cluster), "workload", asked.workload)
-        pods = tuple(waiting_of(workload))
+        pods = tuple(pending_pods_of(workload))
     elif goal is Goal.RARE:
-        return tuple(waiting_in(cluster))
+        return tuple(pending_pods_in(cluster))
     if not pods:
         raise InputError(
             "WorkloadEmpty",

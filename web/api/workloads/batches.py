@@ -27,7 +27,7 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.ledger import Conflict
 from hetsched.placement.models import Hold
-from hetsched.placement.quotas import names_of
+from hetsched.placement.quotas import lock_names
 from hetsched.storage.named_locks import lock, undisturbed
 from hetsched.storage.write_lock import write_transaction
 
@@ -189,7 +189,7 @@ def _take_locks(looked: list[ParsedSubmission], keys: list[str], subject: Subjec
     owner = subject.owner
     names = {f"key {owner} {key}" for key in keys if key}
     for one in looked:
-        names |= {f"batch {one.cluster.pk}"} | names_of(one.cluster.pk, {pod.namespace for pod in one.pods}, owner)
+        names |= {f"batch {one.cluster.pk}"} | lock_names(one.cluster.pk, {pod.namespace for pod in one.pods}, owner)
     lock(names)
     holds = {one.asked.hold for one in looked if one.asked.hold}
     list(Hold.objects.select_for_update().filter(pk__in=holds).order_by("pk").values_list("pk"))

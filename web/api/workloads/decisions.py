@@ -31,7 +31,7 @@ from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.policy import PluginUse
 from hetsched.contracts.waits import WaitsFor
 from hetsched.placement.models import Decision
-from hetsched.placement.queries.decision_matrix import DecisionDetails, further, matrix_of
+from hetsched.placement.queries.decision_matrix import DecisionDetails, details_of, matrix_of
 from hetsched.placement.queries.redaction import Redaction
 
 from .. import request_scope
@@ -201,7 +201,7 @@ def _matrix(decision: Decision, scoring: list[PluginUse], redaction: Redaction) 
 
 def _further(decision: Decision) -> DecisionDetails | None:
     try:
-        return further(decision)
+        return details_of(decision)
     except InputError:
         return None
 

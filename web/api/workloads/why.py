@@ -19,14 +19,14 @@ from hetsched.adapters.objects.export.pods import pod_object
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import joined
 from hetsched.placement.models import Pod
-from hetsched.placement.queries.decision_check import RerunResult, again
+from hetsched.placement.queries.decision_check import RerunResult, rerun
 from hetsched.placement.queries.why import (
     Changed,
     Gang,
     Outlook,
     PreemptedBy,
     ReasonSpan,
-    changed,
+    changes_between,
     decisions_of,
     gang_of,
     outlook,
@@ -100,7 +100,7 @@ class WhyView(ApiView):
             message=self.redaction.message(pod.message),
             pending_seconds=round(sum(span.seconds for span in spans if span.pending), 3),
             spans=self.redaction.spans(spans),
-            changed=self.redaction.changed(changed(*decisions[-2:])) if len(decisions) > 1 else None,
+            changed=self.redaction.changed(changes_between(*decisions[-2:])) if len(decisions) > 1 else None,
             preempted_by=self.redaction.preemptions(preemptions_of([pod])),
             gang=gang_of(pod),
             outlook=found and self.redaction.outlook(found),
@@ -124,7 +124,7 @@ class DecisionRepeatView(ApiView):
         version = integer(request, "version", 0, least=0, most=2**31 - 1)
         try:
             with turn():
-                found = again(decision, request.GET.get("policy", ""), version)
+                found = rerun(decision, request.GET.get("policy", ""), version)
         except InputError as error:
             if error.code != "DecisionExpired":
                 raise

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement.models import Judgement, Shadow
-from hetsched.placement.queries.shadow_report import WORST, RegretBin, summary, worst
+from hetsched.placement.queries.shadow_report import WORST, RegretBin, summary, worst_choices
 
 from ..shell import Shell, page
 
@@ -47,7 +47,7 @@ def shadow(shell: Shell) -> HttpResponse:
                 {"label": _bin_label(one), "pods": one.pods, "ratio": one.pods / most if most else 0.0}
                 for one in found.regret
             ],
-            "worst": [(row, Judgement(row.judgement).label) for row in worst(rows)[:WORST]],
+            "worst": [(row, Judgement(row.judgement).label) for row in worst_choices(rows)[:WORST]],
             "rows": [(row, Judgement(row.judgement).label) for row in shown],
             "page": shown,
             "tabs": [

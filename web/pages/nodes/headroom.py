@@ -16,7 +16,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS
 from hetsched.engine.simulation.node_capacity import CARD_MEMORY, CARDS, ZONE_CPU, ZONE_MEMORY, NodeRoom
 from hetsched.inventory.models import Node
-from hetsched.placement.queries.node_headroom import ShapeRoom, rooms_on
+from hetsched.placement.queries.node_headroom import ShapeHeadroom, headroom_on
 
 from ..amounts import amount_words, mib_words
 
@@ -30,13 +30,13 @@ class RoomSummary(msgspec.Struct, frozen=True):
 
 def room_of(node: Node) -> RoomSummary | None:
     """Return the headroom of a node; None if its cluster has no active policy."""
-    found = rooms_on(node.cluster, node.name)
+    found = headroom_on(node.cluster, node.name)
     if not found:
         return None
     return RoomSummary(_sentence(found), [_row(one) for one in found])
 
 
-def _row(one: ShapeRoom) -> dict[str, Any]:
+def _row(one: ShapeHeadroom) -> dict[str, Any]:
     room = one.room
     return {
         "shape": shape_words(one.common.pod),
@@ -53,7 +53,7 @@ def _more(room: NodeRoom) -> str:
     return "" if room.reason is None or room.reason.code == "InsufficientResource" else room.reason.message
 
 
-def _sentence(found: list[ShapeRoom]) -> str:
+def _sentence(found: list[ShapeHeadroom]) -> str:
     fitting = [one for one in found if one.room.copies]
     best = max(fitting or found, key=lambda one: (one.common.workloads, one.room.copies))
     room, names = best.room, {"shape": best.common.like or shape_words(best.common.pod)}

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from hetsched.access.subject import subject_of
 from hetsched.placement.models import Decision, ForgottenDecision
-from hetsched.placement.queries.why import changed
+from hetsched.placement.queries.why import changes_between
 from hetsched.policies.models import Policy
 from web.translation import translate
 
@@ -86,7 +86,7 @@ def _side_by_side(one: Decision, other: Decision) -> list[dict[str, Any]]:
         (_("Revision"), str(one.cluster_revision), str(other.cluster_revision)),
         (_("Inventory revision"), str(one.inventory_revision), str(other.inventory_revision)),
     ]
-    for row in changed(other, one).reasons:
+    for row in changes_between(other, one).reasons:
         rows.append((f"{row.plugin}: {translate(row.message)}", str(row.now), str(row.before)))
     return [{"what": what, "one": a or "–", "other": b or "–", "differs": a != b} for what, a, b in rows]
 

@@ -20,7 +20,7 @@ from hetsched.placement.queries.why import (
     PLACED_CODE,
     QUEUED_CODE,
     ReasonSpan,
-    changed,
+    changes_between,
     decisions_of,
     gang_of,
     preemptions_of,
@@ -66,7 +66,7 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
                 }
                 for span in spans
             ],
-            "changed": changed(*decisions[-2:]) if len(decisions) > 1 else None,
+            "changed": changes_between(*decisions[-2:]) if len(decisions) > 1 else None,
             "compared": decisions[-1].pk if decisions else None,
             "preemptions": Redaction(subject_of(shell.request).namespaces).preemptions(preemptions_of([pod])),
             "gang": gang

@@ -22,7 +22,7 @@ from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
 from hetsched.journal import counters, figures
 from hetsched.journal.publish import publish_many
-from hetsched.placement.queries.pod_counts import cluster_figures
+from hetsched.placement.queries.pod_counts import cluster_metrics_patch
 from hetsched.storage.write_lock import write_transaction
 
 from ... import dispatch
@@ -85,4 +85,4 @@ def _publish_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str])
         node.cluster = cluster
     patches = {node_topic(cluster, node.name): without_nulls({**node_facts(node), **node_load(node)}) for node in nodes}
     everything = {**tiles, **dict.fromkeys(left)}
-    publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_figures(cluster), "nodes": everything}})
+    publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_metrics_patch(cluster), "nodes": everything}})

@@ -30,7 +30,7 @@ from hetsched.contracts.waits import Event
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.bookings import BookedPod, counts_zone_memory, resized
-from hetsched.placement.in_place import fingerprint, updated
+from hetsched.placement.in_place import fingerprint, updated_spec
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.models.reservations import IN_PLACE
@@ -242,7 +242,7 @@ class PodTransitions:
             requests |= {pk: (spec, None) for pk, spec in unbooked}
             for pk, (before, reservation) in requests.items():
                 row, spec = seen[pk]
-                now = updated(before, spec)
+                now = updated_spec(before, spec)
                 if reservation is None or row.state in _NOT_BOUND:
                     Pod.objects.filter(pk=pk).update(spec=now)
                 if reservation is not None and now != before:

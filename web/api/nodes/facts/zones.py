@@ -16,7 +16,7 @@ from hetsched.engine.numa.reported_zones import availability
 from hetsched.engine.numa.zones_at_risk import ZoneAtRisk
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
-from hetsched.placement.queries.zones import alone
+from hetsched.placement.queries.zones import single_node_state
 from web.api.documents import Document
 
 from .origin import Origin, origin, quantities, source_of, stated
@@ -134,7 +134,7 @@ def _by_zone(cpus: frozenset[int], numa: NumaReport) -> list[ZoneGrant]:
 
 def _used(node: Node, held: list[Reservation]) -> dict[str, int] | None:
     """Return the used millicores by zone, as the scheduler counts them; None if requested CPUs have unknown zones."""
-    state = alone(node, held)
+    state = single_node_state(node, held)
     facts, columns = state.zones.nodes.get(0), state.columns
     tracked = any(one.allocation.zones or one.allocation.predicted for one in held) or bool(
         state.zones.held or availability(node.report)
