@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from hetsched.placement.actions.previews import fail_lost_previews, prune_previews, wake_waiting_preview
 from hetsched.placement.queries.cluster_metrics import record_measures
-from hetsched.policies.goldens import look_again
-from hetsched.policies.plans import look_at_plans
+from hetsched.policies.goldens import recheck_goldens
+from hetsched.policies.plans import evaluate_plans
 
 log = structlog.get_logger(__name__)
 
@@ -30,8 +30,8 @@ def tick() -> None:
         wake_waiting_preview,
         prune_previews,
         record_measures,
-        look_at_plans,
-        look_again,
+        evaluate_plans,
+        recheck_goldens,
     )
     for part in parts:
         try:

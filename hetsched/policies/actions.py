@@ -29,14 +29,14 @@ from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
 from .documents import TOPIC, policy_document
-from .golden_checks import read_nodes, require_goldens
+from .golden_checks import load_states, require_goldens
 from .models import GoldenPlacement, NamespaceRule, Policy, PolicyRevision, RevisionState
 from .signals import policy_activated
 
 BUILT_IN = Program("built-in")
 
 
-def check(spec: PolicySpec) -> PolicySpec:
+def check_policy(spec: PolicySpec) -> PolicySpec:
     """Return the policy if it can run.
 
     Raises: InputError `PolicyNameInvalid`, or the errors of `compile_policy`.
@@ -59,15 +59,15 @@ def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "", kept_by: Clu
     """Save a new revision of the policy `spec.name`, which is created if it does not exist; do not activate it.
 
     `kept_by`: the cluster whose object contains the policy; repeated calls with the same content create one draft.
-    Raises: InputError `PolicyKeptInCluster`, or as `check` does.
+    Raises: InputError `PolicyKeptInCluster`, or as `check_policy` does.
     """
-    check(spec)
+    check_policy(spec)
     with write_transaction():
         Policy.objects.get_or_create(name=spec.name, defaults={"keeper": kept_by})
-        policy = locked(spec.name, kept=kept_by is not None)
+        policy = lock_policy(spec.name, kept=kept_by is not None)
         latest = policy.revisions.order_by("-version").first()
         may_repeat = kept_by is not None and latest is not None and latest.state == RevisionState.DRAFT
-        if may_repeat and latest is not None and same(latest.spec, spec):
+        if may_repeat and latest is not None and has_same_content(latest.spec, spec):
             return latest
         return _add_revision(policy, latest.version if latest else 0, spec, actor, reason)
 
@@ -106,12 +106,12 @@ def activate(
 
     `expected_active` is the active version that the caller saw; the call is rejected if another one is active now.
     Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyKeptInCluster`, `PolicyVersionUnknown`,
-    `PolicyChanged`, GoldenPlacementBroken, or the errors of `check` when the revision cannot run any more.
+    `PolicyChanged`, GoldenPlacementBroken, or the errors of `check_policy` when the revision cannot run any more.
     """
     reason = require_reason(reason)
-    read_nodes(name)
+    load_states(name)
     with write_transaction():
-        policy = locked(name, kept=kept_by is not None)
+        policy = lock_policy(name, kept=kept_by is not None)
         if expected_active is not None and policy.active_version != expected_active:
             message = Message(
                 "version {version} of policy {name} is active, not {other}",
@@ -120,14 +120,14 @@ def activate(
             raise InputError("PolicyChanged", message, hint="Check the active version, then try again")
         revision = policy.revisions.filter(version=version).first()
         if revision is None:
-            raise version_unknown(name, version, place="version")
-        check(revision.spec)
+            raise version_unknown_error(name, version, place="version")
+        check_policy(revision.spec)
         goldens = require_goldens(revision.spec)
         _set_active(policy, revision, goldens, actor, reason)
     return revision
 
 
-def activate_or_leave(name: str, version: int, *, actor: Actor, reason: str) -> PolicyRevision | None:
+def try_activate(name: str, version: int, *, actor: Actor, reason: str) -> PolicyRevision | None:
     """Activate a revision; one that breaks a golden placement stays a draft, and the audit trail records why.
 
     Raises: the other errors of `activate`.
@@ -135,11 +135,11 @@ def activate_or_leave(name: str, version: int, *, actor: Actor, reason: str) -> 
     try:
         return activate(name, version, actor=actor, reason=reason)
     except GoldenPlacementBroken as broken:
-        note_refused(name, version, broken, actor=actor, reason=reason)
+        record_refused_activation(name, version, broken, actor=actor, reason=reason)
         return None
 
 
-def note_refused(name: str, version: int, refusal: InputError, *, actor: Actor, reason: str) -> None:
+def record_refused_activation(name: str, version: int, refusal: InputError, *, actor: Actor, reason: str) -> None:
     """Record a rejected activation in the audit trail, for callers that cannot receive the error."""
     details = {"version": version, "code": refusal.code, "refusal": shortened(refusal.message, 2000)}
     record(
@@ -190,7 +190,7 @@ def set_namespace_rule(
     named = [name for name in (default_policy, *allowed_policies) if name]
     unknown = set(named) - set(Policy.objects.filter(name__in=named).values_list("name", flat=True))
     if unknown:
-        raise policy_unknown(min(unknown))
+        raise policy_unknown_error(min(unknown))
     if default_policy and allowed_policies and default_policy not in allowed_policies:
         message = Message("the default {name} is not an allowed policy", name=default_policy)
         raise InputError("PolicyNotAllowed", message, place="policy")
@@ -233,33 +233,33 @@ def ensure_builtins() -> list[str]:
     touched: list[str] = []
     for spec in BUILTIN.values():
         own = PolicyRevision.objects.filter(policy__name=spec.name, author=BUILT_IN.name).order_by("-version").first()
-        if own is not None and same(own.spec, spec):
+        if own is not None and has_same_content(own.spec, spec):
             continue
-        if is_kept(spec.name):
+        if is_cluster_owned(spec.name):
             continue
         revision = save_draft(spec, actor=BUILT_IN, reason=Message("built-in policy"))
         active = PolicyRevision.objects.filter(policy__name=spec.name, state=RevisionState.ACTIVE).first()
         if active is None or active.author == BUILT_IN.name:
-            activate_or_leave(spec.name, revision.version, actor=BUILT_IN, reason=Message("built-in policy"))
+            try_activate(spec.name, revision.version, actor=BUILT_IN, reason=Message("built-in policy"))
         touched.append(spec.name)
     return touched
 
 
-def is_kept(name: str) -> bool:
+def is_cluster_owned(name: str) -> bool:
     """Return whether a cluster owns this policy."""
     return Policy.objects.filter(name=name, keeper__isnull=False).exists()
 
 
-def same(one: PolicySpec, other: PolicySpec) -> bool:
+def has_same_content(one: PolicySpec, other: PolicySpec) -> bool:
     """Return whether two versions have the same content."""
     return msgspec.structs.replace(one, version=0) == msgspec.structs.replace(other, version=0)
 
 
-def locked(name: str, *, kept: bool = False) -> Policy:
+def lock_policy(name: str, *, kept: bool = False) -> Policy:
     """Return a policy, locked. Raises: InputError `PolicyUnknown`; unless `kept`, `PolicyKeptInCluster`."""
     policy = Policy.objects.select_for_update().filter(name=name).first()
     if policy is None:
-        raise policy_unknown(name)
+        raise policy_unknown_error(name)
     if policy.keeper is not None and not kept:
         raise InputError(
             "PolicyKeptInCluster",
@@ -273,24 +273,24 @@ def locked(name: str, *, kept: bool = False) -> Policy:
     return policy
 
 
-def policy_unknown(name: str) -> InputError:
+def policy_unknown_error(name: str) -> InputError:
     """Return the error about a policy that does not exist."""
-    return InputError("PolicyUnknown", unknown_policy(name), place="policy", hint=known_policies())
+    return InputError("PolicyUnknown", policy_unknown_message(name), place="policy", hint=known_policies_hint())
 
 
-def unknown_policy(name: str) -> Message:
+def policy_unknown_message(name: str) -> Message:
     """Return the message about a policy that does not exist."""
     return Message("unknown policy {name}", name=repr(name[:80]))
 
 
-def version_unknown(name: str, version: int, *, place: str) -> InputError:
+def version_unknown_error(name: str, version: int, *, place: str) -> InputError:
     """Return the error about a version that a policy does not have."""
     message = Message("policy {name} has no version {version}", name=name, version=version)
     hint = Message("GET {path} lists the existing ones", path=f"policies/{name}/versions/")
     return InputError("PolicyVersionUnknown", message, place=place, hint=hint)
 
 
-def known_policies() -> Message:
+def known_policies_hint() -> Message:
     """Return a hint that lists the policies."""
     names = list(Policy.objects.values_list("name", flat=True))
     return Message("Known policies: {names}", names=joined(", ", names or ["none"]))

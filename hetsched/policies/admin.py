@@ -26,7 +26,7 @@ from hetsched.journal.admin import ReadOnlyAdmin, acting
 
 from . import workflow_admin  # noqa: F401 - registers golden placements, plans and previews
 from .actions import activate, remove_namespace_rule, rollback, save_draft, set_namespace_rule
-from .cluster_policies import keep
+from .cluster_policies import set_owner
 from .forms import NamespaceRuleForm, PolicyForm, ReasonForm
 from .models import NamespaceRule, Policy, PolicyRevision
 
@@ -67,7 +67,7 @@ class PolicyAdmin(admin.ModelAdmin):
         if policy is not None and not self.has_view_or_change_permission(request, policy):
             raise PermissionDenied
         may_change = (self.has_change_permission(request, policy) and policy.keeper is None) if policy else True
-        shown = _shown(policy, request.GET.get("version")) if policy else None
+        shown = _requested_revision(policy, request.GET.get("version")) if policy else None
         form = PolicyForm(load_registry(), request.POST or None, spec=shown.spec if shown else None)
         if request.method == "POST":
             if not may_change:
@@ -124,7 +124,7 @@ class PolicyAdmin(admin.ModelAdmin):
         active = get_object_or_404(PolicyRevision, policy=policy, version=policy.active_version)
 
         def act(reason: str, seen: int | None) -> PolicyRevision:
-            keep(policy.name, None, actor=acting(request), reason=reason)
+            set_owner(policy.name, None, actor=acting(request), reason=reason)
             return active
 
         title = _("Take %(name)s over from cluster %(cluster)s") % {"name": policy.name, "cluster": policy.keeper}
@@ -175,7 +175,7 @@ def _title(policy: Policy, chosen: PolicyRevision) -> str:
     return titles[chosen.step] % {"version": chosen.version, "name": policy.name}
 
 
-def _shown(policy: Policy, version: str | None) -> PolicyRevision:
+def _requested_revision(policy: Policy, version: str | None) -> PolicyRevision:
     """Return the requested version, else the latest."""
     revisions = policy.revisions.all()
     wanted = revisions.filter(version=int(version)).first() if version and version.isdecimal() else None

@@ -33,7 +33,7 @@ class RecordedCluster(msgspec.Struct, frozen=True):
     content: ClusterContent
 
 
-def keep_state(row: GoldenPlacement, agreed: RecordedCluster) -> None:
+def store_state(row: GoldenPlacement, agreed: RecordedCluster) -> None:
     """Store the state of a golden placement. Raises: InputError `GoldenStateTooLarge` or `GoldensTooMany`."""
     content = zlib.compress(encode(agreed.content))
     others = AgreedState.objects.exclude(golden=row)

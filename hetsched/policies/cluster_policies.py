@@ -1,10 +1,11 @@
 """Cluster-owned policies: SchedulingPolicy objects become versions here, by the same checks as REST requests.
 
 An unused name belongs to the cluster whose object brings it first, and that object defines the policy: new content that
-passes `check` becomes a version and, if it satisfies every golden placement, is activated at once. Otherwise the object
-is rejected with the reason, and the previous version stays active. An object is rejected if its name is owned by this
-database or by another cluster; only `keep` changes the owner, in either direction. After an object is deleted its last
-version stays active and owned by the cluster, until the object is created again or the policy gets another owner.
+passes `check_policy` becomes a version and, if it satisfies every golden placement, is activated at once. Otherwise the
+object is rejected with the reason, and the previous version stays active. An object is rejected if its name is owned by
+this database or by another cluster; only `set_owner` changes the owner, in either direction. After an object is deleted
+its last version stays active and owned by the cluster, until the object is created again or the policy gets another
+owner.
 Invariants: a rejected object does not change the active version; at most one object per name is accepted.
 """
 
@@ -25,12 +26,12 @@ from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
-from .actions import activate, check, locked, same, save_draft
+from .actions import activate, check_policy, has_same_content, lock_policy, save_draft
 from .documents import TOPIC, policy_document
 from .models import Policy, PolicyObject
 
 
-def follow_policies(
+def apply_policy_objects(
     cluster_id: int, seen: Sequence[ObservedPolicy], *, epoch: int, listed: Collection[str] | None = None
 ) -> list[str]:
     """Apply a cluster's objects, as the informer of `epoch`; return the names whose review result changed.
@@ -40,16 +41,16 @@ def follow_policies(
     """
     cluster = Cluster.objects.get(pk=cluster_id)
     changed = []
-    for one in (*seen, *_missing(cluster, listed)):
+    for one in (*seen, *_deleted_objects(cluster, listed)):
         with write_transaction():
             if not Connection.objects.select_for_update().filter(cluster=cluster, follower_epoch=epoch).exists():
                 raise Conflict(f"another process watches cluster {cluster_id}")
-            if _take_in(cluster, one):
+            if _apply_object(cluster, one):
                 changed.append(one.name)
     return changed
 
 
-def keep(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Policy:
+def set_owner(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Policy:
     """Set the owner of a policy: a cluster, whose object defines it from now on, or None for this database.
 
     Objects of other clusters are rejected. Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyObjectMissing`,
@@ -57,10 +58,10 @@ def keep(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Po
     """
     reason = require_reason(reason)
     with write_transaction():
-        policy = locked(name, kept=True)
+        policy = lock_policy(name, kept=True)
         before, policy.keeper = policy.keeper, cluster
         policy.save(update_fields=["keeper"])
-        details = {"before": where_kept(before), "after": where_kept(cluster)}
+        details = {"before": owner_of(before), "after": owner_of(cluster)}
         record(actor=actor.name, role=actor.role, action="policy.keep", obj=policy, reason=reason, details=details)
         rows = PolicyObject.objects.select_for_update().filter(name=name, gone=False).order_by("id")
         objects = {row.cluster_id: row for row in rows}
@@ -74,26 +75,26 @@ def keep(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Po
             if mine.spec is None and mine.problem is not None:
                 raise InputError(mine.problem.code, mine.problem.message, place=mine.problem.field)
             if mine.spec is not None:
-                check(mine.spec)
+                check_policy(mine.spec)
         for row in objects.values():
-            _judge(row)
+            _review(row)
         publish_many({TOPIC: lambda: {policy.name: policy_document(policy)}})
     return policy
 
 
-def where_kept(cluster: Cluster | None) -> Message:
+def owner_of(cluster: Cluster | None) -> Message:
     """Return the owner of a policy."""
     return Message("the database") if cluster is None else Message("cluster {cluster}", cluster=cluster.name)
 
 
-def _missing(cluster: Cluster, listed: Collection[str] | None) -> Iterable[ObservedPolicy]:
+def _deleted_objects(cluster: Cluster, listed: Collection[str] | None) -> Iterable[ObservedPolicy]:
     if listed is None:
         return ()
     known = PolicyObject.objects.filter(cluster=cluster, gone=False).values_list("name", flat=True)
     return [ObservedPolicy(name, gone=True) for name in sorted(set(known) - set(listed))]
 
 
-def _take_in(cluster: Cluster, one: ObservedPolicy) -> bool:
+def _apply_object(cluster: Cluster, one: ObservedPolicy) -> bool:
     """Save an object's content and review it; return whether anything changed."""
     row = PolicyObject.objects.filter(cluster=cluster, name=one.name).first()
     if one.gone:
@@ -102,7 +103,7 @@ def _take_in(cluster: Cluster, one: ObservedPolicy) -> bool:
         row.gone, row.reported = True, True
         row.save(update_fields=["gone", "reported"])
         about = ("policy", one.name)
-        actor = _of(cluster)
+        actor = _actor_of(cluster)
         record(actor=actor.name, role=actor.role, action="policy.gone", obj=about, details={"version": row.version})
         _publish(one.name)
         return True
@@ -113,17 +114,17 @@ def _take_in(cluster: Cluster, one: ObservedPolicy) -> bool:
     row.uid, row.generation, row.spec, row.gone = one.uid, one.generation, one.spec, False
     if before == (row.uid, row.generation, row.spec, None, False):
         return False  # an accepted object without changes
-    return _judge(row, one.problem, before=before)
+    return _review(row, one.problem, before=before)
 
 
-def _judge(row: PolicyObject, unreadable: Problem | None = None, *, before: object = ()) -> bool:
+def _review(row: PolicyObject, unreadable: Problem | None = None, *, before: object = ()) -> bool:
     """Activate an object's content or record why not; save and publish the result if it changed."""
     was, new = (row.problem, row.version), row.pk is None
     if row.spec is None:
         row.problem = unreadable or row.problem
     else:
         try:
-            row.version, row.problem = _version(row.cluster, row.spec, row.generation), None
+            row.version, row.problem = _active_version(row.cluster, row.spec, row.generation), None
         except InputError as error:
             row.problem = Problem(error.code, error.place, error.advice)
     if before == (row.uid, row.generation, row.spec, row.problem, row.gone):
@@ -137,26 +138,26 @@ def _judge(row: PolicyObject, unreadable: Problem | None = None, *, before: obje
     return True
 
 
-def _version(cluster: Cluster, spec: PolicySpec, generation: int) -> int:
+def _active_version(cluster: Cluster, spec: PolicySpec, generation: int) -> int:
     """Return the active version with this content, after creating and activating it if necessary.
 
     Raises: InputError `PolicyNameTaken`, or as `check` does, without writing; GoldenPlacementBroken, and a draft
     remains.
     """
-    check(spec)
+    check_policy(spec)
     Policy.objects.get_or_create(name=spec.name, defaults={"keeper": cluster})
-    policy = locked(spec.name, kept=True)
+    policy = lock_policy(spec.name, kept=True)
     if policy.keeper_id != cluster.pk:
         raise InputError(
             "PolicyNameTaken",
-            Message("policy {name} is managed in {text}", name=spec.name, text=where_kept(policy.keeper)),
+            Message("policy {name} is managed in {text}", name=spec.name, text=owner_of(policy.keeper)),
             place="metadata.name",
             hint="Use another name, or transfer the policy: POST /api/v1/policies/NAME/owner/",
         )
     active = policy.revisions.filter(version=policy.active_version).first()
-    if active is not None and same(active.spec, spec):
+    if active is not None and has_same_content(active.spec, spec):
         return active.version
-    actor = _of(cluster)
+    actor = _actor_of(cluster)
     reason = Message("generation {n} of the object in cluster {cluster}", n=generation, cluster=cluster.name)
     draft = save_draft(spec, actor=actor, reason=reason, kept_by=cluster)
     return activate(spec.name, draft.version, actor=actor, reason=reason, kept_by=cluster).version
@@ -168,5 +169,5 @@ def _publish(name: str) -> None:
         publish_many({TOPIC: lambda: {name: policy_document(policy)}})
 
 
-def _of(cluster: Cluster) -> Program:
+def _actor_of(cluster: Cluster) -> Program:
     return Program(f"cluster {cluster.name}")

@@ -19,7 +19,7 @@ from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.inventory.models import Cluster
 from hetsched.storage.hot_statements import ACTIVE_POLICIES, NAMESPACE_RULES
 
-from .actions import known_policies, policy_unknown, unknown_policy
+from .actions import known_policies_hint, policy_unknown_error, policy_unknown_message
 from .models import PolicyRevision
 
 
@@ -59,9 +59,9 @@ class Chooser:
         if not name:
             known = default.name in self.known
             field = f"{default.rule} default policy"
-            return default, None if known else Problem("PolicyUnknown", field, unknown_policy(default.name))
+            return default, None if known else Problem("PolicyUnknown", field, policy_unknown_message(default.name))
         if name not in self.known:
-            code, message = "PolicyUnknown", unknown_policy(name)
+            code, message = "PolicyUnknown", policy_unknown_message(name)
         elif allowed and name not in allowed:
             code, message = (
                 "PolicyNotAllowed",
@@ -70,7 +70,7 @@ class Chooser:
         else:
             return EffectivePolicy(name, "request" if requested else pod.policy_rule), None
         if requested:
-            raise InputError(code, message, place="policy", hint=known_policies())
+            raise InputError(code, message, place="policy", hint=known_policies_hint())
         return default, Problem(code, pod.policy_field, message)
 
 
@@ -85,7 +85,7 @@ def _content(revision_id: int, created_at: datetime) -> PolicySpec:
     return PolicyRevision.objects.get(pk=revision_id).spec
 
 
-def effective(cluster: Cluster, requested: str = "", namespace: str = "default") -> PolicySpec:
+def effective_policy(cluster: Cluster, requested: str = "", namespace: str = "default") -> PolicySpec:
     """Return the active policy of a request in this namespace, for what-if and pages.
 
     Raises: InputError `PolicyUnknown` or `PolicyNotAllowed`.
@@ -94,5 +94,5 @@ def effective(cluster: Cluster, requested: str = "", namespace: str = "default")
     chosen, _ = Chooser(cluster).choose(probe, requested)
     specs = active_specs({chosen.name})
     if chosen.name not in specs:
-        raise policy_unknown(chosen.name)
+        raise policy_unknown_error(chosen.name)
     return specs[chosen.name]

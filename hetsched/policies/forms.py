@@ -22,7 +22,7 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.engine.framework.policy import MAX_WEIGHT
 from hetsched.engine.framework.registry import Registry
 
-from .actions import check
+from .actions import check_policy
 from .models import NamespaceRule, Policy
 
 
@@ -155,7 +155,7 @@ class PolicyForm(forms.Form):
             description=cleaned.get("description", ""),
         )
         try:
-            self.spec = check(spec)
+            self.spec = check_policy(spec)
         except InputError as error:
             raise ValidationError(str(error)) from None
         return cleaned

@@ -33,7 +33,7 @@ _NODE = ("id", "name", "report", "unschedulable")
 log = structlog.get_logger(__name__)
 
 
-def guards_of(name: str, *, cluster: Cluster | None = None) -> QuerySet[GoldenPlacement]:
+def goldens_of_policy(name: str, *, cluster: Cluster | None = None) -> QuerySet[GoldenPlacement]:
     """Return the golden placements that a policy of this name must satisfy."""
     rows = GoldenPlacement.objects.filter(Q(policy_name=name) | Q(policy_name=""), enabled=True)
     return rows if cluster is None else rows.filter(cluster=cluster)
@@ -41,8 +41,8 @@ def guards_of(name: str, *, cluster: Cluster | None = None) -> QuerySet[GoldenPl
 
 def check_goldens(spec: PolicySpec, *, cluster: Cluster | None = None) -> GoldenCheck:
     """Check the golden placements of one cluster, or of all, that guard this policy."""
-    rows = guards_of(spec.name, cluster=cluster)
-    return GoldenCheck.of(spec.name, spec.version, judge_rows(spec, rows))
+    rows = goldens_of_policy(spec.name, cluster=cluster)
+    return GoldenCheck.of(spec.name, spec.version, check_rows(spec, rows))
 
 
 def require_goldens(spec: PolicySpec) -> GoldenCheck:
@@ -54,15 +54,15 @@ def require_goldens(spec: PolicySpec) -> GoldenCheck:
     return found
 
 
-def read_nodes(name: str) -> None:
+def load_states(name: str) -> None:
     """Load the states that a check of this policy needs, so that they are not loaded while locks are held."""
-    for cluster in Cluster.objects.filter(goldens__in=guards_of(name)).defer("definitions").distinct():
+    for cluster in Cluster.objects.filter(goldens__in=goldens_of_policy(name)).defer("definitions").distinct():
         empty_state(cluster)
-    for row in guards_of(name).exclude(decision=None).only("changed_at"):
+    for row in goldens_of_policy(name).exclude(decision=None).only("changed_at"):
         state_of(row)
 
 
-def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[GoldenVerdict, ...]:
+def check_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[GoldenVerdict, ...]:
     """Check these golden placements under a policy, ordered by cluster and name."""
     found = list(
         rows.select_related("cluster").defer("cluster__definitions", "manifest").order_by("cluster_id", "name")
@@ -74,11 +74,11 @@ def judge_rows(spec: PolicySpec, rows: QuerySet[GoldenPlacement]) -> tuple[Golde
     for (_, decision), some in groupby(found, key=lambda row: (row.cluster_id, row.decision and row.pk)):
         same = list(some)
         state = empty_state(same[0].cluster) if decision is None else state_of(same[0])
-        results += _judge(state, compiled, same)
+        results += _check_row(state, compiled, same)
     return tuple(results)
 
 
-def _judge(state: ClusterState, policy: Policy, rows: Iterable[GoldenPlacement]) -> list[GoldenVerdict]:
+def _check_row(state: ClusterState, policy: Policy, rows: Iterable[GoldenPlacement]) -> list[GoldenVerdict]:
     results: list[GoldenVerdict] = []
     scheduler = Scheduler(state.fork(), policy)
     for row in rows:
@@ -94,10 +94,10 @@ def _judge(state: ClusterState, policy: Policy, rows: Iterable[GoldenPlacement])
 
 def empty_state(cluster: Cluster) -> ClusterState:
     """Return a cluster's nodes without any pod. The state is shared: fork it before use."""
-    return _empty_state(cluster.pk, cluster.created_at, basis_of(cluster))
+    return _empty_state(cluster.pk, cluster.created_at, inventory_key(cluster))
 
 
-def basis_of(cluster: Cluster) -> str:
+def inventory_key(cluster: Cluster) -> str:
     """Return a cache key of a cluster's present nodes and definitions."""
     return f"{cluster.inventory_revision}/{cluster.layout_revision}/{cluster.definitions_revision}"
 
@@ -110,7 +110,7 @@ def _empty_state(cluster_id: int, created_at: datetime, basis: str) -> ClusterSt
     return ClusterState.of(definitions, nodes=empty(reports), running=())
 
 
-def worst(results: Mapping[str, GoldenVerdict]) -> tuple[GoldenState, Message]:
+def worst_result(results: Mapping[str, GoldenVerdict]) -> tuple[GoldenState, Message]:
     """Return the worst state of a golden placement under several policies, by their names, and its result."""
     order = [GoldenState.BROKEN, GoldenState.UNKNOWN, GoldenState.KEPT]
     ranked = sorted(results.items(), key=lambda item: (order.index(item[1].state), item[0]))

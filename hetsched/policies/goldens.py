@@ -2,8 +2,9 @@
 
 The inventory changes too, so a golden placement may break without a change of a policy.
 Saving and removing require a reason and are recorded in the audit trail. A golden placement that breaks under the
-active version is saved and reported: it blocks the next activation until it or the policy is corrected. `look_again`
-checks those whose nodes or active versions changed since the last check, and reports those that broke or recovered.
+active version is saved and reported: it blocks the next activation until it or the policy is corrected.
+`recheck_goldens` checks those whose nodes or active versions changed since the last check, and reports those that broke
+or recovered.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from hetsched.journal.audit import SYSTEM, Actor, record
 from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
-from .actions import policy_unknown
-from .agreed_states import RecordedCluster, delete_state, keep_state
+from .actions import policy_unknown_error
+from .agreed_states import RecordedCluster, delete_state, store_state
 from .documents import GOLDENS, golden_document
-from .golden_checks import basis_of, empty_state, judge_rows, worst
+from .golden_checks import check_rows, empty_state, inventory_key, worst_result
 from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
 
 MOST_GOLDENS = 500
@@ -74,7 +75,7 @@ def save_golden(
     if expectation.isa:
         _check_isa(expectation.isa)
     if policy_name and not Policy.objects.filter(name=policy_name).exists():
-        raise policy_unknown(policy_name)
+        raise policy_unknown_error(policy_name)
     empty_state(cluster)  # read before any row is locked
     with write_transaction():
         row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
@@ -95,8 +96,8 @@ def save_golden(
         if agreed is None:
             delete_state(row)
         elif agreed is not msgspec.UNSET:
-            keep_state(row, agreed)
-        _look(row, _active_specs(), timezone.now())
+            store_state(row, agreed)
+        _check_and_save(row, _active_specs(), timezone.now())
         details = {"cluster": cluster.name, "policy": policy_name, "expects": expectation.words, "enabled": enabled}
         if row.decision is not None:
             details["decision"] = row.decision
@@ -146,15 +147,15 @@ def _check_isa(text: str) -> None:
 # -- periodic check ----------------------------------------------------------------------------------------------------
 
 
-def look_again(now: datetime | None = None) -> dict[str, int]:
+def recheck_goldens(now: datetime | None = None) -> dict[str, int]:
     """Check those whose nodes or active versions changed; return the number of golden placements per state."""
     now = now or timezone.now()
     specs = _active_specs()
     rows = GoldenPlacement.objects.filter(enabled=True).select_related("cluster").defer("cluster__definitions")
     for row in rows.order_by("cluster_id", "name"):
-        if row.judged_on != _basis(row, specs):
+        if row.judged_on != _check_key(row, specs):
             try:
-                _judge_again(row, specs, now)
+                _recheck(row, specs, now)
             except Exception:  # one failure must not block the others
                 log.exception("a golden placement could not be looked at", golden=row.name)
     states = Counter(GoldenPlacement.objects.filter(enabled=True).values_list("state", flat=True))
@@ -163,7 +164,7 @@ def look_again(now: datetime | None = None) -> dict[str, int]:
     return counted
 
 
-def _judge_again(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
+def _recheck(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
     empty_state(row.cluster)  # read before any row is locked
     with write_transaction():
         locked = GoldenPlacement.objects.select_for_update().filter(pk=row.pk, enabled=True).first()
@@ -174,7 +175,7 @@ def _judge_again(row: GoldenPlacement, specs: dict[str, PolicySpec], now: dateti
 def _check(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
     """Check one golden placement, and record and publish a change of its state."""
     before = row.state
-    _look(row, specs, now)
+    _check_and_save(row, specs, now)
     if row.state != before and GoldenPlacement.BROKEN in (row.state, before):
         broke = row.state == GoldenPlacement.BROKEN
         log.log(30 if broke else 20, "golden placement", golden=row.name, state=row.state, got=row.got)
@@ -185,15 +186,15 @@ def _check(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) ->
     publish_many({GOLDENS: lambda: {row.name: golden_document(row)}})
 
 
-def _look(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
+def _check_and_save(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
     """Check one golden placement under the active policies that it guards, and save the result."""
     rows = GoldenPlacement.objects.filter(pk=row.pk)
     results: dict[str, GoldenVerdict] = {}
-    for spec in _guarded(row, specs):
-        (results[spec.name],) = judge_rows(spec, rows)
-    state, got = worst(results)
+    for spec in _guarded_policies(row, specs):
+        (results[spec.name],) = check_rows(spec, rows)
+    state, got = worst_result(results)
     row.state = state.value if row.enabled else GoldenPlacement.OFF
-    row.got, row.checked_at, row.judged_on = shortened(got, 500), now, _basis(row, specs)
+    row.got, row.checked_at, row.judged_on = shortened(got, 500), now, _check_key(row, specs)
     if row.state != GoldenPlacement.BROKEN:
         row.broken_since = None
     elif row.broken_since is None:
@@ -201,13 +202,13 @@ def _look(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> 
     row.save(update_fields=["state", "got", "checked_at", "judged_on", "broken_since"])
 
 
-def _guarded(row: GoldenPlacement, specs: dict[str, PolicySpec]) -> Sequence[PolicySpec]:
+def _guarded_policies(row: GoldenPlacement, specs: dict[str, PolicySpec]) -> Sequence[PolicySpec]:
     return [spec for name, spec in sorted(specs.items()) if row.policy_name in ("", name)]
 
 
-def _basis(row: GoldenPlacement, specs: dict[str, PolicySpec]) -> str:
-    versions = ",".join(f"{spec.name}@{spec.version}" for spec in _guarded(row, specs))
-    nodes = basis_of(row.cluster) if row.decision is None else f"decision {row.decision}"
+def _check_key(row: GoldenPlacement, specs: dict[str, PolicySpec]) -> str:
+    versions = ",".join(f"{spec.name}@{spec.version}" for spec in _guarded_policies(row, specs))
+    nodes = inventory_key(row.cluster) if row.decision is None else f"decision {row.decision}"
     return blake2b(f"{nodes} {versions}".encode(), digest_size=16).hexdigest()
 
 

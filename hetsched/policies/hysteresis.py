@@ -17,13 +17,13 @@ import msgspec
 from .plan_contracts import Condition
 
 GAP = timedelta(minutes=5)
-Way = Literal["above", "below", ""]
+Side = Literal["above", "below", ""]
 
 
 class HysteresisState(msgspec.Struct, frozen=True):
     """State of the evaluation: the side last entered, and since when the metric is beyond a bound."""
 
-    side: Way = ""
+    side: Side = ""
     above_since: datetime | None = None
     below_since: datetime | None = None
     looked_at: datetime | None = None
@@ -37,10 +37,12 @@ class Switch(msgspec.Struct, frozen=True):
     version: int
 
 
-def look(condition: Condition, watch: HysteresisState, at: datetime, value: float) -> tuple[HysteresisState, Way]:
+def process_sample(
+    condition: Condition, watch: HysteresisState, at: datetime, value: float
+) -> tuple[HysteresisState, Side]:
     """Process a sample; return the new state, and the side to enter, if any.
 
-    The caller confirms the switch through `entered`; until then every call returns the side again.
+    The caller confirms the switch through `enter_side`; until then every call returns the side again.
     """
     fresh = watch.looked_at is not None and at - watch.looked_at <= GAP
     above = (watch.above_since if fresh else None) or at if value > condition.above else None
@@ -54,22 +56,22 @@ def look(condition: Condition, watch: HysteresisState, at: datetime, value: floa
     return known, ""
 
 
-def entered(watch: HysteresisState, side: Way) -> HysteresisState:
+def enter_side(watch: HysteresisState, side: Side) -> HysteresisState:
     """Return the state after a side is entered."""
     return msgspec.structs.replace(watch, side=side)
 
 
-def version_of(condition: Condition, side: Way) -> int:
+def version_of(condition: Condition, side: Side) -> int:
     """Return the version of a side."""
     return condition.above_version if side == "above" else condition.below_version
 
 
-def switches(condition: Condition, curve: Iterable[tuple[datetime, float]]) -> list[Switch]:
+def past_switches(condition: Condition, curve: Iterable[tuple[datetime, float]]) -> list[Switch]:
     """Return the switches that a condition would have caused on a recorded curve."""
     watch, found = HysteresisState(), []
     for at, value in curve:
-        watch, side = look(condition, watch, at, value)
+        watch, side = process_sample(condition, watch, at, value)
         if side:
-            watch = entered(watch, side)
+            watch = enter_side(watch, side)
             found.append(Switch(at, value, version_of(condition, side)))
     return found

@@ -29,10 +29,10 @@ from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
-from .actions import activate, note_refused, policy_unknown, version_unknown
+from .actions import activate, policy_unknown_error, record_refused_activation, version_unknown_error
 from .documents import PLANS, plan_document
 from .golden_checks import check_goldens
-from .hysteresis import HysteresisState, Switch, Way, entered, look, switches, version_of
+from .hysteresis import HysteresisState, Side, Switch, enter_side, past_switches, process_sample, version_of
 from .models import Measure, Policy, PolicyPlan
 from .plan_contracts import Condition, Once
 
@@ -71,7 +71,7 @@ def save_plan(
         raise InputError("PlanNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
     policy = Policy.objects.select_related("keeper").filter(name=policy_name).first()
     if policy is None:
-        raise policy_unknown(policy_name)
+        raise policy_unknown_error(policy_name)
     if policy.keeper is not None:
         keeper = Message("cluster {cluster}", cluster=policy.keeper.name)
         message = Message("policy {name} is managed in {text}", name=policy_name, text=keeper)
@@ -89,9 +89,9 @@ def save_plan(
         row.policy, row.cluster, row.once, row.condition = policy, cluster, once, condition
         row.enabled, row.author, row.reason, row.changed_at = enabled, actor.name, reason, now
         _restart(row, now)
-        row.note = _in_its_way(policy, once, condition)
+        row.note = _obstacles(policy, once, condition)
         row.save()
-        details = {"policy": policy_name, "enabled": enabled, **_said(once, condition)}
+        details = {"policy": policy_name, "enabled": enabled, **_audit_details(once, condition)}
         action = "plan.add" if new else "plan.change"
         if was_enabled is not None and was_enabled is not enabled:
             action = "plan.enable" if enabled else "plan.disable"
@@ -152,10 +152,10 @@ def _check_versions(policy: Policy, wanted: dict[int, str]) -> None:
     known = set(policy.revisions.filter(version__in=wanted).values_list("version", flat=True))
     for version, place in wanted.items():
         if version not in known:
-            raise version_unknown(policy.name, version, place=place)
+            raise version_unknown_error(policy.name, version, place=place)
 
 
-def _in_its_way(policy: Policy, once: Once | None, condition: Condition | None) -> Message:
+def _obstacles(policy: Policy, once: Once | None, condition: Condition | None) -> Message:
     """Return a note on the golden placements that the plan's versions would break at present."""
     versions = _versions(once, condition)
     problems: list[Message] = []
@@ -174,7 +174,7 @@ def _versions(once: Once | None, condition: Condition | None) -> set[int]:
     return {condition.above_version, condition.below_version} if condition is not None else set()
 
 
-def _said(once: Once | None, condition: Condition | None) -> dict[str, object]:
+def _audit_details(once: Once | None, condition: Condition | None) -> dict[str, object]:
     return {"once": to_plain(once)} if once else {"condition": to_plain(condition)}
 
 
@@ -191,7 +191,7 @@ def _publish(row: PolicyPlan) -> None:
 # -- periodic evaluation -----------------------------------------------------------------------------------------------
 
 
-def look_at_plans(now: datetime | None = None) -> int:
+def evaluate_plans(now: datetime | None = None) -> int:
     """Evaluate all due plans, each claimed by one run; return how many activated a version."""
     now = now or timezone.now()
     due = Q(state=PolicyPlan.WAITING) | Q(condition__isnull=False)
@@ -199,19 +199,19 @@ def look_at_plans(now: datetime | None = None) -> int:
     for pk, at in PolicyPlan.objects.filter(due, enabled=True, due_at__lte=now).values_list("pk", "due_at"):
         if PolicyPlan.objects.filter(pk=pk, due_at=at, enabled=True).update(due_at=now + LOOK_EVERY):
             try:
-                switched += _look(pk, now)
+                switched += _evaluate(pk, now)
             except Exception:  # one failure must not block the others
                 log.exception("a plan could not be looked at", plan=pk)
     return switched
 
 
-def _look(pk: int, now: datetime) -> bool:
+def _evaluate(pk: int, now: datetime) -> bool:
     """Evaluate a claimed plan; return whether it activated a version."""
     row = PolicyPlan.objects.select_related("policy", "cluster").get(pk=pk)
-    return _look_once(row, now) if row.once is not None else _look_by_figure(row, now)
+    return _evaluate_once(row, now) if row.once is not None else _evaluate_condition(row, now)
 
 
-def _look_once(row: PolicyPlan, now: datetime) -> bool:
+def _evaluate_once(row: PolicyPlan, now: datetime) -> bool:
     """Activate the version at its time, or record why not."""
     assert row.once is not None
     late_minutes = int((now - row.once.at).total_seconds() // 60)
@@ -225,7 +225,7 @@ def _look_once(row: PolicyPlan, now: datetime) -> bool:
     return _activate(row, row.once.version, why, now, done=PolicyPlan.DONE)
 
 
-def _look_by_figure(row: PolicyPlan, now: datetime) -> bool:
+def _evaluate_condition(row: PolicyPlan, now: datetime) -> bool:
     """Process the latest sample, and activate the version of the other side when it is due."""
     condition = row.condition
     assert condition is not None
@@ -236,11 +236,11 @@ def _look_by_figure(row: PolicyPlan, now: datetime) -> bool:
         if latest is not None:
             row.note = Message("the cluster has no {metric}", metric=condition.metric)
         row.last_value = None
-        return _write(row, HysteresisState(side=_side(row)), now)
+        return _save_state(row, HysteresisState(side=_side(row)), now)
     row.last_value = value
-    watch, side = look(condition, _watch(row), now, value)
+    watch, side = process_sample(condition, _hysteresis_state(row), now, value)
     if not side:
-        return _write(row, watch, now)
+        return _save_state(row, watch, now)
     why = Message(
         _SWITCHES[side],
         metric=condition.metric,
@@ -251,26 +251,28 @@ def _look_by_figure(row: PolicyPlan, now: datetime) -> bool:
     )
     activated = _activate(row, version_of(condition, side), why, now, done=PolicyPlan.WAITING)
     if row.state == PolicyPlan.REFUSED:
-        _write(row, HysteresisState(side=watch.side, looked_at=now), now)  # the period restarts before the next attempt
+        _save_state(
+            row, HysteresisState(side=watch.side, looked_at=now), now
+        )  # the period restarts before the next attempt
     else:
-        _write(row, entered(watch, side), now)
+        _save_state(row, enter_side(watch, side), now)
     return activated
 
 
-def _watch(row: PolicyPlan) -> HysteresisState:
+def _hysteresis_state(row: PolicyPlan) -> HysteresisState:
     return HysteresisState(_side(row), row.above_since, row.below_since, row.last_looked_at)
 
 
-def _side(row: PolicyPlan) -> Way:
+def _side(row: PolicyPlan) -> Side:
     return "above" if row.side == "above" else "below" if row.side == "below" else ""
 
 
-def _write(row: PolicyPlan, watch: HysteresisState, now: datetime) -> bool:
+def _save_state(row: PolicyPlan, watch: HysteresisState, now: datetime) -> bool:
     """Save the state of the evaluation."""
     row.side, row.above_since, row.below_since, row.last_looked_at = (
         watch.side, watch.above_since, watch.below_since, now,
     )  # fmt: skip
-    _keep(row, "side", "above_since", "below_since", "last_looked_at", "last_value", "note")
+    _save(row, "side", "above_since", "below_since", "last_looked_at", "last_value", "note")
     return False
 
 
@@ -286,7 +288,7 @@ def _activate(row: PolicyPlan, version: int, why: Message, now: datetime, *, don
         activate(row.policy.name, version, actor=actor, reason=reason, expected_active=active)
     except InputError as refusal:
         with write_transaction():
-            note_refused(row.policy.name, version, refusal, actor=actor, reason=reason)
+            record_refused_activation(row.policy.name, version, refusal, actor=actor, reason=reason)
             note = Message("version {version} was refused: {said}", version=version, said=refusal.message)
             _conclude(row, PolicyPlan.REFUSED, note, now)
         return False
@@ -298,11 +300,11 @@ def _activate(row: PolicyPlan, version: int, why: Message, now: datetime, *, don
 def _conclude(row: PolicyPlan, state: str, note: Message, now: datetime, *, action: str = "") -> None:
     row.state, row.note, row.last_looked_at = state, shortened(note, 1000), now
     with write_transaction():
-        if _keep(row, "state", "note", "last_looked_at", "last_switched_at") and action:
+        if _save(row, "state", "note", "last_looked_at", "last_switched_at") and action:
             record(actor=f"plan {row.name}", role="plan", action=action, obj=("plan", row.name), reason=note)
 
 
-def _keep(row: PolicyPlan, *columns: str) -> bool:
+def _save(row: PolicyPlan, *columns: str) -> bool:
     """Save the result of a plan; write nothing and return False if the plan was changed or removed in the meantime."""
     with write_transaction():
         same = PolicyPlan.objects.filter(pk=row.pk, changed_at=row.changed_at)
@@ -337,7 +339,7 @@ def forecast_switches(condition: Condition, *, now: datetime | None = None) -> F
         if figures:
             note = Message("only {n} samples are recorded", n=len(curve))
         return Forecast(False, len(curve), None, None, [], note)
-    found = switches(condition, curve)
+    found = past_switches(condition, curve)
     template = "the plan would have switched {n} times between {start} and {end}"
     if len(found) == 1:
         template = "the plan would have switched once between {start} and {end}"

@@ -52,7 +52,7 @@ def diff(before: PolicySpec | None, after: PolicySpec) -> PolicyDiff:
     registry = load_registry()
     old = {use.name: (place, use) for place, use in enumerate(before.plugins if before else (), start=1)}
     new = {use.name: (place, use) for place, use in enumerate(after.plugins, start=1)}
-    stay = _in_order([old[name][0] for name in new if name in old])
+    stay = _unmoved_places([old[name][0] for name in new if name in old])
     changes = [
         _change(registry, old.get(name), new[name], moved=name in old and old[name][0] not in stay) for name in new
     ]
@@ -94,7 +94,7 @@ def _differs(change: PluginChange) -> bool:
     return not same or change.moved or bool(change.params)
 
 
-def _in_order(places: list[int]) -> set[int]:
+def _unmoved_places(places: list[int]) -> set[int]:
     """Return the longest increasing subsequence of distinct places: the plugins that need not have moved."""
     ends: list[int] = []  # the smallest last place of a subsequence of each length
     at: list[int] = []

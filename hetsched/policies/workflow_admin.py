@@ -23,10 +23,10 @@ from .forms import ReasonForm
 from .goldens import remove_golden
 from .models import GoldenPlacement, Measure, PolicyPlan, Preview
 from .plans import remove_plan
-from .workflow_forms import ActedForm, GoldenForm, PlanForm
+from .workflow_forms import GoldenForm, PlanForm, WorkflowForm
 
 
-class ActedAdmin(admin.ModelAdmin):
+class WorkflowAdmin(admin.ModelAdmin):
     """Rows that are written by actions: saving and removing require a reason."""
 
     remove: ClassVar[Callable[..., None]]
@@ -35,7 +35,7 @@ class ActedAdmin(admin.ModelAdmin):
         form = super().get_form(request, obj, change=change, **kwargs)
         return type(form.__name__, (form,), {"actor": acting(request)})
 
-    def save_model(self, request: HttpRequest, obj: Any, form: ActedForm, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Any, form: WorkflowForm, change: bool) -> None:
         saved = form.act()
         obj.pk = saved.pk
         obj.refresh_from_db()
@@ -79,7 +79,7 @@ class ActedAdmin(admin.ModelAdmin):
 
 
 @admin.register(GoldenPlacement)
-class GoldenPlacementAdmin(ActedAdmin):
+class GoldenPlacementAdmin(WorkflowAdmin):
     form = GoldenForm
     remove = staticmethod(remove_golden)
     list_display = ("name", "cluster", "guards", "expects", "state", "got", "enabled", "author", "changed_at")
@@ -102,7 +102,7 @@ class GoldenPlacementAdmin(ActedAdmin):
 
 
 @admin.register(PolicyPlan)
-class PolicyPlanAdmin(ActedAdmin):
+class PolicyPlanAdmin(WorkflowAdmin):
     form = PlanForm
     remove = staticmethod(remove_plan)
     list_display = ("name", "policy", "says", "state", "note", "last_value", "last_looked_at", "enabled", "author")

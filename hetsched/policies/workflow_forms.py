@@ -41,7 +41,7 @@ def _number(*, max_value: int = 2**31 - 1, **options: Any) -> forms.IntegerField
     return forms.IntegerField(required=False, min_value=1, max_value=max_value, **options)
 
 
-class ActedForm(forms.ModelForm):
+class WorkflowForm(forms.ModelForm):
     """A form that saves through `act`; the admin page sets `actor`."""
 
     actor: Actor = SYSTEM
@@ -75,7 +75,7 @@ class ActedForm(forms.ModelForm):
         return {field.name for field in self._meta.model._meta.fields}
 
 
-class GoldenForm(ActedForm):
+class GoldenForm(WorkflowForm):
     """One pod and its expected placement."""
 
     manifest = forms.CharField(
@@ -133,7 +133,7 @@ class GoldenForm(ActedForm):
         )
 
 
-class PlanForm(ActedForm):
+class PlanForm(WorkflowForm):
     """Time or condition of an activation."""
 
     policy = forms.ModelChoiceField(label=_("Policy"), queryset=Policy.objects.filter(keeper=None))

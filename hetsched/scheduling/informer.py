@@ -40,7 +40,7 @@ from hetsched.placement.lifecycle import HOLDING, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.pod_counts import batch_counts, publish_counts, stop_batching_counts
 from hetsched.placement.scheduler_cache import cache_of
-from hetsched.policies.cluster_policies import follow_policies
+from hetsched.policies.cluster_policies import apply_policy_objects
 from hetsched.scheduling.leases import Lease, following
 
 from .informer_host import InformerHost
@@ -233,7 +233,7 @@ class Informer:
         if not policies and listed_keys is None:
             return
         try:
-            changed = follow_policies(self.lease.cluster_id, policies, epoch=self.lease.epoch, listed=listed_keys)
+            changed = apply_policy_objects(self.lease.cluster_id, policies, epoch=self.lease.epoch, listed=listed_keys)
         except Conflict as conflict:
             log.info("policy watch ended", cluster=self.lease.cluster_id, reason=str(conflict))
             self._lease_lost = True

@@ -13,7 +13,7 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM, details_of
 from hetsched.journal.models import AuditEntry
-from hetsched.policies.cluster_policies import follow_policies
+from hetsched.policies.cluster_policies import apply_policy_objects
 
 from .conftest import Api
 
@@ -27,7 +27,7 @@ def admin(api: Callable[..., Api]) -> Api:
     Connection.objects.create(cluster=west, follower_epoch=1)
     for name, plugin in (("mine", "resource-fit"), ("odd", "no-such-plugin")):
         seen = ObservedPolicy(name, f"uid-{name}", 1, PolicySpec(name, (PluginUse(plugin),)))
-        follow_policies(west.pk, [seen], epoch=1)
+        apply_policy_objects(west.pk, [seen], epoch=1)
     return api("policy-admin")
 
 

@@ -12,7 +12,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.models import Decision, Pod
 from hetsched.policies import agreed_states
-from hetsched.policies.goldens import look_again
+from hetsched.policies.goldens import recheck_goldens
 from hetsched.policies.manifest import pod_text
 from hetsched.policies.models import AgreedState, GoldenPlacement
 from tests.builders import a_node, a_pod
@@ -59,7 +59,7 @@ def test_later_changes_of_the_cluster_do_not_matter(admin: Api, decided: Decisio
     cordon(decided.cluster, "n2", actor=SYSTEM, reason="repair")
     Cluster.objects.get().nodes.filter(name="n1").update(unschedulable=True)
     agreed_states._state_of.cache_clear()
-    look_again()
+    recheck_goldens()
     assert GoldenPlacement.objects.get().state == "kept"
     tag = admin.tag("golden-placements/second/")
     # A change without a decision, or with the same one, keeps the state even if it cannot be recomputed any more.

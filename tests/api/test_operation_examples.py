@@ -22,7 +22,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import import_cluster
 from hetsched.placement.models import Decision, Delivery
-from hetsched.policies.cluster_policies import follow_policies
+from hetsched.policies.cluster_policies import apply_policy_objects
 from tests.builders import a_node, a_pod
 from tests.scenes import placed
 from web.api import examples
@@ -201,7 +201,7 @@ def _live(ask: Story, decided: str) -> None:
     west = create_cluster(name="west", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=west, follower_epoch=1, server="https://127.0.0.1:1")
     spec = PolicySpec("mine", (PluginUse("resource-fit"),))
-    follow_policies(west.pk, [ObservedPolicy("mine", "uid-mine", 1, spec)], epoch=1)
+    apply_policy_objects(west.pk, [ObservedPolicy("mine", "uid-mine", 1, spec)], epoch=1)
     taken = {"cluster": None, "reason": "west goes away"}
     ask("policy-admin", "POST", "policies/{name}/owner/", taken, match="policies/mine/", name="mine")
     enrolled = {"namespaces": ["team"], "reason": "the team moves in"}
@@ -218,7 +218,9 @@ def _webhooks(ask: Story, decided: str) -> None:
     ask("submitter", "PUT", "webhooks/{webhook_id}/", {**wanted, "namespaces": ["team"]}, match=at, webhook_id=made)
     ask("submitter", "POST", "webhooks/{webhook_id}/secret/", {"reason": "yearly"}, webhook_id=made)
     delivery = ask("submitter", "POST", "webhooks/{webhook_id}/test/", status=202, webhook_id=made)["id"]
-    callback.note(Delivery.objects.get(pk=delivery), callback.DeliveryOutcome(41, 410, "Answer410", final=True))
+    callback.record_outcome(
+        Delivery.objects.get(pk=delivery), callback.DeliveryOutcome(41, 410, "Answer410", final=True)
+    )
     ask("submitter", "GET", "deliveries/", query={"state": "dead"})
     ask("submitter", "GET", "deliveries/{delivery_id}/", delivery_id=delivery)
     ask.caller("submitter")("PUT", at, wanted, if_match="*", status=200)

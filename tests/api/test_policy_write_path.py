@@ -33,11 +33,11 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import import_cluster
 from hetsched.policies.actions import ensure_builtins, save_draft
-from hetsched.policies.cluster_policies import follow_policies
+from hetsched.policies.cluster_policies import apply_policy_objects
 from hetsched.policies.goldens import save_golden
 from hetsched.policies.models import Policy, PolicyObject, PolicyRevision
 from hetsched.policies.plan_contracts import Once
-from hetsched.policies.plans import look_at_plans, save_plan
+from hetsched.policies.plans import evaluate_plans, save_plan
 from tests.builders import a_node, a_pod
 
 from .conftest import POD, Api
@@ -188,7 +188,7 @@ def by_object(api: Callable[..., Api], person: Any, spec: PolicySpec) -> None:
         west = create_cluster(name="west", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
         Connection.objects.create(cluster=west, follower_epoch=1)
     generation = 1 + (PolicyObject.objects.filter(name=spec.name).values_list("generation", flat=True).first() or 0)
-    follow_policies(west.pk, [ObservedPolicy(spec.name, "uid", generation, spec)], epoch=1)
+    apply_policy_objects(west.pk, [ObservedPolicy(spec.name, "uid", generation, spec)], epoch=1)
 
 
 def by_plan(api: Callable[..., Api], person: Any, spec: PolicySpec) -> None:
@@ -198,7 +198,7 @@ def by_plan(api: Callable[..., Api], person: Any, spec: PolicySpec) -> None:
         f"plan-{version}", policy_name=spec.name, once=Once(version, now + timedelta(minutes=1)), actor=SYSTEM,
         reason=REASON,
     )  # fmt: skip
-    look_at_plans(now + timedelta(minutes=2))
+    evaluate_plans(now + timedelta(minutes=2))
 
 
 def by_import(api: Callable[..., Api], person: Any, spec: PolicySpec) -> None:

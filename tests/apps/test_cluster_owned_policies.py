@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft
-from hetsched.policies.cluster_policies import follow_policies, keep
+from hetsched.policies.cluster_policies import apply_policy_objects, set_owner
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy, PolicyObject
 from tests.scenes import ALICE
@@ -40,7 +40,7 @@ def spec(weight: float = 1.0, plugin: str = "least-allocated", name: str = "mine
 
 def see(cluster: Cluster, content: PolicySpec | None, generation: int = 1, **more: object) -> list[str]:
     observed = ObservedPolicy("mine", "uid", generation, content, **more)  # type: ignore[arg-type]
-    return follow_policies(cluster.pk, [observed], epoch=EPOCH)
+    return apply_policy_objects(cluster.pk, [observed], epoch=EPOCH)
 
 
 def decides(name: str = "mine") -> tuple[int, float]:
@@ -102,7 +102,7 @@ def test_database_owned_name_is_rejected_until_the_takeover(west: Cluster) -> No
     assert (found.code, found.field) == ("PolicyNameTaken", "metadata.name")
     assert found.message.startswith("policy mine is managed in the database")
     assert decides() == (1, 5.0)
-    keep("mine", west, actor=ALICE, reason="into git")
+    set_owner("mine", west, actor=ALICE, reason="into git")
     assert (problem_in(west), decides()) == (None, (2, 1.0))
 
 
@@ -113,16 +113,16 @@ def test_first_cluster_keeps_a_name_until_an_action_changes_it(west: Cluster) ->
     found = problem_in(east)
     assert found is not None
     assert "cluster west" in found.message
-    follow_policies(west.pk, [ObservedPolicy("mine", gone=True)], epoch=EPOCH)
+    apply_policy_objects(west.pk, [ObservedPolicy("mine", gone=True)], epoch=EPOCH)
     see(east, spec(3.0), 2)
     assert decides() == (1, 1.0)
-    keep("mine", east, actor=ALICE, reason="moved")
+    set_owner("mine", east, actor=ALICE, reason="moved")
     assert decides() == (2, 3.0)
 
 
 def test_deleted_object_leaves_its_version(west: Cluster) -> None:
     see(west, spec())
-    assert follow_policies(west.pk, [], epoch=EPOCH, listed=()) == ["mine"]
+    assert apply_policy_objects(west.pk, [], epoch=EPOCH, listed=()) == ["mine"]
     assert (decides(), PolicyObject.objects.get().gone) == ((1, 1.0), True)
     with pytest.raises(InputError, match="PolicyKeptInCluster"):
         save_draft(spec(2.0), actor=ALICE)
@@ -141,7 +141,7 @@ def test_cluster_owned_policy_is_not_written_before_a_takeover(west: Cluster) ->
         with pytest.raises(InputError, match="managed by the SchedulingPolicy of this name in cluster west") as refused:
             act()
         assert refused.value.code == "PolicyKeptInCluster"
-    keep("mine", None, actor=ALICE, reason="the cluster is lost")
+    set_owner("mine", None, actor=ALICE, reason="the cluster is lost")
     rollback("mine", actor=ALICE, reason="better")
     assert decides() == (1, 1.0)
     found = problem_in(west)
@@ -154,21 +154,21 @@ def test_cluster_owned_policy_is_not_written_before_a_takeover(west: Cluster) ->
 def test_invalid_object_cannot_take_over_a_policy(west: Cluster) -> None:
     save_draft(spec(5.0), actor=ALICE)
     with pytest.raises(InputError, match="PolicyObjectMissing"):
-        keep("mine", west, actor=ALICE, reason="into git")
+        set_owner("mine", west, actor=ALICE, reason="into git")
     see(west, spec(plugin="no-such-plugin"))
     with pytest.raises(InputError, match="PolicyPluginUnknown"):
-        keep("mine", west, actor=ALICE, reason="into git")
+        set_owner("mine", west, actor=ALICE, reason="into git")
     assert Policy.objects.get(name="mine").keeper is None
 
 
 def test_built_in_policies_of_a_release_keep_cluster_owned_ones(west: Cluster) -> None:
     content = spec(3.0, name="spread")
-    follow_policies(west.pk, [ObservedPolicy("spread", "uid", 1, content)], epoch=EPOCH)
+    apply_policy_objects(west.pk, [ObservedPolicy("spread", "uid", 1, content)], epoch=EPOCH)
     assert "spread" not in ensure_builtins()
     assert decides("spread") == (1, 3.0)
 
 
 def test_replaced_informer_writes_nothing(west: Cluster) -> None:
     with pytest.raises(Conflict):
-        follow_policies(west.pk, [ObservedPolicy("mine", "uid", 1, spec())], epoch=EPOCH - 1)
+        apply_policy_objects(west.pk, [ObservedPolicy("mine", "uid", 1, spec())], epoch=EPOCH - 1)
     assert not PolicyObject.objects.exists()

@@ -18,7 +18,7 @@ from hetsched.policies import golden_checks, goldens
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.policies.golden_checks import check_goldens
-from hetsched.policies.goldens import look_again, save_golden
+from hetsched.policies.goldens import recheck_goldens, save_golden
 from hetsched.policies.models import GoldenPlacement
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed
@@ -114,13 +114,13 @@ def test_placement_broken_by_the_inventory_is_published_and_audited_with_its_end
     vectors = manifest(**{"hetsched.io/isa": "rv64gcv"})
     cluster = a_cluster(riscv("vector"), riscv("plain", "rv64gc"))
     agreed(cluster, vectors, nodes=("vector",))
-    assert look_again() == {"kept": 1, "broken": 0, "unknown": 0}
+    assert recheck_goldens() == {"kept": 1, "broken": 0, "unknown": 0}
     published = OutboxEvent.objects.filter(topic="goldens").count()
-    look_again()
+    recheck_goldens()
     assert OutboxEvent.objects.filter(topic="goldens").count() == published  # nothing changed, so nothing is checked
 
     a_cluster(riscv("vector", "rv64gc"), riscv("plain", "rv64gc"))
-    assert look_again() == {"kept": 0, "broken": 1, "unknown": 0}
+    assert recheck_goldens() == {"kept": 0, "broken": 1, "unknown": 0}
     row = GoldenPlacement.objects.get()
     assert (row.state, row.broken_since) == ("broken", row.checked_at)
     assert snapshot("goldens").data["g"]["state"] == "broken"
@@ -130,7 +130,7 @@ def test_placement_broken_by_the_inventory_is_published_and_audited_with_its_end
     }  # fmt: skip
 
     a_cluster(riscv("vector"), riscv("plain", "rv64gc"))
-    look_again()
+    recheck_goldens()
     assert (GoldenPlacement.objects.get().state, GoldenPlacement.objects.get().broken_since) == ("kept", None)
     assert AuditEntry.objects.filter(action="golden.kept").count() == 1
 
@@ -139,7 +139,7 @@ def test_golden_placements_are_deleted_with_their_cluster() -> None:
     cluster = a_cluster(a_node("n1"))
     agreed(cluster, nodes=("n1",))
     cluster.delete()
-    assert look_again() == {"kept": 0, "broken": 0, "unknown": 0}
+    assert recheck_goldens() == {"kept": 0, "broken": 0, "unknown": 0}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -155,7 +155,7 @@ def test_nodes_are_read_before_locks_are_taken(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(golden_checks, "_empty_state", noted)
     agreed(cluster, nodes=("n1",))
     GoldenPlacement.objects.update(judged_on="")
-    look_again()
+    recheck_goldens()
     assert locked == [False, True, False, True]  # code with locks uses the values that were read before
 
 
@@ -170,6 +170,6 @@ def test_failing_evaluation_does_not_block_others(monkeypatch: pytest.MonkeyPatc
             raise RuntimeError("whatever")
         real(row, *given)
 
-    real = goldens._look
-    monkeypatch.setattr(goldens, "_look", look)
-    assert look_again() == {"kept": 1, "unknown": 1, "broken": 0}
+    real = goldens._check_and_save
+    monkeypatch.setattr(goldens, "_check_and_save", look)
+    assert recheck_goldens() == {"kept": 1, "unknown": 1, "broken": 0}

@@ -19,7 +19,7 @@ from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.goldens import save_golden
 from hetsched.policies.models import Measure, Policy, PolicyPlan
 from hetsched.policies.plan_contracts import Condition, Measured, Once
-from hetsched.policies.plans import forecast_switches, look_at_plans, remove_plan, save_plan
+from hetsched.policies.plans import evaluate_plans, forecast_switches, remove_plan, save_plan
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, placed
 
@@ -69,16 +69,16 @@ def live(cluster: Cluster, values: list[float], start: datetime = NOON) -> list[
     for number, value in enumerate(values):
         at = start + timedelta(minutes=number)
         measured(cluster, at, value)
-        look_at_plans(at)
+        evaluate_plans(at)
         found.append(active())
     return found
 
 
 def test_planned_version_is_activated_and_audited(cluster: Cluster) -> None:
     planned(once=Once(DENSE, minutes(10)))
-    look_at_plans(minutes(9))
+    evaluate_plans(minutes(9))
     assert active() == LOOSE
-    assert look_at_plans(minutes(10)) == 1
+    assert evaluate_plans(minutes(10)) == 1
     assert active() == DENSE
     row = PolicyPlan.objects.get()
     assert (row.state, row.last_switched_at) == ("done", minutes(10))
@@ -86,13 +86,13 @@ def test_planned_version_is_activated_and_audited(cluster: Cluster) -> None:
     assert entry is not None
     assert (entry.actor, entry.role) == ("plan night by alice", "plan")
     assert entry.reason == "agreed (plan night: at 2030-01-01T12:10:00Z)"
-    assert look_at_plans(minutes(20)) == 0  # a plan runs once
+    assert evaluate_plans(minutes(20)) == 0  # a plan runs once
 
 
 def test_missed_time_is_made_up_for_within_bounds(cluster: Cluster) -> None:
     planned("late", once=Once(DENSE, minutes(1), late_minutes=30))
     planned("too-late", once=Once(LOOSE, minutes(1), late_minutes=5))
-    look_at_plans(minutes(20))
+    evaluate_plans(minutes(20))
     rows = {row.name: row for row in PolicyPlan.objects.all()}
     assert (rows["late"].state, active()) == ("done", DENSE)
     assert "19 minutes late" in rows["late"].note
@@ -111,10 +111,10 @@ def test_plan_changed_during_its_execution_starts_again(cluster: Cluster, monkey
 
     with monkeypatch.context() as patched:
         patched.setattr(plans, "activate", while_it_is_changed)
-        look_at_plans(minutes(10))
+        evaluate_plans(minutes(10))
     row = PolicyPlan.objects.get()
     assert (row.state, row.due_at, active()) == ("waiting", minutes(30), DENSE)
-    look_at_plans(minutes(30))
+    evaluate_plans(minutes(30))
     assert active() == LOOSE
 
 
@@ -127,9 +127,9 @@ def test_failing_plan_does_not_block_others(cluster: Cluster, monkeypatch: pytes
             raise RuntimeError("whatever")
         return real(row, now)
 
-    real = plans._look_once
-    monkeypatch.setattr(plans, "_look_once", look_once)
-    assert look_at_plans(minutes(10)) == 1
+    real = plans._evaluate_once
+    monkeypatch.setattr(plans, "_evaluate_once", look_once)
+    assert evaluate_plans(minutes(10)) == 1
     assert active() == DENSE
 
 
@@ -173,7 +173,7 @@ def test_gap_in_the_metrics_restarts_the_period(cluster: Cluster) -> None:
 def test_plan_without_recent_metrics_does_nothing(cluster: Cluster) -> None:
     planned(condition=condition())
     live(cluster, [0.9] * 3)
-    look_at_plans(minutes(10))
+    evaluate_plans(minutes(10))
     row = PolicyPlan.objects.get()
     assert (row.note, row.last_value, active()) == ("no fresh sample", None, LOOSE)
 
@@ -215,14 +215,14 @@ def _seed_for(node: str) -> int:
 def test_check_is_claimed_once(cluster: Cluster) -> None:
     planned(once=Once(DENSE, minutes(1)))
     taken = PolicyPlan.objects.filter(due_at=minutes(1)).update(due_at=minutes(2))
-    assert (taken, look_at_plans(minutes(1))) == (1, 0)
-    assert look_at_plans(minutes(2)) == 1  # the claiming process died: the plan runs a minute later
+    assert (taken, evaluate_plans(minutes(1))) == (1, 0)
+    assert evaluate_plans(minutes(2)) == 1  # the claiming process died: the plan runs a minute later
 
 
 def test_disabled_plan_does_nothing(cluster: Cluster) -> None:
     planned(once=Once(DENSE, minutes(1)))
     planned(once=Once(DENSE, minutes(1)), enabled=False)
-    look_at_plans(minutes(2))
+    evaluate_plans(minutes(2))
     assert (PolicyPlan.objects.get().state, active()) == ("off", LOOSE)
     assert AuditEntry.objects.filter(action="plan.disable", object_name="night").exists()
     remove_plan("night", actor=ALICE, reason="over")

@@ -45,7 +45,7 @@ from hetsched.journal.audit import record as audit
 from hetsched.journal.publish import difference, publish_many
 from hetsched.placement.queries.pod_counts import cluster_counts
 from hetsched.placement.queries.topics import Document, cluster_document, held_document
-from hetsched.policies.actions import activate_or_leave, is_kept, save_draft
+from hetsched.policies.actions import is_cluster_owned, save_draft, try_activate
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy
 from hetsched.storage.batches import batched
@@ -119,8 +119,8 @@ def _import_policies(specs: Sequence[PolicySpec], actor: Actor, cluster: str) ->
         own = known.get(spec.name)
         if own is None:
             version = save_draft(spec, actor=actor, reason=Message("import of {cluster}", cluster=cluster)).version
-            activate_or_leave(spec.name, version, actor=actor, reason=Message("import of {cluster}", cluster=cluster))
-        elif msgspec.structs.replace(own, version=spec.version) != spec and not is_kept(spec.name):
+            try_activate(spec.name, version, actor=actor, reason=Message("import of {cluster}", cluster=cluster))
+        elif msgspec.structs.replace(own, version=spec.version) != spec and not is_cluster_owned(spec.name):
             save_draft(spec, actor=actor, reason=Message("import of {cluster}", cluster=cluster))
 
 

@@ -29,7 +29,7 @@ from hetsched.engine.simulation.what_if import expected_use
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.scheduler_cache import load_state
 from hetsched.placement.scheduling_queue.node_backoffs import avoided
-from hetsched.policies.actions import check
+from hetsched.policies.actions import check_policy
 from hetsched.policies.models import PolicyRevision
 
 
@@ -101,7 +101,7 @@ def _extended_policy(decision: Decision, scoring: Sequence[PluginUse]) -> Policy
         return None
     used = {use.name for use in row.spec.plugins}
     more = tuple(use for use in scoring if use.name not in used)
-    return check(msgspec.structs.replace(row.spec, plugins=(*row.spec.plugins, *more)))
+    return check_policy(msgspec.structs.replace(row.spec, plugins=(*row.spec.plugins, *more)))
 
 
 class DecisionDetails(NamedTuple):

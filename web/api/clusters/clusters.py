@@ -27,7 +27,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import cluster_head
 from hetsched.journal.audit import record
 from hetsched.placement.actions import export_cluster, import_cluster
-from hetsched.policies.actions import known_policies
+from hetsched.policies.actions import known_policies_hint
 from hetsched.policies.models import Policy
 from hetsched.storage.write_lock import write_transaction
 
@@ -191,7 +191,7 @@ class ClusterExportView(ApiView):
 def _known_policy(name: str) -> str:
     if not Policy.objects.filter(name=name, active_version__gt=0).exists():
         message = Message("unknown policy {name}", name=repr(name[:80]))
-        raise InputError("PolicyUnknown", message, place="policy", hint=known_policies())
+        raise InputError("PolicyUnknown", message, place="policy", hint=known_policies_hint())
     return name
 
 

@@ -24,7 +24,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision
 from hetsched.placement.queries.agreed_state import recorded_cluster
-from hetsched.policies.actions import check
+from hetsched.policies.actions import check_policy
 from hetsched.policies.agreed_states import RecordedCluster
 from hetsched.policies.golden_checks import check_goldens, empty_state
 from hetsched.policies.goldens import remove_golden, save_golden
@@ -205,7 +205,7 @@ class GoldenTrialView(ApiView):
         asked = bodies.read(request, GoldenTrial)
         cluster = request_scope.cluster_of(asked.cluster) if asked.cluster else None
         if asked.plugins:
-            spec = check(PolicySpec(asked.policy, asked.plugins, asked.ties, version=0))
+            spec = check_policy(PolicySpec(asked.policy, asked.plugins, asked.ties, version=0))
         else:
             spec = version_of(asked.policy, asked.version or find(asked.policy).active_version).spec
         with turn():

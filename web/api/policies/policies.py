@@ -25,9 +25,9 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.policies.actions import activate, rollback, save_draft
-from hetsched.policies.cluster_policies import keep
+from hetsched.policies.cluster_policies import set_owner
 from hetsched.policies.documents import policy_document
-from hetsched.policies.golden_checks import read_nodes
+from hetsched.policies.golden_checks import load_states
 from hetsched.policies.models import Policy, PolicyRevision
 from hetsched.policies.policy_diff import PolicyDiff, diff
 
@@ -214,7 +214,7 @@ class PolicyActivationView(PolicyResource):
         """Activate a version from the next batch on; needs If-Match."""
         asked = bodies.read(request, Activate)
         self.get_object()
-        read_nodes(name)
+        load_states(name)
         with self.locked_object() as policy:
             with _both_versions(policy, policy.revisions.filter(version=asked.version).first()):
                 self.check_match(policy)
@@ -231,7 +231,7 @@ class PolicyRollbackView(PolicyResource):
         """Roll back to the previously active version; needs If-Match."""
         asked = bodies.read(request, Rollback)
         self.get_object()
-        read_nodes(name)
+        load_states(name)
         with self.locked_object() as policy:
             with _both_versions(policy, policy.previous):
                 self.check_match(policy)
@@ -262,7 +262,7 @@ class PolicyKeeperView(PolicyResource):
         self.get_object()
         cluster = None if asked.cluster is None else connections.find(asked.cluster)
         with self.matched_object():
-            keep(name, cluster, actor=self.subject, reason=asked.reason)
+            set_owner(name, cluster, actor=self.subject, reason=asked.reason)
         return self.written(self.get_object())
 
 

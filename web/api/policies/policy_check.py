@@ -19,7 +19,7 @@ from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
-from hetsched.policies.actions import check
+from hetsched.policies.actions import check_policy
 from hetsched.policies.manifest import manifest_of
 from hetsched.policies.models import PolicyRevision
 from hetsched.policies.policy_diff import PolicyDiff, diff
@@ -66,7 +66,7 @@ class PolicyCheckView(ApiView):
         try:
             draft = read_draft(request, name)
             spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
-            check(spec)
+            check_policy(spec)
         except InputError as error:
             fault = Fault(error.code, error.message, error.place, error.hint, _plugin_of(error, spec))
         checked = PolicyCheck(

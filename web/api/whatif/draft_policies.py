@@ -15,7 +15,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.policy import Policy as Compiled
 from hetsched.engine.framework.policy import compile_policy, policy_from_plain
-from hetsched.policies.actions import known_policies
+from hetsched.policies.actions import known_policies_hint
 from hetsched.policies.models import Policy
 
 from .. import bodies
@@ -35,7 +35,7 @@ class InlineChooser:
             return _Named(name), None
         message = Message("unknown policy {name}", name=repr(name[:80]))
         if requested:
-            raise InputError("PolicyUnknown", message, place="policy", hint=known_policies())
+            raise InputError("PolicyUnknown", message, place="policy", hint=known_policies_hint())
         return _Named(DEFAULT), Problem("PolicyUnknown", pod.policy_field, message)
 
 

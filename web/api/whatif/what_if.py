@@ -48,7 +48,7 @@ from hetsched.placement.actions.submissions import check_priority
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.quotas import check_ceiling
 from hetsched.placement.scheduler_cache import fork
-from hetsched.policies.actions import known_policies
+from hetsched.policies.actions import known_policies_hint
 from hetsched.policies.effective import Chooser, active_specs
 from hetsched.storage.batches import batched
 
@@ -362,7 +362,7 @@ def _choose(
     spec = own.get(name) or active_specs({name}).get(name) or (None if cluster else BUILTIN.get(name))
     if spec is None:
         message = Message("unknown policy {name}", name=repr(name[:80]))
-        raise InputError("PolicyUnknown", message, place="policy", hint=known_policies())
+        raise InputError("PolicyUnknown", message, place="policy", hint=known_policies_hint())
     return spec, pods
 
 
