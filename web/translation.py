@@ -26,7 +26,7 @@ def translate(text: str) -> str:
     if not text or language.startswith("en"):
         return str(text)
     if isinstance(text, Message) and text.params:
-        return _rendered(text, language)
+        return _render(text, language)
     return _translation(str(text), language)
 
 
@@ -57,31 +57,31 @@ def _summary(decision: dict[str, Any]) -> str:
     return translate(from_parts(Message, decision.get("message", decision["summary"])))
 
 
-def _rendered(message: Message, language: str) -> str:
+def _render(message: Message, language: str) -> str:
     """Return a message in a language: its template translated, then its parameters filled in."""
     template = _translation(message.template, language)
     if isinstance(message.params, tuple):
-        return template.join([_value(value) for value in message.params])
-    return template.format_map({name: _value(value) for name, value in message.params.items()})
+        return template.join([_render_value(value) for value in message.params])
+    return template.format_map({name: _render_value(value) for name, value in message.params.items()})
 
 
-def _value(value: Any) -> str:
+def _render_value(value: Any) -> str:
     """Return a parameter in the active language; names, numbers and texts of other programs stay as they are."""
     return translate(value) if isinstance(value, Message) else str(value)
 
 
-def reload() -> None:
+def reload_translations() -> None:
     """Read the messages of the plugins again."""
-    _declared.cache_clear()
+    _plugin_translations.cache_clear()
 
 
 def _translation(source: str, language: str) -> str:
     """Return the translation that a plugin declares, else that of the catalogue."""
-    return _declared().get(language, {}).get(source) or pgettext("message", source)
+    return _plugin_translations().get(language, {}).get(source) or pgettext("message", source)
 
 
 @cache
-def _declared() -> dict[str, dict[str, str]]:
+def _plugin_translations() -> dict[str, dict[str, str]]:
     """Return the messages of all plugins with their translations, by language."""
     found: dict[str, dict[str, str]] = {}
     for info in load_registry():

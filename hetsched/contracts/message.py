@@ -23,7 +23,7 @@ _PODS = ("pod", "pods")
 
 Value = str | int | float  # a Message is a str
 Params = Mapping[str, Any] | tuple[Any, ...]
-Sees = Callable[[str], bool]
+IsVisible = Callable[[str], bool]
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -49,14 +49,14 @@ class Message(str):
     def __getnewargs__(self) -> tuple[str]:  # copies and pickles restore the slots afterwards
         return (str(self),)
 
-    def redacted(self, sees: Sees) -> Message:
+    def redacted(self, is_visible: IsVisible) -> Message:
         """Return the message without keys of pods in unseen namespaces.
 
         The text of another program about a hidden pod is removed with its key.
         """
         if isinstance(self.params, tuple):
-            return joined(self.template, [_redacted("", value, sees) for value in self.params])
-        params = {name: _redacted(name, value, sees) for name, value in self.params.items()}
+            return joined(self.template, [_redact_value("", value, is_visible) for value in self.params])
+        params = {name: _redact_value(name, value, is_visible) for name, value in self.params.items()}
         if params == self.params:
             return self
         template = self.template
@@ -94,13 +94,13 @@ def shortened(text: str, most: int) -> Message:
     return as_message(text if len(text) <= most else text[:most])
 
 
-def about(message: Message, pod: str) -> Message:
+def replace_pod(message: Message, pod: str) -> Message:
     """Return a message about one pod as a message about another one."""
     assert isinstance(message.params, dict)
     return Message(message.template, **{**message.params, "pod": pod})
 
 
-def named(pods: Iterable[Value], most: int = MOST_NAMED, *, count: int = 0) -> Message:
+def format_pods(pods: Iterable[Value], most: int = MOST_NAMED, *, count: int = 0) -> Message:
     """Return the first few of some pods and the number of the others; `count` is the number of all, if larger."""
     keys = list(pods)
     shown = joined(", ", keys[:most])
@@ -113,14 +113,14 @@ def namespace_of(key: str) -> str:
     return key.partition("/")[0]
 
 
-def stored(text: str) -> str:
+def to_column(text: str) -> str:
     """Return a text as a column stores it: a message with parameters as JSON, any other text unchanged."""
     if isinstance(text, Message) and text.params:
         return msgspec.json.encode(_parts(text)).decode()
-    return _in_parts(text) if text.startswith(_STORED) else str(text)
+    return _escape(text) if text.startswith(_STORED) else str(text)
 
 
-def restored(text: str) -> str:
+def from_column(text: str) -> str:
     """Return the message that a column stores; rows without parameters keep their text."""
     if not text.startswith(_STORED):
         return Message(text) if text else text
@@ -158,11 +158,11 @@ def from_parts(kind: type, value: Any) -> Any:
 
 def _parts(message: Message) -> Parts:
     if isinstance(message.params, tuple):
-        return Parts(message.template, [_plain(value) for value in message.params])
-    return Parts(message.template, {name: _plain(value) for name, value in message.params.items()})
+        return Parts(message.template, [_to_value(value) for value in message.params])
+    return Parts(message.template, {name: _to_value(value) for name, value in message.params.items()})
 
 
-def _plain(value: Any) -> str | int | float | Parts:
+def _to_value(value: Any) -> str | int | float | Parts:
     if isinstance(value, Message):
         return _parts(value)
     return value if type(value) in (str, int, float) else str(value)
@@ -178,22 +178,22 @@ def _value(value: str | int | float | Parts) -> Value:
     return _message(value) if isinstance(value, Parts) else value
 
 
-def _in_parts(text: str) -> str:
+def _escape(text: str) -> str:
     """Return a text that looks like a stored message as one, so that it is restored unchanged."""
     return msgspec.json.encode(Parts("{text}", {"text": str(text)})).decode()
 
 
-def _redacted(name: str, value: Any, sees: Sees) -> Any:
+def _redact_value(name: str, value: Any, is_visible: IsVisible) -> Any:
     if isinstance(value, Message):
-        return _pods_redacted(value, sees) if name in _PODS else value.redacted(sees)
-    return HIDDEN if name in _PODS and not sees(namespace_of(value)) else value
+        return _redact_pods(value, is_visible) if name in _PODS else value.redacted(is_visible)
+    return HIDDEN if name in _PODS and not is_visible(namespace_of(value)) else value
 
 
-def _pods_redacted(value: Message, sees: Sees) -> Message:
-    """Redact pod keys in a list, which may be nested in `named`."""
+def _redact_pods(value: Message, is_visible: IsVisible) -> Message:
+    """Redact pod keys in a list, which may be nested in `format_pods`."""
     if isinstance(value.params, tuple):
-        return joined(value.template, [_redacted("pods", one, sees) for one in value.params])
-    return value.redacted(sees)
+        return joined(value.template, [_redact_value("pods", one, is_visible) for one in value.params])
+    return value.redacted(is_visible)
 
 
 _decoder = msgspec.json.Decoder(Parts)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from django.utils import timezone
 
-from hetsched.contracts.message import Message, shortened, stored
+from hetsched.contracts.message import Message, shortened, to_column
 from hetsched.contracts.times import rfc3339
 from hetsched.journal.publish import publish
 from hetsched.storage.write_lock import write_transaction
@@ -67,7 +67,7 @@ def watch_document(connection: Connection) -> dict[str, Any]:
     return {
         "factsAt": rfc3339(said.facts_at) if said.facts_at else None,
         "staleSince": rfc3339(said.stale_since) if said.stale_since else None,
-        "reason": stored(said.reason) or None,
+        "reason": to_column(said.reason) or None,
     }
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import msgspec
 
 from hetsched.contracts.api.decision import Reason
-from hetsched.contracts.message import Message, named
+from hetsched.contracts.message import Message, format_pods
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
 from hetsched.engine.framework.cycle import Scheduler
@@ -85,4 +85,4 @@ def _sentence(names: list[str], count: int, until: str) -> Message:
     """Return a sentence that names the first few pods, or none if all are in other namespaces."""
     if not names:
         return Message("held by a force-deleted pod of another namespace until {time}", time=until)
-    return Message("held by force-deleted pod {pods} until {time}", pods=named(names, count=count), time=until)
+    return Message("held by force-deleted pod {pods} until {time}", pods=format_pods(names, count=count), time=until)

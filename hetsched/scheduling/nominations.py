@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Evicted, Reason
-from hetsched.contracts.message import Message, named
+from hetsched.contracts.message import Message, format_pods
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.framework.cycle import Scheduler
@@ -86,7 +86,7 @@ class Nominees:
 def waits_for(node: str, going: Sequence[Booking]) -> Reason:
     """Return the reason that names the victims a nominated pod waits for."""
     victims = [(one.pod.key.partition(MARK)[0], one.pod.priority) for one in going]
-    pods = named([Message("{pod} (priority {number})", pod=key, number=priority) for key, priority in victims])
+    pods = format_pods([Message("{pod} (priority {number})", pod=key, number=priority) for key, priority in victims])
     message = Message("it gets its place on {node} once {pods} left", node=node, pods=pods)
     return Reason("PreemptionPending", PREEMPTION_SOURCE, 1, message)
 

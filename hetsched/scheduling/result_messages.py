@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Reason
-from hetsched.contracts.message import Message, joined, named
+from hetsched.contracts.message import Message, format_pods, joined
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.outcome import Outcome
@@ -25,7 +25,7 @@ def possible_preemption(outcome: Outcome) -> tuple[Reason, ...]:
     """Name the pods that could be preempted where the scheduler does not preempt."""
     if outcome.eviction is None:
         return ()
-    message = Message(_POSSIBLE, node=outcome.eviction.node, pods=named(outcome.eviction.victims))
+    message = Message(_POSSIBLE, node=outcome.eviction.node, pods=format_pods(outcome.eviction.victims))
     return (Reason("PreemptionPossible", PREEMPTION_SOURCE, 1, message),)
 
 
@@ -44,7 +44,7 @@ def placement_summary(pod: str, outcome: Outcome, score: str) -> Message:
     else:
         said = Message("{pod} placed on {node} with card {card}, score {score}", card=cards[0].index, **where)
     left = [booking.pod.key for booking in outcome.evicted]
-    return Message("{said}, in the place of {pods}", said=said, pods=named(left, 1)) if left else said
+    return Message("{said}, in the place of {pods}", said=said, pods=format_pods(left, 1)) if left else said
 
 
 def unknown_images(pod: PodSpec) -> tuple[Message, ...]:

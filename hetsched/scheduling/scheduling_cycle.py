@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from hetsched.contracts.api.decision import GANG_SOURCE, PREEMPTION_SOURCE, Evicted, NodeOutcome, Reason, Verdict
-from hetsched.contracts.message import Message, about, joined
+from hetsched.contracts.message import Message, joined, replace_pod
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.waits import Event, WaitsFor
@@ -302,7 +302,7 @@ class SchedulingCycle:
             # The log has grown where force-deleted pods were removed and restored.
             known = self._diagnosed[self._explained_at(scheduler, spec, pod)] = (pod, _Explained(diagnosis, held))
         _, explained = known
-        summary = about(explained.diagnosis.summary, pod.key)
+        summary = replace_pod(explained.diagnosis.summary, pod.key)
         if explained.held is None:
             return msgspec.structs.replace(explained.diagnosis, summary=summary)
         reason, sentence = explained.held

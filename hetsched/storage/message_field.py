@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import models
 
-from hetsched.contracts.message import Message, from_parts, restored, stored
+from hetsched.contracts.message import Message, from_column, from_parts, to_column
 
 
 class MessageField(models.TextField):
@@ -20,11 +20,11 @@ class MessageField(models.TextField):
         return name, "django.db.models.TextField", args, kwargs
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        return None if value is None else restored(value)
+        return None if value is None else from_column(value)
 
     def to_python(self, value: Any) -> Any:
         """Return a message also from its JSON form, as in backups."""
         return from_parts(Message, value) if isinstance(value, dict) else super().to_python(value)
 
     def get_prep_value(self, value: Any) -> Any:
-        return stored(value) if isinstance(value, str) else super().get_prep_value(value)
+        return to_column(value) if isinstance(value, str) else super().get_prep_value(value)

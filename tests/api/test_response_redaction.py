@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from django.core.handlers.asgi import ASGIRequest
 
-from hetsched.contracts.message import HIDDEN, Message, named, verbatim
+from hetsched.contracts.message import HIDDEN, Message, format_pods, verbatim
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Pod
 from hetsched.placement.queries import redaction
@@ -179,7 +179,7 @@ class TestStoredRows:
                 Message(
                     "{node} was filled by {pods} before it was bound",
                     node="n1",
-                    pods=named(["hush/x", "team/b", "hush/y"], count=5),
+                    pods=format_pods(["hush/x", "team/b", "hush/y"], count=5),
                 ),
                 f"n1 was filled by {HIDDEN}, team/b, {HIDDEN} and 2 more before it was bound",
             ),

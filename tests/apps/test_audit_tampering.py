@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from hetsched.contracts.message import Message, stored
+from hetsched.contracts.message import Message, to_column
 from hetsched.journal import chain
 from hetsched.journal.audit import record
 from hetsched.journal.chain import chain_state, verify
@@ -65,7 +65,7 @@ def test_changed_parameter_of_a_message_is_detected() -> None:
     entry = record(actor="ada", action="policy.activate", obj=("policy", "x"), reason=kept)
     assert sealed() == 1
     assert broken() == []
-    other = stored(Message("{text}", text=str(kept)))  # the same English text
+    other = to_column(Message("{text}", text=str(kept)))  # the same English text
     forged(f"UPDATE {TABLE} SET reason = '{other}' WHERE id = {entry.pk}")
     assert AuditEntry.objects.get(pk=entry.pk).reason == kept
     assert broken() == [(entry.pk, entry.pk)]

@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure
 from hetsched.contracts.documents import to_plain
-from hetsched.contracts.message import Message, as_parts, restored, stored
+from hetsched.contracts.message import Message, as_parts, from_column, to_column
 from hetsched.inventory.models import Connection
 from hetsched.inventory.staleness import watch_document
 from hetsched.journal.publish import message
@@ -53,7 +53,7 @@ def test_a_frame_is_translated_once_for_all_sockets() -> None:
 )
 def test_the_reason_of_stale_data_is_rendered_from_its_parts(language: str, reason: str) -> None:
     said = ApiFailure(0, "Unreachable", Message("no connection: {text}", text="[Errno 111] refused")).text
-    sent = message("watch:fleet", 3, {"staleSince": "2026-11-26T00:00:00Z", "reason": stored(said)})
+    sent = message("watch:fleet", 3, {"staleSince": "2026-11-26T00:00:00Z", "reason": to_column(said)})
     shown = msgspec.json.decode(socket_reads.in_language("watch:fleet", sent, language))
     assert shown["data"] == {"staleSince": "2026-11-26T00:00:00Z", "reason": reason}
 
@@ -67,7 +67,7 @@ def test_fresh_data_has_no_reason(data: dict[str, Any] | None) -> None:
 def test_the_topic_of_a_cluster_has_the_reason_with_its_parameters() -> None:
     reason = Message("no connection: {text}", text="[Errno 111] refused")
     connection = Connection(stale_since=datetime(2026, 11, 26, tzinfo=UTC), stale_reason=reason)
-    assert restored(watch_document(connection)["reason"]) == reason
+    assert from_column(watch_document(connection)["reason"]) == reason
     assert watch_document(connection)["reason"].startswith('{"template":')
 
 

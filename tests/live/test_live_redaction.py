@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from asgiref.sync import sync_to_async
 
-from hetsched.contracts.message import HIDDEN, Message, stored, verbatim
+from hetsched.contracts.message import HIDDEN, Message, to_column, verbatim
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import message
@@ -26,7 +26,7 @@ SAID = Message("Preempted by {pods}", pods="hush/x")
 
 def test_deltas_and_snapshots_are_redacted() -> None:
     said = {"team/a": SAID, "team/b": verbatim("hush/x"), "team/d": "n1 was filled by hush/x"}
-    pods = {pod: {"message": stored(message)} for pod, message in said.items()}
+    pods = {pod: {"message": to_column(message)} for pod, message in said.items()}
     data = {"name": "hush/x", "pods": {**pods, "team/c": None}}
     sent = message("workload:w-1", 3, data)
     shown = msgspec.json.decode(socket_reads.redacted("workload:w-1", sent, frozenset({"team"})))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from django.utils import translation
 
-from hetsched.contracts.message import Message, joined, named, verbatim
+from hetsched.contracts.message import Message, format_pods, joined, verbatim
 from hetsched.contracts.params import params_schema
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.registry import load_registry
@@ -104,7 +104,7 @@ FREE = Message("a node with {names} free", names=joined(", ", ["cpu 32", "memory
                     card=3,
                     score="57.2",
                 ),
-                pods=named(["ml/a", "ml/b", "ml/c"], 1),
+                pods=format_pods(["ml/a", "ml/b", "ml/c"], 1),
             ),
             "ml/p 放置到 t4-0，使用卡 3 的 250/1000，得分 57.2，取代 ml/a 及另外 2 个",
         ),

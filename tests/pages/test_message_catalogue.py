@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from django.utils import translation
 
-from hetsched.contracts.message import Message, joined, named
+from hetsched.contracts.message import Message, format_pods, joined
 from tests.pages.test_chinese_is_complete import written
 from web.translation import translate
 
@@ -103,7 +103,9 @@ def test_no_template_is_composed() -> None:
         ),
         (Message("the node lacks {names}", names=joined(", ", ["v", "zba"])), "节点缺少 v、zba"),
         (
-            Message("{said}, in the place of {pods}", said=Message("placed on {node}", node="n"), pods=named(["a/x"])),
+            Message(
+                "{said}, in the place of {pods}", said=Message("placed on {node}", node="n"), pods=format_pods(["a/x"])
+            ),
             "放置到 n，取代 a/x",
         ),
         (Message("the taint {taint} is not tolerated", taint="the node is cordoned"), None),

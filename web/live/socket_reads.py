@@ -10,7 +10,7 @@ from django.utils import translation
 
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import restored
+from hetsched.contracts.message import from_column
 from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import message, revision_of
 from hetsched.placement.models import Workload
@@ -107,7 +107,7 @@ def redacted(topic: str, text: str, own: frozenset[str] | None) -> str:
     redaction = Redaction(own)
     said = [pod for pod in pods.values() if pod and pod.get("message")]
     for pod in said:
-        pod["message"] = redaction.message(restored(pod["message"]))
+        pod["message"] = redaction.message(from_column(pod["message"]))
     return encode(whole).decode() if said else text
 
 
@@ -133,7 +133,7 @@ def _with_reason(text: str, language: str) -> str:
     data = whole.get("data") or {}
     if data.get("reason"):
         with translation.override(language):
-            data["reason"] = translate(restored(data["reason"]))
+            data["reason"] = translate(from_column(data["reason"]))
     return encode(whole).decode()
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from hetsched.contracts.api.advice import Advice, AdviceVerdict, Goal, Move, MovedPod, Nearest, Question, Search
 from hetsched.contracts.api.decision import Balance, Placement, PolicyRef
 from hetsched.contracts.documents import encode
-from hetsched.contracts.message import Message, joined, named
+from hetsched.contracts.message import Message, format_pods, joined
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.cluster.state import ClusterState
@@ -275,14 +275,16 @@ def _room(board: Board, units: Units, question: Question) -> _Found:
         shown = joined(", ", [Message("{pod} on {node}", pod=place.pod, node=place.node) for place in places[:3]])
         text = Message("there is room already: {names}", names=shown)
         return _Found(AdviceVerdict.NOTHING, text, [], places, fewest=True)
-    asked = named([question.pods[0].key]) if len(question.pods) == 1 else Message("{n} pods", n=len(question.pods))
+    asked = (
+        format_pods([question.pods[0].key]) if len(question.pods) == 1 else Message("{n} pods", n=len(question.pods))
+    )
     text = Message(_ROOM, moves=_moves(moves), pods=asked, names=_places(places))
     return _Found(AdviceVerdict.PLAN, text, moves, places, at_least=search.at_least, fewest=search.fewest)
 
 
 def _room_move(board: Board, search: RoomSearch, moved: AppliedMove) -> Move:
     pods = search.helped_by(moved)
-    text = Message("makes room for {pods} on {names}", pods=named(pods, _NAMED), names=_nodes(board, moved))
+    text = Message("makes room for {pods} on {names}", pods=format_pods(pods, _NAMED), names=_nodes(board, moved))
     return board.as_move(moved, text, pods)
 
 
@@ -323,7 +325,7 @@ def _rare(board: Board, units: Units, question: Question) -> _Found:
         return _Found(AdviceVerdict.NONE, Message(_NO_PLAN, said=nearest.message), [], nearest=nearest)
     places = [placement(outcome, board.state) for outcome in search.placed if outcome.pod.key in helped]
     verdict = AdviceVerdict.PARTLY if stuck else AdviceVerdict.PLAN
-    pods = named([place.pod for place in places], _NAMED)
+    pods = format_pods([place.pod for place in places], _NAMED)
     text = Message(_ROOM, moves=_moves(moves), pods=pods, names=_places(places))
     if nearest is not None:
         text = joined("; ", [text, nearest.message])
@@ -360,7 +362,7 @@ def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rar
     ways = joined(", ", dict.fromkeys(_WORDS[way] for booking in moved.unit for way in rarity.ways(booking.row)))
     text = Message(
         "{names} is rare by its {ways}; makes room for {pods}",
-        names=_nodes(board, moved), ways=ways, pods=named(pods, _NAMED),
+        names=_nodes(board, moved), ways=ways, pods=format_pods(pods, _NAMED),
     )  # fmt: skip
     return board.as_move(moved, text, pods)
 

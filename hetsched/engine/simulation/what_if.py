@@ -31,7 +31,7 @@ from hetsched.contracts.api.decision import (
     WhatIfAnswer,
     ZonePlacement,
 )
-from hetsched.contracts.message import Message, about, joined
+from hetsched.contracts.message import Message, joined, replace_pod
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
 from hetsched.engine.cluster.balance import cluster_balance
@@ -167,7 +167,7 @@ class _Explanations:
         if first is not pod and pod.gang is not None:  # the explanation of a gang differs from one member to the next
             diagnosis = diagnose(self._scheduler, pod)
         elif first is not pod:
-            diagnosis = msgspec.structs.replace(diagnosis, summary=about(diagnosis.summary, pod.key))
+            diagnosis = msgspec.structs.replace(diagnosis, summary=replace_pod(diagnosis.summary, pod.key))
         return diagnosis, fits
 
     def _search(self, pod: PodSpec) -> tuple[NearestFit, ...]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from django.db.models import Count
 from django.utils import timezone
 
-from hetsched.contracts.message import Message, stored
+from hetsched.contracts.message import Message, to_column
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import cluster_topic, node_topic
@@ -57,7 +57,7 @@ BACK_IN_QUEUE = {
 def move_rows(pod_ids: Sequence[int], to: State, **columns: Any) -> int:
     """Move pods whose state permits it and set these columns; return how many moved."""
     if "message" in columns:
-        columns["message"] = stored(columns["message"])
+        columns["message"] = to_column(columns["message"])
     return move_pods(tuple(sorted(columns)))(pods=pod_ids, before=allowed_from(to), state=to.value, **columns)
 
 

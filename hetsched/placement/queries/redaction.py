@@ -15,7 +15,7 @@ from hashlib import blake2b
 import msgspec
 
 from hetsched.contracts.api.decision import Evicted, Placement, Reason, WhatIfAnswer
-from hetsched.contracts.message import HIDDEN, Message, Sees, as_message, namespace_of
+from hetsched.contracts.message import HIDDEN, IsVisible, Message, as_message, namespace_of
 from hetsched.storage.sealed_secrets import derived
 
 from .decision_check import RerunResult
@@ -26,9 +26,9 @@ replace = msgspec.structs.replace
 _KEY = re.compile(r"(?<![\w./-])([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/[a-z0-9]", re.ASCII)
 
 
-def hide_if_naming(text: str, sees: Sees) -> Message:
+def hide_if_naming(text: str, is_visible: IsVisible) -> Message:
     """Return a text without parameters, hidden as a whole if it may name a pod of an unseen namespace."""
-    return Message(text if all(sees(found[1]) for found in _KEY.finditer(text)) else HIDDEN)
+    return Message(text if all(is_visible(found[1]) for found in _KEY.finditer(text)) else HIDDEN)
 
 
 class Redaction:
@@ -37,13 +37,13 @@ class Redaction:
     def __init__(self, namespaces: frozenset[str] | None) -> None:
         self._namespaces = namespaces
 
-    def sees(self, namespace: str) -> bool:
+    def is_visible(self, namespace: str) -> bool:
         """Return True if the reader may see names of this namespace."""
         return self._namespaces is None or namespace in self._namespaces
 
     def pod(self, key: str) -> str:
         """Redact a pod's key."""
-        return key if self.sees(namespace_of(key)) else HIDDEN
+        return key if self.is_visible(namespace_of(key)) else HIDDEN
 
     def snapshot(self, digest: str) -> str:
         """Replace the digest of a cluster's state by a keyed one.
@@ -77,7 +77,7 @@ class Redaction:
         """Redact the victims; the budget of a hidden pod is hidden too."""
         return tuple(
             one
-            if self.sees(namespace_of(one.pod))
+            if self.is_visible(namespace_of(one.pod))
             else replace(one, pod=HIDDEN, pdb=None if one.pdb is None else HIDDEN)
             for one in evictions
         )
@@ -89,7 +89,7 @@ class Redaction:
     def preemptions(self, preemptions: Iterable[PreemptedBy]) -> list[PreemptedBy]:
         """Redact preemptors; of a hidden one only the node and the time remain."""
         return [
-            one if self.sees(namespace_of(one.pod)) else replace(one, pod=HIDDEN, pod_id=None, decision=None)
+            one if self.is_visible(namespace_of(one.pod)) else replace(one, pod=HIDDEN, pod_id=None, decision=None)
             for one in preemptions
         ]
 
@@ -98,7 +98,7 @@ class Redaction:
         reasons = (replace(one, message=self._redacted(one.message)) for one in changed.reasons)
         return replace(changed, reasons=tuple(reasons))
 
-    def again(self, again: RerunResult) -> RerunResult:
+    def rerun(self, again: RerunResult) -> RerunResult:
         """Redact the result of a re-run decision."""
         return replace(
             again,
@@ -110,7 +110,7 @@ class Redaction:
     def outlook(self, outlook: Outlook) -> Outlook:
         """Redact the outlook of a pending pod; blockers elsewhere are counted, without names."""
         blockers = (
-            tuple(one if self.sees(namespace_of(one.pod)) else replace(one, pod="", pdb=None) for one in node)
+            tuple(one if self.is_visible(namespace_of(one.pod)) else replace(one, pod="", pdb=None) for one in node)
             for node in outlook.blockers
         )
         return replace(
@@ -133,7 +133,7 @@ class Redaction:
             unplaced=tuple(replace(one, reasons=self.reasons(one.reasons)) for one in answer.unplaced),
             displaced=tuple(
                 one
-                if self.sees(namespace_of(one.pod))
+                if self.is_visible(namespace_of(one.pod))
                 else replace(one, pod=HIDDEN, blocked_by=one.blocked_by and HIDDEN, message=msgspec.UNSET)
                 for one in answer.displaced
             ),
@@ -148,7 +148,7 @@ class Redaction:
         message = as_message(text)
         if self._namespaces is None:
             return message
-        return message.redacted(self.sees) if message.params else hide_if_naming(message, self.sees)
+        return message.redacted(self.is_visible) if message.params else hide_if_naming(message, self.is_visible)
 
 
 UNLIMITED = Redaction(None)

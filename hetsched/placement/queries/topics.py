@@ -18,7 +18,7 @@ import msgspec
 
 from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message, as_message, as_parts, joined, stored
+from hetsched.contracts.message import Message, as_message, as_parts, joined, to_column
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, node_topic
@@ -86,7 +86,7 @@ def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
 
 def published_document(pod: Document) -> Document:
     """Return a pod's document as its topic has it: the message with its parameters, which sockets redact."""
-    return {**pod, "message": pod["message"] and stored(pod["message"])}
+    return {**pod, "message": pod["message"] and to_column(pod["message"])}
 
 
 def _pod_document(

@@ -17,13 +17,13 @@ from hetsched.contracts.errors import Problem
 from hetsched.contracts.message import (
     HIDDEN,
     Message,
-    about,
     as_parts,
+    format_pods,
+    from_column,
     from_parts,
     joined,
-    named,
-    restored,
-    stored,
+    replace_pod,
+    to_column,
 )
 from hetsched.contracts.objects.warnings import ManifestWarning
 
@@ -36,7 +36,7 @@ NESTED = Message(
 )
 
 
-def sees(namespace: str) -> bool:
+def is_visible(namespace: str) -> bool:
     return namespace == "own"
 
 
@@ -52,22 +52,24 @@ def test_a_text_without_parameters_may_contain_braces() -> None:
     assert Message("no {text}", text="{name}") == "no {name}"
 
 
-@pytest.mark.parametrize("message", [NESTED, named([f"a/{n}" for n in range(7)]), Message("the node is cordoned")])
+@pytest.mark.parametrize(
+    "message", [NESTED, format_pods([f"a/{n}" for n in range(7)]), Message("the node is cordoned")]
+)
 def test_a_column_returns_the_same_message(message: Message) -> None:
-    again = restored(stored(message))
+    again = from_column(to_column(message))
     assert again == message
-    assert stored(again) == stored(message)
+    assert to_column(again) == to_column(message)
     assert getattr(again, "params", {}) == message.params
 
 
 def test_rows_without_parameters_keep_their_text() -> None:
-    assert restored("own/p does not fit now") == "own/p does not fit now"
-    assert stored("own/p does not fit now") == "own/p does not fit now"
+    assert from_column("own/p does not fit now") == "own/p does not fit now"
+    assert to_column("own/p does not fit now") == "own/p does not fit now"
 
 
 def test_a_text_that_looks_like_a_stored_message_stays_text() -> None:
-    forged = stored(NESTED)
-    assert restored(stored(str(forged))) == forged
+    forged = to_column(NESTED)
+    assert from_column(to_column(str(forged))) == forged
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_a_text_that_looks_like_a_stored_message_stays_text() -> None:
     ],
 )
 def test_a_text_that_is_no_stored_message_is_kept(text: str) -> None:
-    assert restored(text) == text
+    assert from_column(text) == text
 
 
 @pytest.mark.parametrize(
@@ -107,14 +109,14 @@ def test_copies_keep_the_parameters() -> None:
 
 
 def test_a_message_about_another_pod_keeps_the_rest() -> None:
-    assert about(NESTED, "own/q") == str(NESTED).replace("own/p", "own/q")
+    assert replace_pod(NESTED, "own/q") == str(NESTED).replace("own/p", "own/q")
 
 
 def test_the_first_pods_are_named_and_the_others_counted() -> None:
     pods = [f"a/{number}" for number in range(7)]
-    assert named(pods) == "a/0, a/1, a/2, a/3, a/4 and 2 more"
-    assert named(pods[:1]) == "a/0"
-    assert named(pods[:2], count=4) == "a/0, a/1 and 2 more"
+    assert format_pods(pods) == "a/0, a/1, a/2, a/3, a/4 and 2 more"
+    assert format_pods(pods[:1]) == "a/0"
+    assert format_pods(pods[:2], count=4) == "a/0, a/1 and 2 more"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,9 @@ def test_the_first_pods_are_named_and_the_others_counted() -> None:
             Message(
                 "it gets its place on {node} once {pods} left",
                 node="n1",
-                pods=named([Message("{pod} (priority {number})", pod=pod, number=5) for pod in ("hush/x", "own/b")], 2),
+                pods=format_pods(
+                    [Message("{pod} (priority {number})", pod=pod, number=5) for pod in ("hush/x", "own/b")], 2
+                ),
             ),
             f"it gets its place on n1 once {HIDDEN} (priority 5), own/b (priority 5) left",
         ),
@@ -138,7 +142,7 @@ def test_the_first_pods_are_named_and_the_others_counted() -> None:
             "own/x stays: budget own/b has no room",
         ),
         (
-            Message("held by {pods}", pods=named(["hush/x", "own/c", "hush/y"], 2)),
+            Message("held by {pods}", pods=format_pods(["hush/x", "own/c", "hush/y"], 2)),
             f"held by {HIDDEN}, own/c and 1 more",
         ),
         (
@@ -149,8 +153,8 @@ def test_the_first_pods_are_named_and_the_others_counted() -> None:
     ],
 )
 def test_only_pods_of_unseen_namespaces_are_redacted(message: Message, shown: str) -> None:
-    assert message.redacted(sees) == shown
-    assert message.redacted(sees).redacted(sees) == shown
+    assert message.redacted(is_visible) == shown
+    assert message.redacted(is_visible).redacted(is_visible) == shown
     assert message.redacted(lambda namespace: True) == message
 
 

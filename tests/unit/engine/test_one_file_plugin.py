@@ -137,10 +137,10 @@ def registry(with_plugin: WithPlugin) -> Registry:
 
 @pytest.fixture
 def chinese() -> Iterator[None]:
-    message_translation.reload()
+    message_translation.reload_translations()
     with translation.override("zh-hans"):
         yield
-    message_translation.reload()
+    message_translation.reload_translations()
 
 
 def calm(registry: Registry, **params: int) -> Policy:

@@ -111,10 +111,10 @@ class NodeResource(ResourceView):
 
     def document(self, row: Node) -> Any:
         """Return the document of a node, as far as the caller may see it."""
-        return facts.node_detail(row, self.held(row), timezone.now(), sees=self.subject.may_in)
+        return facts.node_detail(row, self.held(row), timezone.now(), is_visible=self.subject.may_in)
 
     def tag(self, row: Node) -> str:
-        return etag(row, sees=self.subject.may_in)
+        return etag(row, is_visible=self.subject.may_in)
 
     def lock_of(self, row: Node) -> Cluster:
         return row.cluster
@@ -153,7 +153,7 @@ class NodeGpuView(NodeResource):
         return self.retrieve(request)
 
     def document(self, row: Node) -> facts.GpuFacts:
-        return facts.gpu_facts(row, _held(row), timezone.now(), sees=self.subject.may_in)
+        return facts.gpu_facts(row, _held(row), timezone.now(), is_visible=self.subject.may_in)
 
 
 class NodeNumaView(NodeResource):
@@ -184,13 +184,13 @@ def balance_of(node: Node) -> facts.BalanceFacts:
     return facts.balance_facts(node, used, balance, timezone.now(), stale=stale)
 
 
-def etag(node: Node, *, sees: Callable[[str], bool] = lambda _: True) -> str:
+def etag(node: Node, *, is_visible: Callable[[str], bool] = lambda _: True) -> str:
     """Return the node's two-part tag: its facts, a dot, its load, as far as the caller may see them."""
     row = facts.stated(node)
     reviewed = (row.quarantined, row.overrides) if row is not None else ()
-    reported = encode((node.report, facts.doubt_facts(node, sees), reviewed))
+    reported = encode((node.report, facts.conflict_details(node, is_visible), reviewed))
     stated = etag_of(node.pk, node.cordoned_by_operator, reported, node.updated_at.isoformat())
-    refused = [row.pk for row in node_rejections(node, timezone.now()) if sees(namespace_of(row.pod))]
+    refused = [row.pk for row in node_rejections(node, timezone.now()) if is_visible(namespace_of(row.pod))]
     load = etag_of(node.pods, node.gpu_milli_used, encode(node.requested, order="sorted"), refused)
     return two_part(stated, load)
 

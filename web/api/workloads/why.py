@@ -130,7 +130,7 @@ class DecisionRepeatView(ApiView):
                 raise
             detail = joined(". ", [error.message, self.redaction.summary(decision.summary)])
             raise RequestRefused(410, error.code, detail, hint=error.hint) from None
-        return answer(request, self.redaction.again(found))
+        return answer(request, self.redaction.rerun(found))
 
 
 routes = [

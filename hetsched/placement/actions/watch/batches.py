@@ -55,12 +55,12 @@ def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcom
         batch = PodTransitions(cluster)
         if cluster.layout_revision == cluster.revision:
             charge_unassigned_pods(batch.change)
-        batch.take(changes)
+        batch.sort(changes)
         followed = batch.write()
         if current.shadow_of and changes.bound:
             record_bound_pods(cluster, current.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
-        _publish_conflicts(cluster, batch.doubted)
-        among = None if nodes or changes.nodes_gone else batch.left
+        _publish_conflicts(cluster, batch.conflicted_nodes)
+        among = None if nodes or changes.nodes_gone else batch.freed_node_ids
         forgotten = (among is None or bool(among)) and delete_gone_nodes(cluster, among)
         if nodes or changes.nodes_gone or forgotten:
             _publish_nodes(cluster, nodes, changes.nodes_gone)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from hetsched.contracts.message import named
+from hetsched.contracts.message import format_pods
 from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import PodSpec
@@ -39,7 +39,7 @@ def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPo
     booked = [BookedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
     change.book(booked, change.cluster.leader_epoch)
     if booked:
-        displace_pods(change, {one.node_id for one in booked}, by=named([pod.key for pod in pods], 3))
+        displace_pods(change, {one.node_id for one in booked}, by=format_pods([pod.key for pod in pods], 3))
     return len(pods)
 
 

@@ -76,89 +76,89 @@ class PodTransitions:
         self.cluster = cluster
         self.change = ClusterTransaction(cluster)
         self.steps: dict[State, list[Pod]] = {step: [] for step in (*_PROGRESS, State.SUCCEEDED, State.FAILED)}
-        self.over: dict[str, list[Pod]] = defaultdict(list)
+        self.cancelled: dict[str, list[Pod]] = defaultdict(list)
         self.messages: dict[str, list[Pod]] = defaultdict(list)
-        self.refused: list[tuple[Pod, ObservedPod]] = []
-        self.doubted: list[Node] = []
+        self.rejected: list[tuple[Pod, ObservedPod]] = []
+        self.conflicted_nodes: list[Node] = []
         self.charged: list[ObservedPod] = []
-        self.arriving: list[ObservedPod] = []
-        self.waiting: dict[int, tuple[Pod, ObservedPod]] = {}
-        self.holding: list[tuple[Pod, PodSpec]] = []  # fields that can change in place have changed
-        self.absent: list[Pod] = []
-        self.stopped: set[str] = set()
-        self.left: set[int] = set()  # ids of nodes on which pods ended
+        self.arrivals: list[ObservedPod] = []
+        self.pending: dict[int, tuple[Pod, ObservedPod]] = {}
+        self.changed_specs: list[tuple[Pod, PodSpec]] = []  # fields that can change in place have changed
+        self.deleted: list[Pod] = []
+        self.stopped_uids: set[str] = set()
+        self.freed_node_ids: set[int] = set()  # ids of nodes on which pods ended
 
-    def take(self, changes: Changes) -> None:
+    def sort(self, changes: Changes) -> None:
         """Sort the changes; write nothing yet."""
-        self.stopped = changes.stopped
+        self.stopped_uids = changes.stopped
         known = _known_pods(self.cluster, [*(pod.key for pod in changes.pods), *changes.pods_gone])
         for key in changes.pods_gone:
             if key in known:
-                self.over["deleted in the cluster"].append(known[key])
-                self.absent.append(known[key])
+                self.cancelled["deleted in the cluster"].append(known[key])
+                self.deleted.append(known[key])
         if changes.rebooted:
-            self.over["its node was restarted"] += orphaned_pods_on(self.cluster, changes.rebooted)
+            self.cancelled["its node was restarted"] += orphaned_pods_on(self.cluster, changes.rebooted)
         for seen in changes.pods:
             row = known.get(seen.key)
             if row is not None and row.uid != seen.uid:
-                self.over["replaced by another pod of this name"].append(row)
-                self.absent.append(row)
+                self.cancelled["replaced by another pod of this name"].append(row)
+                self.deleted.append(row)
                 row = None
             if row is None:
-                self._arrive(seen)
+                self._add_new(seen)
             else:
-                self._follow(row, seen)
+                self._sort_known(row, seen)
 
-    def _arrive(self, seen: ObservedPod) -> None:
+    def _add_new(self, seen: ObservedPod) -> None:
         if seen.spec is None:
             return
         if seen.node_name:
             self.charged.append(seen)
         elif is_ours(seen.scheduler_name) and not seen.deleting:
-            self.arriving.append(seen)
+            self.arrivals.append(seen)
 
-    def _follow(self, row: Pod, seen: ObservedPod) -> None:
+    def _sort_known(self, row: Pod, seen: ObservedPod) -> None:
         state = State(row.state)
         if state not in HOLDING:
             if seen.node_name and not seen.ended:
-                self.over[Message("bound to {node} by another scheduler", node=seen.node_name)].append(row)
-                self._arrive(seen)
+                self.cancelled[Message("bound to {node} by another scheduler", node=seen.node_name)].append(row)
+                self._add_new(seen)
             elif seen.ended or seen.deleting:
-                self.over[verbatim(seen.reason) or Message("ended before it was placed")].append(row)
+                self.cancelled[verbatim(seen.reason) or Message("ended before it was placed")].append(row)
             elif seen.spec is not None:
-                self.waiting[row.pk] = row, seen
+                self.pending[row.pk] = row, seen
             return
         if seen.node_name and (row.node is None or row.node.name != seen.node_name):
-            self.over[Message("bound to {node} by another scheduler", node=seen.node_name)].append(row)
+            self.cancelled[Message("bound to {node} by another scheduler", node=seen.node_name)].append(row)
             if not seen.ended:
-                self._arrive(seen)
+                self._add_new(seen)
             return
         if not seen.node_name:
             if seen.ended or (seen.deleting and state is State.PLACED):
-                self.over[verbatim(seen.reason) or Message("ended before it was bound")].append(row)
+                self.cancelled[verbatim(seen.reason) or Message("ended before it was bound")].append(row)
             else:
-                self._compare(row, seen)
+                self._record_changed_spec(row, seen)
             return
         reached = State.RUNNING if seen.phase == "Running" else State.BOUND
         for step in _PROGRESS[_PROGRESS.index(state) + 1 : _PROGRESS.index(reached) + 1]:
             self.steps[step].append(row)
         if seen.refusal is not None and row.origin in Pod.OURS:  # pods of other schedulers do not follow our back-off
-            self.refused.append((row, seen))
+            self.rejected.append((row, seen))
         if seen.deleting and seen.ended == State.FAILED:
-            self.over["deleted in the cluster"].append(row)
+            self.cancelled["deleted in the cluster"].append(row)
             return
         if seen.ended:
             self.steps[State(seen.ended)].append(row)
             self.messages[_end_reason(seen)].append(row)
             return
-        self._compare(row, seen)
+        self._record_changed_spec(row, seen)
         if row.message != (message := _waiting_container(seen)):
             self.messages[message].append(row)
 
-    def _compare(self, row: Pod, seen: ObservedPod) -> None:
+    def _record_changed_spec(self, row: Pod, seen: ObservedPod) -> None:
         """Record a pod if its requests, labels or owner have changed."""
         if seen.spec is not None and row.fingerprint != fingerprint(seen.spec):
-            self.holding.append((row, seen.spec))
+            self.changed_specs.append((row, seen.spec))
 
     def write(self) -> BatchOutcome:
         """Move, free, charge and submit the pods; return the outcome."""
@@ -169,9 +169,9 @@ class PodTransitions:
                 columns = {"started_at": change.now} if step is State.RUNNING else {}
                 change.move(self.steps[step], step, **columns)
         ended = [*self.steps[State.SUCCEEDED], *self.steps[State.FAILED]]
-        cancelled = [row for rows in self.over.values() for row in rows]
-        self.left = {row.node_id for row in (*ended, *cancelled) if row.node_id is not None}
-        left = terminating_reservations(row for row in self.absent if row.uid not in self.stopped)
+        cancelled = [row for rows in self.cancelled.values() for row in rows]
+        self.freed_node_ids = {row.node_id for row in (*ended, *cancelled) if row.node_id is not None}
+        left = terminating_reservations(row for row in self.deleted if row.uid not in self.stopped_uids)
         change.free(ended, Message("the pod ended"))
         change.free([row for row in cancelled if State(row.state) in HOLDING], Message("the pod was deleted"))
         for end in (State.SUCCEEDED, State.FAILED):
@@ -180,48 +180,48 @@ class PodTransitions:
             for some in batched([row.pk for row in rows]):
                 Pod.objects.filter(pk__in=some).update(message=message)
             change.touch(rows)
-        refused = {row.pk for row, _ in self.refused}
+        refused = {row.pk for row, _ in self.rejected}
         runs = [row for row in self.steps[State.RUNNING] if row.pk not in refused]
         request_job_reads(self.cluster, [*ended, *cancelled])
-        self.doubted = [*record_rejections(change, self.refused), *clear_rejections(change, runs)]
-        for reason, rows in self.over.items():
+        self.conflicted_nodes = [*record_rejections(change, self.rejected), *clear_rejections(change, runs)]
+        for reason, rows in self.cancelled.items():
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
-        for reason, rows in self.over.items():
+        for reason, rows in self.cancelled.items():
             recover_gangs_of(
                 change, [row for row in rows if row.state in _NOT_BOUND and row.origin in Pod.OURS], reason
             )
         reserve_orphaned_pods(change, left)
         charged = charge_foreign_pods(self.change, self.charged)
-        self._book_again()
-        arrived = len(self.arriving)
-        self.arriving = adopt_pods(change, self.arriving)
+        self._rebook()
+        arrived = len(self.arrivals)
+        self.arrivals = adopt_pods(change, self.arrivals)
         if ended or cancelled:
             over = [row.pk for row in (*ended, *cancelled)]
             mark_victims(over)
             requeue_nominees(over)
             requeue_nominees_of_uids(self.cluster, [row.uid for row in cancelled if row.origin == Pod.REMNANT])
             change.requeue()
-        self._submit()
+        self._create_workloads()
         change.close()
         moved = sum(len(rows) for rows in self.steps.values()) - len(ended)
         ends = len(ended) + len(cancelled)
-        only = not (charged or moved or ends or self.waiting or self.refused or self.messages or self.holding)
+        only = not (charged or moved or ends or self.pending or self.rejected or self.messages or self.changed_specs)
         return BatchOutcome(arrived, charged, moved, ends, self.cluster.revision, only)
 
     def _update_specs(self) -> None:
         """Update the specs of pending pods: removed gates, new groups and classes."""
-        for some in batched(sorted(self.waiting)):
+        for some in batched(sorted(self.pending)):
             rows = Pod.objects.filter(pk__in=some, origin=Pod.WATCHED)
             for pk, before, policy in rows.values_list("pk", "spec", "workload__policy"):
-                row, seen = self.waiting[pk]
+                row, seen = self.pending[pk]
                 if seen.spec is None or without_facts(seen.spec) == without_facts(before):
                     continue
                 (now,) = build_pod_rows(self.cluster, [seen.spec], policy or "", None, Pod.WATCHED)
                 if now.spec == before:
                     continue
                 if row.state == State.MISCONFIGURED:  # its verdict was final: treat it as a new pod
-                    self.over["its requests have changed"].append(row)
-                    self._arrive(seen)
+                    self.cancelled["its requests have changed"].append(row)
+                    self._add_new(seen)
                     continue
                 asked = {name: getattr(now, name) for name in _SPEC_COLUMNS}
                 Pod.objects.filter(pk=pk).update(
@@ -230,10 +230,10 @@ class PodTransitions:
                 self.change.end_nominations([pk], Message("its requests have changed"))
                 self.change.touch([row])
 
-    def _book_again(self) -> None:
+    def _rebook(self) -> None:
         """Book pods with their current requests and labels, which may put a node over its capacity."""
         change, booked, events, grown = self.change, [], set[Event](), dict[int, str]()
-        seen = {row.pk: (row, spec) for row, spec in self.holding}
+        seen = {row.pk: (row, spec) for row, spec in self.changed_specs}
         for some in batched(sorted(seen)):
             held = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod")
             requests: dict[int, tuple[PodSpec, Reservation | None]] = {r.pod_id: (r.request, r) for r in held}
@@ -265,10 +265,10 @@ class PodTransitions:
         for node_id, key in grown.items():
             displace_pods(change, {node_id}, by=key)
 
-    def _submit(self) -> None:
+    def _create_workloads(self) -> None:
         """Create workloads for our new pods, one for each controller."""
         groups: dict[tuple[str, str], list[PodSpec]] = defaultdict(list)
-        for seen in self.arriving:
+        for seen in self.arrivals:
             assert seen.spec is not None
             groups[seen.namespace, seen.spec.controller or seen.name].append(seen.spec)
         accept_pods(self.cluster, groups.values(), actor=SYSTEM, publishes=False)

@@ -19,7 +19,7 @@ from .detail import (
     isa_facts,
     node_detail,
 )
-from .doubts import BackOff, DoubtFacts, back_offs, doubt_facts
+from .doubts import BackOff, FactConflictDetail, back_offs, conflict_details
 from .origin import Origin, origin, quantities, source_of, stated
 from .words import AgentFacts, QuarantinedFact, StatedFact, agent_facts, quarantined, stated_fact
 from .zones import NumaFacts, PinFacts, ZoneFacts, numa_facts, pins
@@ -31,7 +31,7 @@ __all__ = [
     "CardFacts",
     "CardShare",
     "DeviceAllocation",
-    "DoubtFacts",
+    "FactConflictDetail",
     "GpuFacts",
     "IsaFacts",
     "NodeDetail",
@@ -45,7 +45,7 @@ __all__ = [
     "agent_facts",
     "back_offs",
     "balance_facts",
-    "doubt_facts",
+    "conflict_details",
     "gpu_facts",
     "handed_cards",
     "isa_facts",

@@ -18,7 +18,7 @@ from hetsched.isa import parse
 from hetsched.placement.models import HandedOut, Reservation
 
 from ...documents import Document
-from .doubts import BackOff, DoubtFacts, back_offs, doubt_facts
+from .doubts import BackOff, FactConflictDetail, back_offs, conflict_details
 from .origin import Origin, origin, quantities, source_of, stated
 from .words import AgentFacts, QuarantinedFact, StatedFact, agent_facts, quarantined, stated_fact
 
@@ -61,7 +61,11 @@ class GpuFacts(Document, frozen=True):
 
 
 def gpu_facts(
-    node: Node, held: Iterable[Reservation], now: datetime, *, sees: Callable[[str], bool] = lambda namespace: True
+    node: Node,
+    held: Iterable[Reservation],
+    now: datetime,
+    *,
+    is_visible: Callable[[str], bool] = lambda namespace: True,
 ) -> GpuFacts:
     """Return the node's GPUs; pods of namespaces outside the caller's scope count without their names."""
     shares: dict[int, list[CardShare]] = {}
@@ -69,7 +73,7 @@ def gpu_facts(
     handed = {row.pod_id: handed_cards(row) for row in HandedOut.objects.filter(node=node)}
     for reservation in held:
         for grant in reservation.allocation.gpus:
-            if sees(reservation.pod.namespace):
+            if is_visible(reservation.pod.namespace):
                 given = handed.get(reservation.pod_id)
                 share = CardShare(reservation.pod.key, grant.milli, grant.memory_mib, given)
                 shares.setdefault(grant.index, []).append(share)
@@ -202,7 +206,7 @@ class NodeDetail(Document, frozen=True):
     pods: list[str]
     power: PowerReport | None
     problems: tuple[str, ...]
-    doubts: list[DoubtFacts]
+    doubts: list[FactConflictDetail]
     back_offs: list[BackOff]
     origin: Origin
     agent: AgentFacts | None = None
@@ -212,7 +216,9 @@ class NodeDetail(Document, frozen=True):
     maintenance: list[Maintenance] = []
 
 
-def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees: Callable[[str], bool]) -> NodeDetail:
+def node_detail(
+    node: Node, held: Iterable[Reservation], now: datetime, *, is_visible: Callable[[str], bool]
+) -> NodeDetail:
     """Return the document of a node; `held` are the active reservations that the caller may see."""
     report, row, held = node.report, stated(node), list(held)
     return NodeDetail(
@@ -237,8 +243,8 @@ def node_detail(node: Node, held: Iterable[Reservation], now: datetime, *, sees:
         pods=sorted(reservation.pod.key for reservation in held),
         power=report.power,
         problems=report.problems,
-        doubts=doubt_facts(node, sees),
-        back_offs=back_offs(node, now, sees),
+        doubts=conflict_details(node, is_visible),
+        back_offs=back_offs(node, now, is_visible),
         origin=origin(node, now),
         agent=agent_facts(row, now),
         facts={} if row is None else {fact: stated_fact(said) for fact, said in sorted(row.claims.items())},

@@ -12,7 +12,7 @@ from hetsched.placement.scheduling_queue.node_backoffs import node_rejections
 from web.api.documents import Document
 
 
-class DoubtFacts(Document, frozen=True):
+class FactConflictDetail(Document, frozen=True):
     """Fact that the node's kubelet contradicted, with the time and the rejected pod.
 
     `pod` and `message` are null if the caller may not see the pod. The reported value stays in use.
@@ -34,19 +34,19 @@ class BackOff(Document, frozen=True):
     until: str
 
 
-def doubt_facts(node: Node, sees: Callable[[str], bool]) -> list[DoubtFacts]:
+def conflict_details(node: Node, is_visible: Callable[[str], bool]) -> list[FactConflictDetail]:
     """Return the contradicted facts of a node; pods of namespaces outside the caller's scope are not named."""
     conflicts = []
     for one in node.doubts:
-        named = sees(_namespace(one.pod))  # messages of kubelets contain pod names too
+        named = is_visible(_namespace(one.pod))  # messages of kubelets contain pod names too
         pod, message = (one.pod, one.message) if named else (None, None)
-        conflicts.append(DoubtFacts(one.fact, one.since, pod, one.reason, message))
+        conflicts.append(FactConflictDetail(one.fact, one.since, pod, one.reason, message))
     return conflicts
 
 
-def back_offs(node: Node, now: datetime, sees: Callable[[str], bool]) -> list[BackOff]:
+def back_offs(node: Node, now: datetime, is_visible: Callable[[str], bool]) -> list[BackOff]:
     """Return the owners whose pods avoid a node, as far as the caller may see the pods."""
-    rows = [row for row in node_rejections(node, now) if sees(_namespace(row.pod))]
+    rows = [row for row in node_rejections(node, now) if is_visible(_namespace(row.pod))]
     counts = Counter(row.owner for row in rows)
     latest = {row.owner: row for row in rows}
     return [
