@@ -41,7 +41,7 @@ _JSON = {"Content-Type": "application/json"}
 _BUSY = (429, 503)
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
 # Failures of the host itself; other codes are our own rejections and do not pause the host.
-_UNHEARD = frozenset({"HostSlow", "HostUnreachable", "HostUntrusted"})
+_HOST_FAILURES = frozenset({"HostSlow", "HostUnreachable", "HostUntrusted"})
 log = structlog.get_logger(__name__)
 
 
@@ -51,13 +51,13 @@ def run(host: str) -> int:
     if not due_deliveries(host).exists() or not lock_host(host):
         return 0
     arrived, answered = 0, None
-    until, left, at_once = time.monotonic() + ROUND_SECONDS, _AT_MOST, 1
+    until, remaining, at_once = time.monotonic() + ROUND_SECONDS, _AT_MOST, 1
     try:
         with ThreadPoolExecutor(_LANES) as lanes:
             # Query again each time: an outcome may pause other deliveries. The first one is sent alone, as a probe.
-            while left > 0 and time.monotonic() < until and (some := list(due_deliveries(host)[:at_once])):
-                outcomes = _attempt(some, lanes)
-                for delivery, outcome in zip(some, outcomes, strict=True):
+            while remaining > 0 and time.monotonic() < until and (batch := list(due_deliveries(host)[:at_once])):
+                outcomes = _attempt_deliveries(batch, lanes)
+                for delivery, outcome in zip(batch, outcomes, strict=True):
                     record_outcome(delivery, outcome)
                     arrived += outcome.arrived
                     if not outcome.arrived:
@@ -65,7 +65,7 @@ def run(host: str) -> int:
                 answered = _responds(outcomes, answered)
                 if answered is False or any(outcome.wait_seconds for outcome in outcomes):
                     break
-                left, at_once = left - len(some), _LANES if answered else 1
+                remaining, at_once = remaining - len(batch), _LANES if answered else 1
     finally:
         unlock_host(host, answered=answered)
     if answered is not False and due_deliveries(host).exists():
@@ -75,18 +75,18 @@ def run(host: str) -> int:
 
 def _responds(outcomes: Sequence[DeliveryOutcome], before: bool | None) -> bool | None:
     """Return whether the host responds; `before` if no call was made."""
-    if any(outcome.code in _UNHEARD for outcome in outcomes):
+    if any(outcome.code in _HOST_FAILURES for outcome in outcomes):
         return False
     return True if any(outcome.status is not None for outcome in outcomes) else before
 
 
-def _attempt(some: Sequence[Delivery], lanes: Executor) -> list[DeliveryOutcome]:
+def _attempt_deliveries(batch: Sequence[Delivery], lanes: Executor) -> list[DeliveryOutcome]:
     """Attempt these deliveries in parallel and return their outcomes."""
-    prepared = [_prepared(delivery) for delivery in some]
-    return list(lanes.map(_sent, some, prepared))
+    headers = [_prepare(delivery) for delivery in batch]
+    return list(lanes.map(_send, batch, headers))
 
 
-def _prepared(delivery: Delivery) -> dict[str, str] | DeliveryOutcome:
+def _prepare(delivery: Delivery) -> dict[str, str] | DeliveryOutcome:
     """Return the headers of a delivery, or the outcome if it must not be sent."""
     # The submitter has access to its whole workload; a webhook also reports workloads of other users.
     several = bool(delivery.webhook_id and delivery.workload and not delivery.namespace)
@@ -100,7 +100,7 @@ def _prepared(delivery: Delivery) -> dict[str, str] | DeliveryOutcome:
     return {**_JSON, **signed_headers(secrets, delivery.pk, now, delivery.body.encode())}
 
 
-def _sent(delivery: Delivery, headers: dict[str, str] | DeliveryOutcome) -> DeliveryOutcome:
+def _send(delivery: Delivery, headers: dict[str, str] | DeliveryOutcome) -> DeliveryOutcome:
     """Send one delivery, without database access."""
     if isinstance(headers, DeliveryOutcome):
         return headers
@@ -113,12 +113,12 @@ def _sent(delivery: Delivery, headers: dict[str, str] | DeliveryOutcome) -> Deli
         return DeliveryOutcome(_millis(began), code=refused.code, message=refused.message)
     if 200 <= answer.status < 300:
         return DeliveryOutcome(_millis(began), answer.status)
-    asked = answer.headers.get("retry-after", "")
+    retry_after = answer.headers.get("retry-after", "")
     return DeliveryOutcome(
         _millis(began),
         answer.status,
         f"Answer{answer.status}",
-        wait_seconds=float(asked) if answer.status in _BUSY and _SECONDS.fullmatch(asked) else 0.0,
+        wait_seconds=float(retry_after) if answer.status in _BUSY and _SECONDS.fullmatch(retry_after) else 0.0,
         final=answer.status == GONE,
     )
 

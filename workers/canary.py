@@ -11,7 +11,7 @@ from collections import Counter
 import structlog
 from celery import shared_task
 
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.placement.queries.invariants import CHECKED, check_invariants
 
 _MOST_REPORTED = 20
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 @shared_task(name="workers.canary.run")
 def run(queue: str) -> None:
     """Count a canary of a queue; the count is written when the task ends."""
-    counters.add(figures.CANARY, queue)
+    counters.add(metric_names.CANARY, queue)
 
 
 @shared_task(name="workers.canary.check")
@@ -31,5 +31,5 @@ def check() -> int:
     for violation in found[:_MOST_REPORTED]:
         log.error("invariant broken", id=violation.id, where=violation.where, reason=violation.message)
     counted = Counter(violation.id for violation in found)
-    counters.put(figures.VIOLATIONS, {(name,): counted[name] for name in (*CHECKED, *counted)})
+    counters.set_values(metric_names.VIOLATIONS, {(name,): counted[name] for name in (*CHECKED, *counted)})
     return len(found)

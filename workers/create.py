@@ -31,28 +31,34 @@ def run(cluster_id: int) -> int:
         return 0
     api, done = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="create") as threads:
-        while some := claim_objects(cluster_id, AT_ONCE):
-            for one, came in zip(some, threads.map(lambda row: _try(api, row), some), strict=True):
-                record_attempt(one, _state(one, came), uid=came.uid, message=came.message)
-                done += came.result is SubmissionResult.DONE
-                if came.result is not SubmissionResult.DONE:
-                    log.info("object", cluster=cluster.name, object=str(one), wanted=one.state, reason=came.message)
+        while batch := claim_objects(cluster_id, AT_ONCE):
+            for submitted, response in zip(batch, threads.map(lambda row: _attempt(api, row), batch), strict=True):
+                record_attempt(submitted, _next_state(submitted, response), uid=response.uid, message=response.message)
+                done += response.result is SubmissionResult.DONE
+                if response.result is not SubmissionResult.DONE:
+                    log.info(
+                        "object",
+                        cluster=cluster.name,
+                        object=str(submitted),
+                        wanted=submitted.state,
+                        reason=response.message,
+                    )
     return done
 
 
-def _try(api: Api, one: SubmittedObject) -> SubmissionResponse:
-    if one.state == SubmittedObject.WANTED:
-        return create(api, one.wanted)
-    if one.state == SubmittedObject.ENDING:
-        return read(api, one.wanted, one.uid)
-    return delete(api, one.wanted, one.uid)
+def _attempt(api: Api, submitted: SubmittedObject) -> SubmissionResponse:
+    if submitted.state == SubmittedObject.WANTED:
+        return create(api, submitted.wanted)
+    if submitted.state == SubmittedObject.ENDING:
+        return read(api, submitted.wanted, submitted.uid)
+    return delete(api, submitted.wanted, submitted.uid)
 
 
-def _state(one: SubmittedObject, came: SubmissionResponse) -> str:
+def _next_state(submitted: SubmittedObject, response: SubmissionResponse) -> str:
     """Return the state after an attempt. A rejected deletion stays due until the right is granted."""
-    if one.state == SubmittedObject.ENDING:
-        return came.ended or one.state
-    if came.result is SubmissionResult.DONE:
-        return SubmittedObject.MADE if one.state == SubmittedObject.WANTED else SubmittedObject.GONE
-    refused = came.result is SubmissionResult.REFUSED and one.state == SubmittedObject.WANTED
-    return SubmittedObject.REFUSED if refused else one.state
+    if submitted.state == SubmittedObject.ENDING:
+        return response.ended or submitted.state
+    if response.result is SubmissionResult.DONE:
+        return SubmittedObject.MADE if submitted.state == SubmittedObject.WANTED else SubmittedObject.GONE
+    refused = response.result is SubmissionResult.REFUSED and submitted.state == SubmittedObject.WANTED
+    return SubmittedObject.REFUSED if refused else submitted.state

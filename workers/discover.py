@@ -50,7 +50,7 @@ from hetsched.scheduling.leases import Lease, discovering
 _MOST_FAILURES = 10
 _MOST_WRITES = 5000  # per run; the next run continues
 # Where writing is not permitted, do not list all nodes at every run.
-_LOOK_ONLY = timedelta(minutes=10)
+_READ_ONLY = timedelta(minutes=10)
 # Facts that may be quarantined, and the part of a report that they belong to.
 _PARTS = {"gpu": "gpus", "numa": "numa"}
 log = structlog.get_logger(__name__)
@@ -83,7 +83,7 @@ def run() -> int:
         if lease is None:
             continue
         try:
-            found = look(cluster, lease)
+            found = compare(cluster, lease)
         except Exception:  # a failing cluster must not block the others
             log.exception("discovery failed", cluster=cluster.name)
             failure = Message("an error of this server; see its log")
@@ -100,7 +100,7 @@ def run() -> int:
     return written
 
 
-def look(cluster: Cluster, lease: Lease) -> Discovery:
+def compare(cluster: Cluster, lease: Lease) -> Discovery:
     """Compare a cluster with the accepted reports, and write the differences where permitted."""
     missing: tuple[str, ...] = ()
     nodes = 0
@@ -110,10 +110,10 @@ def look(cluster: Cluster, lease: Lease) -> Discovery:
         api, reason = discovery_api(cluster)
         check_identity(cluster, api)
         if not reason:
-            missing = _missing(api)
-            reason = Message("{n} rights are missing", n=len(missing)) if missing else _not_ours(cluster, api)
+            missing = _missing_rights(api)
+            reason = Message("{n} rights are missing", n=len(missing)) if missing else _ownership_problem(cluster, api)
         known = _known(cluster, timezone.now())
-        listed, served = _published(api)
+        listed, served = _read_published(api)
         for one in listed:
             nodes += 1
             wanted, left = plan(one, known.get((one.name, one.uid), AcceptedNodeFacts()), served)
@@ -153,14 +153,14 @@ def _is_waiting(connection: Connection) -> bool:
         return False
     if connection.sealed_discovery_kubeconfig and not connection.shadow_of:
         return False
-    return timezone.now() - datetime.fromisoformat(before.at) < _LOOK_ONLY
+    return timezone.now() - datetime.fromisoformat(before.at) < _READ_ONLY
 
 
-def _missing(api: Api) -> tuple[str, ...]:
+def _missing_rights(api: Api) -> tuple[str, ...]:
     return tuple(str(answer.right) for answer in ask(api, namespaces=(), rights=DISCOVERY_RIGHTS) if not answer.granted)
 
 
-def _not_ours(cluster: Cluster, api: Api) -> Message:
+def _ownership_problem(cluster: Cluster, api: Api) -> Message:
     """Return why this installation may not write to the cluster, empty if it may."""
     holder = holder_of_lease(api)
     if not holder:
@@ -170,7 +170,7 @@ def _not_ours(cluster: Cluster, api: Api) -> Message:
     return Message("another installation schedules the cluster: {text}", text=holder)
 
 
-def _published(api: Api) -> tuple[Iterator[PublishedNode], ServedKinds]:
+def _read_published(api: Api) -> tuple[Iterator[PublishedNode], ServedKinds]:
     """Return the nodes with their NodeResourceTopology and NodeGpu objects of a cluster. Raises: ApiFailure."""
     topologies, gpus = _by_name(api, TOPOLOGIES), _by_name(api, NODE_GPUS)
     nodes, _ = api.list_all(NODES)
@@ -201,7 +201,7 @@ def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], AcceptedNod
     rows = NodeFacts.objects.filter(node__cluster=cluster, node__gone=False, reported__isnull=False)
     return {
         (row.node.name, row.node.report.uid): AcceptedNodeFacts(
-            _believed(row),
+            _accepted_report(row),
             rfc3339(row.reported_at) if row.reported_at is not None and row.reported_at < late else "",
             frozenset(one.item for one in row.quarantined if one.fact == "allocatable"),
         )
@@ -209,7 +209,7 @@ def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], AcceptedNod
     }
 
 
-def _believed(row: NodeFacts) -> NodeReport:
+def _accepted_report(row: NodeFacts) -> NodeReport:
     facts = node_facts(msgspec.structs.replace(row.reported, usage=row.usage))
     unsaid = {_PARTS[one.fact]: None for one in row.quarantined if one.fact in _PARTS}
     return msgspec.structs.replace(facts, **unsaid)

@@ -45,7 +45,7 @@ from hetsched.placement.actions.evictions import (
 from hetsched.placement.lifecycle import State
 
 MOST_TRIES = 8
-_THERE = (State.BOUND.value, State.RUNNING.value)
+_EVICTABLE = (State.BOUND.value, State.RUNNING.value)
 log = structlog.get_logger(__name__)
 
 
@@ -62,70 +62,70 @@ def run(cluster_id: int) -> int:
     leave = 0
     for group in claim_evictions(cluster_id):
         api = api or api_of(cluster)
-        leave += _ask(api, cluster, group)
+        leave += _evict_group(api, cluster, group)
     return leave
 
 
-def _ask(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
+def _evict_group(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
     """Evict the victims of one nomination or step; return how many leave."""
-    there = [one for one in group if one.victim.state in _THERE]
-    for one, answer in _dry_run(api, there) if len(group) > 1 else ():
-        if not _goes_on(cluster, one, answer):
+    evictable = [claimed for claimed in group if claimed.victim.state in _EVICTABLE]
+    for claimed, answer in _dry_run(api, evictable) if len(group) > 1 else ():
+        if not _continues_after(cluster, claimed, answer):
             return 0
         if answer.result is EvictionResult.UNKNOWN:
             for other in group:
                 retry_later(other, answer.retry_after_seconds)
             return 0
     leave = 0
-    for one in group:
+    for claimed in group:
         try:
-            if one.victim.state == State.PLACED and (displaced := displace(cluster.pk, one)):
+            if claimed.victim.state == State.PLACED and (displaced := displace(cluster.pk, claimed)):
                 leave += displaced
                 continue
         except Conflict:
             pass  # another process has advanced it
-        if one.victim.state in (State.PLACED, State.BINDING):
-            retry_later(one)
+        if claimed.victim.state in (State.PLACED, State.BINDING):
+            retry_later(claimed)
             continue
-        if one not in there:
-            mark_requested(one)  # it has no reservation any more
+        if claimed not in evictable:
+            mark_requested(claimed)  # it has no reservation any more
             continue
-        if not is_still_wanted(one):
+        if not is_still_wanted(claimed):
             return leave
         if not is_synced(cluster):
-            retry_later(one)
+            retry_later(claimed)
             continue
-        answer = evict(api, _to_evict(one))
-        if not _goes_on(cluster, one, answer):
+        answer = evict(api, _eviction_request(claimed))
+        if not _continues_after(cluster, claimed, answer):
             return leave
         if answer.result in (EvictionResult.ASKED, EvictionResult.GONE):
-            mark_requested(one)
+            mark_requested(claimed)
             leave += 1
         if answer.result is EvictionResult.ASKED:
             instance = f"{socket.gethostname()}/{os.getpid()}"
-            mark_victim(api, _to_evict(one), now=rfc3339(timezone.now()), instance=instance)
+            mark_victim(api, _eviction_request(claimed), now=rfc3339(timezone.now()), instance=instance)
     return leave
 
 
 def _dry_run(api: Api, victims: Sequence[ClaimedEviction]) -> Iterator[tuple[ClaimedEviction, EvictionResponse]]:
     """Yield the response of the API server to each eviction alone, then those of the budgets to all of them."""
-    for one in victims:
-        yield one, evict(api, _to_evict(one), only_ask=True)
-    yield from zip(victims, charge_budgets(api, [_to_evict(one) for one in victims]), strict=True)
+    for claimed in victims:
+        yield claimed, evict(api, _eviction_request(claimed), only_ask=True)
+    yield from zip(victims, charge_budgets(api, [_eviction_request(claimed) for claimed in victims]), strict=True)
 
 
-def _goes_on(cluster: Cluster, one: ClaimedEviction, answer: EvictionResponse) -> bool:
+def _continues_after(cluster: Cluster, claimed: ClaimedEviction, answer: EvictionResponse) -> bool:
     """Record a rejected or unknown eviction; return whether the other victims are still to be evicted."""
-    late = answer.result is EvictionResult.UNKNOWN and one.eviction.attempts >= MOST_TRIES
+    late = answer.result is EvictionResult.UNKNOWN and claimed.eviction.attempts >= MOST_TRIES
     if answer.result is EvictionResult.REFUSED or late:
-        log.info("not evicted", cluster=cluster.name, pod=one.victim.key, node=one.node, reason=answer.message)
-        mark_refused(cluster.pk, one, answer.message)
+        log.info("not evicted", cluster=cluster.name, pod=claimed.victim.key, node=claimed.node, reason=answer.message)
+        mark_refused(cluster.pk, claimed, answer.message)
         return False
     if answer.result is EvictionResult.UNKNOWN:
-        retry_later(one, answer.retry_after_seconds)
+        retry_later(claimed, answer.retry_after_seconds)
     return True
 
 
-def _to_evict(one: ClaimedEviction) -> ToEvict:
-    victim = one.victim
-    return ToEvict(one.eviction.pk, victim.namespace, victim.name, victim.uid, one.sentence)
+def _eviction_request(claimed: ClaimedEviction) -> ToEvict:
+    victim = claimed.victim
+    return ToEvict(claimed.eviction.pk, victim.namespace, victim.name, victim.uid, claimed.sentence)

@@ -10,7 +10,7 @@ from hetsched.journal import periodic_locks
 @shared_task(name="workers.periodic_tasks.run")
 def run(task: str, period_seconds: float, arguments: list[str]) -> bool:
     """Run a task in this process unless it ran in this slot already; return whether it ran."""
-    if not periodic_locks.take(" ".join([task, *arguments]), period_seconds):
+    if not periodic_locks.acquire(" ".join([task, *arguments]), period_seconds):
         return False
     current_app.tasks[task](*arguments)
     return True

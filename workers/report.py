@@ -50,8 +50,8 @@ def unreported(cluster_id: int) -> Q:
     """Return the condition for pods whose latest decision is not reported to the cluster."""
     taken_back = Q(state=State.PENDING.value) & ~Q(message="")
     decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND) | taken_back
-    news = Q(reported_decision=None) | ~Q(reported_decision=F("decision_id"))
-    return Q(cluster_id=cluster_id, origin__in=Pod.OURS, decision__isnull=False) & decided & news
+    changed = Q(reported_decision=None) | ~Q(reported_decision=F("decision_id"))
+    return Q(cluster_id=cluster_id, origin__in=Pod.OURS, decision__isnull=False) & decided & changed
 
 
 def unreported_policies(cluster_id: int) -> Q:
@@ -66,51 +66,57 @@ def run(cluster_id: int) -> int:
     if cluster is None:
         return 0
     policies = list(PolicyObject.objects.filter(unreported_policies(cluster_id)))
-    some, since = _due(cluster_id)
-    if not some and not policies:
+    results, since = _due_results(cluster_id)
+    if not results and not policies:
         return 0
     api = api_of(cluster)
     _report_policies(api, policies)
     at = timezone.now()
     instance, now = f"{socket.gethostname()}/{os.getpid()}", rfc3339(at)
-    with ThreadPoolExecutor(_at_once(cluster_id, since, at), thread_name_prefix="report") as threads:
-        done = list(threads.map(lambda one: publish_result(api, one, now=now, instance=instance), some))
+    with ThreadPoolExecutor(_concurrency(cluster_id, since, at), thread_name_prefix="report") as threads:
+        done = list(threads.map(lambda result: publish_result(api, result, now=now, instance=instance), results))
     reported = [
-        Pod(pk=one.pod_id, reported_decision=one.decision_id) for one, known in zip(some, done, strict=True) if known
+        Pod(pk=result.pod_id, reported_decision=result.decision_id)
+        for result, known in zip(results, done, strict=True)
+        if known
     ]
-    failed = [Pod(pk=one.pod_id, report_failed_at=at) for one, known in zip(some, done, strict=True) if not known]
+    failed = [
+        Pod(pk=result.pod_id, report_failed_at=at) for result, known in zip(results, done, strict=True) if not known
+    ]
     with write_transaction():
         write_columns(reported, ("reported_decision", "report_failed_at"))
         write_columns(failed, ("report_failed_at",))
-    if reported and len(some) == PODS_PER_STEP:
-        if _are_on_their_way(cluster_id):
+    if reported and len(results) == PODS_PER_STEP:
+        if _has_undecided_pods(cluster_id):
             dispatch.send(cluster_id, dispatch.REPORT, in_seconds=REST_SECONDS)
         else:
             dispatch.wake(cluster_id, dispatch.REPORT)
     return len(reported)
 
 
-def _at_once(cluster_id: int, since: datetime | None, now: datetime) -> int:
+def _concurrency(cluster_id: int, since: datetime | None, now: datetime) -> int:
     """Return how many pods to report in parallel; the first of them was decided at `since`."""
     is_late = since is not None and since < now - LATE
-    return 1 if not is_late and _are_on_their_way(cluster_id) else AT_ONCE
+    return 1 if not is_late and _has_undecided_pods(cluster_id) else AT_ONCE
 
 
-def _are_on_their_way(cluster_id: int) -> bool:
+def _has_undecided_pods(cluster_id: int) -> bool:
     """Return whether pods wait for a node or for their first decision."""
     states = (State.PENDING.value, State.PLACED.value, State.BINDING.value)
     return Pod.objects.filter(cluster_id=cluster_id, state__in=states).filter(state__in=LISTED).exists()
 
 
 def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
-    for one in policies:
-        since = rfc3339(one.since)[:19] + "Z"
-        if write_status(api, PolicyStatus(one.name, one.uid, one.generation, one.version, since, one.problem)):
+    for policy in policies:
+        since = rfc3339(policy.since)[:19] + "Z"
+        if write_status(
+            api, PolicyStatus(policy.name, policy.uid, policy.generation, policy.version, since, policy.problem)
+        ):
             # Reviewed again in the meantime, it must be reported again.
-            PolicyObject.objects.filter(pk=one.pk, judged_at=one.judged_at).update(reported=True)
+            PolicyObject.objects.filter(pk=policy.pk, judged_at=policy.judged_at).update(reported=True)
 
 
-def _due(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
+def _due_results(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
     """Return the next pods to report, and the earliest time of their decisions."""
     due = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
     rows = due.order_by(F("report_failed_at").asc(nulls_first=True), "id").values_list(

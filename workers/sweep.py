@@ -19,9 +19,9 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
-from hetsched.access.limits import forget_full
-from hetsched.access.login import forget_failures
-from hetsched.access.sessions import forget_sessions
+from hetsched.access.limits import delete_full_buckets
+from hetsched.access.login import delete_expired_failures
+from hetsched.access.sessions import delete_ended_sessions
 from hetsched.inventory.agent_messages import apply_samples
 from hetsched.inventory.fact_review import end_overrides
 from hetsched.inventory.models import Cluster, ClusterKind
@@ -62,34 +62,34 @@ log = structlog.get_logger(__name__)
 @shared_task(name=dispatch.SWEEP)
 def run() -> dict[str, int]:
     """Wake tasks that have work, send unsent events, delete old data; return counts."""
-    found = {"woken": 0, "relayed": _turn(publish.relay) or 0, "pruned": _turn(publish.prune) or 0}
+    found = {"woken": 0, "relayed": _run_step(publish.relay) or 0, "pruned": _run_step(publish.prune) or 0}
     now = timezone.now()
     for cluster in Cluster.objects.all():
-        for chore in _chores(cluster, now):
-            _turn(chore)
-        for task, is_wanted in _wakes(cluster):
-            if _turn(is_wanted):
+        for step in _cluster_steps(cluster, now):
+            _run_step(step)
+        for task, is_wanted in _wake_conditions(cluster):
+            if _run_step(is_wanted):
                 dispatch.wake(cluster.pk, task)
                 found["woken"] += task == dispatch.SCHEDULE
-        for forget in _forgetting(cluster.pk, now):
-            _turn(forget)
-    for chore in _shared_chores(now):
-        _turn(chore)
+        for step in _deletion_steps(cluster.pk, now):
+            _run_step(step)
+    for step in _shared_steps(now):
+        _run_step(step)
     return found
 
 
-def _turn(part: Callable[[], Any]) -> Any:
+def _run_step(step: Callable[[], Any]) -> Any:
     """Run one part; log its failure and continue, unless the database is unavailable."""
     try:
-        return part()
+        return step()
     except (OperationalError, InterfaceError):
         raise
     except Exception:
-        log.exception("a part of the sweep failed", part=getattr(part, "func", part).__qualname__)
+        log.exception("a part of the sweep failed", part=getattr(step, "func", step).__qualname__)
         return None
 
 
-def _chores(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
+def _cluster_steps(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
     yield partial(requeue_timed_out_pods, cluster.pk)
     yield partial(end_overrides, cluster.pk)
     yield partial(apply_samples, cluster.pk)
@@ -102,20 +102,20 @@ def _chores(cluster: Cluster, now: datetime) -> Iterator[Callable[[], object]]:
         yield partial(report_staleness, cluster.pk)
 
 
-def _wakes(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
+def _wake_conditions(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the tasks that may have work, each with the function that checks for it."""
     yield dispatch.SCHEDULE, partial(_is_left_waiting, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
         yield dispatch.REPORT, partial(_has_reports, cluster.pk)
     yield dispatch.CREATE, due_objects(cluster.pk).exists
-    yield dispatch.EVICT, partial(_to_evict, cluster.pk)
+    yield dispatch.EVICT, partial(_has_due_evictions, cluster.pk)
     yield dispatch.REBALANCE, partial(has_running_plan, cluster.pk)
     yield dispatch.SHADOW, partial(has_pending_comparisons, cluster.pk)
     yield dispatch.IMAGES, due_images(cluster.pk).exists
     yield dispatch.BIND, partial(unbound, cluster)
 
 
-def _forgetting(cluster_id: int, now: datetime) -> Iterator[Callable[[], object]]:
+def _deletion_steps(cluster_id: int, now: datetime) -> Iterator[Callable[[], object]]:
     before = now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS)
     yield partial(prune_comparisons, cluster_id)
     yield partial(prune_images, cluster_id)
@@ -127,15 +127,15 @@ def _forgetting(cluster_id: int, now: datetime) -> Iterator[Callable[[], object]
     yield partial(delete_former_reservations, cluster_id, released_before=before)
 
 
-def _shared_chores(now: datetime) -> Iterator[Callable[[], object]]:
+def _shared_steps(now: datetime) -> Iterator[Callable[[], object]]:
     yield _wake_deliveries
     yield partial(fail_old_deliveries, now)
     yield partial(prune_deliveries, ended_before=now - timedelta(hours=settings.HETSCHED_KEEP_FINISHED_HOURS))
     yield IdempotencyKey.objects.filter(created_at__lt=now - KEYS_KEPT).delete
     yield partial(delete_summaries, decided_before=now - timedelta(days=settings.HETSCHED_KEEP_SUMMARIES_DAYS))
-    yield partial(forget_failures, now)
-    yield forget_full
-    yield partial(forget_sessions, now)
+    yield partial(delete_expired_failures, now)
+    yield delete_full_buckets
+    yield partial(delete_ended_sessions, now)
 
 
 def _is_left_waiting(cluster_id: int) -> bool:
@@ -147,7 +147,7 @@ def _settle_gangs(cluster_id: int) -> None:
         settle_incomplete_gangs(cluster_id)
 
 
-def _to_evict(cluster_id: int) -> bool:
+def _has_due_evictions(cluster_id: int) -> bool:
     return due_evictions(cluster_id).exists() or overdue_nominations(cluster_id).exists()
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 def address_key(request: Any) -> str:
     """Return the client address of a request as limits count it; "unknown" without one."""
-    return counted_as(request.META.get("REMOTE_ADDR", ""))
+    return peer_key(request.META.get("REMOTE_ADDR", ""))
 
 
-def counted_as(peer: str) -> str:
+def peer_key(peer: str) -> str:
     """Return the key under which limits count a peer address; "unknown" for an invalid address."""
     try:
         address = ip_address(peer)

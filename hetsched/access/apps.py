@@ -22,9 +22,9 @@ class AccessConfig(AppConfig):
 
 def note_login(request: Any, user: Any, **_signal: Any) -> None:
     """Begin the session of a user who signed in."""
-    from .sessions import begin
+    from .sessions import record_sign_in
 
-    begin(request)
+    record_sign_in(request)
     structlog.get_logger(__name__).info("login.succeeded", username=user.get_username())
 
 

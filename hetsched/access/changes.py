@@ -21,7 +21,7 @@ TOPIC = "access"
 _ID = "hetsched.access.changes"
 
 
-def rights_changed() -> None:
+def publish_rights_change() -> None:
     """Make every open socket check its rights again."""
     with write_transaction():
         publish(TOPIC, {})
@@ -34,21 +34,21 @@ def listen() -> None:
     users = get_user_model()
     changing: tuple[Any, ...] = (Token, users)
     for model in changing:
-        post_save.connect(_saved, sender=model, dispatch_uid=f"{_ID} {model.__name__} saved")
+        post_save.connect(_on_save, sender=model, dispatch_uid=f"{_ID} {model.__name__} saved")
     for model in (*changing, Group):
-        post_delete.connect(_gone, sender=model, dispatch_uid=f"{_ID} {model.__name__} gone")
-    m2m_changed.connect(_moved, sender=users.groups.through, dispatch_uid=f"{_ID} groups")
+        post_delete.connect(_on_delete, sender=model, dispatch_uid=f"{_ID} {model.__name__} gone")
+    m2m_changed.connect(_on_membership_change, sender=users.groups.through, dispatch_uid=f"{_ID} groups")
 
 
-def _saved(created: bool, update_fields: Any, raw: bool, **_signal: Any) -> None:
+def _on_save(created: bool, update_fields: Any, raw: bool, **_signal: Any) -> None:
     if not (created or raw or (update_fields is not None and set(update_fields) <= {"last_login", "ending"})):
-        rights_changed()
+        publish_rights_change()
 
 
-def _gone(**_signal: Any) -> None:
-    rights_changed()
+def _on_delete(**_signal: Any) -> None:
+    publish_rights_change()
 
 
-def _moved(action: str, **_signal: Any) -> None:
+def _on_membership_change(action: str, **_signal: Any) -> None:
     if action in ("post_remove", "post_clear", "post_add"):
-        rights_changed()
+        publish_rights_change()

@@ -34,7 +34,7 @@ class Limit(msgspec.Struct, frozen=True):
     burst: int
 
     @property
-    def turn_micros(self) -> int:
+    def token_micros(self) -> int:
         """Return the microseconds in which one token is replenished."""
         return math.ceil(60_000_000 / self.per_minute)
 
@@ -59,7 +59,7 @@ def take(key: str, limit: Limit, amount: int = 1) -> RateLimitResult:
 
     More tokens than the whole bucket count as the whole bucket. One statement, in a transaction of its own.
     """
-    each = limit.turn_micros
+    each = limit.token_micros
     cost, most = each * min(amount, limit.burst), each * limit.burst
     table, now, greatest = Bucket._meta.db_table, _NOW[connection.vendor], _GREATEST[connection.vendor]
     # A time further ahead than a whole bucket was written before the clock was set back.
@@ -81,7 +81,7 @@ def take(key: str, limit: Limit, amount: int = 1) -> RateLimitResult:
     return RateLimitResult(False, max(0, most - ahead) // each, max(1, math.ceil((ahead + cost - most) / 1_000_000)))
 
 
-def forget_full() -> int:
+def delete_full_buckets() -> int:
     """Delete the buckets that are full again."""
     table, now = Bucket._meta.db_table, _NOW[connection.vendor]
     with connection.cursor() as cursor:

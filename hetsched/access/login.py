@@ -37,7 +37,7 @@ _SALT = "hetsched.access.login.device"
 log = structlog.get_logger(__name__)
 
 
-class BrakedBackend(ModelBackend):
+class RateLimitedBackend(ModelBackend):
     """Authentication backend that checks a password unless its limits are exceeded."""
 
     def authenticate(
@@ -48,18 +48,18 @@ class BrakedBackend(ModelBackend):
         if not settings.HETSCHED_PASSWORDS:
             raise PermissionDenied
         limits = _limits(request, username)
-        if not _taken(limits, timezone.now()):
+        if not _count_attempt(limits, timezone.now()):
             log.warning("login.braked", username=username[:150])
             raise PermissionDenied
         user = super().authenticate(request, username=username, password=password, **kwargs)
         if user is None:
             log.warning("login.failed", username=username[:150])
         else:
-            _give_back(limits)
+            _uncount_attempt(limits)
         return user
 
 
-def know_again(response: HttpResponse, request: HttpRequest, username: str) -> None:
+def set_device_cookie(response: HttpResponse, request: HttpRequest, username: str) -> None:
     """Set the device cookie of an account after a sign-in."""
     if _device(request, _account(username)):
         return
@@ -74,7 +74,7 @@ def know_again(response: HttpResponse, request: HttpRequest, username: str) -> N
     )
 
 
-def forget_failures(now: datetime) -> None:
+def delete_expired_failures(now: datetime) -> None:
     """Delete the counters whose window has ended."""
     LoginFailure.objects.filter(window_ends_at__lt=now).delete()
 
@@ -101,7 +101,7 @@ def _limits(request: HttpRequest, username: str) -> dict[str, int]:
     return {f"{account}@{address}": 10, f"account {account}": 100, f"address {address}": 100}
 
 
-def _taken(limits: dict[str, int], now: datetime) -> bool:
+def _count_attempt(limits: dict[str, int], now: datetime) -> bool:
     """Count an attempt under each key; count none and return False if a key is at its limit."""
     fresh = {"count": 0, "window_ends_at": now + WINDOW}
     with write_transaction():
@@ -114,6 +114,6 @@ def _taken(limits: dict[str, int], now: datetime) -> bool:
     return True
 
 
-def _give_back(limits: dict[str, int]) -> None:
+def _uncount_attempt(limits: dict[str, int]) -> None:
     for key in sorted(limits):
         LoginFailure.objects.filter(key=key, count__gt=0).update(count=F("count") - 1)

@@ -51,7 +51,7 @@ ADMINISTRATOR = "admin"
 SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _NEXT = "_oidc_next"
 # `outbound` sets these itself
-_OURS = frozenset({"host", "user-agent", "accept-encoding", "connection", "content-length"})
+_UNSENT_HEADERS = frozenset({"host", "user-agent", "accept-encoding", "connection", "content-length"})
 log = structlog.get_logger(__name__)
 
 
@@ -59,24 +59,24 @@ class SignInRefused(Exception):
     """Refused sign-in; the reason goes to the log, not to the user."""
 
 
-class _WayOut(BaseAdapter):
+class _OutboundTransport(BaseAdapter):
     """Transport of the OAuth library through `adapters.outbound`; it reads no body of an error response."""
 
     def send(self, request: PreparedRequest, *_options: Any, **_more: Any) -> Response:
         url, body = str(request.url), request.body
-        passed_on = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
-        sent = {name: value if isinstance(value, str) else value.decode("latin-1") for name, value in passed_on.items()}
+        forwarded = {name: value for name, value in request.headers.items() if name.lower() not in _UNSENT_HEADERS}
+        sent = {name: value if isinstance(value, str) else value.decode("latin-1") for name, value in forwarded.items()}
         plain = body.encode() if isinstance(body, str) else body
         assert plain is None or isinstance(plain, bytes)  # this client streams no body
         try:
-            came = outbound.call(url, _allowed(), method=str(request.method), headers=sent, body=plain)
+            response = outbound.call(url, _allowed(), method=str(request.method), headers=sent, body=plain)
         except outbound.OutboundError as refused:
             raise RequestException(f"{refused.code}: {refused.message}") from None
-        if came.status >= 300:
-            raise RequestException(f"{urlsplit(url).netloc} answers {came.status}")
+        if response.status >= 300:
+            raise RequestException(f"{urlsplit(url).netloc} answers {response.status}")
         answer = Response()
-        answer.status_code, answer.url, answer.request = came.status, url, request
-        answer.headers, answer.raw = CaseInsensitiveDict(came.headers), BytesIO(came.body)
+        answer.status_code, answer.url, answer.request = response.status, url, request
+        answer.headers, answer.raw = CaseInsensitiveDict(response.headers), BytesIO(response.body)
         return answer
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class _Session(OAuth2Session):
         super().__init__(*args, **options)
         self.trust_env = False
         for scheme in ("https://", "http://"):
-            self.mount(scheme, _WayOut())
+            self.mount(scheme, _OutboundTransport())
 
     def request(self, method: str, url: str, **options: Any) -> Any:
         return super().request(method, url, **{**options, "allow_redirects": False})
@@ -140,24 +140,24 @@ def provider() -> _Provider:
 
 @never_cache
 @require_safe
-def begin(request: HttpRequest) -> HttpResponse:
+def start_sign_in(request: HttpRequest) -> HttpResponse:
     """Redirect the browser to the provider."""
     wanted = request.GET.get("next", "")
     ours = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
     try:
-        answer: HttpResponse = provider().authorize_redirect(request, _callback(request))
+        response: HttpResponse = provider().authorize_redirect(request, _callback(request))
     except (SignInRefused, RequestException, RuntimeError, ValueError) as error:
         log.error("login.provider", error=repr(error)[:500])
         raise PermissionDenied(
             _("The sign-in service returned an invalid response. Try again in a few minutes.")
         ) from None
     request.session[_NEXT] = wanted if ours else ""
-    return answer
+    return response
 
 
 @never_cache
 @require_safe
-def complete(request: HttpRequest) -> HttpResponse:
+def complete_sign_in(request: HttpRequest) -> HttpResponse:
     """Handle the redirect from the provider, and sign the user in."""
     try:
         claims = _claims(request)
@@ -176,7 +176,7 @@ def complete(request: HttpRequest) -> HttpResponse:
         said = _("Sign-in failed. Try again; if it fails again, ask an administrator and quote the id below.")
         raise PermissionDenied(said) from None
     wanted = request.session.pop(_NEXT, "")
-    log_in(request, user, backend="hetsched.access.login.BrakedBackend")
+    log_in(request, user, backend="hetsched.access.login.RateLimitedBackend")
     return HttpResponseRedirect(wanted or resolve_url(settings.LOGIN_REDIRECT_URL))
 
 
@@ -228,29 +228,29 @@ def _account_of(claims: dict[str, Any]) -> Any:
     if not 0 < len(subject) <= 255 or "\0" in subject:
         raise SignInRefused("the subject cannot be stored")
     if not roles:
-        _take_roles(subject)
+        _remove_roles(subject)
         raise SignInRefused(f"no group of {_name(claims, subject)!r} has a role")
     with write_transaction():
-        known = _known(subject)
-        user = known.user if known else _made(settings.HETSCHED_OIDC_ISSUER, subject, _name(claims, subject))
+        known = _find_account(subject)
+        user = known.user if known else _create_account(settings.HETSCHED_OIDC_ISSUER, subject, _name(claims, subject))
         if not user.is_active:
             raise SignInRefused(f"the account {user.get_username()!r} is disabled")
-        _give(user, roles, made=known is None)
+        _assign_roles(user, roles, created=known is None)
     return user
 
 
-def _known(subject: str) -> ExternalAccount | None:
+def _find_account(subject: str) -> ExternalAccount | None:
     rows = ExternalAccount.objects.select_related("user").filter(issuer=settings.HETSCHED_OIDC_ISSUER, subject=subject)
     found: ExternalAccount | None = rows.first()
     return found
 
 
-def _take_roles(subject: str) -> None:
+def _remove_roles(subject: str) -> None:
     """Remove the roles of an account, and with them the rights of its sessions and tokens."""
     with write_transaction():
-        known = _known(subject)
+        known = _find_account(subject)
         if known is not None:
-            _give(known.user, set(), made=False)
+            _assign_roles(known.user, set(), created=False)
 
 
 def _name(claims: dict[str, Any], subject: str) -> str:
@@ -261,7 +261,7 @@ def _name(claims: dict[str, Any], subject: str) -> str:
     return subject[:100]
 
 
-def _made(issuer: str, subject: str, name: str) -> Any:
+def _create_account(issuer: str, subject: str, name: str) -> Any:
     """Create an account; a name that is taken gets the provider's host as a suffix, then a number."""
     users, host = get_user_model().objects, urlsplit(issuer).hostname or "provider"
     names = (name, f"{name}@{host}"[:140], *(f"{name}@{host}"[:140] + f"-{number}" for number in range(2, 1000)))
@@ -273,9 +273,9 @@ def _made(issuer: str, subject: str, name: str) -> Any:
     return user
 
 
-def _give(user: Any, roles: set[str], *, made: bool) -> None:
+def _assign_roles(user: Any, roles: set[str], *, created: bool) -> None:
     had = set(user.groups.values_list("name", flat=True)) | ({ADMINISTRATOR} if user.is_superuser else set())
-    if not made and had == roles:
+    if not created and had == roles:
         return
     user.groups.set([Group.objects.get_or_create(name=name)[0] for name in sorted(roles & set(Role))])
     user.is_superuser = user.is_staff = ADMINISTRATOR in roles
@@ -283,7 +283,7 @@ def _give(user: Any, roles: set[str], *, made: bool) -> None:
     audit.record(
         actor=user.get_username(),
         role=",".join(sorted(roles)),
-        action="account.create" if made else "account.roles",
+        action="account.create" if created else "account.roles",
         obj=("account", user.get_username()),
         details={"roles": sorted(roles), "before": sorted(had), "provider": settings.HETSCHED_OIDC_ISSUER},
     )

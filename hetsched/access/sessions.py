@@ -24,13 +24,13 @@ from hetsched.contracts.errors import InputError
 from hetsched.journal import audit
 from hetsched.storage.write_lock import write_transaction
 
-from .changes import rights_changed
+from .changes import publish_rights_change
 from .models import BrowserSession
 from .roles import Action
 from .subject import Subject
 
-NOTED = timedelta(minutes=1)
-_BEGAN = "_began"
+UPDATE_INTERVAL = timedelta(minutes=1)
+_SIGN_IN = "_began"
 
 
 def digest_of(key: str) -> str:
@@ -63,14 +63,14 @@ class SessionStore(DatabaseStore):
         return bool(super().exists(digest_of(session_key)))
 
     def create_model_instance(self, data: dict[str, Any]) -> BrowserSession:
-        made: Any = super().create_model_instance(data)
-        made.session_key = digest_of(str(self.session_key))
-        began = data.get(_BEGAN, {})
-        made.account_id = int(data[SESSION_KEY]) if SESSION_KEY in data else None
-        made.started_at = datetime.fromisoformat(began["at"]) if began else None
-        made.seen_at = timezone.now()
-        made.address, made.browser = began.get("address", ""), began.get("browser", "")
-        return made
+        session: Any = super().create_model_instance(data)
+        session.session_key = digest_of(str(self.session_key))
+        sign_in = data.get(_SIGN_IN, {})
+        session.account_id = int(data[SESSION_KEY]) if SESSION_KEY in data else None
+        session.started_at = datetime.fromisoformat(sign_in["at"]) if sign_in else None
+        session.seen_at = timezone.now()
+        session.address, session.browser = sign_in.get("address", ""), sign_in.get("browser", "")
+        return session
 
     def delete(self, session_key: str | None = None) -> None:
         key = session_key or self.session_key
@@ -79,14 +79,14 @@ class SessionStore(DatabaseStore):
         with write_transaction():
             count, _ = BrowserSession.objects.filter(pk=digest_of(key)).delete()
             if count:
-                rights_changed()
+                publish_rights_change()
 
 
-def begin(request: Any) -> None:
+def record_sign_in(request: Any) -> None:
     """Record time, address and browser of a sign-in, and set the session's expiry."""
     now = timezone.now()
     meta = getattr(request, "META", {})
-    request.session[_BEGAN] = {
+    request.session[_SIGN_IN] = {
         "at": now.isoformat(),
         "address": str(meta.get("REMOTE_ADDR", ""))[:45],
         "browser": str(meta.get("HTTP_USER_AGENT", ""))[:200].replace("\0", ""),
@@ -104,12 +104,12 @@ class LastSeenMiddleware:
         response = self.get_response(request)
         row = getattr(request.session, "row", None)
         now = timezone.now()
-        if row is not None and now - row.seen_at > NOTED and _did_something(request):
+        if row is not None and now - row.seen_at > UPDATE_INTERVAL and _is_user_action(request):
             BrowserSession.objects.filter(pk=row.pk).update(seen_at=now)
         return response
 
 
-def _did_something(request: HttpRequest) -> bool:
+def _is_user_action(request: HttpRequest) -> bool:
     return request.method not in ("GET", "HEAD") or request.headers.get("Sec-Fetch-Dest", "document") != "empty"
 
 
@@ -139,7 +139,7 @@ def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", re
             raise InputError("SessionUnknown", "the session does not exist or has ended", place="id")
         BrowserSession.objects.filter(pk__in=[row.pk for row in ended]).delete()
         if ended:
-            rights_changed()
+            publish_rights_change()
             audit.record(
                 actor=actor.name,
                 role=actor.role,
@@ -151,7 +151,7 @@ def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", re
     return len(ended)
 
 
-def forget_sessions(now: datetime) -> None:
+def delete_ended_sessions(now: datetime) -> None:
     """Delete the rows of ended sessions; no socket uses these sessions any more."""
     idle = now - timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES)
     for over in (BrowserSession.objects.filter(expire_date__lt=now), BrowserSession.objects.filter(seen_at__lt=idle)):

@@ -12,7 +12,7 @@ from django.urls import path
 from django.utils.translation import gettext as _
 from django.views.generic import RedirectView
 
-from .login import know_again
+from .login import set_device_cookie
 
 
 class SignIn(LoginView):
@@ -24,14 +24,14 @@ class SignIn(LoginView):
 
     def form_valid(self, form: Any) -> Any:
         response = super().form_valid(form)
-        know_again(response, self.request, form.cleaned_data["username"])
+        set_device_cookie(response, self.request, form.cleaned_data["username"])
         return response
 
     def get_context_data(self, **more: Any) -> dict[str, Any]:
         return super().get_context_data(**more, oidc=settings.HETSCHED_OIDC_NAME, passwords=settings.HETSCHED_PASSWORDS)
 
 
-class ToLogin(RedirectView):
+class LoginRedirect(RedirectView):
     """Redirect from the admin's login: an anonymous user goes to the login page, any other is refused."""
 
     pattern_name = "login"
@@ -47,12 +47,12 @@ class ToLogin(RedirectView):
 urlpatterns = [
     path("login/", SignIn.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
-    *([path("admin/login/", ToLogin.as_view())] if settings.HETSCHED_ADMIN else []),
+    *([path("admin/login/", LoginRedirect.as_view())] if settings.HETSCHED_ADMIN else []),
 ]
 if settings.HETSCHED_OIDC_ISSUER:
-    from .oidc import begin, complete
+    from .oidc import complete_sign_in, start_sign_in
 
     urlpatterns += [
-        path("login/oidc/", begin, name="oidc"),
-        path("login/oidc/callback/", complete, name="oidc-callback"),
+        path("login/oidc/", start_sign_in, name="oidc"),
+        path("login/oidc/callback/", complete_sign_in, name="oidc-callback"),
     ]

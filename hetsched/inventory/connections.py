@@ -23,7 +23,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import is_ours
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import Actor, record
 from hetsched.storage.sealed_secrets import seal, unseal
 from hetsched.storage.write_lock import write_transaction
@@ -166,7 +166,7 @@ def api_of(cluster: Cluster) -> Api:
     name = cluster.name
     api = Api(
         configuration,
-        count_call=lambda verb, status: counters.add(figures.API_REQUESTS, name, verb, str(status)),
+        count_call=lambda verb, status: counters.add(metric_names.API_REQUESTS, name, verb, str(status)),
         reads=bool(connection.shadow_of),
     )
     _apis[cluster.pk] = (made_of, api)
@@ -198,7 +198,7 @@ def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
     else:
         configuration = inside()
     name = cluster.name
-    count_call = lambda verb, status: counters.add(figures.API_REQUESTS, name, verb, str(status))  # noqa: E731
+    count_call = lambda verb, status: counters.add(metric_names.API_REQUESTS, name, verb, str(status))  # noqa: E731
     return Api(configuration, agent="hetsched-discovery", count_call=count_call), Message("")
 
 

@@ -17,7 +17,7 @@ import msgspec
 from django.db.models import Model
 
 from hetsched.contracts.message import as_message
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.storage.bulk_rows import update
 from hetsched.storage.hot_statements import ADVANCE, CLUSTER, NODES
 
@@ -102,7 +102,7 @@ def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None =
         if epoch is not None:
             stale = Cluster.objects.filter(pk=cluster_id).exclude(leader_epoch=epoch)
             for name in stale.values_list("name", flat=True):
-                counters.add(figures.STALE_EPOCHS, name)
+                counters.add(metric_names.STALE_EPOCHS, name)
         raise Conflict(f"cluster {cluster_id} is no longer as at revision {revision}, epoch {epoch}")
     return rows[0]
 

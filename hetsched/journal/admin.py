@@ -73,7 +73,7 @@ class AuditedAdmin(admin.ModelAdmin):
                 self.delete_model(request, row)
 
     def _record(self, request: HttpRequest, verb: str, row: Any, details: dict[str, Any]) -> None:
-        actor = acting(request)
+        actor = acting_user(request)
         action = f"{self.audited_as}.{verb}"
         record(actor=actor.name, role=actor.role, action=action, obj=(self.audited_as, str(row)), details=details)
 
@@ -109,7 +109,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def acting(request: HttpRequest) -> Program:
+def acting_user(request: HttpRequest) -> Program:
     """Return the user of an admin page as the actor of an audit entry."""
     user: Any = request.user
     names = user.groups.order_by("name").values_list("name", flat=True)

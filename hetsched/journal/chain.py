@@ -117,7 +117,7 @@ def verify(seals: Iterable[AuditSeal] | None = None) -> Iterator[AuditSeal]:
         before = seal
 
 
-def look_again(seals: int = 4) -> int:
+def verify_oldest(seals: int = 4) -> int:
     """Verify the seals with the oldest verification; return the number of mismatches."""
     return sum(bool(seal.problem) for seal in verify(list(AuditSeal.objects.order_by("verified_at", "id")[:seals])))
 

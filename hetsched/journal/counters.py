@@ -52,22 +52,22 @@ _counted: dict[Key, float] = {}
 _lock = threading.Lock()
 
 
-def add(figure: Metric, *labels: str, amount: float = 1) -> None:
+def add(metric: Metric, *labels: str, amount: float = 1) -> None:
     """Add to a counter in memory; `flush` writes it."""
-    _count([(_key(figure, labels), amount)])
+    _count([(_key(metric, labels), amount)])
 
 
-def observe(figure: Metric, seconds: float, *labels: str) -> None:
+def observe(metric: Metric, seconds: float, *labels: str) -> None:
     """Add one duration to a histogram."""
-    _count([(_key(figure, labels, figure.bucket(seconds)), 1), (_key(figure, labels, _SUM), seconds)])
+    _count([(_key(metric, labels, metric.bucket(seconds)), 1), (_key(metric, labels, _SUM), seconds)])
 
 
 @contextmanager
-def timed(figure: Metric, *labels: str) -> Iterator[None]:
+def observe_duration(metric: Metric, *labels: str) -> Iterator[None]:
     """Observe the duration of the block, unless it raises."""
     began = perf_counter()
     yield
-    observe(figure, perf_counter() - began, *labels)
+    observe(metric, perf_counter() - began, *labels)
 
 
 def flush() -> int:
@@ -84,10 +84,10 @@ def flush() -> int:
     return len(taken)
 
 
-def put(figure: Metric, values: Mapping[Sequence[str], float]) -> None:
+def set_values(metric: Metric, values: Mapping[Sequence[str], float]) -> None:
     """Set the current values of a metric by labels; delete the rows of all other labels."""
-    rows = {_key(figure, labels): value for labels, value in values.items()}
-    old = Figure.objects.filter(name=figure.name).exclude(labels__in=[labels for _, labels, _ in rows])
+    rows = {_key(metric, labels): value for labels, value in values.items()}
+    old = Figure.objects.filter(name=metric.name).exclude(labels__in=[labels for _, labels, _ in rows])
     old.delete()
     _write(rows, add=False)
 
@@ -101,10 +101,10 @@ class MetricSample(msgspec.Struct, frozen=True):
     buckets: dict[str, float]
 
 
-def samples(figure: Metric) -> list[MetricSample]:
+def samples(metric: Metric) -> list[MetricSample]:
     """Return the stored counts of a metric, by labels."""
     found: dict[str, MetricSample] = {}
-    for row in Figure.objects.filter(name=figure.name).order_by("labels", "part"):
+    for row in Figure.objects.filter(name=metric.name).order_by("labels", "part"):
         one = found.get(row.labels)
         if one is None:
             labels = msgspec.json.decode(row.labels, type=tuple[str, ...])
@@ -122,9 +122,9 @@ def _count(items: Sequence[tuple[Key, float]]) -> None:
             _counted[key] = _counted.get(key, 0) + amount
 
 
-def _key(figure: Metric, labels: Sequence[str], part: str = "") -> Key:
-    assert len(labels) == len(figure.labels), figure.name
-    return figure.name, encode(list(labels)).decode(), part
+def _key(metric: Metric, labels: Sequence[str], part: str = "") -> Key:
+    assert len(labels) == len(metric.labels), metric.name
+    return metric.name, encode(list(labels)).decode(), part
 
 
 def _write(rows: Mapping[Key, float], *, add: bool) -> None:

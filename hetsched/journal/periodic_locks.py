@@ -16,14 +16,14 @@ from django.db.models.functions import Now
 from hetsched.contracts.documents import encode
 from hetsched.storage.snapshot_read import shared_now
 
-from . import figures
+from . import metric_names
 from .models import Figure
 
 
-def take(work: str, period_seconds: float) -> bool:
+def acquire(work: str, period_seconds: float) -> bool:
     """Take the lock of a task for the current period; return False if another process took it."""
     labels = encode([work]).decode()
-    row = {"name": figures.TICKS.name, "labels": labels, "part": ""}
+    row = {"name": metric_names.TICKS.name, "labels": labels, "part": ""}
     over = Q(at__lte=Now() - timedelta(seconds=period_seconds / 2)) | Q(
         at__gt=Now() + timedelta(seconds=period_seconds)
     )

@@ -34,13 +34,13 @@ from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.statements import fetch
 from hetsched.storage.write_lock import write_lock
 
-from . import counters, figures
+from . import counters, metric_names
 from .models import OutboxEvent, Topic
 
 GROUP = "live"
 MESSAGE_TYPE = "live.events"
 _MESSAGE_EVENTS = 200
-_TOGETHER_SECONDS = 0.1
+_BATCH_SECONDS = 0.1
 _LAST_SECONDS = 2.0
 GIVEN_UP_AFTER = timedelta(minutes=1)
 
@@ -63,7 +63,7 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError("publish belongs into the transaction of the change")
     names = sorted(patches)
-    revisions = _numbered(names)
+    revisions = _next_revisions(names)
     events = [
         # Encoded once, for the row and for the message.
         new(OutboxEvent, topic=name, revision=revisions[name], data=_raw(patch() if callable(patch) else patch))
@@ -71,7 +71,7 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
         for patch in (patches[name],)
     ]
     insert(events)
-    transaction.on_commit(lambda: _hand_on(events))
+    transaction.on_commit(lambda: _dispatch(events))
     return revisions
 
 
@@ -79,14 +79,14 @@ def _raw(patch: Patch) -> msgspec.Raw:
     return msgspec.Raw(encode(patch))
 
 
-def _hand_on(events: list[OutboxEvent]) -> None:
+def _dispatch(events: list[OutboxEvent]) -> None:
     if _background:
         _background[0].put(events)
     else:
         _send_and_mark(events)
 
 
-def _numbered(names: list[str]) -> dict[str, int]:
+def _next_revisions(names: list[str]) -> dict[str, int]:
     """Raise each topic's revision by 1, creating the topic at 1, and return the new revisions."""
     revisions: dict[str, int] = {}
     table = Topic._meta.db_table
@@ -107,7 +107,7 @@ def message(topic: str, revision: int, data: Any, kind: str = "delta") -> str:
 
 
 @contextmanager
-def in_background() -> Iterator[None]:
+def background_sender() -> Iterator[None]:
     """Send the events of this process from a thread during the block, so that publishers do not wait for the send."""
     waiting: _Waiting = queue.SimpleQueue()
     _background.append(waiting)
@@ -121,7 +121,7 @@ def in_background() -> Iterator[None]:
         thread.join()
 
 
-def keep_in_background() -> None:
+def start_background_sender() -> None:
     """Send the events of this process from a thread until the process ends."""
     waiting: _Waiting = queue.SimpleQueue()
     thread = threading.Thread(target=_send_all, args=(waiting,), name="live events", daemon=True)
@@ -139,15 +139,15 @@ def keep_in_background() -> None:
 def _send_all(waiting: _Waiting) -> None:
     """Send the events of the queue, those of a short interval together, on one connection; stop at None."""
     loop = asyncio.new_event_loop()
-    some: list[OutboxEvent] | None = []
-    while some is not None:
-        some = waiting.get()
-        events = list(some or ())
-        time.sleep(_TOGETHER_SECONDS if some is not None else 0)
+    batch: list[OutboxEvent] | None = []
+    while batch is not None:
+        batch = waiting.get()
+        events = list(batch or ())
+        time.sleep(_BATCH_SECONDS if batch is not None else 0)
         while not waiting.empty():
             more = waiting.get()
             events += more or ()
-            some = more if more is None else some
+            batch = more if more is None else batch
         if events:
             _send_and_mark(events, loop.run_until_complete)
             close_old_connections()
@@ -188,10 +188,10 @@ def relay(older_than_seconds: float = 2.0, limit: int = 1000) -> int:
     events = list(unsent[:limit])
     if not events:
         return 0
-    return len(events) if _send_and_mark(events) else _relay_apart(events)
+    return len(events) if _send_and_mark(events) else _relay_one_by_one(events)
 
 
-def _relay_apart(events: list[OutboxEvent]) -> int:
+def _relay_one_by_one(events: list[OutboxEvent]) -> int:
     """Send the events of a refused batch one by one, so that one bad event does not block the others.
 
     An event that is refused for `GIVEN_UP_AFTER` while others are accepted is dropped: clients see the gap.
@@ -205,7 +205,7 @@ def _relay_apart(events: list[OutboxEvent]) -> int:
     for event in given_up:
         log.error("a live event is given up", topic=event.topic, revision=event.revision)
     OutboxEvent.objects.filter(pk__in=[event.pk for event in given_up]).update(published_at=timezone.now())
-    counters.add(figures.EVENTS_GIVEN_UP, amount=len(given_up))
+    counters.add(metric_names.EVENTS_GIVEN_UP, amount=len(given_up))
     return len(events) - len(refused)
 
 
@@ -216,7 +216,7 @@ def prune(keep_seconds: float = 3600.0) -> int:
     return deleted
 
 
-def forget(topics: Sequence[str]) -> None:
+def delete_topics(topics: Sequence[str]) -> None:
     """Delete topics, at most a few hundred, that get no more events, with their events."""
     OutboxEvent.objects.filter(topic__in=topics).delete()
     Topic.objects.filter(name__in=topics).delete()

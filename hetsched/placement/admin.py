@@ -21,7 +21,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.inventory.actions import create_cluster, set_default_policy
 from hetsched.inventory.models import Cluster
-from hetsched.journal.admin import ReadOnlyAdmin, acting, pretty, quantities
+from hetsched.journal.admin import ReadOnlyAdmin, acting_user, pretty, quantities
 from hetsched.journal.audit import record
 
 from .actions import export_cluster, import_cluster
@@ -81,7 +81,7 @@ class ClusterAdmin(ReadOnlyAdmin):
                 "kind": form.cleaned_data["kind"],
                 "policy_name": form.cleaned_data["policy_name"],
                 "reason": form.cleaned_data["reason"],
-                "actor": acting(request),
+                "actor": acting_user(request),
             }
             if Cluster.objects.filter(name=values["name"]).exists():
                 message = Message("cluster {name} already exists", name=repr(values["name"]))
@@ -97,7 +97,7 @@ class ClusterAdmin(ReadOnlyAdmin):
         def act() -> Cluster:
             assert form.content is not None
             reason = form.cleaned_data["reason"]
-            return import_cluster(form.content, name=cluster.name, actor=acting(request), reason=reason)
+            return import_cluster(form.content, name=cluster.name, actor=acting_user(request), reason=reason)
 
         return self._page(request, form, _("Import files into %s") % cluster.name, cluster, act)
 
@@ -107,7 +107,7 @@ class ClusterAdmin(ReadOnlyAdmin):
 
         def act() -> Cluster:
             chosen, reason = form.cleaned_data["policy_name"], form.cleaned_data["reason"]
-            return set_default_policy(cluster, chosen, actor=acting(request), reason=reason)
+            return set_default_policy(cluster, chosen, actor=acting_user(request), reason=reason)
 
         return self._page(request, form, _("Default policy of %s") % cluster.name, cluster, act)
 
@@ -115,7 +115,7 @@ class ClusterAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         cluster = get_object_or_404(Cluster, pk=pk)
-        actor = acting(request)
+        actor = acting_user(request)
         record(actor=actor.name, role=actor.role, action="cluster.export", obj=cluster)
         response = HttpResponse(write_cluster(export_cluster(cluster)), content_type="application/json")
         response["Content-Disposition"] = f'attachment; filename="{cluster.name}.json"'

@@ -22,7 +22,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.framework.registry import load_registry
-from hetsched.journal.admin import ReadOnlyAdmin, acting
+from hetsched.journal.admin import ReadOnlyAdmin, acting_user
 
 from . import workflow_admin  # noqa: F401 - registers golden placements, plans and previews
 from .actions import activate, remove_namespace_rule, rollback, save_draft, set_namespace_rule
@@ -90,7 +90,7 @@ class PolicyAdmin(admin.ModelAdmin):
 
     def _save(self, request: HttpRequest, form: PolicyForm) -> HttpResponse:
         try:
-            draft = save_draft(form.spec, actor=acting(request), reason=form.cleaned_data["note"])
+            draft = save_draft(form.spec, actor=acting_user(request), reason=form.cleaned_data["note"])
         except InputError as error:
             self.message_user(request, str(error), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
@@ -103,7 +103,7 @@ class PolicyAdmin(admin.ModelAdmin):
         chosen = get_object_or_404(PolicyRevision, policy=policy, version=version)
 
         def act(reason: str, seen: int | None) -> PolicyRevision:
-            return activate(policy.name, version, actor=acting(request), reason=reason, expected_active=seen)
+            return activate(policy.name, version, actor=acting_user(request), reason=reason, expected_active=seen)
 
         return self._with_reason(request, policy, chosen, _title(policy, chosen), act)
 
@@ -115,7 +115,7 @@ class PolicyAdmin(admin.ModelAdmin):
             return HttpResponseRedirect(reverse("admin:policies_policy_change", args=[pk]))
 
         def act(reason: str, seen: int | None) -> PolicyRevision:
-            return rollback(policy.name, actor=acting(request), reason=reason, expected_active=seen)
+            return rollback(policy.name, actor=acting_user(request), reason=reason, expected_active=seen)
 
         return self._with_reason(request, policy, previous, _title(policy, previous), act)
 
@@ -124,7 +124,7 @@ class PolicyAdmin(admin.ModelAdmin):
         active = get_object_or_404(PolicyRevision, policy=policy, version=policy.active_version)
 
         def act(reason: str, seen: int | None) -> PolicyRevision:
-            set_owner(policy.name, None, actor=acting(request), reason=reason)
+            set_owner(policy.name, None, actor=acting_user(request), reason=reason)
             return active
 
         title = _("Take %(name)s over from cluster %(cluster)s") % {"name": policy.name, "cluster": policy.keeper}
@@ -210,7 +210,7 @@ class NamespaceRuleAdmin(admin.ModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: NamespaceRule, form: Any, change: bool) -> None:
         saved = set_namespace_rule(
-            obj.cluster, obj.namespace, obj.default_policy, obj.allowed_policies, actor=acting(request)
+            obj.cluster, obj.namespace, obj.default_policy, obj.allowed_policies, actor=acting_user(request)
         )
         obj.pk = saved.pk
 
@@ -218,8 +218,8 @@ class NamespaceRuleAdmin(admin.ModelAdmin):
         return ("cluster", "namespace") if obj else ()
 
     def delete_model(self, request: HttpRequest, obj: NamespaceRule) -> None:
-        remove_namespace_rule(obj, actor=acting(request))
+        remove_namespace_rule(obj, actor=acting_user(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[NamespaceRule]) -> None:
         for rule in queryset:
-            remove_namespace_rule(rule, actor=acting(request))
+            remove_namespace_rule(rule, actor=acting_user(request))

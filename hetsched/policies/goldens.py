@@ -29,7 +29,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.isa.isa_strings import required_isa
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import DNS_LABEL, Cluster
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import SYSTEM, Actor, record
 from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
@@ -160,7 +160,7 @@ def recheck_goldens(now: datetime | None = None) -> dict[str, int]:
                 log.exception("a golden placement could not be looked at", golden=row.name)
     states = Counter(GoldenPlacement.objects.filter(enabled=True).values_list("state", flat=True))
     counted = {state.value: states.get(state.value, 0) for state in GoldenState}
-    counters.put(figures.GOLDENS, {(state,): float(count) for state, count in counted.items()})
+    counters.set_values(metric_names.GOLDENS, {(state,): float(count) for state, count in counted.items()})
     return counted
 
 

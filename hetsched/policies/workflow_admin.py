@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from hetsched.contracts.errors import InputError
-from hetsched.journal.admin import ReadOnlyAdmin, acting
+from hetsched.journal.admin import ReadOnlyAdmin, acting_user
 from hetsched.journal.audit import Actor
 
 from .forms import ReasonForm
@@ -33,7 +33,7 @@ class WorkflowAdmin(admin.ModelAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change=change, **kwargs)
-        return type(form.__name__, (form,), {"actor": acting(request)})
+        return type(form.__name__, (form,), {"actor": acting_user(request)})
 
     def save_model(self, request: HttpRequest, obj: Any, form: WorkflowForm, change: bool) -> None:
         saved = form.act()
@@ -60,7 +60,7 @@ class WorkflowAdmin(admin.ModelAdmin):
             raise PermissionDenied
         form = ReasonForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
-            actor: Actor = acting(request)
+            actor: Actor = acting_user(request)
             try:
                 type(self).remove(row.name, actor=actor, reason=form.cleaned_data["reason"])
             except InputError as error:

@@ -21,7 +21,7 @@ from .bodies import BodyRefused, Message, Receive, Send, refuse
 App = Callable[..., Any]
 
 
-def cap_for(path: str) -> int:
+def body_limit(path: str) -> int:
     """Return the largest body in bytes of a request to this path."""
     if path.startswith(settings.HETSCHED_REPORT_PATHS):
         return MOST_MESSAGE_BYTES
@@ -38,7 +38,7 @@ class BodyCap:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        cap = cap_for(scope["path"])
+        cap = body_limit(scope["path"])
         too_large = BodyRefused(413, "BodyTooLarge", f"the body is larger than {cap} bytes")
         stated = dict(scope["headers"]).get(b"content-length", b"0")
         if not stated.isdigit() or int(stated[:19]) > cap:
@@ -65,10 +65,10 @@ class BodyCap:
             await self.app(scope, counted_receive, noted_send)
         except BodyRefused as refused:
             if not answered:
-                await refuse(refused, scope, receive if more else _ended, send)
+                await refuse(refused, scope, receive if more else _disconnect_message, send)
 
 
-async def _ended() -> Message:
+async def _disconnect_message() -> Message:
     return {"type": "http.disconnect"}
 
 

@@ -25,9 +25,9 @@ import structlog
 from django.conf import settings
 from django.core.exceptions import RequestAborted
 
-from hetsched.access.addresses import counted_as
+from hetsched.access.addresses import peer_key
 
-from .middleware import id_of
+from .middleware import choose_request_id
 
 MOST_UNVERIFIED = 64 << 10
 GRACE_SECONDS = 10.0
@@ -73,7 +73,7 @@ class BodyMemory:
             del self.held[address]
 
 
-room = BodyMemory()
+body_memory = BodyMemory()
 
 
 class RequestBody:
@@ -81,7 +81,7 @@ class RequestBody:
 
     def __init__(self, scope: Any, receive: Receive) -> None:
         self._receive = receive
-        self._address = counted_as((scope.get("client") or ("",))[0])
+        self._address = peer_key((scope.get("client") or ("",))[0])
         stated = dict(scope["headers"]).get(b"content-length", b"")
         self._stated = int(stated[:19]) if stated.isdigit() else 0
         self._began = time.monotonic()
@@ -119,7 +119,7 @@ class RequestBody:
         piece = message.get("body", b"")
         beyond = max(0, self._received + len(piece) - MOST_UNVERIFIED) - self._counted
         if beyond > 0:
-            room.take(self._address, beyond)
+            body_memory.take(self._address, beyond)
             self._counted += beyond
         self.file.write(piece)
         self._received += len(piece)
@@ -133,11 +133,11 @@ class RequestBody:
     def close(self) -> None:
         self.file.close()
         if self._counted:
-            room.give_back(self._address, self._counted)
+            body_memory.give_back(self._address, self._counted)
             self._counted = 0
 
 
-class NotRead:
+class UnreadBody:
     """Placeholder of the body of a request whose credential is checked first."""
 
     def read(self, *_sizes: int) -> bytes:
@@ -149,7 +149,7 @@ class NotRead:
         pass
 
 
-def before_its_body(send: Send, receive: Receive) -> Send:
+def send_and_drain(send: Send, receive: Receive) -> Send:
     """Return a `send` for a response to a client that is still sending: the client can read it before the close."""
 
     async def sent(message: Message) -> None:
@@ -161,13 +161,13 @@ def before_its_body(send: Send, receive: Receive) -> Send:
             await send(message)
             return
         await send({**message, "more_body": True})
-        await _drop(receive)
+        await _drain(receive)
         await send({"type": "http.response.body", "body": b""})
 
     return sent
 
 
-async def _drop(receive: Receive) -> None:
+async def _drain(receive: Receive) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGER_SECONDS):
             while (message := await receive())["type"] == "http.request" and message.get("more_body"):
@@ -176,7 +176,7 @@ async def _drop(receive: Receive) -> None:
 
 async def refuse(refused: BodyRefused, scope: Any, receive: Receive, send: Send) -> None:
     """Refuse to read the rest of a body; respond with a problem document."""
-    request_id = id_of(dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1"))
+    request_id = choose_request_id(dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1"))
     log.info("request", method=scope["method"], path=scope["path"], status=refused.status, request_id=request_id)
     document = {
         "type": "about:blank",
@@ -195,6 +195,6 @@ async def refuse(refused: BodyRefused, scope: Any, receive: Receive, send: Send)
         (b"x-request-id", request_id.encode()),
         *([(b"retry-after", str(_RETRY_SECONDS).encode())] if refused.retry else []),
     ]
-    held = before_its_body(send, receive)
+    held = send_and_drain(send, receive)
     await held({"type": "http.response.start", "status": refused.status, "headers": headers})
     await held({"type": "http.response.body", "body": content})

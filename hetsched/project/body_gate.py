@@ -3,7 +3,7 @@
 Middleware and REST views know which clients may send a large body, but Django calls them after it stored the body. A
 request with a large body therefore passes all middleware and its route twice. The first pass has no body and ends here:
 a REST view checks credential and permission with its own authenticators, a page requires a signed-in user. If the check
-succeeds, `BodyAwaited` makes `project.handler` read the body and repeat the request, which is then checked like any
+succeeds, `BodyRequested` makes `project.handler` read the body and repeat the request, which is then checked like any
 other. If it fails, the REST view responds with its own refusal, before it reads a body; a page responds with 413. CSRF
 is checked in the second pass, because a form carries its token in the body.
 """
@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from rest_framework.views import APIView
 
 from .bodies import MOST_UNVERIFIED, BodyRefused
-from .middleware import BodyAwaited
+from .middleware import BodyRequested
 
 
 class BodyGate:
@@ -35,17 +35,17 @@ class BodyGate:
         view_class = getattr(view, "cls", None)
         if view_class is None or not issubclass(view_class, APIView):
             if request.user.is_authenticated:
-                return BodyAwaited()
-            return BodyAwaited(
+                return BodyRequested()
+            return BodyRequested(
                 BodyRefused(413, "BodyTooLarge", f"without a credential a body has at most {MOST_UNVERIFIED} bytes")
             )
-        if _admitted(view_class(**view.initkwargs), request, args, kwargs):
-            return BodyAwaited()
+        if _is_admitted(view_class(**view.initkwargs), request, args, kwargs):
+            return BodyRequested()
         request._dont_enforce_csrf_checks = False
         return None
 
 
-def _admitted(view: Any, request: Any, args: Any, kwargs: Any) -> bool:
+def _is_admitted(view: Any, request: Any, args: Any, kwargs: Any) -> bool:
     view.setup(request, *args, **kwargs)
     view.request = view.initialize_request(request, *args, **kwargs)
     try:

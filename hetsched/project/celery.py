@@ -35,7 +35,7 @@ def ping() -> str:
 
 
 @setup_logging.connect
-def keep_our_logging(**_: Any) -> None:
+def skip_celery_logging(**_: Any) -> None:
     """Leave logging to the settings; connecting to this signal stops Celery from adding its own handlers."""
 
 
@@ -68,7 +68,7 @@ def write_counts(**_: Any) -> None:
 
 
 @heartbeat_sent.connect
-def worker_lives(**_: Any) -> None:
+def write_worker_heartbeat(**_: Any) -> None:
     """Write a heartbeat, every two seconds while the broker responds."""
     from hetsched.journal import heartbeat
 
@@ -76,7 +76,7 @@ def worker_lives(**_: Any) -> None:
 
 
 @beat_init.connect
-def beat_lives(**_: Any) -> None:
+def write_beat_heartbeat(**_: Any) -> None:
     """Write a heartbeat each time beat publishes a task."""
     from hetsched.journal import heartbeat
 

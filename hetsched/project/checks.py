@@ -21,7 +21,7 @@ Configs = Sequence[AppConfig] | None
 
 
 @register(Tags.security)
-def secret_key_is_shared(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+def check_secret_key(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Refuse a server without SECRET_KEY: each process would generate its own key."""
     if settings.SECRET_KEY_GIVEN or settings.DEBUG or settings.EMBEDDED:
         return []
@@ -30,7 +30,7 @@ def secret_key_is_shared(app_configs: Configs, **kwargs: Any) -> list[CheckMessa
 
 
 @register(Tags.security)
-def hosts_are_named(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+def check_hosts(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Refuse a wildcard host, which would let any page pass as ours."""
     if settings.DEBUG or "*" not in settings.ALLOWED_HOSTS:
         return []
@@ -39,7 +39,7 @@ def hosts_are_named(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
 
 
 @register(Tags.security)
-def an_account_can_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+def check_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Refuse an incomplete identity provider, and a server without any way to sign in."""
     found: list[CheckMessage] = []
     if settings.HETSCHED_OIDC_ISSUER and not (settings.HETSCHED_OIDC_CLIENT_ID and settings.HETSCHED_OIDC_ROLES):
@@ -54,7 +54,7 @@ def an_account_can_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMes
 
 
 @register(Tags.compatibility)
-def data_folder_is_usable(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+def check_data_folder(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Refuse an embedded database whose folder cannot be written."""
     if not settings.EMBEDDED:
         return []
@@ -67,7 +67,7 @@ def data_folder_is_usable(app_configs: Configs, **kwargs: Any) -> list[CheckMess
 
 
 @register(Tags.compatibility)
-def lease_outlives_sweep(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+def check_lease(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Warn when leases end before the next sweep: clusters would change leaders without need."""
     if settings.HETSCHED_LEASE_SECONDS >= settings.HETSCHED_SWEEP_SECONDS:
         return []
@@ -76,7 +76,7 @@ def lease_outlives_sweep(app_configs: Configs, **kwargs: Any) -> list[CheckMessa
 
 
 @register(Tags.compatibility)
-def variables_are_known(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
+def check_variables(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Warn about a HETSCHED_ variable that is not read, usually a typing error."""
     known = settings.ENV.asked | FOREIGN
     found: list[CheckMessage] = []

@@ -26,7 +26,7 @@ from django.conf import settings
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from hetsched.access.addresses import counted_as
+from hetsched.access.addresses import peer_key
 
 WARNING_SECONDS = 60.0
 log = structlog.get_logger(__name__)
@@ -66,7 +66,7 @@ class AddressLimit:
         """Count a connection and return its key; "" if it is exempt, None if its address has too many."""
         if client is None or client[0] in self._exempt or (server and server[1] == self.probe_port):
             return ""
-        key = counted_as(client[0])
+        key = peer_key(client[0])
         most = self._most()
         if self.open[key] >= most:
             now = time.monotonic()
@@ -88,7 +88,7 @@ addresses = AddressLimit(lambda: settings.HETSCHED_CONNECTIONS_PER_ADDRESS)
 web_sockets = AddressLimit(lambda: 2 * settings.HETSCHED_SOCKETS_PER_ADDRESS)
 
 
-def _limit_unread(connection: Any) -> None:
+def _set_unread_timeout(connection: Any) -> None:
     if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         milliseconds = settings.HETSCHED_UNREAD_SECONDS * 1000
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
@@ -108,15 +108,15 @@ class BoundedHttp(H11Protocol):
             transport.abort()
             return
         self._address = key
-        _limit_unread(transport.get_extra_info("socket"))
-        self._await_head()
+        _set_unread_timeout(transport.get_extra_info("socket"))
+        self._start_head_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
-            self._head_is_there()
+            self._stop_head_timer()
         elif self._head_timer is None and not self._upgraded and not self.transport.is_closing():
-            self._await_head()
+            self._start_head_timer()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         self._release()
@@ -127,16 +127,16 @@ class BoundedHttp(H11Protocol):
         self._release()
         super().connection_lost(exc)
 
-    def _await_head(self) -> None:
+    def _start_head_timer(self) -> None:
         self._head_timer = self.loop.call_later(settings.HETSCHED_HEAD_SECONDS, self.transport.abort)
 
-    def _head_is_there(self) -> None:
+    def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
     def _release(self) -> None:
-        self._head_is_there()
+        self._stop_head_timer()
         addresses.give_back(self._address)
         self._address = ""
 

@@ -35,8 +35,8 @@ from hetsched.journal import publish
 from hetsched.placement import dispatch
 from hetsched.placement.queries import pod_counts
 
-from .bodies import NotRead, RequestBody, before_its_body
-from .middleware import QUIET_PATHS, BodyAwaited
+from .bodies import RequestBody, UnreadBody, send_and_drain
+from .middleware import QUIET_PATHS, BodyRequested
 
 # More would only compete for the interpreter, the one writer of SQLite, or PostgreSQL's pool of ten.
 WORKING_THREADS = 8
@@ -53,24 +53,24 @@ class ThreadedHandler(ASGIHandler):
         import_module(settings.ROOT_URLCONF)  # now, not during the first request of each process
         self._working = ThreadPoolExecutor(WORKING_THREADS, "request")
         self._waiting = ThreadPoolExecutor(WAITING_THREADS, "waiting")
-        self._in_work = 0  # requests in the working threads and their queue; modified by the event loop only
+        self._working_count = 0  # requests in the working threads and their queue; modified by the event loop only
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        _begin()
+        _start_threads()
         body = RequestBody(scope, receive)
         try:
             await body.read_first()
             if not body.complete:
-                early = await self._in_turn(scope, NotRead())
-                if not isinstance(early, BodyAwaited):
+                early = await self._run_working(scope, UnreadBody())
+                if not isinstance(early, BodyRequested):
                     body.close()
-                    await self._send(early, before_its_body(send, receive))
+                    await self._send(early, send_and_drain(send, receive))
                     return
                 if early.refused:
                     raise early.refused
                 await body.read_rest()
             waits = _may_wait(scope)
-            response = await (self._at_leisure(scope, body.file) if waits else self._in_turn(scope, body.file))
+            response = await (self._run_waiting(scope, body.file) if waits else self._run_working(scope, body.file))
             await self._send(response, send)
         except RequestAborted:
             return
@@ -87,21 +87,21 @@ class ThreadedHandler(ASGIHandler):
             finally:
                 await sync_to_async(response.close)()
 
-    async def _at_leisure(self, scope: Any, body: Any) -> Any:
+    async def _run_waiting(self, scope: Any, body: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._waiting, self._answer, scope, body, True)
 
-    async def _in_turn(self, scope: Any, body: Any) -> Any:
-        crowded, came_at = self._in_work >= WORKING_THREADS, time.monotonic()
+    async def _run_working(self, scope: Any, body: Any) -> Any:
+        crowded, came_at = self._working_count >= WORKING_THREADS, time.monotonic()
 
         def answer() -> Any:
             scope["waited_seconds"] = time.monotonic() - came_at if crowded else 0.0
             return self._answer(scope, body, False)
 
-        self._in_work += 1
+        self._working_count += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._working, answer)
         finally:
-            self._in_work -= 1
+            self._working_count -= 1
 
     def _answer(self, scope: Any, body: Any, waits: bool) -> Any:
         set_script_prefix(get_script_prefix(scope))
@@ -109,7 +109,7 @@ class ThreadedHandler(ASGIHandler):
         response: Any
         request, response = self.create_request(scope, body)
         if request is not None:
-            if isinstance(body, NotRead):
+            if isinstance(body, UnreadBody):
                 request.body_awaited = True  # type: ignore[attr-defined]
                 request._dont_enforce_csrf_checks = True  # type: ignore[attr-defined]  # see `body_gate`
             response = self.get_response(request)
@@ -124,8 +124,8 @@ class ThreadedHandler(ASGIHandler):
 
 
 @cache
-def _begin() -> None:
-    publish.keep_in_background()
+def _start_threads() -> None:
+    publish.start_background_sender()
     dispatch.send_in_background()
     pod_counts.batch_all_counts()
 

@@ -19,7 +19,7 @@ QUIET_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/metrics"})
 log = structlog.get_logger(__name__)
 
 
-class BodyAwaited(HttpResponse):
+class BodyRequested(HttpResponse):
     """Internal marker, not a response: the request may send its body, or is refused with `refused`."""
 
     def __init__(self, refused: Exception | None = None) -> None:
@@ -27,7 +27,7 @@ class BodyAwaited(HttpResponse):
         self.refused = refused
 
 
-def id_of(given: str) -> str:
+def choose_request_id(given: str) -> str:
     """Return a caller's own request ID, or a new one."""
     return given if PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
 
@@ -39,12 +39,12 @@ class RequestLog:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        request_id = id_of(request.headers.get("X-Request-ID", ""))
+        request_id = choose_request_id(request.headers.get("X-Request-ID", ""))
         request.request_id = request_id  # type: ignore[attr-defined]
         started = time.perf_counter()
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             response = self.get_response(request)
-            if isinstance(response, BodyAwaited):
+            if isinstance(response, BodyRequested):
                 return response
             response["X-Request-ID"] = request_id
             record = log.debug if request.path in QUIET_PATHS else log.info

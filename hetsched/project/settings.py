@@ -357,7 +357,7 @@ HETSCHED_EXTENDER_PROBE_PORT = ENV.number("HETSCHED_EXTENDER_PROBE_PORT", 8444, 
 HETSCHED_EXTENDER_SECONDS = ENV.number("HETSCHED_EXTENDER_SECONDS", 2, least=1, most=60)
 HETSCHED_EXTENDER_BYTES = ENV.number("HETSCHED_EXTENDER_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
 
-AUTHENTICATION_BACKENDS = ["hetsched.access.login.BrakedBackend"]
+AUTHENTICATION_BACKENDS = ["hetsched.access.login.RateLimitedBackend"]
 # Whether the admin site (`/admin/`) is served, where accounts are managed and the product's rows are shown.
 HETSCHED_ADMIN = ENV.flag("HETSCHED_ADMIN", default=True)
 # Whether users may sign in with name and password; otherwise only through the identity provider.

@@ -40,7 +40,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.connections import api_of, is_in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.node_events import is_synced
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.placement.actions import Conflict, begin_binding, confirm, reject, start
 from hetsched.placement.actions.gangs import recover_gangs
 from hetsched.placement.lifecycle import State
@@ -173,9 +173,9 @@ def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lam
         # If the release fails, the allocation stays visible in the claim's status.
         with suppress(ApiFailure):
             release(api, one)
-    counters.observe(figures.BINDING_SECONDS, time.perf_counter() - began, name, bound.result.value)
+    counters.observe(metric_names.BINDING_SECONDS, time.perf_counter() - began, name, bound.result.value)
     if bound.read:
-        counters.add(figures.READ_BACKS, name, bound.result.value)
+        counters.add(metric_names.READ_BACKS, name, bound.result.value)
     return bound
 
 

@@ -27,7 +27,7 @@ from hetsched.contracts.message import shortened
 from hetsched.inventory.connections import check_identity, is_in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import heartbeat
-from hetsched.journal.publish import in_background
+from hetsched.journal.publish import background_sender
 from hetsched.scheduling.leases import Lease, following
 
 from .informer import Informer, iterated_at
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     """Run an informer thread for each live cluster that has none, until `ended`."""
     gc.set_threshold(*COLLECT_AFTER)
-    with in_background():
+    with background_sender():
         _run_until_ended(api_of, ended)
 
 

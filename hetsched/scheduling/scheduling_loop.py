@@ -27,7 +27,7 @@ from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.framework.policy import Policy
 from hetsched.inventory.ledger import current_columns
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.placement.actions import Conflict, Contradiction, Result, record
 from hetsched.placement.actions.ledger_conflicts import record_ledger_conflicts
 from hetsched.placement.scheduler_cache import cache_of
@@ -87,12 +87,12 @@ class SchedulingLoop:
         try:
             found = self._decide(lease)
         except Contradiction as refusal:
-            counters.add(figures.BATCHES, self._name, BatchState.REFUSED.value)
+            counters.add(metric_names.BATCHES, self._name, BatchState.REFUSED.value)
             log.warning("batch refused", cluster=self._cluster_id, pods=refusal.pods, reason=str(refusal))
             self._most = max(1, min(self._most, refusal.pods) // 2)
             return Iteration(BatchState.REFUSED, more=True)
         except Conflict as conflict:
-            counters.add(figures.BATCHES, self._name, BatchState.LOST.value)
+            counters.add(metric_names.BATCHES, self._name, BatchState.LOST.value)
             log.info("batch lost", cluster=self._cluster_id, epoch=lease.epoch, reason=str(conflict))
             return Iteration(BatchState.LOST, more=True)
         self._most = min(2 * self._most, self._limit)
@@ -166,15 +166,15 @@ def _specs(pods: Sequence[PendingPod], policy: Policy | None) -> dict[str, Polic
 
 def _count(name: str, results: Sequence[Result], took_seconds: Sequence[float]) -> None:
     """Update the metrics of a recorded batch."""
-    counters.add(figures.BATCHES, name, BatchState.RECORDED.value)
+    counters.add(metric_names.BATCHES, name, BatchState.RECORDED.value)
     for seconds in took_seconds:
-        counters.observe(figures.DECISION_SECONDS, seconds, name)
+        counters.observe(metric_names.DECISION_SECONDS, seconds, name)
     for result in results:
-        counters.add(figures.DECISIONS, name, result.verdict.value)
+        counters.add(metric_names.DECISIONS, name, result.verdict.value)
         if result.waiting.flushed and result.verdict is Verdict.PLACED:
-            counters.add(figures.FLUSHED, name)
+            counters.add(metric_names.FLUSHED, name)
         for reason in result.reasons:
-            counters.add(figures.REASONS, name, reason.plugin, reason.code)
+            counters.add(metric_names.REASONS, name, reason.plugin, reason.code)
 
 
 def _set_aside(result: Result, refusal: Contradiction) -> Result:

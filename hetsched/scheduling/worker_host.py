@@ -19,7 +19,7 @@ from django.conf import settings
 from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.node_events import is_synced
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.placement import dispatch
 from hetsched.placement.scheduling_queue.active_queue import has_active_pods
 
@@ -34,7 +34,7 @@ TURN_SECONDS = 5.0  # the task then ends and enqueues its successor: other clust
 
 def run(cluster_id: int) -> int:
     """Decide for a cluster until no pod is due or `TURN_SECONDS` are over; return how many decisions were recorded."""
-    counters.add(figures.CANARY, "schedule")
+    counters.add(metric_names.CANARY, "schedule")
     return WorkerHost(cluster_id).run()
 
 

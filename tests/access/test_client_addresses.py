@@ -11,7 +11,7 @@ from django.test import RequestFactory
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from hetsched.access.addresses import address_key
-from hetsched.access.limits import Limit, forget_full, take
+from hetsched.access.limits import Limit, delete_full_buckets, take
 from hetsched.access.models import Bucket
 
 
@@ -74,5 +74,5 @@ def test_buckets_that_are_full_again_are_forgotten(db: Any) -> None:
     take("busy", Limit(1, 5))
     take("idle", Limit(1, 5))
     Bucket.objects.filter(key="idle").update(full_at=1)
-    assert forget_full() == 1
+    assert delete_full_buckets() == 1
     assert list(Bucket.objects.values_list("key", flat=True)) == ["busy"]

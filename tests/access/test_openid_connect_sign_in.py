@@ -20,8 +20,8 @@ from .provider import CLIENT, SECRET, Provider
 
 pytestmark = pytest.mark.django_db
 urlpatterns = [
-    path("login/oidc/", oidc.begin, name="oidc"),
-    path("login/oidc/callback/", oidc.complete, name="oidc-callback"),
+    path("login/oidc/", oidc.start_sign_in, name="oidc"),
+    path("login/oidc/callback/", oidc.complete_sign_in, name="oidc-callback"),
     path("", include(ours)),
 ]
 handler403 = "web.pages.errors.forbidden"

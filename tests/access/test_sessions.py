@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from hetsched.access.changes import TOPIC
 from hetsched.access.models import BrowserSession
-from hetsched.access.sessions import end_sessions, forget_sessions, sessions_of
+from hetsched.access.sessions import delete_ended_sessions, end_sessions, sessions_of
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import create_token
 from hetsched.contracts.errors import InputError
@@ -137,12 +137,12 @@ def test_only_administrators_end_sessions_of_others(person: Any) -> None:
 def test_rows_of_expired_sessions_are_deleted(person: Any, settings: Any) -> None:
     person("ada", "viewer")
     browser()
-    forget_sessions(timezone.now())
+    delete_ended_sessions(timezone.now())
     assert BrowserSession.objects.count() == 1
     browser()
     later = timezone.now() + timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES + 1)
     with CaptureQueriesContext(connection) as asked:
-        forget_sessions(later)
+        delete_ended_sessions(later)
     assert [query["sql"].split()[0] for query in asked.captured_queries] == ["DELETE", "DELETE"]
     assert not BrowserSession.objects.exists()
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.models import AuditSeal, Figure, OutboxEvent
 from hetsched.placement.models import Decision, Pod, Reservation
 from web.api.monitoring import health
@@ -275,7 +275,7 @@ def test_a_broken_audit_trail_is_a_figure(probe: Api) -> None:
 
 def test_durations_fall_into_buckets(probe: Api) -> None:
     for seconds in (0.004, 0.005, 0.3, 99.0):
-        counters.observe(figures.BINDING_SECONDS, seconds, "live", "bound")
+        counters.observe(metric_names.BINDING_SECONDS, seconds, "live", "bound")
     found = figures_of(probe)
     labels = (("cluster", "live"), ("outcome", "bound"))
     # Bounds are inclusive: 0.004 and 0.005 are at most 0.005; 0.3 is at most 0.5; 99 is above every bound.
@@ -283,16 +283,16 @@ def test_durations_fall_into_buckets(probe: Api) -> None:
                for bound in ("0.0025", "0.005", "0.25", "0.5", "30.0", "+Inf")}  # fmt: skip
     assert buckets == {"0.0025": 0, "0.005": 2, "0.25": 2, "0.5": 3, "30.0": 3, "+Inf": 4}
     assert found["hetsched_binding_seconds_sum", labels] == pytest.approx(0.004 + 0.005 + 0.3 + 99.0)
-    counters.observe(figures.BINDING_SECONDS, 1.0, "live", "bound")
+    counters.observe(metric_names.BINDING_SECONDS, 1.0, "live", "bound")
     assert figures_of(probe)["hetsched_binding_seconds_count", labels] == 5
 
 
 def test_counts_wait_for_a_database_that_is_away(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    counters.add(figures.BATCHES, "lab", "lost")
+    counters.add(metric_names.BATCHES, "lab", "lost")
     with monkeypatch.context() as patch:
         patch.setattr(counters, "_write", failing)
         counters.flush()
-    counters.add(figures.BATCHES, "lab", "lost")
+    counters.add(metric_names.BATCHES, "lab", "lost")
     assert figures_of(probe)["hetsched_batches_total", (("cluster", "lab"), ("outcome", "lost"))] == 2
 
 

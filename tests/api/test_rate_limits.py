@@ -76,12 +76,12 @@ def test_request_started_in_time_is_served(
 def test_request_is_late_only_if_all_threads_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     handler, seen = ThreadedHandler(), []
     monkeypatch.setattr(handler, "_answer", lambda scope, body, waits: seen.append(scope["waited_seconds"]))
-    asyncio.run(handler._in_turn({}, None))
-    assert (seen, handler._in_work) == ([0.0], 0)
-    handler._in_work = WORKING_THREADS
-    asyncio.run(handler._in_turn({}, None))
+    asyncio.run(handler._run_working({}, None))
+    assert (seen, handler._working_count) == ([0.0], 0)
+    handler._working_count = WORKING_THREADS
+    asyncio.run(handler._run_working({}, None))
     assert seen[1] > 0
-    assert handler._in_work == WORKING_THREADS
+    assert handler._working_count == WORKING_THREADS
 
 
 def test_a_token_brings_its_own_rate(db: Any, cluster: Any) -> None:

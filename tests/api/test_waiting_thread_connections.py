@@ -38,7 +38,7 @@ def test_only_working_threads_keep_connections(
     for name in ("WORKING_THREADS", "WAITING_THREADS"):
         monkeypatch.setattr(f"hetsched.project.handler.{name}", 1)
     # A server starts its threads at its first request; they would keep running during all later tests of this process.
-    monkeypatch.setattr("hetsched.project.handler._begin", lambda: None)
+    monkeypatch.setattr("hetsched.project.handler._start_threads", lambda: None)
     handler = ThreadedHandler()
     closed: list[str] = []
 

@@ -11,7 +11,7 @@ from structlog.contextvars import bound_contextvars
 
 from hetsched.journal import chain
 from hetsched.journal.audit import SYSTEM, record, record_many
-from hetsched.journal.chain import chain_state, look_again, seal_new, verify
+from hetsched.journal.chain import chain_state, seal_new, verify, verify_oldest
 from hetsched.journal.models import AuditEntry, AuditSeal
 from hetsched.storage.triggers import install_of
 
@@ -96,7 +96,7 @@ def test_each_check_verifies_the_oldest_seals(monkeypatch: pytest.MonkeyPatch) -
     entries = noted(3)
     sealed()
     forged(f"UPDATE journal_auditentry SET reason = 'x' WHERE id = {entries[2].pk}")
-    assert [look_again(1) for _ in range(4)] == [0, 0, 1, 0]
+    assert [verify_oldest(1) for _ in range(4)] == [0, 0, 1, 0]
 
 
 def test_other_key_is_distinguished_from_a_forgery(settings: Any) -> None:

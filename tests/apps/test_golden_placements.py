@@ -11,7 +11,7 @@ from hetsched.contracts.api.golden import Expectation, GoldenPlacementBroken
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement.queries.topics import snapshot
 from hetsched.policies import golden_checks, goldens
@@ -125,7 +125,7 @@ def test_placement_broken_by_the_inventory_is_published_and_audited_with_its_end
     assert (row.state, row.broken_since) == ("broken", row.checked_at)
     assert snapshot("goldens").data["g"]["state"] == "broken"
     assert AuditEntry.objects.filter(action="golden.broken", object_name="g").count() == 1
-    assert {one.labels: one.value for one in counters.samples(figures.GOLDENS)} == {
+    assert {one.labels: one.value for one in counters.samples(metric_names.GOLDENS)} == {
         ("kept",): 0.0, ("broken",): 1.0, ("unknown",): 0.0,
     }  # fmt: skip
 

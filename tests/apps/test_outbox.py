@@ -13,7 +13,7 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 from django.utils import timezone
 
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal import publish as publishing
 from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import GROUP, publish, publish_many
@@ -158,11 +158,11 @@ def test_event_rejected_for_long_is_dropped(monkeypatch: pytest.MonkeyPatch) -> 
     _unsent("odd", publishing.GIVEN_UP_AFTER + timedelta(seconds=1))
     _refuses(monkeypatch, "odd")
     counters.flush()
-    before = sum(one.value for one in counters.samples(figures.EVENTS_GIVEN_UP))
+    before = sum(one.value for one in counters.samples(metric_names.EVENTS_GIVEN_UP))
     assert publishing.relay() == 0
     assert not OutboxEvent.objects.filter(published_at=None).exists()
     counters.flush()
-    assert sum(one.value for one in counters.samples(figures.EVENTS_GIVEN_UP)) == before + 1
+    assert sum(one.value for one in counters.samples(metric_names.EVENTS_GIVEN_UP)) == before + 1
 
 
 def test_no_event_is_dropped_during_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.waits import Event, WaitsFor, in_words
 from hetsched.inventory.actions import cordon, create_cluster, uncordon
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import Result, apply_changes, cancel, record
 from hetsched.placement.models import Decision, Pod
@@ -119,7 +119,7 @@ def test_pod_placed_after_a_flush_is_counted(event: Event, count: int, monkeypat
     schedule.run(cluster.pk)
     assert Pod.objects.get(name="p").state == "placed"
     counters.flush()
-    assert sum(one.value for one in counters.samples(figures.FLUSHED)) == count
+    assert sum(one.value for one in counters.samples(metric_names.FLUSHED)) == count
 
 
 def test_hints_are_stored_with_the_decision_and_renewed() -> None:

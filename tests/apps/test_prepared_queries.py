@@ -153,6 +153,6 @@ def test_partial_indexes_are_used() -> None:
         "placement_rejection_open": lambda: hot_statements.CLUSTER(cluster=1),
     }
     assert {index: plan for index, run in wanted.items() if index not in (plan := _plans(run))} == {}
-    for run in (lambda: cluster_counts(cluster), lambda: report._due(cluster.pk)):
+    for run in (lambda: cluster_counts(cluster), lambda: report._due_results(cluster.pk)):
         assert "placement_pod_live_state" in _plans(run)
     assert set(LISTED) == {state.value for state in (*LIVE, State.MISCONFIGURED)}

@@ -10,7 +10,7 @@ import pytest
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import apply_changes, shadow_decisions
@@ -88,7 +88,7 @@ def test_a_recorded_binding_wakes_the_comparison_and_each_comparison_is_counted(
     assert (dispatch.SHADOW, [lease.cluster_id]) in woken
     assert judge(lease.cluster_id) == 1
     counters.flush()
-    assert [(one.labels, one.value) for one in counters.samples(figures.SHADOWS)] == [(("live", "same"), 1)]
+    assert [(one.labels, one.value) for one in counters.samples(metric_names.SHADOWS)] == [(("live", "same"), 1)]
 
 
 def test_later_changes_do_not_alter_the_best_node(lease: Lease) -> None:

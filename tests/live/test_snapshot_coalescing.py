@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.access.changes import rights_changed
+from hetsched.access.changes import publish_rights_change
 from web.live import database, rights, sockets
 from web.live.database import QueryBatcher
 
@@ -112,7 +112,7 @@ async def test_permissions_are_read_on_connect_and_after_changes(
     while watch.number < number:  # it has checked
         await asyncio.sleep(0.01)
     assert looks == []
-    await in_thread(rights_changed)()
+    await in_thread(publish_rights_change)()
     while not looks:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)  # several checks of the watch

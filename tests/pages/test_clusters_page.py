@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from hetsched.inventory.actions import cordon, create_cluster
 from hetsched.inventory.models import Cluster, Collector, Connection, Sync
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.queries.invariants import CHECKED
 from tests.pages.test_node_agent_reports import words
@@ -24,8 +24,8 @@ from .reading import main_of
 @pytest.fixture(autouse=True)
 def all_parts_work(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(health._CHECKS, "broker", lambda: health.Component(True, "memory"))
-    counters.put(figures.CANARY, {("schedule",): 1, ("io",): 1})
-    counters.put(figures.VIOLATIONS, {(name,): 0 for name in CHECKED})
+    counters.set_values(metric_names.CANARY, {("schedule",): 1, ("io",): 1})
+    counters.set_values(metric_names.VIOLATIONS, {(name,): 0 for name in CHECKED})
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_page_polls_because_no_topic_reports_a_stopped_component(viewer: Client,
 
 def test_problems_are_first_with_a_remedy(viewer: Client, cluster: Cluster) -> None:
     cordon(cluster, "n1", actor=SYSTEM, reason="fan")
-    counters.put(figures.VIOLATIONS, {("I3",): 2})
+    counters.set_values(metric_names.VIOLATIONS, {("I3",): 2})
     shown = words(viewer, "/clusters/")
     first, second = (
         shown.index("Invariants: violated: I3: 2"),

@@ -13,7 +13,7 @@ from hetsched.access.tokens import create_token
 from hetsched.inventory.actions import cordon, set_default_policy
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Program, record
-from hetsched.journal.chain import look_again, seal_new
+from hetsched.journal.chain import seal_new, verify_oldest
 from hetsched.journal.models import AuditEntry
 from hetsched.storage.triggers import install_of
 from tests.builders import a_pod
@@ -91,5 +91,5 @@ def test_trail_shows_its_verified_range_and_changes(viewer: Client, acted: Clust
             "" if connection.vendor == "sqlite" else " ON journal_auditentry"))  # fmt: skip
         cursor.execute("UPDATE journal_auditentry SET reason = 'none' WHERE action = 'node.cordon'")
     install_of(AuditEntry._meta.app_config)
-    look_again()
+    verify_oldest()
     assert "The audit log does not match its seals." in words(viewer, "/audit/")

@@ -20,7 +20,7 @@ def small(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     settings.HETSCHED_BODY_SECONDS = 60
     settings.HETSCHED_BODIES_BYTES = settings.HETSCHED_BODIES_BYTES_PER_ADDRESS = 1 << 20
     yield
-    assert bodies.room.held.total() == 0, "every body releases its space"
+    assert bodies.body_memory.held.total() == 0, "every body releases its space"
 
 
 def sending(*pieces: bytes, pause: float = 0.0) -> Any:

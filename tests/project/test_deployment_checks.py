@@ -15,37 +15,37 @@ def ids(found: Any) -> list[str]:
 
 def test_key_must_be_shared_by_several_machines(settings: Any) -> None:
     settings.SECRET_KEY_GIVEN, settings.EMBEDDED, settings.DEBUG = False, False, False
-    assert ids(checks.secret_key_is_shared(None)) == ["hetsched.E001"]
+    assert ids(checks.check_secret_key(None)) == ["hetsched.E001"]
     settings.SECRET_KEY_GIVEN = True
-    assert not checks.secret_key_is_shared(None)
+    assert not checks.check_secret_key(None)
 
 
 def test_wildcard_host(settings: Any) -> None:
     settings.ALLOWED_HOSTS = ["*"]
-    assert ids(checks.hosts_are_named(None)) == ["hetsched.E002"]
+    assert ids(checks.check_hosts(None)) == ["hetsched.E002"]
     settings.ALLOWED_HOSTS = ["hetsched.example"]
-    assert not checks.hosts_are_named(None)
+    assert not checks.check_hosts(None)
 
 
 def test_data_folder_that_cannot_be_written(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings.EMBEDDED, settings.DATA_DIR = True, tmp_path / "new" / "folder"
-    assert not checks.data_folder_is_usable(None)
+    assert not checks.check_data_folder(None)
     monkeypatch.setattr("os.access", lambda *_: False)
-    assert ids(checks.data_folder_is_usable(None)) == ["hetsched.E003"]
+    assert ids(checks.check_data_folder(None)) == ["hetsched.E003"]
 
 
 def test_lease_shorter_than_the_sweep(settings: Any) -> None:
     settings.HETSCHED_LEASE_SECONDS, settings.HETSCHED_SWEEP_SECONDS = 3, 5
-    assert ids(checks.lease_outlives_sweep(None)) == ["hetsched.W001"]
+    assert ids(checks.check_lease(None)) == ["hetsched.W001"]
 
 
 def test_misspelt_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HETSCHED_LEASE_SECOND", "3")
-    (warning,) = checks.variables_are_known(None)
+    (warning,) = checks.check_variables(None)
     assert warning.id == "hetsched.W002"
     assert warning.hint == "Did you mean HETSCHED_LEASE_SECONDS?"
 
 
 def test_secret_of_a_misspelt_variable_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HETSCHED_PASSWORD", "canary")
-    assert "canary" not in str(checks.variables_are_known(None))
+    assert "canary" not in str(checks.check_variables(None))

@@ -15,7 +15,7 @@ from django.conf import settings
 from prometheus_client import CollectorRegistry
 
 from hetsched.adapters.kubernetes.binding import BindingResult
-from hetsched.journal import figures
+from hetsched.journal import metric_names
 from hetsched.journal.counters import Metric
 from hetsched.scheduling.extender import metrics as extender
 from web.api.monitoring import prometheus
@@ -133,5 +133,5 @@ def test_page_documents_every_metric_with_its_labels(given: dict[str, set[str]])
 
 
 def test_every_stored_metric_is_exported(given: dict[str, set[str]]) -> None:
-    kept = [one for one in vars(figures).values() if isinstance(one, Metric) and one is not figures.CANARY]
+    kept = [one for one in vars(metric_names).values() if isinstance(one, Metric) and one is not metric_names.CANARY]
     assert {one.name for one in kept} <= {name for name, _, _ in families()}

@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from hetsched.contracts.errors import InputError
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.placement.actions import cancel
 from hetsched.placement.models import CallbackHost, Delivery, Workload
 from hetsched.placement.notifications import deliveries
@@ -144,7 +144,7 @@ def test_backoff_triples_with_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
 def dead() -> float:
     """Return the stored count of deliveries that were given up."""
     counters.flush()
-    return sum(one.value for one in counters.samples(figures.DELIVERIES) if one.labels == ("dead",))
+    return sum(one.value for one in counters.samples(metric_names.DELIVERIES) if one.labels == ("dead",))
 
 
 def test_callback_pending_for_three_days_is_given_up(receiver: Receiver) -> None:

@@ -17,7 +17,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.avoided_nodes import Avoided
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
@@ -159,7 +159,7 @@ def test_rejections_are_counted_after_the_commit(
     monkeypatch.setattr(counters, "add", lambda *what, **_: counted.append(what))
     with django_capture_on_commit_callbacks(execute=True):
         refused(cluster, clock, "a")
-    assert counted.count((figures.KUBELET_REFUSALS, "live", "TopologyAffinityError")) == 1
+    assert counted.count((metric_names.KUBELET_REFUSALS, "live", "TopologyAffinityError")) == 1
 
 
 def test_next_pod_backs_off_and_other_owners_use_the_node(cluster: Cluster, clock: Clock) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.placement.queries.invariants import CHECKED
 from workers import periodic_tasks
 
@@ -17,5 +17,5 @@ pytestmark = pytest.mark.django_db(transaction=True)  # a worker's task starts o
 
 def test_every_invariant_is_counted_and_no_transaction_stays_open() -> None:
     assert periodic_tasks.run("workers.canary.check", 60, [])
-    assert {one.labels[0]: one.value for one in counters.samples(figures.VIOLATIONS)} == dict.fromkeys(CHECKED, 0)
+    assert {one.labels[0]: one.value for one in counters.samples(metric_names.VIOLATIONS)} == dict.fromkeys(CHECKED, 0)
     assert connection.get_autocommit()

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from hetsched.journal import counters, figures, periodic_locks
+from hetsched.journal import counters, metric_names, periodic_locks
 from hetsched.journal.models import Figure
 from workers import canary, periodic_tasks
 
@@ -24,11 +24,11 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _slots() -> list[float]:
-    return [one.value for one in counters.samples(figures.TICKS)]
+    return [one.value for one in counters.samples(metric_names.TICKS)]
 
 
 def _pass(seconds: float) -> None:
-    for row in Figure.objects.filter(name=figures.TICKS.name):
+    for row in Figure.objects.filter(name=metric_names.TICKS.name):
         Figure.objects.filter(pk=row.pk).update(at=row.at - timedelta(seconds=seconds))
 
 
@@ -53,7 +53,7 @@ def test_clock_set_back_does_not_delay_slots(done: list[str]) -> None:
 
 
 def test_wrong_clock_of_a_process_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert periodic_locks.take(WORK, SECONDS)
+    assert periodic_locks.acquire(WORK, SECONDS)
     wrong = timezone.now() + timedelta(minutes=10)
     monkeypatch.setattr(timezone, "now", lambda: wrong)
-    assert not periodic_locks.take(WORK, SECONDS)
+    assert not periodic_locks.acquire(WORK, SECONDS)

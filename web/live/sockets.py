@@ -32,7 +32,7 @@ from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
-from hetsched.access.addresses import counted_as
+from hetsched.access.addresses import peer_key
 from hetsched.access.changes import TOPIC
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
@@ -211,7 +211,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         # A browser receives the close code only if the socket was accepted first.
         await self.accept(_chosen(self.scope.get("subprotocols", ())))
         count = self._counts.enter_context
-        address = counted_as((self.scope.get("client") or ("",))[0])
+        address = peer_key((self.scope.get("client") or ("",))[0])
         count(_counted(f"address {address}", settings.HETSCHED_SOCKETS_PER_ADDRESS))
         self.language = rights.language_of(self.scope)
         self.known = await rights.who(rights.brought(self.scope))

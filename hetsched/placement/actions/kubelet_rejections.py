@@ -26,7 +26,7 @@ from hetsched.inventory.actions import require_reason
 from hetsched.inventory.fact_conflicts import clear_conflicts, clear_owner_conflicts, record_conflicts
 from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import Actor
 from hetsched.placement.models import Pod, Rejection
 from hetsched.placement.scheduling_queue.node_backoffs import (
@@ -72,7 +72,7 @@ def record_rejections(change: ClusterTransaction, refused: Sequence[tuple[Pod, O
 
 def _count(cluster: str, reasons: Iterable[str]) -> None:
     for reason in reasons:
-        counters.add(figures.KUBELET_REFUSALS, cluster, reason)
+        counters.add(metric_names.KUBELET_REFUSALS, cluster, reason)
 
 
 class _Rounds:

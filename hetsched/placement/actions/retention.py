@@ -16,7 +16,7 @@ from datetime import datetime
 from django.db.models import Max
 
 from hetsched.inventory.models import Cluster
-from hetsched.journal.publish import forget
+from hetsched.journal.publish import delete_topics
 from hetsched.placement.queries.topics import LATEST, workload_topic
 from hetsched.storage.write_lock import write_transaction
 
@@ -40,7 +40,7 @@ def delete_finished_workloads(cluster_id: int, *, finished_before: datetime, lim
         Pod.objects.filter(workload_id__in=ids).update(decision=None)
         _write_summaries(ids)
         Workload.objects.filter(pk__in=ids).delete()
-        forget([workload_topic(workload_id) for workload_id in ids])
+        delete_topics([workload_topic(workload_id) for workload_id in ids])
     return len(ids)
 
 

@@ -31,7 +31,7 @@ from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.engine.explain.comparison import Comparison, compare
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.models import Cluster, Connection
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.placement.models import Judgement, Reservation, Shadow
 from hetsched.placement.models.reservations import CONTINUED
 from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache, load_state
@@ -208,7 +208,7 @@ def _write(row: Shadow, found: Comparison, scheduler: Scheduler) -> None:
         policy_version=policy.version,
         summary=_sentence(row, found, judgement),
     )
-    counters.add(figures.SHADOWS, name, judgement.value)
+    counters.add(metric_names.SHADOWS, name, judgement.value)
 
 
 def _judgement(row: Shadow, found: Comparison) -> Judgement:
@@ -254,5 +254,5 @@ def _give_up(cluster_id: int, rows: Sequence[Shadow]) -> None:
 def _drop(cluster_id: int, count: int) -> None:
     if count:
         name = Cluster.objects.values_list("name", flat=True).get(pk=cluster_id)
-        counters.add(figures.SHADOWS, name, "dropped", amount=count)
+        counters.add(metric_names.SHADOWS, name, "dropped", amount=count)
         Connection.objects.filter(cluster_id=cluster_id).update(shadow_dropped=F("shadow_dropped") + count)

@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from hetsched.contracts.message import Message
-from hetsched.journal import audit, counters, figures
+from hetsched.journal import audit, counters, metric_names
 from hetsched.storage.batches import batched
 from hetsched.storage.sealed_secrets import unseal
 from hetsched.storage.write_lock import write_transaction
@@ -138,7 +138,7 @@ def record_outcome(one: Delivery, outcome: DeliveryOutcome) -> None:
         DeliveryAttempt.objects.create(delivery=one, at=now, took_millis=outcome.took_millis, **result)
         if one.webhook_id and state != Delivery.DUE:
             _record_webhook_result(one.webhook_id, outcome)
-    counters.add(figures.DELIVERIES, {Delivery.DUE: "failed"}.get(state, state))
+    counters.add(metric_names.DELIVERIES, {Delivery.DUE: "failed"}.get(state, state))
 
 
 def retry_delay(attempts: int, asked_seconds: float = 0.0) -> timedelta:
@@ -188,7 +188,7 @@ def fail_old_deliveries(now: datetime) -> int:
         for webhook_id, number in sorted(Counter(filter(None, webhooks.values())).items()):
             _record_webhook_result(webhook_id, expired, number)
     if webhooks:
-        counters.add(figures.DELIVERIES, Delivery.DEAD, amount=len(webhooks))
+        counters.add(metric_names.DELIVERIES, Delivery.DEAD, amount=len(webhooks))
     return len(webhooks)
 
 

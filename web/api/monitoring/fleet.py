@@ -18,7 +18,7 @@ from hetsched.inventory.agent_messages import count_agents
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Sync
 from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.inventory.node_events import is_synced
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.models import AuditSeal, OutboxEvent
 from hetsched.placement.lifecycle import HOLDING, LIVE, State
 from hetsched.placement.models import Pod, Reservation
@@ -184,19 +184,19 @@ def _outbox() -> Iterator[Metric]:
 
 def _counted() -> Iterator[Metric]:
     """Yield the counters that processes stored."""
-    for figure in figures.COUNTERS:
+    for figure in metric_names.COUNTERS:
         counter = CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
         for one in counters.samples(figure):
             counter.add_metric(one.labels, one.value)
         yield counter
-    for figure in figures.HISTOGRAMS:
+    for figure in metric_names.HISTOGRAMS:
         histogram = HistogramMetricFamily(figure.name, figure.help, labels=figure.labels)
         for one in counters.samples(figure):
             histogram.add_metric(one.labels, _cumulated(figure, one), one.value)
         yield histogram
-    broken = _gauge(figures.VIOLATIONS.name, figures.VIOLATIONS.help, *figures.VIOLATIONS.labels)
+    broken = _gauge(metric_names.VIOLATIONS.name, metric_names.VIOLATIONS.help, *metric_names.VIOLATIONS.labels)
     looked = _gauge("hetsched_invariants_age_seconds", "Seconds since the last invariant check.")
-    checks = counters.samples(figures.VIOLATIONS)
+    checks = counters.samples(metric_names.VIOLATIONS)
     for one in checks:
         broken.add_metric(one.labels, one.value)
     if checks:
@@ -206,10 +206,10 @@ def _counted() -> Iterator[Metric]:
         "hetsched_audit_chain_ok", "1 if every seal of the audit trail is valid, else 0.", value=sealed
     )
     canary = _gauge("hetsched_canary_age_seconds", "Seconds since the last canary passed a queue.", "queue")
-    for one in counters.samples(figures.CANARY):
+    for one in counters.samples(metric_names.CANARY):
         canary.add_metric(one.labels, _age(one.at))
-    goldens = _gauge(figures.GOLDENS.name, figures.GOLDENS.help, *figures.GOLDENS.labels)
-    for one in counters.samples(figures.GOLDENS):
+    goldens = _gauge(metric_names.GOLDENS.name, metric_names.GOLDENS.help, *metric_names.GOLDENS.labels)
+    for one in counters.samples(metric_names.GOLDENS):
         goldens.add_metric(one.labels, one.value)
     yield from (broken, looked, canary, goldens)
 

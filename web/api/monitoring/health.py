@@ -31,7 +31,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message, joined
 from hetsched.inventory.models import Cluster, ClusterKind, Sync
 from hetsched.inventory.node_events import is_synced
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Decision, Pod
@@ -178,7 +178,7 @@ def _latest_decision() -> QuerySet[Any, datetime]:
 
 def _schedule_queue() -> Component:
     """Check that a worker keeps taking tasks from the decision queue."""
-    served = next((one.at for one in counters.samples(figures.CANARY) if one.labels[0] == "schedule"), None)
+    served = next((one.at for one in counters.samples(metric_names.CANARY) if one.labels[0] == "schedule"), None)
     if served is None:
         return Component(False, "no worker has ever served the queue schedule")
     age = _age(served, timezone.now()) or 0.0
@@ -198,7 +198,7 @@ def _web() -> Component:
 
 def _workers() -> Component:
     now = timezone.now()
-    at = {one.labels[0]: one.at for one in counters.samples(figures.CANARY)}
+    at = {one.labels[0]: one.at for one in counters.samples(metric_names.CANARY)}
     missing = sorted(set(settings.HETSCHED_VITAL_QUEUES) - at.keys())
     if missing:
         return Component(False, f"no worker has ever served the queue {', '.join(missing)}")

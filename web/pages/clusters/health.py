@@ -27,7 +27,7 @@ from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.agent_messages import count_agents
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.tiles import tile
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.policies.models import GoldenPlacement, Policy
 from web.api.clusters import collectors as collector_documents
 from web.api.clusters.connections import ConnectionDetail, cluster_tag, connection_of
@@ -172,7 +172,7 @@ def _component(name: str, component: Component) -> str:
 
 def _queues() -> Iterator[ComponentState]:
     now = timezone.now()
-    at = {one.labels[0]: one.at for one in counters.samples(figures.CANARY)}
+    at = {one.labels[0]: one.at for one in counters.samples(metric_names.CANARY)}
     for queue in settings.HETSCHED_VITAL_QUEUES:
         ok = queue in at and (now - at[queue]).total_seconds() < late_after(queue)
         said = _("test task completed")
@@ -183,7 +183,7 @@ def _queues() -> Iterator[ComponentState]:
 
 
 def _invariants() -> ComponentState:
-    checks = counters.samples(figures.VIOLATIONS)
+    checks = counters.samples(metric_names.VIOLATIONS)
     label = _("Invariants")
     if not checks:
         return ComponentState(label, None, _("not checked yet"))

@@ -20,7 +20,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_events import apply_node_changes, delete_gone_nodes
 from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
-from hetsched.journal import counters, figures
+from hetsched.journal import counters, metric_names
 from hetsched.journal.publish import publish_many
 from hetsched.placement.queries.pod_counts import cluster_metrics_patch
 from hetsched.storage.write_lock import write_transaction
@@ -47,7 +47,7 @@ def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcom
         cluster = advance(cluster_id)
         current = current_columns(cluster_id)
         if current.follower_epoch != epoch:
-            counters.add(figures.STALE_EPOCHS, cluster.name)
+            counters.add(metric_names.STALE_EPOCHS, cluster.name)
             raise Conflict(f"another process watches cluster {cluster_id}")
         nodes, events = apply_node_changes(cluster, changes)
         if events:
