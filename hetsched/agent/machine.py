@@ -28,7 +28,7 @@ from hetsched.contracts.cpuset import format_cpuset
 from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineCpu, MachineProblem
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return unused memory to the kernel."""
     if (trim := _trim()) is not None:
         trim(0)
@@ -81,7 +81,7 @@ def read_machine(
     if meter is None:
         measuring.wait()
         measuring.measure(tree)
-    give_back()
+    release_memory()
     return msgspec.structs.replace(
         report,
         zones=zones and measuring.with_steal(zones),

@@ -54,7 +54,7 @@ class _Place(NamedTuple):
 
 def probe_topology(tree: Tree) -> tuple[tuple[MachineZone, ...] | None, tuple[MachineCpu, ...] | None]:
     """Return the NUMA zones and the CPUs of a machine, each None if it cannot be read at all."""
-    known = _numbered(tree, CPUS, _CPU, MOST_CPUS)
+    known = _read_numbers(tree, CPUS, _CPU, MOST_CPUS)
     if not known:
         _problem(
             tree, "CpusUnknown", CPUS, "the list contains no CPU" if known is not None else f"over {MOST_CPUS} CPUs"
@@ -97,7 +97,7 @@ def _cpu(cpu: int, place: _Place | None, core: Cpus | None, zone: int | None) ->
 
 def _online(tree: Tree, known: Cpus) -> Cpus:
     """Return the online CPUs of the known ones: by the kernel's list, or without it by each CPU's own file."""
-    online = _listed(tree, f"{CPUS}/online")
+    online = _read_cpu_list(tree, f"{CPUS}/online")
     if online is None:
         return frozenset(cpu for cpu in known if tree.text(f"{CPUS}/cpu{cpu}/online", 64) != "0")
     if online - known:
@@ -181,20 +181,20 @@ def _report_split_cores(tree: Tree, cpus: Iterable[MachineCpu], cores: Mapping[i
 
 def _zones(tree: Tree, online: Cpus) -> tuple[tuple[MachineZone, ...] | None, dict[int, int]]:
     """Return the zones, and the zone of each CPU that is in one."""
-    known = _numbered(tree, NODES, _NODE, MOST_ZONES)
+    known = _read_numbers(tree, NODES, _NODE, MOST_ZONES)
     if not known:
         if known is None or tree.exists(NODES):
             _problem(tree, "ZonesUnknown", NODES, "it names no memory node, or too many of them")
             return None, {}
         return (_whole_machine(tree, online),), dict.fromkeys(online, 0)
-    order = _listed(tree, f"{NODES}/online") or known
+    order = _read_cpu_list(tree, f"{NODES}/online") or known
     if order - known:
         missing = format_cpuset(order - known)
         _problem(tree, "ZonesContradict", NODES, f"memory nodes {missing} are online and have no folder")
     zone_of: dict[int, int] = {}
     found: list[MachineZone] = []
     for zone in sorted(order & known):
-        claimed = _claimed(tree, zone)
+        claimed = _cpus_of_zone(tree, zone)
         twice = claimed & zone_of.keys()
         if twice:
             _problem(tree, "ZonesContradict", _node(zone), f"CPUs {format_cpuset(twice)} are in another zone too")
@@ -225,12 +225,12 @@ def _whole_machine(tree: Tree, online: Cpus) -> MachineZone:
     )
 
 
-def _claimed(tree: Tree, zone: int) -> Cpus:
+def _cpus_of_zone(tree: Tree, zone: int) -> Cpus:
     """Return the CPUs of a memory node, including offline ones; old kernels have only links to them."""
     listed = _cpus(tree, _node(zone), "cpulist", mask="cpumap")
     if listed is not None:
         return listed
-    return _numbered(tree, _node(zone), _CPU, MOST_CPUS) or _NONE
+    return _read_numbers(tree, _node(zone), _CPU, MOST_CPUS) or _NONE
 
 
 def _memory_mib(tree: Tree, path: str) -> int | None:
@@ -253,7 +253,7 @@ def _distances(tree: Tree, zone: int, order: list[int], known: Cpus) -> tuple[in
     if all(entry.isascii() and entry.isdigit() and len(entry) < 6 for entry in row):
         if len(row) == len(order) and int(row[own]) == 10:
             return tuple(int(entry) for number, entry in zip(order, row, strict=True) if number in known)
-        possible = sorted(_listed(tree, f"{NODES}/possible") or ())
+        possible = sorted(_read_cpu_list(tree, f"{NODES}/possible") or ())
         if len(row) == len(possible) and zone in possible and int(row[possible.index(zone)]) == 10:
             what = (
                 f"{len(row)} distances for {len(order)} online nodes; they are taken for the {len(row)} possible ones"
@@ -279,7 +279,7 @@ def _huge_pages(tree: Tree, folder: str) -> dict[str, int]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _numbered(tree: Tree, folder: str, pattern: re.Pattern[str], most: int) -> Cpus | None:
+def _read_numbers(tree: Tree, folder: str, pattern: re.Pattern[str], most: int) -> Cpus | None:
     """Return the numbers in a folder's matching names, None if there are more than `most`."""
     matches = (pattern.fullmatch(name) for name in tree.names(folder))
     numbers = frozenset(int(match[1]) for match in matches if match and int(match[1]) < MOST_CPUS)
@@ -294,13 +294,13 @@ def _id(tree: Tree, path: str) -> int | None:
 def _cpus(tree: Tree, folder: str, *lists: str, mask: str) -> Cpus | None:
     """Return the CPUs of the first existing list, or of the mask."""
     for name in lists:
-        found = _listed(tree, f"{folder}/{name}")
+        found = _read_cpu_list(tree, f"{folder}/{name}")
         if found is not None:
             return found
-    return _masked(tree, f"{folder}/{mask}")
+    return _parse_mask(tree, f"{folder}/{mask}")
 
 
-def _listed(tree: Tree, path: str) -> Cpus | None:
+def _read_cpu_list(tree: Tree, path: str) -> Cpus | None:
     text = tree.text(path)
     if text is None:
         return None
@@ -314,7 +314,7 @@ def _listed(tree: Tree, path: str) -> Cpus | None:
         return None
 
 
-def _masked(tree: Tree, path: str) -> Cpus | None:
+def _parse_mask(tree: Tree, path: str) -> Cpus | None:
     """Parse words of 32 bits, the highest first."""
     text = tree.text(path)
     if not text:

@@ -38,7 +38,7 @@ from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 from .tree import Tree
 
 STEAL_HALF_LIFE_SECONDS = 60.0
-STEAL_IS_NEWS = 0.05
+STEAL_CHANGE = 0.05
 LEAST_WINDOW_SECONDS = 0.2
 _VARIABLES = {NETWORK_MBPS: "HETSCHED_AGENT_NETWORK_MBPS", DISK_MBPS: "HETSCHED_AGENT_DISK_MBPS"}
 _SPEED_SECONDS = 60.0  # cache lifetime of link speeds
@@ -142,12 +142,12 @@ class UsageMeter:
             found.append(zone)
         return tuple(found)
 
-    def news_of_steal(self, reported: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
+    def changed_steal(self, reported: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
         """Return the zones after the steal of one changed clearly from the reported one, else None."""
         now = self.with_steal(reported)
         for before, after in zip(reported, now, strict=True):
             known, ratio = before.steal_ratio, after.steal_ratio
-            if ratio is not None and (known is None or abs(ratio - known) >= STEAL_IS_NEWS):
+            if ratio is not None and (known is None or abs(ratio - known) >= STEAL_CHANGE):
                 return now
         return None
 
@@ -201,7 +201,7 @@ class UsageMeter:
     def _smooth(self, before: UsageSample, after: UsageSample, window: float) -> None:
         keep = 0.5 ** (window / STEAL_HALF_LIFE_SECONDS)
         steal: dict[int, float] = {}
-        for cpu, spent in _spent(before.cpus or {}, after.cpus or {}).items():
+        for cpu, spent in _ticks_between(before.cpus or {}, after.cpus or {}).items():
             if spent is not None and spent.total:
                 ratio = spent.stolen / spent.total
                 steal[cpu] = keep * self._steal.get(cpu, ratio) + (1 - keep) * ratio
@@ -295,7 +295,7 @@ def _is_count(text: str) -> bool:
 # -- between two samples -----------------------------------------------------------------------------------------------
 
 
-def _spent(before: dict[int, CpuTicks], after: dict[int, CpuTicks]) -> dict[int, CpuTicks | None]:
+def _ticks_between(before: dict[int, CpuTicks], after: dict[int, CpuTicks]) -> dict[int, CpuTicks | None]:
     """Return the time of each CPU between the samples, None if it was absent before or its counters were reset."""
     found: dict[int, CpuTicks | None] = {}
     for cpu, now in after.items():
@@ -311,7 +311,7 @@ def _spent(before: dict[int, CpuTicks], after: dict[int, CpuTicks]) -> dict[int,
 def _cpu_millis(before: dict[int, CpuTicks] | None, after: dict[int, CpuTicks] | None) -> int | None:
     if before is None or after is None:
         return None
-    spent = list(_spent(before, after).values())
+    spent = list(_ticks_between(before, after).values())
     if any(one is None for one in spent):
         return None
     return round(sum(1000 * one.busy / one.total for one in spent if one is not None and one.total))
@@ -324,14 +324,14 @@ def _rate(before: Counters | None, after: Counters | None, factor: float, of: Ca
     deltas = [0, 0]
     for name, now in after.items():
         for side, (then, value) in enumerate(zip(before.get(name, now), now, strict=True)):
-            grown = _grown(then, value)
+            grown = _increase(then, value)
             if grown is None:
                 return None
             deltas[side] += grown
     return round(of(deltas) * factor)
 
 
-def _grown(before: int, after: int) -> int | None:
+def _increase(before: int, after: int) -> int | None:
     """Return the increase of a counter, None if it was reset."""
     if after >= before:
         return after - before

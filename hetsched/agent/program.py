@@ -47,7 +47,7 @@ from .sender import Sender
 from .tree import Tree
 from .uplink import Uplink
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 MEASURE_SECONDS = 15.0
 WHOLE_SECONDS = 300.0
 EXIT_BROKEN = 1
@@ -89,7 +89,7 @@ class Meter(Protocol):
     last: MachineUsage | None
 
     def measure(self, tree: Tree) -> MachineUsage | None: ...
-    def news_of_steal(self, reported: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None: ...
+    def changed_steal(self, reported: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None: ...
 
 
 class Agent:
@@ -132,7 +132,7 @@ class Agent:
                 if self._sender is not None and not self._sender.alive:
                     log.error("the reporting thread has ended; the agent exits for a restart")
                     return EXIT_BROKEN
-                stop.wait(LOOK_SECONDS)
+                stop.wait(POLL_SECONDS)
             return 0
         finally:
             if self._sender is not None:
@@ -144,10 +144,10 @@ class Agent:
     def step(self) -> None:
         """Run one iteration."""
         for answer in self._sender.answers() if self._sender is not None else ():
-            self._learn(answer)
+            self._apply_answer(answer)
         pinned = self._pins.step(self._clock()) if self._pins is not None else None
         self._measure()
-        self._look()
+        self._poll()
         if self._cards is not None:
             self._cards.step()
         if self._sender is not None:
@@ -159,7 +159,7 @@ class Agent:
             self._measured_at = now
             self._meter.measure(self._tree())
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         tree = self._tree()
         seen = fingerprint(tree), () if self._pins is None else self._pins.problems
         now = self._clock()
@@ -183,13 +183,13 @@ class Agent:
     def _report_steal(self) -> None:
         """Report a clear change of a zone's steal at once; no file is read for it."""
         zones = self.report.zones if self.report is not None else None
-        news = self._meter.news_of_steal(zones) if self._meter is not None and zones is not None else None
+        news = self._meter.changed_steal(zones) if self._meter is not None and zones is not None else None
         if self.report is not None and news is not None:
             self.report = msgspec.structs.replace(self.report, zones=news)
             if self._sender is not None:
                 self._sender.send_report(self.report)
 
-    def _learn(self, answer: AgentAnswer) -> None:
+    def _apply_answer(self, answer: AgentAnswer) -> None:
         if self._pins is None or not answer.key:
             return
         try:
@@ -209,7 +209,7 @@ def fingerprint(tree: Tree) -> tuple[object, ...]:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def hold_agent_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of the only agent on a machine. Raises: InputError `AgentRuns`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -237,7 +237,7 @@ def main(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> 
         signal.signal(name, lambda *_: stop.set())
     if not options.server:
         log.info("no server is configured: the agent does not report")
-    with alone(options.state):
+    with hold_agent_lock(options.state):
         return build(settings, options, nvidia_smi).run(stop)
 
 

@@ -33,7 +33,7 @@ class ProgramOutput(NamedTuple):
     seconds: float
 
 
-def is_ours(path: str) -> bool:
+def is_root_owned(path: str) -> bool:
     """Return whether a file, every folder above it and every link on the way are root's and writable by root only.
 
     A writable link could be redirected to another program between this check and the start.
@@ -89,7 +89,7 @@ def run(
         output = _read(process.stdout.fileno(), begun + seconds)
     status = None if output is None else _wait(process, begun + seconds)
     if output is None or status is None:
-        _end(process)
+        _kill(process)
         return None
     return ProgramOutput(status, output.decode(encoding, "replace"), time.monotonic() - begun)
 
@@ -114,7 +114,7 @@ def _wait(process: subprocess.Popen[bytes], until: float) -> int | None:
         return None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -121,13 +121,13 @@ class Sender:
             if self.superseded:
                 return
             with self._news:
-                self._rest(began + LEAST_PAUSE_SECONDS if wait is None else self._clock() + wait)
+                self._back_off(began + LEAST_PAUSE_SECONDS if wait is None else self._clock() + wait)
             due = began + self._within
 
     def _has_to_send(self, due: float) -> bool:
         return self._report is not None and (self._unsent or self._hurried or self._clock() >= due)
 
-    def _rest(self, until: float) -> None:
+    def _back_off(self, until: float) -> None:
         """Wait regardless of changes; the lock is held."""
         while not self._ended and (left := until - self._clock()) > 0:
             self._news.wait(left)
@@ -144,7 +144,7 @@ class Sender:
             **self._named,
             sequence=self._sequence,
             digest=digest_of(report),
-            report=_with(report, pinned) if unsent else None,
+            report=_add_pinned(report, pinned) if unsent else None,
             usage=self._usage(),
             pinned=pinned,
             gives_cards=self._gives_cards,
@@ -160,7 +160,7 @@ class Sender:
         elif not self._answered:
             log.info("reported as node %r", report.node)
         self._answered = True
-        self._say_doubts(answer)
+        self._log_quarantined(answer)
         with self._news:
             self._answers.append(answer)
             self._within = min(max(float(answer.report_within_seconds), LEAST_PAUSE_SECONDS), 3600.0)
@@ -169,7 +169,7 @@ class Sender:
             listener(answer)
         return None
 
-    def _say_doubts(self, answer: AgentAnswer) -> None:
+    def _log_quarantined(self, answer: AgentAnswer) -> None:
         """Log the facts of this machine that are in quarantine, after a change."""
         doubts = sorted(one.message for one in answer.problems if one.code == "FactQuarantined")
         if doubts != self._doubts:
@@ -186,5 +186,5 @@ class Sender:
         return self._pause.after(failure)
 
 
-def _with(report: AgentReport, pinned: tuple[PinnedContainer, ...] | None) -> AgentReport:
+def _add_pinned(report: AgentReport, pinned: tuple[PinnedContainer, ...] | None) -> AgentReport:
     return msgspec.structs.replace(report, pinned=pinned)

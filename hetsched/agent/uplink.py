@@ -87,13 +87,13 @@ class Uplink:
             status, after, data = self._call(body, headers)
         except (OSError, HTTPException) as error:
             if not was_kept:
-                raise UplinkFailure(0, "ServerUnreachable", _why(error)) from None
+                raise UplinkFailure(0, "ServerUnreachable", _error_text(error)) from None
             try:
                 status, after, data = self._call(body, headers)
             except (OSError, HTTPException) as again:
-                raise UplinkFailure(0, "ServerUnreachable", _why(again)) from None
+                raise UplinkFailure(0, "ServerUnreachable", _error_text(again)) from None
         if status != 200:
-            raise _refused(status, after, data)
+            raise _rejection(status, after, data)
         try:
             return _answer(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -142,7 +142,7 @@ class Pause:
         self._failures = 0
 
 
-def _refused(status: int, after: str, data: bytes) -> UplinkFailure:
+def _rejection(status: int, after: str, data: bytes) -> UplinkFailure:
     try:
         problem = _problem(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -152,5 +152,5 @@ def _refused(status: int, after: str, data: bytes) -> UplinkFailure:
     return UplinkFailure(status, code[:60], problem.detail[:300] or f"the server answered {status}", wait)
 
 
-def _why(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (str(error) or type(error).__name__)[:300]

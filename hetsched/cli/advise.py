@@ -90,7 +90,7 @@ def advise(
                 "a cluster that is read from files cannot be changed; omit --cluster to use a server",
                 place="--confirm",
             )
-        found = _on_files(cluster, filename or [], chosen, target, most_moves, policy)
+        found = _advise_on_files(cluster, filename or [], chosen, target, most_moves, policy)
     else:
         if policy:
             raise InputError(
@@ -100,7 +100,7 @@ def advise(
         if filename:
             body["manifest"] = read_manifest(filename)
         with connect(server, token) as client:
-            name = of or _own(client)
+            name = of or _default_cluster(client)
             if confirm:
                 _confirm(client, name, {**body, "reason": reason}, confirm, output)
                 return
@@ -116,7 +116,7 @@ def advise(
 _JSON = {"Content-Type": "application/json"}
 
 
-def _on_files(
+def _advise_on_files(
     cluster: Sequence[str], files: Sequence[str], goal: Goal, target: float, most_moves: int, policy: str | None
 ) -> Advice:
     from hetsched.engine.cluster.state import ClusterState
@@ -142,7 +142,7 @@ def _on_files(
     return search(state, compiled, question, evaluated_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 
-def _own(client: Client) -> str:
+def _default_cluster(client: Client) -> str:
     found = next(client.items("clusters/", most=1), None)
     if found is None:
         raise InputError(

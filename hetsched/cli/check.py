@@ -99,14 +99,14 @@ def check(
     Exit codes: 0 may be merged, 10 not now (with --fail-on not-now), 11 never fits, 12 misconfigured or asking for less
     than its programs need, 2 wrong files or options, 3 server unreachable or token refused.
     """  # fmt: skip
-    built = [_inspected(argument) for argument in artefact or ()]
+    built = [_inspect(argument) for argument in artefact or ()]
     if cluster:
         nodes, asked = read_inputs(cluster, filename, replace=True, quiet=True)
-        pods, needs = _asked(asked, built)
+        pods, needs = _collect_pods(asked, built)
         answer = _offline(nodes, asked, with_needs(pods, needs), policy)
     elif server or token:
         asked = parse_workload(read_sources(filename, "-f"))
-        pods, needs = _asked(asked, built)
+        pods, needs = _collect_pods(asked, built)
         answer = _online(server or DEFAULT_SERVER, token, on, filename, policy)
     else:
         raise InputError(
@@ -115,7 +115,12 @@ def check(
         )  # fmt: skip
     answer = msgspec.structs.replace(answer, warnings=asked.warnings or None)
     gate = judge(
-        answer, pods, needs, _places(filename, asked), fail_on_not_now=fail_on is CheckFailure.NOT_NOW, strict=strict
+        answer,
+        pods,
+        needs,
+        _pod_places(filename, asked),
+        fail_on_not_now=fail_on is CheckFailure.NOT_NOW,
+        strict=strict,
     )
     _write(gate, junit, sarif, markdown)
     if output is OutputFormat.JSON:
@@ -128,7 +133,7 @@ def check(
 # -- built artefacts ----------------------------------------------------------------------------------------------
 
 
-def _inspected(argument: str) -> tuple[str, Artefact]:
+def _inspect(argument: str) -> tuple[str, Artefact]:
     """Return the image of an artefact ("": all) and its requirements."""
     image, _, path = argument.rpartition("=")
     try:
@@ -138,7 +143,7 @@ def _inspected(argument: str) -> tuple[str, Artefact]:
     return image, Artefact(image or path, dict(found.requirements), tuple(found.warnings))
 
 
-def _asked(
+def _collect_pods(
     asked: ClusterContent, built: Sequence[tuple[str, Artefact]]
 ) -> tuple[list[PodSpec], dict[str, tuple[Artefact, ...]]]:
     pods = list(asked.pending)
@@ -178,7 +183,7 @@ def _online(server: str, token: str, on: str, filename: Sequence[str], policy: s
 # -- report ------------------------------------------------------------------------------------------------------
 
 
-def _places(filename: Sequence[str], asked: ClusterContent) -> dict[str, Place]:
+def _pod_places(filename: Sequence[str], asked: ClusterContent) -> dict[str, Place]:
     """Return the location of each pod; pods of openb lists have none."""
     places: dict[str, Place] = {}
     for name, data in read_sources([file for file in filename if file != "-"], "-f"):

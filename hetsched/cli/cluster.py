@@ -99,7 +99,9 @@ def add(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Add a cluster: empty until an import, or live with a kubeconfig."""
-    how = _how(kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig)
+    how = _connection_fields(
+        kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig
+    )
     kind = kind or (ClusterKindOption.KUBERNETES if how else ClusterKindOption.OFFLINE)
     if (kind is ClusterKindOption.KUBERNETES) != (kubeconfig is not None or in_cluster):
         hint = "Kind kubernetes needs --kubeconfig FILE or --in-cluster; other kinds take neither"
@@ -135,7 +137,9 @@ def reconnect(
             "ConnectionUnclear", "--shadow and --no-shadow exclude each other: use one of them", place="--shadow"
         )
     shadow = "" if no_shadow else shadow
-    how = _how(kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig)
+    how = _connection_fields(
+        kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig
+    )
     address = f"clusters/{quote(name, safe='')}/"
     with connect(server, token) as client:
         seen = client.send("GET", address).headers.get("ETag", "*")
@@ -145,7 +149,7 @@ def reconnect(
     _print_result(document, f"cluster [bold]{escape(name)}[/] connected to {escape(document['server'])}", output)
 
 
-def _how(
+def _connection_fields(
     kubeconfig: Path | None,
     context: str,
     in_cluster: bool,
@@ -260,7 +264,7 @@ def _checks(client: Client, name: str) -> list[dict[str, Any]]:
     found = [_check("server", True, client.server)]
     _, ready = client.probe("/readyz")
     for part, state in ready.get("components", {}).items():
-        found.append(_check(part, state["ok"], _aged(state.get("detail", ""), state.get("ageSeconds"))))
+        found.append(_check(part, state["ok"], _with_age(state.get("detail", ""), state.get("ageSeconds"))))
     try:
         cluster = client.get(f"clusters/{quote(name, safe='')}/")
     except (ServerUnavailable, InputError) as error:
@@ -269,8 +273,8 @@ def _checks(client: Client, name: str) -> list[dict[str, Any]]:
     nodes, ages = f"{cluster['readyCount']} of {cluster['nodeCount']}", ready.get("clusters", {}).get(name, {})
     found.append(_check("right to view", True, cluster["kind"]))
     if cluster["kind"] == ClusterKindOption.KUBERNETES or _has_sources(client, name):
-        found.extend(_asked_there(client, name))
-    detail = _aged(f"{nodes} nodes Ready", ages.get("syncAgeSeconds"))
+        found.extend(_check_connection(client, name))
+    detail = _with_age(f"{nodes} nodes Ready", ages.get("syncAgeSeconds"))
     return [*found, _check("inventory", cluster["nodeCount"] > 0, detail)]
 
 
@@ -282,7 +286,7 @@ def _has_sources(client: Client, name: str) -> bool:
         return False
 
 
-def _asked_there(client: Client, name: str) -> list[dict[str, Any]]:
+def _check_connection(client: Client, name: str) -> list[dict[str, Any]]:
     """Have the server test the API server of a live cluster: missing rights, unreachable sources."""
     try:
         checks: list[dict[str, Any]] = client.send("POST", f"clusters/{quote(name, safe='')}/test/").json()["checks"]
@@ -296,5 +300,5 @@ def _check(name: str, ok: bool, detail: str) -> dict[str, Any]:
     return {"check": name, "ok": ok, "detail": detail}
 
 
-def _aged(detail: str, seconds: float | None) -> str:
+def _with_age(detail: str, seconds: float | None) -> str:
     return detail if seconds is None else f"{detail}, {seconds:g} s ago"

@@ -31,7 +31,9 @@ def docs(
 
     pages = reference_pages(load_registry())
     stale = [name for name, text in pages.items() if _read(out / name) != text]
-    stale += [str(page.relative_to(out)) for page in sorted((out / PLUGINS).glob("*.md")) if _extra(page, out, pages)]
+    stale += [
+        str(page.relative_to(out)) for page in sorted((out / PLUGINS).glob("*.md")) if _is_stale(page, out, pages)
+    ]
     if check and stale:
         raise InputError("DocsStale", f"out of date: {', '.join(stale)}", place=str(out), hint="Run hetsched docs")
     for name in stale if not check else []:
@@ -47,13 +49,15 @@ def _read(page: Path) -> str:
     return page.read_text(encoding="utf-8") if page.is_file() else ""
 
 
-def _extra(page: Path, out: Path, pages: dict[str, str]) -> bool:
+def _is_stale(page: Path, out: Path, pages: dict[str, str]) -> bool:
     return str(page.relative_to(out)) not in pages
 
 
 def reference_pages(registry: Registry) -> dict[str, str]:
     """Return every generated page by its path under the documentation folder."""
-    pages = {f"{PLUGINS}/{info.name}.md": plugin_page(info, described) for info, described in _described(registry)}
+    pages = {
+        f"{PLUGINS}/{info.name}.md": plugin_page(info, described) for info, described in _describe_plugins(registry)
+    }
     rows = [f"| [{info.name}]({info.name}.md) | {', '.join(info.points)} | {info.summary} |" for info in registry]
     pages[f"{PLUGINS}/README.md"] = (
         f"{_MADE}# Plugins\n\n| plugin | extension points | purpose |\n|---|---|---|\n" + "\n".join(rows) + "\n"
@@ -62,7 +66,7 @@ def reference_pages(registry: Registry) -> dict[str, str]:
     return pages
 
 
-def _described(registry: Registry) -> list[tuple[PluginInfo, dict[str, Any]]]:
+def _describe_plugins(registry: Registry) -> list[tuple[PluginInfo, dict[str, Any]]]:
     by_name = {described["name"]: described for described in registry.describe()}
     return [(info, by_name[info.name]) for info in registry]
 

@@ -73,7 +73,7 @@ KINDS = (
 _BY_NAME = {name: kind for kind in KINDS for name in (kind.name, *kind.also)}
 
 
-def known() -> str:
+def kind_list() -> str:
     """Return the names of all kinds as text."""
     return ", ".join(kind.name for kind in KINDS)
 
@@ -87,5 +87,7 @@ def kind_of(name: str) -> ResourceList:
     if found is None:
         near = difflib.get_close_matches(name.lower(), _BY_NAME, n=1)
         hint = f"Did you mean {_BY_NAME[near[0]].name}? " if near else ""
-        raise InputError("OptionInvalid", f"there is no kind {name!r}", place="KIND", hint=f"{hint}Known: {known()}")
+        raise InputError(
+            "OptionInvalid", f"there is no kind {name!r}", place="KIND", hint=f"{hint}Known: {kind_list()}"
+        )
     return found

@@ -109,10 +109,10 @@ def _usage(error: typer.TyperException) -> InputError:
     command = context.command_path if context is not None else "hetsched"
     code = _USAGE_CODES.get(type(error).__name__, "UsageWrong")
     message = " ".join(error.format_message().replace("Value error, ", "").split())
-    return InputError(code, message, place=command, hint=f"{_meant(message)}See {command} --help")
+    return InputError(code, message, place=command, hint=f"{_choice_hint(message)}See {command} --help")
 
 
-def _meant(message: str) -> str:
+def _choice_hint(message: str) -> str:
     """Return a hint with the nearest choice, if one is near."""
     found = _NO_CHOICE.search(message)
     near = difflib.get_close_matches(found[1], re.findall(r"'([^']*)'", found[2]), n=1) if found else []

@@ -25,7 +25,7 @@ _MOST = 200
 _TIMEOUT_SECONDS = 2.0
 
 
-def offered(
+def complete(
     context: typer.Context, address: str, key: str, about: tuple[str, ...], begun: str
 ) -> list[tuple[str, str]]:
     """Return the names of a list with the typed prefix, each with a short description."""
@@ -48,35 +48,42 @@ def _rows(context: typer.Context, address: str, key: str, about: tuple[str, ...]
                 yield name, _ODD.sub(" ", " ".join(words)).strip()
 
 
-def _offer(address: str, key: str, *about: str) -> Offer:
+def _completer(address: str, key: str, *about: str) -> Offer:
     def offer(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        return offered(context, address, key, about, incomplete)
+        return complete(context, address, key, about, incomplete)
 
     return offer
 
 
-a_workload = _offer("workloads/", "id", "name", "state")
-a_decision = _offer("decisions/", "id", "pod", "verdict")
-a_cluster = _offer("clusters/", "name", "kind")
-a_policy = _offer("policies/", "name", "description")
-a_node = _offer("nodes/", "name", "isa")
-a_hold = _offer("holds/", "id", "state", "note")
-a_delivery = _offer("deliveries/", "id", "event", "state")
-a_webhook = _offer("webhooks/", "id", "name")
+complete_workload = _completer("workloads/", "id", "name", "state")
+complete_decision = _completer("decisions/", "id", "pod", "verdict")
+complete_cluster = _completer("clusters/", "name", "kind")
+complete_policy = _completer("policies/", "name", "description")
+complete_node = _completer("nodes/", "name", "isa")
+complete_hold = _completer("holds/", "id", "state", "note")
+complete_delivery = _completer("deliveries/", "id", "event", "state")
+complete_webhook = _completer("webhooks/", "id", "name")
 
 
 _OFFERS = {
-    "workloads": a_workload, "decisions": a_decision, "clusters": a_cluster, "policies": a_policy, "nodes": a_node,
-    "plugins": _offer("plugins/", "name", "summary"), "holds": a_hold, "deliveries": a_delivery, "webhooks": a_webhook,
-}  # fmt: skip
+    "workloads": complete_workload,
+    "decisions": complete_decision,
+    "clusters": complete_cluster,
+    "policies": complete_policy,
+    "nodes": complete_node,
+    "plugins": _completer("plugins/", "name", "summary"),
+    "holds": complete_hold,
+    "deliveries": complete_delivery,
+    "webhooks": complete_webhook,
+}
 
 
-def a_kind(context: typer.Context, incomplete: str) -> list[str]:
+def complete_kind(context: typer.Context, incomplete: str) -> list[str]:
     """Offer the kinds that `get` supports."""
     return [kind.name for kind in KINDS if kind.name.startswith(incomplete)]
 
 
-def a_name(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def complete_name(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Offer the names of the typed kind."""
     try:
         offer = _OFFERS.get(kind_of(context.params.get("kind") or "").name)

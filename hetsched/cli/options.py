@@ -32,13 +32,13 @@ from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.warnings import in_order
 from hetsched.contracts.objects.workload import PodSpec
 
-from .name_completion import a_cluster, a_policy
+from .name_completion import complete_cluster, complete_policy
 from .output import note, print_warnings
 
 TargetCluster = Annotated[
-    str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=a_cluster)
+    str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=complete_cluster)
 ]
-PlacementPolicy = Annotated[str, typer.Option(help="Policy for placement.", autocompletion=a_policy)]
+PlacementPolicy = Annotated[str, typer.Option(help="Policy for placement.", autocompletion=complete_policy)]
 Priority = Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)]
 WaitGoal = Annotated[
     Goal | None, typer.Option("--for", help="State to wait for; --wait means placed.", show_default=False)
@@ -204,7 +204,7 @@ def print_replaced(keys: Sequence[str]) -> None:
         note(f"running pods with the same names are treated as deleted: {', '.join(keys[:3])}{more}")
 
 
-def given_key(key: str | None) -> str:
+def check_key_option(key: str | None) -> str:
     """Return the key of `--idempotency-key`, empty if the option is left out.
 
     An empty value is an unset variable of a pipeline: every retry would submit again.
@@ -236,7 +236,7 @@ def read_each(paths: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, _text((name, data))) for name, data in read_sources(paths, "-f")]
 
 
-def seconds_of(text: str) -> int:
+def parse_duration(text: str) -> int:
     """Return a duration such as 90s, 10m, 2h or 1d, or a number of seconds, in seconds.
 
     Raises: InputError `DurationInvalid`.
@@ -304,7 +304,7 @@ def choose_policies(
 
     known = BUILTIN | {spec.name: spec for spec in nodes.policies + asked.policies}
     if arguments:
-        specs = [_named(argument, known) for argument in arguments]
+        specs = [_resolve_policy(argument, known) for argument in arguments]
         names = [spec.name for spec in specs]
         for name in names:
             if names.count(name) > 1:
@@ -330,7 +330,7 @@ def choose_policies(
     return [known[next(iter(chosen), DEFAULT)]], pods
 
 
-def _named(argument: str, known: dict[str, PolicySpec]) -> PolicySpec:
+def _resolve_policy(argument: str, known: dict[str, PolicySpec]) -> PolicySpec:
     place = f"--policy {argument}"
     if argument in known:
         return known[argument]

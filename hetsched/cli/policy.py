@@ -74,7 +74,7 @@ def preview(
     with connect(server, token) as client:
         address = f"policies/{quote(name, safe='')}/preview/"
         made = client.send("POST", address, body=encode(asked), headers=_JSON).json()
-        found = _followed(client, f"{address}{made['id']}/")
+        found = _wait_for_preview(client, f"{address}{made['id']}/")
     problem, result = found["problem"], found["result"]
     if problem is not None:
         raise InputError(problem["code"], problem["message"], place=f"{name}@{version}")
@@ -92,7 +92,7 @@ def preview(
     raise typer.Exit(EXIT_BROKEN if bad[fail_on] else 0)
 
 
-def _followed(client: Client, address: str) -> dict[str, Any]:
+def _wait_for_preview(client: Client, address: str) -> dict[str, Any]:
     """Wait for the end of a preview and show its progress; Ctrl-C cancels it."""
     try:
         with ProgressDisplay("preview", 100) as track:
@@ -116,7 +116,7 @@ def _show_preview(out: Console, found: dict[str, Any]) -> None:
         soft_wrap=True,
     )
     before, after = result["baseline"], result["draft"]
-    shown = table("", _named(before), _named(after), right=(_named(before), _named(after)))
+    shown = table("", _side_label(before), _side_label(after), right=(_side_label(before), _side_label(after)))
     for key in ("placed", "pending", "evicted"):
         shown.add_row(key, f"{before[key]:,}", f"{after[key]:,}")
     for key in _METRICS:
@@ -145,7 +145,7 @@ def _show_preview(out: Console, found: dict[str, Any]) -> None:
         note(entry["message"])
 
 
-def _named(side: dict[str, Any]) -> str:
+def _side_label(side: dict[str, Any]) -> str:
     return escape(f"{side['policy']} v{side['version']}" if side["version"] else f"{side['policy']} at that time")
 
 
@@ -179,8 +179,8 @@ def difference(
         shown.add_row(
             one["plugin"],
             change,
-            _turned(one["placeBefore"], one["placeAfter"]),
-            _turned(one["weightBefore"], one["weightAfter"]),
+            _change_text(one["placeBefore"], one["placeAfter"]),
+            _change_text(one["weightBefore"], one["weightAfter"]),
             escape(params),
         )
     if shown.row_count:
@@ -195,7 +195,7 @@ def _plain(value: Any) -> str:
     return encode(value).decode()
 
 
-def _turned(before: float | None, after: float | None) -> str:
+def _change_text(before: float | None, after: float | None) -> str:
     texts = ["-" if value is None else f"{value:g}" for value in (before, after)]
     return texts[0] if before == after else " -> ".join(texts)
 

@@ -17,13 +17,13 @@ import typer
 from rich.text import Text
 
 from hetsched.client.documents import Decision, Workload, read
-from hetsched.client.waiting import patiently
+from hetsched.client.waiting import poll_until
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 
 from .client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from .kinds import ResourceList, kind_of, known
-from .name_completion import a_cluster, a_kind, a_name
+from .kinds import ResourceList, kind_list, kind_of
+from .name_completion import complete_cluster, complete_kind, complete_name
 from .output import Output, OutputFormat, age, console, duration, note, print_json, table
 from .workloads.decision_view import show_decision
 from .workloads.live import Watch, follow
@@ -35,13 +35,15 @@ Row = dict[str, Any]
 
 
 def get(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"Kind of object: {known()}.", autocompletion=a_kind)],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help=f"Kind of object: {kind_list()}.", autocompletion=complete_kind)
+    ],
     name: Annotated[
-        str, typer.Argument(help="Name or id of one object.", show_default=False, autocompletion=a_name)
+        str, typer.Argument(help="Name or id of one object.", show_default=False, autocompletion=complete_name)
     ] = "",
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[str, typer.Option(help="Only objects of this cluster.", autocompletion=a_cluster)] = "",
+    cluster: Annotated[str, typer.Option(help="Only objects of this cluster.", autocompletion=complete_cluster)] = "",
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only objects in this namespace.")] = "",
     where: Annotated[
         list[str] | None,
@@ -147,7 +149,7 @@ def _watch_all(client: Client, kind: ResourceList, limit: int, query: dict[str, 
     def changes() -> Iterator[list[Row]]:
         last: list[Row] | None = None
         while True:
-            items = ask() if last is None else patiently(ask)
+            items = ask() if last is None else poll_until(ask)
             if items != last:
                 yield items
             last = items
@@ -174,7 +176,7 @@ def _watch_one(client: Client, kind: ResourceList, path: str, query: dict[str, s
             return client.changed(path, seen, **query)
 
         while True:
-            seen, document = patiently(ask) if seen else ask()
+            seen, document = poll_until(ask) if seen else ask()
             if document is not None:
                 yield document
             time.sleep(_EVERY_SECONDS)
@@ -198,7 +200,7 @@ def _fields(document: Row) -> list[Row]:
 
 def _lines(columns: Sequence[str], items: Sequence[Row], height: int) -> Iterator[Text]:
     """Yield a table as lines, at most `height`; the widest columns shrink until all fit the terminal."""
-    cells = [[_in_table(column, item.get(column)) for column in columns] for item in items]
+    cells = [[_table_text(column, item.get(column)) for column in columns] for item in items]
     heads = [_header(column) for column in columns]
     widths = [max([len(head), *(len(row[at]) for row in cells)]) for at, head in enumerate(heads)]
     most = console().size.width
@@ -223,7 +225,7 @@ def _change_lines(columns: Sequence[str], before: Sequence[Row] | None, now: Seq
     """Yield a line for each new or changed row, and for each removed one."""
 
     def named(rows: Iterable[Row]) -> dict[str, str]:
-        texts = ([_unchanging(column, row.get(column)) for column in columns] for row in rows)
+        texts = ([_static_text(column, row.get(column)) for column in columns] for row in rows)
         return {words[0]: "  ".join(words) for words in texts}
 
     seen, shown = named(before or ()), named(now)
@@ -247,15 +249,15 @@ def _header(column: str) -> str:
     return _TIMES.get(column, column)
 
 
-def _in_table(column: str, value: Any) -> str:
+def _table_text(column: str, value: Any) -> str:
     """Return one value of a column as text: a ratio in percent, a time relative to now."""
     if column not in _TIMES or not isinstance(value, str) or not value:
-        return _unchanging(column, value)
+        return _static_text(column, value)
     seconds = (datetime.fromisoformat(value) - datetime.now(UTC)).total_seconds()
     return f"in {duration(seconds)}" if seconds > 0 else age(-seconds)
 
 
-def _unchanging(column: str, value: Any) -> str:
+def _static_text(column: str, value: Any) -> str:
     """Return one value of a column as time-independent text: a ratio in percent, a time unchanged."""
     if column in _RATIOS and isinstance(value, int | float):
         return f"{value:.0%}"
@@ -263,7 +265,7 @@ def _unchanging(column: str, value: Any) -> str:
 
 
 def _coloured(column: str, value: Any) -> Text:
-    text = _in_table(column, value)
+    text = _table_text(column, value)
     return coloured(text) if column in ("state", "verdict") else Text(text)
 
 

@@ -95,7 +95,7 @@ class Transport:
                     return
             if page["next"] is None:
                 return
-            page = self._asked("GET", page["next"], {}, None, {}, repeat=True).json()
+            page = self._request("GET", page["next"], {}, None, {}, repeat=True).json()
 
     def changed(self, path: str, seen: str = "", **query: str | int) -> tuple[str, Any | None]:
         """Return the tag and the document at `path`; no document if its tag is still `seen`."""
@@ -135,9 +135,9 @@ class Transport:
         if not _KEY.fullmatch(given.get(KEY, "-")):
             raise InputError("IdempotencyKeyInvalid", KEY_RULE, place=KEY, hint="Send a new UUID as the key")
         repeat = repeat or method == "GET"
-        return self._asked(method, f"{API}{path}", dict(query or {}), body, given, repeat=repeat)
+        return self._request(method, f"{API}{path}", dict(query or {}), body, given, repeat=repeat)
 
-    def _asked(
+    def _request(
         self, method: str, url: str, query: dict[str, str | int], body: bytes | None, headers: dict[str, str], *,
         repeat: bool,
     ) -> httpx.Response:  # fmt: skip

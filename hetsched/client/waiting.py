@@ -93,7 +93,7 @@ def wait(client: Client, workload_id: str, goal: Goal, timeout_seconds: float, *
         def ask(seconds: int = seconds, awaited: Goal = awaited) -> Workload:
             return client.workload(workload_id, wait_seconds=seconds, goal=awaited)
 
-        found = ask() if found is None else patiently(ask, end)
+        found = ask() if found is None else poll_until(ask, end)
         over = end_of(found.state, goal, patient=patient)
         if over is not None:
             return Waited(found, over)
@@ -115,7 +115,7 @@ def watch(client: Client, workload_id: str, *, every_seconds: float, timeout_sec
         return tag, None if document is None else client.read_workload(document)
 
     while True:
-        seen, found = patiently(ask, end) if known else ask()
+        seen, found = poll_until(ask, end) if known else ask()
         known = True
         if found is not None:
             yield found
@@ -125,7 +125,7 @@ def watch(client: Client, workload_id: str, *, every_seconds: float, timeout_sec
         time.sleep(min(every_seconds, left))
 
 
-def patiently(ask: Callable[[], Asked], end: float = math.inf) -> Asked:
+def poll_until(ask: Callable[[], Asked], end: float = math.inf) -> Asked:
     """Call `ask`; retry while the server is unavailable, for at most a minute, until `end` (monotonic clock)."""
     latest = min(time.monotonic() + AWAY_SECONDS, end)
     while True:

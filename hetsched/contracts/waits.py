@@ -66,6 +66,6 @@ def bits_of(waits: Iterable[WaitsFor]) -> int:
     return bits(event for one in waits for event in one.events)
 
 
-def in_words(waits: Iterable[WaitsFor]) -> Message:
+def describe_waits(waits: Iterable[WaitsFor]) -> Message:
     """Return the conditions as one phrase; any one of them may be enough."""
     return joined(", or ", dict.fromkeys(one.text for one in waits if one.text))

@@ -22,7 +22,7 @@ from hetsched.adapters.node_facts.report_merge import newer
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_message import AgentMessage, digest_of, lasting
 from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineUsage
-from hetsched.contracts.objects.facts import noted
+from hetsched.contracts.objects.facts import record_claim
 from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.units import DISK_MBPS, INT64_MAX, NETWORK_MBPS
 from hetsched.storage.write_lock import write_transaction
@@ -180,7 +180,7 @@ def _sample(message: AgentMessage, now: datetime) -> MachineUsage | None:
 
 def _confirm_sources(row: NodeFacts, now: str) -> dict[str, tuple[msgspec.Struct, ...]]:
     words = {fact: said.text for fact, all_said in row.claims.items() for said in all_said if _is_agents(said)}
-    return noted(row.claims, AGENT, words, now)  # type: ignore[return-value]
+    return record_claim(row.claims, AGENT, words, now)  # type: ignore[return-value]
 
 
 def _is_agents(said: object) -> bool:

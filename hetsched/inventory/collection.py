@@ -30,7 +30,7 @@ from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, shortened
 from hetsched.contracts.objects.collected import Collected, CollectedFact, CollectedNode, NodeAlias
-from hetsched.contracts.objects.facts import noted
+from hetsched.contracts.objects.facts import record_claim
 from hetsched.contracts.objects.node_report import Usage
 from hetsched.contracts.times import rfc3339, seconds
 from hetsched.contracts.waits import Event
@@ -353,4 +353,4 @@ def _record_statements(
         source = f"collector {collector.name}"
         claimed = {fact for fact, said in row.claims.items() if any(one.source == source for one in said)}
         mine = {fact: row.claims[fact] for fact in claimed}
-        row.claims = {**row.claims, **noted(mine, source, words, rfc3339(now))}
+        row.claims = {**row.claims, **record_claim(mine, source, words, rfc3339(now))}

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.contracts.waits import Event, WaitsFor, in_words
+from hetsched.contracts.waits import Event, WaitsFor, describe_waits
 from hetsched.inventory.actions import cordon, create_cluster, uncordon
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal import counters, metric_names
@@ -71,7 +71,7 @@ def test_never_fitting_pod_is_not_requeued_when_others_leave() -> None:
     assert running.workload is not None
     cancel(running.workload, actor=ALICE, reason="test")
     assert queued() == []
-    assert in_words(Pod.objects.get(name="huge").waits_for) == "a node with cpu 99, memory 1Gi free"
+    assert describe_waits(Pod.objects.get(name="huge").waits_for) == "a node with cpu 99, memory 1Gi free"
 
 
 def test_event_during_a_decision_is_not_missed() -> None:
@@ -128,7 +128,7 @@ def test_hints_are_stored_with_the_decision_and_renewed() -> None:
     submitted(cluster, a_pod("p").cpu(2))
     schedule.run(cluster.pk)
     pod = Pod.objects.get(name="p")
-    assert in_words(pod.waits_for) == "a node with cpu 2, memory 1Gi free"
+    assert describe_waits(pod.waits_for) == "a node with cpu 2, memory 1Gi free"
     assert Decision.objects.get(pod=pod).waits_for == pod.waits_for
     before = pod.tried_at
     Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hetsched.cli.bench.sockets import Sockets
-from hetsched.lab.bench.processes import pids_of, spent
+from hetsched.lab.bench.processes import pids_of, used_seconds
 
 from .planes import CLUSTER, Plane, inside
 from .report import Goal, Part, at_most, durations, none_of
@@ -42,7 +42,7 @@ class Meter:
 
     def figures(self, each: int) -> dict[str, Any]:
         """Return the fields of a part that every scenario has; `each` is the number of requests that share the time."""
-        used = spent(self._used, self.plane.processor_seconds())
+        used = used_seconds(self._used, self.plane.processor_seconds())
         used["this client"] = time.process_time() - self._own
         return {
             "load_average": {"before": _rounded(self.before), "after": _rounded(os.getloadavg())},

@@ -10,7 +10,7 @@ import yaml
 from celery.canvas import Signature
 from django.conf import settings
 
-from hetsched.cli.server.standalone import workers_called
+from hetsched.cli.server.standalone import worker_programs
 from hetsched.placement import dispatch
 from hetsched.project.celery import app
 
@@ -28,7 +28,7 @@ def queues_of(command: tuple[str, ...] | list[str]) -> set[str]:
 
 
 def of_standalone(count: int) -> list[set[str]]:
-    return [queues_of(program.argv) for program in workers_called("standalone", count)]
+    return [queues_of(program.argv) for program in worker_programs("standalone", count)]
 
 
 def of_compose() -> list[set[str]]:
@@ -44,7 +44,7 @@ def test_previews_have_a_process_of_their_own(served: list[set[str]]) -> None:
 
 
 def test_a_process_for_previews_runs_one_at_a_time() -> None:
-    (preview,) = [program for program in workers_called("standalone", 2) if program.name == "preview"]
+    (preview,) = [program for program in worker_programs("standalone", 2) if program.name == "preview"]
     assert preview.argv[preview.argv.index("-c") + 1] == "1"
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     assert "--concurrency=1" in services["worker-preview"]["command"]

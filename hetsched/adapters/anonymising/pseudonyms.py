@@ -21,7 +21,7 @@ def _is_any(name: str, pseudonym: str) -> bool:
     return True
 
 
-def _as_it_is(name: str, pseudonym: str) -> str:
+def _unchanged(name: str, pseudonym: str) -> str:
     return pseudonym
 
 
@@ -34,7 +34,7 @@ class Realm(NamedTuple):
     stem: str
     order: Callable[[str], str] = str
     accepts: Callable[[str, str], bool] = _is_any
-    write: Callable[[str, str], str] = _as_it_is
+    write: Callable[[str, str], str] = _unchanged
     of: str = ""
 
 

@@ -135,7 +135,7 @@ def call(
     host, name = parts.netloc, parts.hostname or ""
     until = time.monotonic() + seconds
     quiet = min(seconds, quiet_seconds or seconds)
-    plain = _connected(_addresses(name, _port(parts), allowed, quiet), _port(parts), host, quiet)
+    plain = _connect(_addresses(name, _port(parts), allowed, quiet), _port(parts), host, quiet)
     connection = http.client.HTTPConnection(host)
     connection.auto_open = 0
     connection.sock, ends = plain, [plain]
@@ -177,9 +177,9 @@ def reach(name: str, port: int, seconds: float) -> socket.socket:
     Loopback is allowed only under a loopback name; link-local addresses and cloud metadata services never.
     Raises: OutboundError.
     """
-    found = _looked_up(name.strip("[]"), port, seconds)
+    found = _resolve(name.strip("[]"), port, seconds)
     _refuse_inside(name, found, named=True)
-    return _connected(found, port, name, seconds)
+    return _connect(found, port, name, seconds)
 
 
 def _read(answer: http.client.HTTPResponse, host: str, most: int) -> OutboundResponse:
@@ -207,7 +207,7 @@ def _end(ends: list[socket.socket]) -> None:
         socket.socket.shutdown(ends[0], socket.SHUT_RDWR)
 
 
-def _connected(addresses: list[str], port: int, host: str, seconds: float) -> socket.socket:
+def _connect(addresses: list[str], port: int, host: str, seconds: float) -> socket.socket:
     """Connect to the first address that accepts."""
     until, why = time.monotonic() + seconds, ""
     for address in addresses:
@@ -220,7 +220,7 @@ def _connected(addresses: list[str], port: int, host: str, seconds: float) -> so
 
 def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[str]:
     """Resolve a host; if one of its addresses is not allowed, the whole host is refused. Raises: OutboundError."""
-    found = _looked_up(name.strip("[]"), port, seconds)
+    found = _resolve(name.strip("[]"), port, seconds)
     _refuse_inside(name, found, named=allowed.names(_with_port(name, port)))
     return found
 
@@ -231,7 +231,7 @@ def _refuse_inside(name: str, found: list[str], *, named: bool) -> None:
             _refuse("AddressRefused", Message("{name} has an address inside a network that is not allowed", name=name))
 
 
-def _looked_up(name: str, port: int, seconds: float) -> list[str]:
+def _resolve(name: str, port: int, seconds: float) -> list[str]:
     """Resolve a name in a thread, because the resolver has no timeout. Raises: OutboundError."""
     found: list[list[str]] = []
 

@@ -60,7 +60,7 @@ class _Scales:
     def is_first(self) -> bool:
         return self.growth == float("inf")
 
-    def ruled(self, fact: str, item: str, change: str, known: str, reported: str) -> str:
+    def review(self, fact: str, item: str, change: str, known: str, reported: str) -> str:
         """Return `approved`, `rejected` or `open`; anything that is not approved is put in quarantine."""
         key = fact_id(fact, item, reported)
         if key in self.approved:
@@ -121,7 +121,7 @@ def _accept_cards(
             counts = measure = card
         elif place.index in same:
             counts, measure = _accept_card(scales, before[card.index], card)
-        elif scales.ruled("gpu", card_name(card), "grown", "not there", card_words(card)) == "approved":
+        elif scales.review("gpu", card_name(card), "grown", "not there", card_words(card)) == "approved":
             counts = measure = card
         else:
             continue
@@ -130,7 +130,7 @@ def _accept_cards(
     taken = {card.index for card in counted}
     for index in sorted(before.keys() - set(same.values()) - taken):
         card = before[index]
-        decision = scales.ruled("gpu", card_name(card), "shrunk", card_words(card), _gone_words(card, candidate))
+        decision = scales.review("gpu", card_name(card), "shrunk", card_words(card), _gone_words(card, candidate))
         if decision != "approved":
             counted.append(card if decision == "rejected" else _replace(card, healthy=False))
             kept.append(card)
@@ -147,7 +147,7 @@ def _accept_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCar
     other = bool(known.model and card.model) and not _is_same_model(known.model or "", card.model or "")
     if not other and all(getattr(card, name) <= scales.growth * amount for name, amount in amounts.items()):
         return card, measure
-    if scales.ruled("gpu", card_name(card), "grown", card_amounts(known), card_amounts(card)) == "approved":
+    if scales.review("gpu", card_name(card), "grown", card_amounts(known), card_amounts(card)) == "approved":
         return card, card
     return _replace(measure, **{name: min(getattr(card, name), amount) for name, amount in amounts.items()}), measure
 
@@ -219,13 +219,13 @@ def _accept_zones(
     assert known is not None
     if len(now) > scales.growth * len(before):
         text = f"{len(now)} CPUs: {format_cpuset(now)}"
-        if scales.ruled("numa", "CPUs", "grown", f"{len(before)} CPUs", text) != "approved":
+        if scales.review("numa", "CPUs", "grown", f"{len(before)} CPUs", text) != "approved":
             old = tuple(_only(zone, now) for zone in known.zones)
             counted = _replace(counted, zones=old)
             kept_zones = {zone.name: zone for zone in known.zones}
     lost = before - now
     if lost:
-        decision = scales.ruled("numa", "CPUs", "shrunk", format_cpuset(before), f"without {format_cpuset(lost)}")
+        decision = scales.review("numa", "CPUs", "shrunk", format_cpuset(before), f"without {format_cpuset(lost)}")
         if decision == "rejected":
             counted = _replace(counted, zones=_with(counted.zones, known.zones, lost))
         elif decision == "open":
@@ -235,14 +235,14 @@ def _accept_zones(
     memory_before, memory_now = _memory(known.zones), _memory(reported.zones if reported else ())
     if memory_now and memory_before > memory_now * (1 + MEMORY_TOLERANCE):
         words = format_amount(MEMORY, memory_before), format_amount(MEMORY, memory_now)
-        decision = scales.ruled("numa", "memory", "shrunk", *words)
+        decision = scales.review("numa", "memory", "shrunk", *words)
         if decision == "rejected":
             counted = _replace(counted, zones=_remembering(counted.zones, known.zones))
         if decision != "approved":
             kept_zones = {zone.name: zone for zone in _remembering(tuple(kept_zones.values()), known.zones)}
     elif memory_before and memory_now > scales.growth * memory_before:
         words = format_amount(MEMORY, memory_before), format_amount(MEMORY, memory_now)
-        if scales.ruled("numa", "memory", "grown", *words) != "approved":
+        if scales.review("numa", "memory", "grown", *words) != "approved":
             counted = _replace(counted, zones=_remembering(counted.zones, known.zones))
             kept_zones = {zone.name: zone for zone in _remembering(tuple(kept_zones.values()), known.zones)}
     return counted, _replace(counted, zones=tuple(kept_zones.values()), lost_cpus=None)
@@ -314,7 +314,7 @@ def _accept_amounts(
         before, amount = known.allocatable.get(resource, 0), max(present, stated.get(resource, 0))
         if before and amount > scales.growth * before:
             words = format_amount(resource, before), format_amount(resource, amount)
-            if scales.ruled("allocatable", resource, "grown", *words) != "approved":
+            if scales.review("allocatable", resource, "grown", *words) != "approved":
                 counted[resource] = min(present, before)
                 continue
         elif before and not scales.is_first:

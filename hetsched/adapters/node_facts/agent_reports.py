@@ -92,7 +92,7 @@ def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
 def isa_facts(machine: MachineIsa, problems: Problems) -> IsaReport:
     """Return the machine's instruction sets; the native one is complete if the source it came from is exact."""
     native = None if machine.canonical is None else valid_isa(machine.canonical, problems)
-    chosen = _believed(machine, native)
+    chosen = _accepted_source(machine, native)
     return IsaReport(
         native=native,
         emulated=_distinct(valid_isa(offer.isa, problems) for offer in machine.emulated),
@@ -102,7 +102,7 @@ def isa_facts(machine: MachineIsa, problems: Problems) -> IsaReport:
     )
 
 
-def _believed(machine: MachineIsa, native: str | None) -> IsaSource | None:
+def _accepted_source(machine: MachineIsa, native: str | None) -> IsaSource | None:
     """Return the first source that confirms the native ISA, an exact one before a lower bound."""
     if native is None:
         return None
@@ -175,7 +175,7 @@ def _zones(
             cpus=None if own is None else format_cpuset(own),
             siblings=";".join(map(format_cpuset, threads)) or None,
             capacity=capacity,
-            allocatable=_left(capacity, len((own or frozenset()) & reserved)),
+            allocatable=_remaining_capacity(capacity, len((own or frozenset()) & reserved)),
             offline_capacity_millis=_bounded(zone.offline_capacity_millis, INT64_MAX),
             costs=_costs(zone, listed, problems),
         )
@@ -253,7 +253,7 @@ def _binary(kib: int) -> str:
     return f"{kib}Ki"
 
 
-def _left(capacity: dict[str, int], reserved_cpus: int) -> dict[str, int]:
+def _remaining_capacity(capacity: dict[str, int], reserved_cpus: int) -> dict[str, int]:
     left = dict(capacity)
     if CPU in left:
         left[CPU] -= 1000 * reserved_cpus
@@ -282,7 +282,7 @@ def card_facts(cards: tuple[MachineCard, ...] | None, problems: Problems) -> tup
     found: dict[int, GpuCard] = {}
     uuids: set[str] = set()
     for card in cards:
-        wrong = _wrong(card, found, uuids)
+        wrong = _card_problem(card, found, uuids)
         if wrong:
             problems.append(wrong)
             continue
@@ -292,7 +292,7 @@ def card_facts(cards: tuple[MachineCard, ...] | None, problems: Problems) -> tup
     return tuple(found[index] for index in sorted(found))
 
 
-def _wrong(card: MachineCard, found: dict[int, GpuCard], uuids: set[str]) -> str:
+def _card_problem(card: MachineCard, found: dict[int, GpuCard], uuids: set[str]) -> str:
     """Return why a GPU cannot be allocated as a whole, empty if it can."""
     if not 0 <= card.index < MAX_CARDS:
         return f"CardOutOfBounds: a card has index {card.index}, at most {MAX_CARDS} are supported"

@@ -1,8 +1,8 @@
 """Merge of a node's facts from its API server and its agent.
 
-The sources know different facts of the same machine. `laid_over` gives the agent's facts precedence and fills the gaps
-from the API server. CPU and memory are the lower of both values: a kubelet admits no more than its own. `acceptance`
-decides which facts of the result are used.
+The sources know different facts of the same machine. `merge_reports` gives the agent's facts precedence and fills the
+gaps from the API server. CPU and memory are the lower of both values: a kubelet admits no more than its own.
+`acceptance` decides which facts of the result are used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_PROBLEMS = 200
 _replace = msgspec.structs.replace
 
 
-def laid_over(base: NodeReport, report: NodeReport) -> NodeReport:
+def merge_reports(base: NodeReport, report: NodeReport) -> NodeReport:
     """Return the facts of both reports; those of the agent take precedence."""
     allocatable = dict(base.allocatable)
     for resource, amount in report.allocatable.items():

@@ -65,7 +65,7 @@ class AssignmentRecord:
         left = [other for other in self.entries if cards.keys().isdisjoint(other.cards)]
         self._write([*left, AssignedGpus(uid, cards, millis, self._clock())])
 
-    def cards_behind(self, slots: Iterable[str]) -> tuple[str, ...]:
+    def resolve_slots(self, slots: Iterable[str]) -> tuple[str, ...]:
         """Return the GPUs behind slots; an unrecorded slot is returned as `unrecorded:<slot>`."""
         known = self.by_slot()
         return tuple(sorted({known[slot].cards[slot] if slot in known else f"unrecorded:{slot}" for slot in slots}))

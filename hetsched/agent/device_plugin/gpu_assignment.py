@@ -26,14 +26,14 @@ from hetsched.agent.pins.grants import Grants
 from hetsched.contracts.messages.agent_message import AgentAnswer
 from hetsched.contracts.messages.agent_report import AgentReport, MachineProblem
 
-from ..gpus.probe import described, read_cards
+from ..gpus.probe import describe_cards, read_cards
 from ..kubelet.podresources import PodResourcesClient, PodResourcesFailure
 from ..tree import Tree
 from .assignments import AssignmentRecord
 from .plugin import CardPlugin
 from .pod_selection import PodGrant
 from .server import PluginServer
-from .settings import CardSettings, card_settings, way_of
+from .settings import CardSettings, card_settings, resolve_way
 from .slots import Card, cards_from
 
 
@@ -81,7 +81,7 @@ class AnsweredGrants:
 
 
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
-LOOK_SECONDS = 30.0
+POLL_SECONDS = 30.0
 # IDs of the devices of a resource that containers hold, None if the kubelet does not report them.
 Held = Callable[[str], Collection[str] | None]
 
@@ -98,7 +98,7 @@ class CardKeeper:
     ) -> None:
         self._settings, self._source = settings, source
         self._held = held or HeldByContainers()
-        self._read = read or cards_of_this_machine
+        self._read = read or read_local_cards
         self._serving: dict[str, PluginServer] = {}
         self._look_at = float("-inf")
 
@@ -116,8 +116,8 @@ class CardKeeper:
         """Run the due work; call it every few seconds."""
         now = time.monotonic()
         if now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
-            self._look()
+            self._look_at = now + POLL_SECONDS
+            self._refresh()
         for serving in self._serving.values():
             serving.tick()
 
@@ -135,7 +135,7 @@ class CardKeeper:
         for serving in self._serving.values():
             serving.stop()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         by_vendor = self._read()
         if by_vendor is None:
             return  # keep the last state while the GPUs cannot be read
@@ -155,7 +155,7 @@ class CardKeeper:
             AssignmentRecord(settings.state / f"cards-{vendor}.json"),
             in_use=partial(self._held, resource),
             slots=settings.slots,
-            way=way_of(settings, Tree()),
+            way=resolve_way(settings, Tree()),
             slicing_directory=settings.slicing_directory,
         )
         return PluginServer(plugin, settings.kubelet)
@@ -192,11 +192,11 @@ def card_keeper(
     return CardKeeper(card_settings(environment, state), source)
 
 
-def cards_of_this_machine() -> dict[str, tuple[Card, ...]] | None:
+def read_local_cards() -> dict[str, tuple[Card, ...]] | None:
     """Return the whole GPUs of this machine by vendor, None if they cannot be read."""
     tree = Tree()
     readings = read_cards(tree)
     if readings is None:
         return None
-    zones = {card.index: card.zone for card in described(tree, readings)}
+    zones = {card.index: card.zone for card in describe_cards(tree, readings)}
     return {vendor: cards_from(readings, zones, vendor) for vendor in RESOURCES}

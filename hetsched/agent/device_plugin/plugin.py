@@ -37,10 +37,10 @@ _WHOLE_MILLI = 1000
 _NVIDIA_COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 _LIBRARY = "/usr/local/vgpu/libvgpu.so"
 _PRELOAD = "/etc/ld.so.preload"
-Given = Sequence[tuple[Card, CardGrant]]
+AssignedShares = Sequence[tuple[Card, CardGrant]]
 
 
-def answer(given: Given, way: str, slicing_directory: str = "") -> api.ContainerAllocateResponse:
+def answer(given: AssignedShares, way: str, slicing_directory: str = "") -> api.ContainerAllocateResponse:
     """Return the kubelet's Allocate response for a container with these GPUs."""
     response = api.ContainerAllocateResponse()
     # The annotation shows the assigned GPUs in the runtime, for debugging.
@@ -66,7 +66,7 @@ def _nodes(response: api.ContainerAllocateResponse, paths: Sequence[str]) -> Non
         response.devices.add(container_path=path, host_path=path, permissions="rw")
 
 
-def _limits(response: api.ContainerAllocateResponse, given: Given, directory: str) -> None:
+def _limits(response: api.ContainerAllocateResponse, given: AssignedShares, directory: str) -> None:
     if all(share.milli >= _WHOLE_MILLI for _, share in given):
         return
     for place, (_, share) in enumerate(given):
@@ -80,7 +80,7 @@ def _limits(response: api.ContainerAllocateResponse, given: Given, directory: st
 
 PATIENCE_SECONDS = 8.0
 _FIRST_PAUSE_SECONDS = 0.1
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class GrantSource(Protocol):
@@ -147,7 +147,7 @@ class CardPlugin:
         return {
             uid: {
                 container: {
-                    name: self.handed.cards_behind(ids) if name == self.resource else tuple(ids)
+                    name: self.handed.resolve_slots(ids) if name == self.resource else tuple(ids)
                     for name, ids in given.items()
                 }
                 for container, given in containers.items()
@@ -167,7 +167,7 @@ class CardPlugin:
         while True:
             with self._changed:
                 while self._version == sent_version and not self.stopped and context.is_active():
-                    self._changed.wait(_LOOK_SECONDS)
+                    self._changed.wait(_POLL_SECONDS)
                 if self.stopped or not context.is_active():
                     return
                 sent_version, slots = self._version, self._slots
@@ -199,7 +199,7 @@ class CardPlugin:
         with self._one_at_a_time:
             for wanted in request.container_requests:
                 slots = list(wanted.devices_ids)
-                given = self._found(slots) if slots else None
+                given = self._find_pod(slots) if slots else None
                 if given is None:
                     context.abort(
                         grpc.StatusCode.FAILED_PRECONDITION,
@@ -221,7 +221,7 @@ class CardPlugin:
     def pre_start(self, _request: Any, _context: Any) -> api.PreStartContainerResponse:
         return api.PreStartContainerResponse()
 
-    def _found(self, slots: Sequence[str]) -> PodSelection | None:
+    def _find_pod(self, slots: Sequence[str]) -> PodSelection | None:
         """Find the pod; request newer grants until one fits, and once if several fit."""
         until = time.monotonic() + self._patience_seconds
         found, pause = self._choose(slots), _FIRST_PAUSE_SECONDS
@@ -233,17 +233,17 @@ class CardPlugin:
             if found is not None:
                 break
             time.sleep(min(pause, max(until - time.monotonic(), 0)))
-            pause = min(2 * pause, _LOOK_SECONDS)
+            pause = min(2 * pause, _POLL_SECONDS)
         return found
 
     def _choose(self, slots: Sequence[str]) -> PodSelection | None:
         vendor = self.resource.split(".", 1)[0]
         grants = self._source.grants()
         self.handed.settle(self._in_use(), {grant.uid for grant in grants})
-        mine = [grant for grant in grants if all(self._may_be(share, vendor) for share in grant.cards)]
+        mine = [grant for grant in grants if all(self._matches(share, vendor) for share in grant.cards)]
         return choose(slots, mine, self.handed.entries, self._cards)
 
-    def _may_be(self, share: CardGrant, vendor: str) -> bool:
+    def _matches(self, share: CardGrant, vendor: str) -> bool:
         """Return whether a share is of a GPU of this resource's vendor, by its UUID or index."""
         if share.uuid:
             return share.uuid in self._cards

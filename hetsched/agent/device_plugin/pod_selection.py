@@ -66,10 +66,10 @@ def choose(
         uid = again.pop()
         assert uid is not None
         had = {card for place in named for card in entries[place].cards.values()}
-        found = _take(by_uid[uid], len(slots), given[uid], used, cards, had)
+        found = _next_gpus(by_uid[uid], len(slots), given[uid], used, cards, had)
         if found is not None:
             return PodSelection(uid, found)
-    takes = {grant.uid: _take(grant, len(slots), given[grant.uid], used, cards) for grant in grants}
+    takes = {grant.uid: _next_gpus(grant, len(slots), given[grant.uid], used, cards) for grant in grants}
     able = [grant for grant in grants if takes[grant.uid] is not None]
     begun = [grant for grant in able if given[grant.uid]]
     whole = [grant for grant in able if len(grant.cards) == len(slots)]
@@ -103,7 +103,7 @@ def _used(entries: Iterable[AssignedGpus]) -> Counter[str]:
     return used
 
 
-def _take(
+def _next_gpus(
     grant: PodGrant,
     count: int,
     given: Collection[str],

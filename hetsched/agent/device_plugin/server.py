@@ -43,18 +43,18 @@ class PluginServer:
         kubelet = _identity(self._directory / KUBELET)
         if kubelet is None:
             self.problem = f"{self._directory / KUBELET} does not exist"
-            self._end()
+            self._shut_down()
             return False
         if self._server is not None and kubelet == self._kubelet and _identity(self._socket) is not None:
             return True
-        self._end()
+        self._shut_down()
         try:
-            self._begin()
+            self._serve()
             self._register()
         except (grpc.RpcError, OSError, RuntimeError) as error:
             said = error.details() if isinstance(error, grpc.Call) else error
             self.problem = f"the kubelet rejected the registration of {self.plugin.resource}: {said}"
-            self._end()
+            self._shut_down()
             return False
         self.problem, self._kubelet = "", kubelet
         self.registrations += 1
@@ -62,9 +62,9 @@ class PluginServer:
 
     def stop(self) -> None:
         self.plugin.stop()
-        self._end()
+        self._shut_down()
 
-    def _begin(self) -> None:
+    def _serve(self) -> None:
         self._socket.unlink(missing_ok=True)
         server = grpc.server(ThreadPoolExecutor(_THREADS, thread_name_prefix="cards"))
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, _handlers(self.plugin)),))
@@ -90,7 +90,7 @@ class PluginServer:
             )
             register(request, timeout=_SECONDS, wait_for_ready=True)
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         if self._server is not None:
             self._server.stop(0).wait(_SECONDS)
             self._server = None

@@ -53,7 +53,7 @@ def _one_of(environment: Mapping[str, str], name: str, choices: tuple[str, ...])
     return chosen
 
 
-def way_of(settings: CardSettings, tree: Tree) -> str:
+def resolve_way(settings: CardSettings, tree: Tree) -> str:
     """Return how NVIDIA GPUs are passed on this machine: cdi, env or nodes."""
     if settings.way != "auto":
         return settings.way

@@ -119,7 +119,7 @@ class _Xids:
             except (self._nvml.NVMLError, AttributeError):
                 break  # no more events
             if event.eventType == _XID_EVENT and event.eventData not in _OF_PROGRAMS:
-                uuid = _Asker(self._nvml, event.device).text("nvmlDeviceGetUUID")
+                uuid = _DeviceReader(self._nvml, event.device).text("nvmlDeviceGetUUID")
                 if uuid is not None:
                     self._seen[uuid] = int(event.eventData)
         return self._seen
@@ -152,15 +152,15 @@ def _cards(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading]:
             why = _GONE.get(getattr(error, "value", 0), f"the driver cannot open it: {error}")
             found.append(CardReading(vendor="nvidia", index=index, troubles=[why]))
             continue
-        card = _card(_Asker(nvml, handle), index)
+        card = _card(_DeviceReader(nvml, handle), index)
         found.append(card)
         handles.append((card, handle))
     for card, handle in handles:
-        _links(_Asker(nvml, handle), card, handles)
+        _links(_DeviceReader(nvml, handle), card, handles)
     return found
 
 
-class _Asker:
+class _DeviceReader:
     """Reader of one device; an unavailable value is None, and the loss of the device is stored in `gone`."""
 
     def __init__(self, nvml: Nvml, handle: Handle) -> None:
@@ -182,11 +182,11 @@ class _Asker:
         said = self.ask(name)
         return said.decode(errors="replace") if isinstance(said, bytes) else said
 
-    def of(self, handle: Handle) -> _Asker:
-        return _Asker(self._nvml, handle)
+    def of(self, handle: Handle) -> _DeviceReader:
+        return _DeviceReader(self._nvml, handle)
 
 
-def _card(asker: _Asker, index: int) -> CardReading:
+def _card(asker: _DeviceReader, index: int) -> CardReading:
     pci, memory = asker.ask("nvmlDeviceGetPciInfo"), asker.ask("nvmlDeviceGetMemoryInfo")
     card = CardReading(
         vendor="nvidia",
@@ -221,13 +221,13 @@ def _bus(pci: Any) -> str | None:
     return pci_address(bus.decode(errors="replace") if isinstance(bus, bytes) else bus) if bus else None
 
 
-def _processes(asker: _Asker) -> int | None:
+def _processes(asker: _DeviceReader) -> int | None:
     kinds = [asker.ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "Graphics")]
     answered = [processes for processes in kinds if processes is not None]
     return len({one.pid for processes in answered for one in processes}) if answered else None
 
 
-def _mig(asker: _Asker, card: CardReading) -> tuple[MigDevice, ...] | None:
+def _mig(asker: _DeviceReader, card: CardReading) -> tuple[MigDevice, ...] | None:
     mode = asker.ask("nvmlDeviceGetMigMode")
     if mode is None:
         return None if asker.gone else ()
@@ -250,7 +250,7 @@ def _mig(asker: _Asker, card: CardReading) -> tuple[MigDevice, ...] | None:
     return tuple(found)
 
 
-def _links(asker: _Asker, card: CardReading, handles: list[tuple[CardReading, Handle]]) -> None:
+def _links(asker: _DeviceReader, card: CardReading, handles: list[tuple[CardReading, Handle]]) -> None:
     """Record the NVLinks of a GPU, and its other connections to the rest."""
     remotes: list[str] = []
     switched = 0

@@ -26,7 +26,7 @@ _client: NvmlClient | None = None
 def probe_cards(tree: Tree, nvidia_smi: bytes | None = None) -> tuple[MachineCard, ...] | None:
     """Return the GPUs of a machine, None if unknown; a document has precedence over NVML."""
     readings = read_cards(tree, nvidia_smi)
-    return None if readings is None else described(tree, readings)
+    return None if readings is None else describe_cards(tree, readings)
 
 
 def read_cards(
@@ -34,19 +34,19 @@ def read_cards(
 ) -> list[CardReading] | None:
     """Return the facts of each GPU from all sources, joined and in order; each has its own index."""
     on_bus = read_pci(tree)
-    driver = _from_driver(tree, nvidia_smi, client)
+    driver = _read_driver(tree, nvidia_smi, client)
     if driver is None and not on_bus and not tree.exists(DEVICES):
         tree.problems.append(
             MachineProblem("CardsUnknown", "the machine has neither a PCI bus nor a GPU driver", f"/{DEVICES}")
         )
         return None
-    cards = _joined(tree, driver, on_bus)[:MAX_CARDS]
+    cards = _merge_readings(tree, driver, on_bus)[:MAX_CARDS]
     _number(tree, cards)
     _own_uuids(tree, cards)
     return cards
 
 
-def described(tree: Tree, cards: list[CardReading]) -> tuple[MachineCard, ...]:
+def describe_cards(tree: Tree, cards: list[CardReading]) -> tuple[MachineCard, ...]:
     """Return the report of the GPUs; irregularities go to the tree's problems."""
     index_of = {card.pci_address: card.index or 0 for card in cards if card.pci_address is not None}
     found = []
@@ -58,7 +58,7 @@ def described(tree: Tree, cards: list[CardReading]) -> tuple[MachineCard, ...]:
     return tuple(sorted(found, key=lambda one: one.index))
 
 
-def _from_driver(tree: Tree, nvidia_smi: bytes | None, client: NvmlClient | None) -> list[CardReading] | None:
+def _read_driver(tree: Tree, nvidia_smi: bytes | None, client: NvmlClient | None) -> list[CardReading] | None:
     global _client  # noqa: PLW0603  one client per process: a hanging driver gets one call at a time
     if nvidia_smi is not None:
         return read_nvidia_xml(nvidia_smi, tree.problems)
@@ -70,7 +70,7 @@ def _from_driver(tree: Tree, nvidia_smi: bytes | None, client: NvmlClient | None
     return None if client is None else client.read(tree.problems)
 
 
-def _joined(tree: Tree, driver: list[CardReading] | None, on_bus: list[CardReading]) -> list[CardReading]:
+def _merge_readings(tree: Tree, driver: list[CardReading] | None, on_bus: list[CardReading]) -> list[CardReading]:
     """Return the driver's GPUs first, then those that only the bus or the kernel knows."""
     known = {card.pci_address for card in driver or () if card.pci_address is not None}
     cards = list(driver or ())
@@ -117,7 +117,7 @@ def _zone(tree: Tree, card: CardReading) -> int | None:
     if zone is not None and online is not None and online.isascii() and online.isdigit() and len(online) < 6:
         return int(online)  # the only possible zone
     why = "the firmware does not report its zone" if zone is not None else "its PCI device is not in this tree"
-    tree.problems.append(MachineProblem("CardZoneUnknown", f"card {card.index}: {why}", _about(card)))
+    tree.problems.append(MachineProblem("CardZoneUnknown", f"card {card.index}: {why}", _card_label(card)))
     return None
 
 
@@ -128,8 +128,8 @@ def _report_problems(tree: Tree, card: CardReading) -> None:
         texts.append(("CardNotInTable", f"no data sheet is known for a {card.model} with {card.memory_mib} MiB"))
     if card.vendor == "nvidia" and card.memory_mib is not None and card.mig_devices is None:
         texts.append(("CardNoted", "its MIG mode is unknown"))
-    tree.problems += [MachineProblem(code, f"card {card.index}: {why}", _about(card)) for code, why in texts]
+    tree.problems += [MachineProblem(code, f"card {card.index}: {why}", _card_label(card)) for code, why in texts]
 
 
-def _about(card: CardReading) -> str:
+def _card_label(card: CardReading) -> str:
     return card.pci_address or card.uuid or f"card {card.index}"

@@ -14,7 +14,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from hetsched.agent.programs import is_ours, run
+from hetsched.agent.programs import is_root_owned, run
 from hetsched.agent.tree import Tree
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import MachineProblem
@@ -57,7 +57,7 @@ def native_compiler(tree: Tree) -> Compiler | None:
     if not tree.is_this_machine:
         return None
     for path in NATIVE:
-        if is_ours(path) and (found := _ask(path)):
+        if is_root_owned(path) and (found := _ask(path)):
             return found
     return None
 
@@ -70,7 +70,7 @@ def cross_isas(tree: Tree) -> tuple[str, ...]:
     found = set()
     for name in names[:MAX_TOOLCHAINS]:
         path = f"/{CROSS_FOLDER}/{name}"
-        asked = _ask(path) if tree.is_this_machine and is_ours(path) else None
+        asked = _ask(path) if tree.is_this_machine and is_root_owned(path) else None
         if asked is None:
             _problem(tree, "ToolchainNotAsked", "the target is derived from the compiler's name only", path)
         isa = asked.isa if asked else _parsed(_DEFAULTS.get(name.partition("-")[0]))
@@ -81,11 +81,11 @@ def cross_isas(tree: Tree) -> tuple[str, ...]:
 
 def _ask(path: str) -> Compiler | None:
     entry = os.stat(path)
-    return _said(path, entry.st_ino, entry.st_mtime_ns)
+    return _probe_version(path, entry.st_ino, entry.st_mtime_ns)
 
 
 @lru_cache(maxsize=64)
-def _said(path: str, _inode: int, _changed: int) -> Compiler | None:
+def _probe_version(path: str, _inode: int, _changed: int) -> Compiler | None:
     """Run a compiler once per version of its file: the same file gives the same output."""
     said = run([path, "-v"])
     return read_compiler(said.output, path) if said and said.status == 0 else None

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from hetsched.agent.isa.trials import emulated_isa, slowdown
-from hetsched.agent.programs import is_ours, run
+from hetsched.agent.programs import is_root_owned, run
 from hetsched.agent.tree import Tree
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import EmulatedIsa, MachineProblem
@@ -99,7 +99,7 @@ def probe_emulation(tree: Tree) -> tuple[EmulatedIsa, ...]:
         path = f"{FOLDER}/{name}"
         offer = _offer(tree, path, enabled=enabled)
         if offer is not None:
-            known = _tried(tree, path, offer)
+            known = _try_offer(tree, path, offer)
             emulated = EmulatedIsa(known.isa or offer.isa.canonical, offer.by, known.version, known.slowdown)
             found[emulated.isa, emulated.by] = emulated
     return tuple(found[key] for key in sorted(found))
@@ -116,11 +116,11 @@ def _offer(tree: Tree, path: str, *, enabled: bool) -> EmulatedOffer | None:
         return None
 
 
-def _tried(tree: Tree, path: str, offer: EmulatedOffer) -> InterpreterTrial:
+def _try_offer(tree: Tree, path: str, offer: EmulatedOffer) -> InterpreterTrial:
     tried = InterpreterTrial()
     if tree.is_this_machine:
-        tried = _try(_MACHINES[offer.isa.arch], offer.by, tree.text(path, 8192) or "")
-        if is_ours(offer.by):
+        tried = _run_trial(_MACHINES[offer.isa.arch], offer.by, tree.text(path, 8192) or "")
+        if is_root_owned(offer.by):
             # Its own name, not that of a link to it: QEMU takes other arguments under some names.
             program = os.path.realpath(offer.by)
             tried = tried._replace(version=_version(program, os.stat(program).st_mtime_ns))
@@ -132,7 +132,7 @@ def _tried(tree: Tree, path: str, offer: EmulatedOffer) -> InterpreterTrial:
 
 
 @lru_cache(maxsize=64)
-def _try(machine: str, _interpreter: str, _entry: str) -> InterpreterTrial:
+def _run_trial(machine: str, _interpreter: str, _entry: str) -> InterpreterTrial:
     """Try each entry once in its present form, through the kernel."""
     isa = emulated_isa(None, machine)
     return InterpreterTrial(None, isa.canonical if isa else None, slowdown(None, machine) if isa else None)

@@ -29,7 +29,7 @@ from msgspec import UNSET, structs
 from hetsched.agent.isa.compilers import cross_isas, native_compiler
 from hetsched.agent.isa.emulation import probe_emulation
 from hetsched.agent.isa.hwcaps import capability_names, capability_words, known_names
-from hetsched.agent.programs import is_ours, run
+from hetsched.agent.programs import is_root_owned, run
 from hetsched.agent.tree import Tree
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import IsaSource, MachineIsa, MachineProblem
@@ -46,7 +46,7 @@ zimop zca zcb zcd zcf zcmop zawrs supm zicntr zihpm zfbfmin zvfbfmin zvfbfwma zi
 Ask = Callable[[tuple[int, ...]], dict[int, int] | None]
 
 
-def probed_isa(ask: Ask | None = None, xlen: int = 64) -> str | None:
+def query_kernel_isa(ask: Ask | None = None, xlen: int = 64) -> str | None:
     """Return the kernel's answer as an ISA string, None without one."""
     answers = (ask or _ask_kernel)((_BASE_BEHAVIOR, _IMA_EXT_0))
     if answers is None or not answers.get(_BASE_BEHAVIOR, 0) & 1:
@@ -147,9 +147,9 @@ def probe_isa(tree: Tree) -> MachineIsa:
     """Return the instruction sets that the machine runs natively, by emulation, and as compiler targets."""
     report = _cpuinfo(tree)
     readings = [] if report is None else [_of_report(report)]
-    family = report.family if report else _family_of_this(tree)
+    family = report.family if report else _local_family(tree)
     readings += _device_tree(tree)
-    readings += _kernel_words(tree, family)
+    readings += _kernel_readings(tree, family)
     readings += _loader(tree, family)
     if compiler := native_compiler(tree):
         text = f"Target: {compiler.target}" + (f" --with-arch={compiler.stated}" if compiler.stated else "")
@@ -214,11 +214,11 @@ def _device_tree(tree: Tree) -> list[Reading]:
     return readings
 
 
-def _kernel_words(tree: Tree, family: str | None) -> list[Reading]:
+def _kernel_readings(tree: Tree, family: str | None) -> list[Reading]:
     if not tree.is_this_machine or family is None:
         return []
     readings = []
-    if family == "riscv" and (probed := probed_isa()):
+    if family == "riscv" and (probed := query_kernel_isa()):
         isa = _parsed(tree, probed, "riscv_hwprobe")
         readings.append(Reading("riscv_hwprobe", probed, isa, _names(isa), exact=False))
     vector = tree.data("proc/self/auxv")
@@ -232,7 +232,7 @@ def _kernel_words(tree: Tree, family: str | None) -> list[Reading]:
 
 def _loader(tree: Tree, family: str | None) -> list[Reading]:
     """Read the level from the dynamic loader, which uses CPUID itself to choose library folders."""
-    if family != "x86" or not tree.is_this_machine or not is_ours(_LOADER):
+    if family != "x86" or not tree.is_this_machine or not is_root_owned(_LOADER):
         return []
     levels = _loader_levels()
     if not levels:
@@ -288,7 +288,7 @@ def _report_conflicts(tree: Tree, report: CpuReport | None, chosen: Reading | No
         _problem(tree, "IsaFromSecondSource", f"it is read from {chosen.source}", chosen.source)
 
 
-def _family_of_this(tree: Tree) -> str | None:
+def _local_family(tree: Tree) -> str | None:
     if not tree.is_this_machine:
         return None
     import os

@@ -103,7 +103,7 @@ def program(machine: str, code: bytes) -> bytes:
 def emulated_isa(interpreter: str | None, machine: str) -> Isa | None:
     """Return the ISA of the emulator, None if it cannot be tried; without `interpreter` the kernel selects it."""
     if machine == "riscv64":
-        return _tried_riscv(interpreter)
+        return _try_riscv(interpreter)
     outcome = _run(machine, _code(machine, ask=True), interpreter)
     if outcome is None or outcome.status != 0:
         return None
@@ -124,17 +124,17 @@ def slowdown(interpreter: str | None, machine: str) -> float | None:
     return round(max(emulated / own, 0.1), 1) if emulated and own else None
 
 
-def _tried_riscv(interpreter: str | None) -> Isa | None:
+def _try_riscv(interpreter: str | None) -> Isa | None:
     # An exit status of the program's own shows that it runs at all.
-    plain = _run("riscv64", _words(_RISCV_EXIT_42), interpreter)
+    plain = _run("riscv64", _pack_words(_RISCV_EXIT_42), interpreter)
     if plain is None or plain.status != 42:
         return None
-    named = [name for name, words in RISCV.items() if _ends_well(interpreter, words)]
+    named = [name for name, words in RISCV.items() if _exits_normally(interpreter, words)]
     return _parsed("_".join((_RISCV_BASE, *named)))
 
 
-def _ends_well(interpreter: str | None, words: tuple[int, ...]) -> bool:
-    outcome = _run("riscv64", _words((*words, *_RISCV_EXIT)), interpreter)
+def _exits_normally(interpreter: str | None, words: tuple[int, ...]) -> bool:
+    outcome = _run("riscv64", _pack_words((*words, *_RISCV_EXIT)), interpreter)
     return outcome is not None and outcome.status == 0
 
 
@@ -152,8 +152,8 @@ def _code(machine: str, *, ask: bool = False, loop: bool = False) -> bytes:
     if machine == "x86_64":
         return (_X86_LOOP if loop else b"") + (_X86_CPUID if ask else b"") + _X86_EXIT
     if machine == "aarch64":
-        return _words((*(_ARM_LOOP if loop else ()), *(_ARM_STACK if ask else ()), *_ARM_EXIT))
-    return _words((*(_RISCV_LOOP if loop else ()), *_RISCV_EXIT))
+        return _pack_words((*(_ARM_LOOP if loop else ()), *(_ARM_STACK if ask else ()), *_ARM_EXIT))
+    return _pack_words((*(_RISCV_LOOP if loop else ()), *_RISCV_EXIT))
 
 
 def _run(machine: str, code: bytes, interpreter: str | None) -> ProgramOutput | None:
@@ -167,7 +167,7 @@ def _run(machine: str, code: bytes, interpreter: str | None) -> ProgramOutput | 
         os.close(file)
 
 
-def _words(words: tuple[int, ...]) -> bytes:
+def _pack_words(words: tuple[int, ...]) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)
 
 

@@ -109,7 +109,7 @@ def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folde
             return None
         what = f"{folder}: the kubelet's configuration and state cannot be read"
         tree.problems.append(MachineProblem("KubeletUnknown", what, folder))
-    stated = _stated(config)
+    stated = _configured_state(config)
     policy = stated.get("cpuManagerPolicy")
     if state is not None and policy not in (None, state.policy):
         what = f"{folder}: the configured CPU policy is {policy!r}, the running CPU policy is {state.policy!r}"
@@ -163,7 +163,7 @@ def kubelet_fingerprint(tree: Tree, *, folder: str = FOLDER) -> str:
 # -------------------------------------------------------------------------------------------------
 
 
-def _stated(config: KubeletConfig | None) -> dict[str, str]:
+def _configured_state(config: KubeletConfig | None) -> dict[str, str]:
     if config is None:
         return {}
     defaults = {key: value for key, value in _DEFAULTS.items() if key not in config.unknown}
@@ -202,7 +202,7 @@ def _cpu_manager_state(tree: Tree, path: str) -> CpuManagerState | None:
     if isinstance(data, str) and data:
         _check(tree, path, document.get("datachecksum"), f"(string){data}")
         try:
-            inner = _lowered(json.loads(data))
+            inner = _lowercase_keys(json.loads(data))
         except (ValueError, RecursionError):
             inner = None
         if inner is None:
@@ -231,7 +231,7 @@ def _as_state(tree: Tree, path: str, document: dict[str, Any]) -> CpuManagerStat
     if isinstance(pods, dict):
         for uid, whole in pods.items():
             # The CPUs of a pod as a whole; they include its containers' own CPUs.
-            cpus = (_lowered(whole) or {}).get("cpuset")
+            cpus = (_lowercase_keys(whole) or {}).get("cpuset")
             if isinstance(cpus, str) and cpus:
                 exclusive.setdefault(uid, {}).setdefault("", cpus)
     try:
@@ -293,7 +293,7 @@ def _json_object(tree: Tree, path: str) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        document = _lowered(json.loads(text))
+        document = _lowercase_keys(json.loads(text))
     except (ValueError, RecursionError):
         document = None
     if document is None:
@@ -301,7 +301,7 @@ def _json_object(tree: Tree, path: str) -> dict[str, Any] | None:
     return document
 
 
-def _lowered(document: Any) -> dict[str, Any] | None:
+def _lowercase_keys(document: Any) -> dict[str, Any] | None:
     """Return an object with its keys in lower case: Go reads them without regard to case."""
     return {key.lower(): value for key, value in document.items()} if isinstance(document, dict) else None
 

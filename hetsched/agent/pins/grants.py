@@ -63,12 +63,12 @@ class Grants:
         given = dict(allocations)
         self._answered = frozenset(given)
         for uid, text in given.items():
-            self._take(uid, text, answered=True)
+            self._add(uid, text, answered=True)
 
     def carried(self, uid: str, text: str) -> None:
         """Take the allocation in the annotations of a pod of the runtime; each text is checked once."""
         if self._carried.get(uid) != text:
-            self._take(uid, text, answered=False)
+            self._add(uid, text, answered=False)
 
     def forget(self, present: Collection[str]) -> None:
         """Delete the allocations of pods that neither the runtime nor the control plane knows any more."""
@@ -76,7 +76,7 @@ class Grants:
         self._refused = {uid: refused for uid, refused in self._refused.items() if uid in present}
         self._carried = {uid: text for uid, text in self._carried.items() if uid in present}
 
-    def _take(self, uid: str, text: str, *, answered: bool) -> None:
+    def _add(self, uid: str, text: str, *, answered: bool) -> None:
         refused = self._refused.get(uid)
         if self.key is None or (refused is not None and refused[0] == text):
             return

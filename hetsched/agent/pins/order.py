@@ -49,29 +49,29 @@ def next_write(
     owning = [one for one in off if targets[one].own]
     leaving = [one for one in sharing if current[one] & ~targets[one].cpus]
     for one in leaving:
-        if cpus := current[one] & targets[one].cpus or targets[one].cpus & ~_taken(one, current, targets):
+        if cpus := current[one] & targets[one].cpus or targets[one].cpus & ~_unavailable_cpus(one, current, targets):
             return one, cpus
     for one in owning:
-        if not targets[one].cpus & ~current[one] or not _in_the_way(one, current, targets, stuck):
+        if not targets[one].cpus & ~current[one] or not _is_blocked(one, current, targets, stuck):
             return one, targets[one].cpus
     for one in owning:
         if (cpus := current[one] & targets[one].cpus) and cpus != current[one]:
             return one, cpus
     for one in owning:
-        cpus = shared & ~_taken(one, current, targets)
+        cpus = shared & ~_unavailable_cpus(one, current, targets)
         if cpus and one not in aside and cpus != current[one]:
             return one, cpus
     for one in leaving:
         if cpus := targets[one].cpus:
             return one, cpus
     for one in sharing:
-        cpus = targets[one].cpus & ~_taken(one, current, targets)
+        cpus = targets[one].cpus & ~_unavailable_cpus(one, current, targets)
         if cpus and cpus != current[one]:
             return one, cpus
     return None
 
 
-def _taken(one: str, current: Mapping[str, int], targets: Mapping[str, Target]) -> int:
+def _unavailable_cpus(one: str, current: Mapping[str, int], targets: Mapping[str, Target]) -> int:
     """Return the CPUs that are exclusive to other pods, or present CPUs of their exclusive containers."""
     taken = 0
     for other, target in targets.items():
@@ -80,7 +80,7 @@ def _taken(one: str, current: Mapping[str, int], targets: Mapping[str, Target]) 
     return taken
 
 
-def _in_the_way(one: str, current: Mapping[str, int], targets: Mapping[str, Target], stuck: Collection[str]) -> bool:
+def _is_blocked(one: str, current: Mapping[str, int], targets: Mapping[str, Target], stuck: Collection[str]) -> bool:
     """Return whether another pod is on the target CPUs of a container."""
     return any(
         current[other] & targets[one].cpus and target.pod != targets[one].pod and (target.own or other not in stuck)

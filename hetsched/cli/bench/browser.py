@@ -61,7 +61,7 @@ _DOCUMENT = f"""async (topic) => {{
 }}"""
 
 
-def _once_there(page: Any) -> Any:
+def _wait_until_drawn(page: Any) -> Any:
     """Return the browser's measurements of a page, as soon as it is painted and drawn."""
     until = time.monotonic() + 60
     while (noted := page.evaluate(_PAINTED)) is None:
@@ -153,7 +153,7 @@ class Browser:
         for _ in range(count if self._program else 0):
             page = self._context.new_page()
             page.goto(f"{self._url}/", wait_until="load")
-            noted.append(_once_there(page))
+            noted.append(_wait_until_drawn(page))
             page.close()
         return noted
 

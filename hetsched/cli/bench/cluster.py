@@ -31,7 +31,7 @@ from hetsched.adapters.kubernetes.reflector import Reflector, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
-from hetsched.lab.bench.processes import cpu_of, spent
+from hetsched.lab.bench.processes import cpu_of, used_seconds
 
 AT_ONCE = 16
 RATE_PER_SECOND = 100
@@ -144,13 +144,13 @@ def _measure(
     port = urlsplit(cluster["cluster"]["server"]).port or 443
     with _BindingWatch(api) as watch:
         _create(api, rival, "backlog", range(pods))
-        with _running(rival.command(kubeconfig, folder), folder / "log") as process:
+        with _run_scheduler(rival.command(kubeconfig, folder), folder / "log") as process:
             watch.wait_for(1)  # the scheduler's start is not measured
             used = [cpu_of(process, api_port=port)]
             watch.wait_for(pods)
             times = sorted(watch.bound.values())
             rate = (len(times) - 1) / max(times[-1] - times[0], 1e-3) if times else 0.0
-            _settle(process)
+            _wait_until_idle(process)
             used.append(cpu_of(process, api_port=port))
             sent = _create(api, rival, "steady", range(pods), per_second=RATE_PER_SECOND)
             watch.wait_for(2 * pods)
@@ -164,7 +164,7 @@ def _measure(
         rows.append(row(f"{rival.case}: created to bound", "ms", waited, tail=True))
         rows.append(row(f"{rival.case}: created to bound, p99", "ms", [waited[int(0.99 * (len(waited) - 1))]]))
     for part, before, after in zip(("backlog", "steady"), used, used[1:], strict=False):
-        for program, seconds in spent(before, after).items():
+        for program, seconds in used_seconds(before, after).items():
             if 1000 * seconds / pods >= _MIN_REPORTED_MS:
                 rows.append(row(f"{rival.case}: {part}, CPU of {program}", "ms/pod", [1000 * seconds / pods]))
     return rows, rate, missing
@@ -242,7 +242,7 @@ def _delete(api: Api, resource: Resource, namespace: str = "") -> None:
 
 
 @contextlib.contextmanager
-def _running(command: Sequence[str], log: Path) -> Iterator[int]:
+def _run_scheduler(command: Sequence[str], log: Path) -> Iterator[int]:
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -258,7 +258,7 @@ def _running(command: Sequence[str], log: Path) -> Iterator[int]:
             process.wait()
 
 
-def _settle(root: int) -> None:
+def _wait_until_idle(root: int) -> None:
     """Wait until a scheduler is nearly idle, so that its events about the backlog do not count into the steady rate."""
     until = time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < until:

@@ -28,7 +28,7 @@ import numpy as np
 
 from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
-from hetsched.lab.bench.processes import cpu_of, memory_of, pids_of, spent
+from hetsched.lab.bench.processes import cpu_of, memory_of, pids_of, used_seconds
 
 from ..server.standalone import free_port, is_ready
 from .browser import Browser, PageMeasurements
@@ -70,19 +70,19 @@ def run(nodes: int, pods: int, sockets: int, seconds: int, *, progress: Progress
         before = cpu_of(server.pid)
         began = time.monotonic()
         changes = _Changes(lists, nodes, pods)
-        with changes.going_on(seconds):
+        with changes.send_continuously(seconds):
             seen = browser.watch(seconds)
-        used, took = spent(before, cpu_of(server.pid)), time.monotonic() - began
+        used, took = used_seconds(before, cpu_of(server.pid)), time.monotonic() - began
         notify(4, steps)
         time.sleep(2)
         pushed = server.pushed()
         rows += _latencies(changes, seen, listening, pushed)
         rows += [row(f"CPU of {program}", "% of a core", [100 * share / took]) for program, share in used.items()]
         rows += [row(f"memory of {program}", "MiB", [mib]) for program, mib in memory_of(server.pid).items()]
-        with changes.going_on(5):
+        with changes.send_continuously(5):
             server.kill_web()
         notify(5, steps)
-        checks = _converged(server, browser, listening)
+        checks = _check_convergence(server, browser, listening)
         rows.append(row("gaps noticed and closed", "", [listening.gaps]))
         notify(6, steps)
     facts = {
@@ -121,7 +121,7 @@ def _latencies(
     return rows
 
 
-def _converged(server: _Server, browser: Browser, listening: Sockets) -> Checks:
+def _check_convergence(server: _Server, browser: Browser, listening: Sockets) -> Checks:
     """Wait until all clients have the document of a fresh page; one that does not has missed an event unnoticed."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -250,7 +250,7 @@ class _Changes:
         self.sent: dict[str, list[float]] = {}
 
     @contextlib.contextmanager
-    def going_on(self, seconds: float) -> Iterator[None]:
+    def send_continuously(self, seconds: float) -> Iterator[None]:
         """Send changes during the block, for its duration or the given seconds, whichever is longer."""
         over = threading.Event()
         thread = threading.Thread(target=self._send, args=(seconds, over), daemon=True)

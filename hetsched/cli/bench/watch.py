@@ -61,7 +61,7 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
         for words in (["prepare"], ["connect", "bench", f"--kubeconfig={kubeconfig}"]):
             subprocess.run([sys.executable, "-m", "django", *words], env=env, check=True, stdout=subprocess.DEVNULL)
         notify(1, 3)
-        with _watching(env, folder / "log") as process:
+        with _run_watch(env, folder / "log") as process:
             ledger = _Ledger(folder / "data" / "hetsched.sqlite3")
             began = time.monotonic()
             ledger.wait_for(lambda: ledger.pods >= pods and ledger.synced, process)
@@ -102,7 +102,7 @@ def _most_memory_mib(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def _watching(env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _run_watch(env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
         command = [sys.executable, "-m", "django", "watch"]
         process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

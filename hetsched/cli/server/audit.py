@@ -14,7 +14,7 @@ from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 
 from ..output import Output, OutputFormat, console, note, print_json
-from .token import open_server_database, use_own_key
+from .token import load_secret_key, open_server_database
 
 EXIT_BROKEN = 1
 app = typer.Typer(no_args_is_help=True, help="Verify the audit trail; run on the server's machine.")
@@ -32,7 +32,7 @@ def verify(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Verify every seal of the audit trail; exit 1 if an entry was changed, removed or inserted."""
-    use_own_key(data)
+    load_secret_key(data)
     open_server_database(data)
     from django.db import OperationalError, ProgrammingError
 

@@ -15,7 +15,7 @@ import typer
 from hetsched.contracts.errors import InputError
 
 from ..output import Output, OutputFormat, note, print_json
-from .token import open_server_database, use_own_key
+from .token import load_secret_key, open_server_database
 
 EXIT_BROKEN = 1
 
@@ -28,7 +28,7 @@ def backup(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Write the server's database to a file; the server may keep running."""
-    use_own_key(data)
+    load_secret_key(data)
     open_server_database(data)
     from django.db import Error
 
@@ -50,7 +50,7 @@ def restore(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Restore a backup into the new, empty database named by DATABASE_URL or HETSCHED_DATA."""
-    use_own_key(None)
+    load_secret_key(None)
     open_server_database(None)
     from django.core.management import call_command
     from django.db import Error
@@ -62,7 +62,7 @@ def restore(
 
     try:
         call_command("migrate", verbosity=0, interactive=False)
-        _refuse_used()
+        _refuse_used_database()
         rows, opens = backup.read(file)
         end_all()
         Sync.objects.all().delete()
@@ -83,7 +83,7 @@ def restore(
         raise typer.Exit(EXIT_BROKEN)
 
 
-def _refuse_used() -> None:
+def _refuse_used_database() -> None:
     from django.contrib.auth import get_user_model
 
     from hetsched.inventory.models import Cluster

@@ -38,7 +38,7 @@ def health(
     component: Annotated[str, typer.Option(help="Component whose readiness the web process reports.")] = "",
 ) -> None:
     """Check a process of this machine: exit code 0, or 1 with the reason."""
-    trouble = _web(port, component) if process is Process.WEB else _quiet(process)
+    trouble = _web(port, component) if process is Process.WEB else _heartbeat_problem(process)
     if trouble:
         note(trouble)
         raise typer.Exit(EXIT_UNHEALTHY)
@@ -55,7 +55,7 @@ def _web(port: int, component: str) -> str:
         return f"web does not respond: {error}"
 
 
-def _quiet(process: Process) -> str:
+def _heartbeat_problem(process: Process) -> str:
     try:
         quiet = time.time() - (default_data_dir() / "pulse" / process.value).stat().st_mtime
     except OSError:

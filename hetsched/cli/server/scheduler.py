@@ -66,23 +66,23 @@ def scheduler(
     data_dir = (data or standalone.default_data_dir()).expanduser().absolute()
     if extender:
         check_extender(data_dir)
-    with standalone.owned(data_dir) as lock, contextlib.ExitStack() as held:
+    with standalone.lock_data_dir(data_dir) as lock, contextlib.ExitStack() as held:
         servers: list[SupervisedProgram] = []
         if not no_web:
-            listener = held.enter_context(standalone.bound(host, port))
+            listener = held.enter_context(standalone.bind_port(host, port))
             port = standalone.port_of(listener)
-            servers = standalone.webs_at(listener, webs)
+            servers = standalone.web_programs(listener, webs)
         where = f"process {os.getpid()}" if no_web else standalone.address(host, port)
         lock.write(where)
         lock.flush()
-        socket_file = None if _given(*_STORE) else store.socket_path(data_dir)
+        socket_file = None if _is_any_set(*_STORE) else store.socket_path(data_dir)
         supervisor = Supervisor(
             env=environment(data_dir, host, socket_file), cwd=data_dir, log_dir=data_dir / "logs", write_line=note
         )
         cluster = connection(name, kubeconfig, context, in_cluster, namespace or [])
         try:
             web = None if no_web else (host, port)
-            programs = [*servers, *standalone.workers_called(f"scheduler-{os.getpid()}", workers)]
+            programs = [*servers, *standalone.worker_programs(f"scheduler-{os.getpid()}", workers)]
             bring_up(supervisor, socket_file, cluster, web, programs, extender=extender)
             supervisor.watch()
         except StopRequested:
@@ -122,7 +122,7 @@ def bring_up(
     with standalone.step("the processes"):
         if web:
             supervisor.wait_until(
-                lambda: standalone.is_ready(f"{standalone.probe(*web)}?component=web"),
+                lambda: standalone.is_ready(f"{standalone.readiness_url(*web)}?component=web"),
                 what="the web server",
                 timeout_seconds=standalone.START_SECONDS,
             )
@@ -131,12 +131,12 @@ def bring_up(
             supervisor.wait_until(round_trip.done, what="the worker", timeout_seconds=standalone.START_SECONDS)
             if web:
                 supervisor.wait_until(
-                    lambda: standalone.is_ready(standalone.probe(*web)),
+                    lambda: standalone.is_ready(standalone.readiness_url(*web)),
                     what="the scheduling queue",
                     timeout_seconds=standalone.START_SECONDS,
                 )
     if web:
-        standalone.announce(standalone.address(*web), supervisor.log_dir.parent, admin)
+        standalone.print_address(standalone.address(*web), supervisor.log_dir.parent, admin)
     else:
         console().print(f"\nhetsched scheduler is running\n  data        {supervisor.log_dir.parent}\n")
         sys.stdout.flush()
@@ -147,7 +147,7 @@ def check_extender(data_dir: Path) -> None:
 
     Raises: InputError `ExtenderClientsMissing` or `CertificatesUnusable`.
     """
-    if not _given("HETSCHED_EXTENDER_CLIENTS", "HETSCHED_EXTENDER_CLIENTS_FILE"):
+    if not _is_any_set("HETSCHED_EXTENDER_CLIENTS", "HETSCHED_EXTENDER_CLIENTS_FILE"):
         hint = "Set it to the names of client certificates, as NAME or NAME=CLUSTER, separated by commas"
         raise InputError("ExtenderClientsMissing", "no client is allowed", place="HETSCHED_EXTENDER_CLIENTS", hint=hint)
     folder = Path(os.environ.get("HETSCHED_EXTENDER_CERTIFICATES") or data_dir / "extender" / "server")
@@ -178,11 +178,11 @@ def environment(data_dir: Path, host: str, socket_file: Path | None) -> dict[str
     env = dict(os.environ)
     if socket_file is not None:
         env["REDIS_URL"] = f"unix://{socket_file}"
-    if not _given(*_DATABASE):
-        standalone.give_key(env, data_dir)
+    if not _is_any_set(*_DATABASE):
+        standalone.set_secret_key(env, data_dir)
     env.setdefault("HETSCHED_DEMO", "0")
-    return env | standalone.common(env, data_dir, host)
+    return env | standalone.common_environment(env, data_dir, host)
 
 
-def _given(*variables: str) -> bool:
+def _is_any_set(*variables: str) -> bool:
     return any(os.environ.get(name) for name in variables)

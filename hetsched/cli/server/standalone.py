@@ -71,7 +71,7 @@ def standalone(
 ) -> None:
     """Run the whole product with a demo cluster on this machine; needs no other software."""
     data_dir = (data or default_data_dir()).expanduser().absolute()
-    with owned(data_dir) as lock, bound(host, port) as listener:
+    with lock_data_dir(data_dir) as lock, bind_port(host, port) as listener:
         port = port_of(listener)
         lock.write(address(host, port))
         lock.flush()
@@ -83,10 +83,10 @@ def standalone(
             write_line=note,
         )
         try:
-            programs = (*webs_at(listener, webs), *workers_called("standalone", workers), watch(), beat())
-            where = probe(host, port)
+            programs = (*web_programs(listener, webs), *worker_programs("standalone", workers), watch(), beat())
+            where = readiness_url(host, port)
             admin = bring_up(supervisor, socket_file, programs, where, demo=not no_demo, reset=reset_password)
-            announce(address(host, port), data_dir, admin)
+            print_address(address(host, port), data_dir, admin)
             supervisor.watch()
         except StopRequested:
             pass
@@ -133,7 +133,7 @@ def admin_of(said: bytes) -> dict[str, str] | None:
     return found
 
 
-def webs_at(listener: socket.socket, count: int) -> list[SupervisedProgram]:
+def web_programs(listener: socket.socket, count: int) -> list[SupervisedProgram]:
     """Return web processes that share one listening socket; each has a probe of its own."""
     found = []
     for name in numbered("web", count):
@@ -144,7 +144,7 @@ def webs_at(listener: socket.socket, count: int) -> list[SupervisedProgram]:
     return found
 
 
-def workers_called(name: str, count: int) -> list[SupervisedProgram]:
+def worker_programs(name: str, count: int) -> list[SupervisedProgram]:
     """Return workers of two processes each, and one for previews, which would delay decisions.
 
     Workers of one message store need different names.
@@ -177,7 +177,7 @@ def beat() -> SupervisedProgram:
 
 
 @contextlib.contextmanager
-def owned(data_dir: Path) -> Iterator[IO[str]]:
+def lock_data_dir(data_dir: Path) -> Iterator[IO[str]]:
     """Create the data folder and lock it; yield the lock file, which contains the address of this server.
 
     Raises: InputError `DataDirInvalid`, `AlreadyRunning`.
@@ -203,7 +203,7 @@ def owned(data_dir: Path) -> Iterator[IO[str]]:
 
 
 @contextlib.contextmanager
-def bound(host: str, port: int) -> Iterator[socket.socket]:
+def bind_port(host: str, port: int) -> Iterator[socket.socket]:
     """Bind the port to listen on, a free one for 0, for the web processes.
 
     Raises: InputError `PortBusy`, `HostInvalid`.
@@ -230,7 +230,7 @@ def port_of(listener: socket.socket) -> int:
 
 def free_port(host: str, port: int) -> int:
     """Return the port if it is free, any free one for 0. Raises: InputError, as `bound` does."""
-    with bound(host, port) as listener:
+    with bind_port(host, port) as listener:
         return port_of(listener)
 
 
@@ -247,11 +247,11 @@ def environment(data_dir: Path, host: str, socket_file: Path, *, demo: bool) -> 
             note(f"{name} is ignored: a standalone server uses its own")
     env["REDIS_URL"] = f"unix://{socket_file}"
     env["HETSCHED_DEMO"] = "1" if demo else "0"
-    give_key(env, data_dir)
-    return env | common(env, data_dir, host)
+    set_secret_key(env, data_dir)
+    return env | common_environment(env, data_dir, host)
 
 
-def common(env: Mapping[str, str], data_dir: Path, host: str) -> dict[str, str]:
+def common_environment(env: Mapping[str, str], data_dir: Path, host: str) -> dict[str, str]:
     """Return the variables that the processes of every supervisor have in common."""
     return {
         "DJANGO_SETTINGS_MODULE": SETTINGS,
@@ -261,7 +261,7 @@ def common(env: Mapping[str, str], data_dir: Path, host: str) -> dict[str, str]:
     }
 
 
-def give_key(env: dict[str, str], data_dir: Path) -> None:
+def set_secret_key(env: dict[str, str], data_dir: Path) -> None:
     """Set a secret key in the environment: the present one, else the one of the data folder."""
     if not (env.get("SECRET_KEY_FILE") or env.get("SECRET_KEY")):
         env["SECRET_KEY"] = secret_key(data_dir)
@@ -278,7 +278,7 @@ def secret_key(data_dir: Path) -> str:
     return path.read_text().strip()
 
 
-def probe(host: str, port: int) -> str:
+def readiness_url(host: str, port: int) -> str:
     """Return the URL of the readiness page, as this machine reaches it."""
     return f"{address('127.0.0.1' if host in ANY else host, port)}readyz"
 
@@ -316,7 +316,7 @@ def step(title: str) -> Iterator[None]:
         note(f"  {title}: done in {seconds:.0f} s")
 
 
-def announce(url: str, data_dir: Path, admin: dict[str, str] | None) -> None:
+def print_address(url: str, data_dir: Path, admin: dict[str, str] | None) -> None:
     """Print the address and the first credentials."""
     out = console()
     out.print(f"\nhetsched is ready at [bold]{url}[/]")

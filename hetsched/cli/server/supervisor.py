@@ -129,7 +129,7 @@ class Supervisor:
         while not self._stop_signals:
             now = time.monotonic()
             for child in self._children:
-                self._look_after(child, now)
+                self._check_child(child, now)
             if now > self._next_log_check:
                 self._next_log_check = now + 60
                 self._trim_logs()
@@ -163,10 +163,10 @@ class Supervisor:
             stderr=stderr,
             start_new_session=True,
             pass_fds=program.fds,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  (no threads here)
+            preexec_fn=_set_parent_death_signal,  # noqa: PLW1509  (no threads here)
         )
 
-    def _look_after(self, child: _Child, now: float) -> None:
+    def _check_child(self, child: _Child, now: float) -> None:
         if child.restart_at is None:
             if child.process.poll() is None and not self._hangs(child.program, now):
                 return
@@ -175,7 +175,7 @@ class Supervisor:
             if now - child.started > STEADY_SECONDS:
                 child.wait_seconds = FIRST_WAIT_SECONDS
             child.restart_at = now + child.wait_seconds
-            self._print(f"{child.program.name} exited ({_how(code)}); restarting in {child.wait_seconds:g} s")
+            self._print(f"{child.program.name} exited ({_exit_text(code)}); restarting in {child.wait_seconds:g} s")
             child.wait_seconds = min(child.wait_seconds * 2, LONGEST_WAIT_SECONDS)
         elif now >= child.restart_at:
             with self.log_of(child.program.name).open("ab") as log:
@@ -206,7 +206,7 @@ class Supervisor:
                 os.truncate(log, 0)  # writers append, so they continue at the start
 
 
-def _die_with_parent() -> None:
+def _set_parent_death_signal() -> None:
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -217,5 +217,5 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _how(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"

@@ -102,7 +102,7 @@ def create(
     note(f"role {token.role}, valid until {token.expiry:%Y-%m-%d}; the token is not shown again")
 
 
-def use_own_key(data: Path | None) -> None:
+def load_secret_key(data: Path | None) -> None:
     """Use the secret key in the data folder of a standalone server if the environment names no key."""
     from .standalone import default_data_dir
 
@@ -127,7 +127,7 @@ def open_server_database(data: Path | None) -> None:
         os.environ["HETSCHED_DATA"] = str(data.expanduser().absolute())
         os.environ.pop("DATABASE_URL", None)
     if not os.environ.get("DATABASE_URL"):
-        use_own_key(data)  # the server verifies the token with its own key
+        load_secret_key(data)  # the server verifies the token with its own key
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
     os.environ.setdefault("HETSCHED_LOG_LEVEL", "error")
     import django

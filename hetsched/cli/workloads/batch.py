@@ -22,7 +22,7 @@ from hetsched.client.documents import ItemAnswer
 from hetsched.contracts.api.workload import ItemProblem
 
 from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from ..options import PlacementPolicy, PodFiles, Priority, Strict, TargetCluster, WaitGoal, given_key, read_each
+from ..options import PlacementPolicy, PodFiles, Priority, Strict, TargetCluster, WaitGoal, check_key_option, read_each
 from ..output import Output, OutputFormat, ProgressDisplay, console, note, print_json, print_warnings, table
 from .workload_view import coloured
 from .workloads import Patient, Timeout
@@ -67,7 +67,7 @@ def batch(
     not now, 11 never fits, 12 misconfigured, 13 time-out, 14 a run failed; 3 server unreachable or token refused.
     """
     files = read_each(filename)
-    key = given_key(idempotency_key) or str(uuid.uuid4())
+    key = check_key_option(idempotency_key) or str(uuid.uuid4())
     items = [
         {"manifest": text, "key": f"{key}.{sha256(name.encode()).hexdigest()[:16]}"}
         | ({"strict": True} if strict else {})
@@ -75,12 +75,12 @@ def batch(
     ]
     common = {"cluster": cluster, "policy": policy, "priority": priority, "callbackUrl": callback_url}
     with connect(server, token) as client:
-        answers = list(_submitted(client, items, key, all_or_nothing, common, [name for name, _ in files]))
+        answers = list(_submit_items(client, items, key, all_or_nothing, common, [name for name, _ in files]))
         for (name, _), one in zip(files, answers, strict=True):
             print_warnings(msgspec.structs.replace(each, place=f"{name} {each.place}") for each in one.warnings)
         ends = {}
         if wait_for or goal:
-            ends = _waited(client, answers, goal or Goal.PLACED, timeout, patient=patient)
+            ends = _wait_for_all(client, answers, goal or Goal.PLACED, timeout, patient=patient)
     if output is OutputFormat.JSON:
         print_json(
             {"items": [_document(name, one, ends.get(one.id)) for (name, _), one in zip(files, answers, strict=True)]}
@@ -92,7 +92,7 @@ def batch(
     raise typer.Exit(max((end.exit_code for _, end in ends.values()), default=0))
 
 
-def _submitted(
+def _submit_items(
     client: Client, items: Sequence[dict[str, Any]], key: str, together: bool, common: dict[str, Any],
     names: Sequence[str],
 ) -> Iterator[ItemAnswer]:  # fmt: skip
@@ -110,7 +110,7 @@ def _submitted(
         yield from answer.items
 
 
-def _waited(
+def _wait_for_all(
     client: Client, answers: Sequence[ItemAnswer], goal: Goal, timeout_seconds: float, *, patient: bool
 ) -> dict[str, tuple[str, End]]:
     """Wait for all workloads within one time-out and return state and result of each."""

@@ -34,23 +34,24 @@ def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -
     """Print a decision, and with `why` the history of the pod."""
     title = Text.assemble(coloured(decision.verdict.value), "  ", (decision.pod, "bold"))
     out.print(title.append(f"  on {decision.cluster}", style="dim"), soft_wrap=True)
-    _say(out, decision.summary)
+    _print(out, decision.summary)
     if why is not None and why.message:
-        _say(out, why.message)
+        _print(out, why.message)
     rule = f", by {decision.policy_rule}" if decision.policy_rule else ""
-    by = f"decision {decision.id} at {_at(decision.created_at)} by {decision.policy.name} v{decision.policy.version}"
-    _say(out, f"{by}{rule}", "dim")
+    at, policy = _format_time(decision.created_at), decision.policy
+    by = f"decision {decision.id} at {at} by {policy.name} v{policy.version}"
+    _print(out, f"{by}{rule}", "dim")
     waits = [one.text for one in decision.waits_for if one.text]
     if waits and not decision.node:
-        tried = f"; last tried at {_at(decision.tried_at)}" if decision.tried_at else ""
-        _say(out, f"waiting for: {', or '.join(waits)}{tried}")
+        tried = f"; last tried at {_format_time(decision.tried_at)}" if decision.tried_at else ""
+        _print(out, f"waiting for: {', or '.join(waits)}{tried}")
     if decision.node:
         score = "" if decision.score is None else f", score {decision.score:.2f}"
-        _say(out, f"node: {decision.node}{score}")
-        for line in _held(decision.allocation):
-            _say(out, line)
+        _print(out, f"node: {decision.node}{score}")
+        for line in _allocation_lines(decision.allocation):
+            _print(out, line)
     for line in _preemptions(why.preempted_by if why is not None else ()):
-        _say(out, line)
+        _print(out, line)
     if why is not None and why.gang is not None:
         _show_gang(out, why.gang)
     _show_reasons(out, decision)
@@ -61,7 +62,7 @@ def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -
     lines += margin_lines(decision.tipping) if decision.tipping else ()
     lines += [f"expected use: {use_text(decision.expected_use)}"] if decision.expected_use else ()
     for line in lines:
-        _say(out, line)
+        _print(out, line)
     if why is not None:
         _show_why(out, why, decision)
 
@@ -69,7 +70,7 @@ def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -
 def _show_why(out: Console, why: PodWhy, decision: Decision) -> None:
     """Print changes that would place the pod, its pending time by reason, and the difference to the last attempt."""
     if why.decision is not None and why.decision != decision.id:
-        _say(out, f"a later decision exists: hetsched explain {why.decision}", "bold")
+        _print(out, f"a later decision exists: hetsched explain {why.decision}", "bold")
     if why.outlook is not None:
         _show_outlook(out, why.outlook, decision)
     _show_time(out, why)
@@ -77,11 +78,11 @@ def _show_why(out: Console, why: PodWhy, decision: Decision) -> None:
         _show_changed(out, why.changed)
 
 
-def _say(out: Console, text: str, style: str = "") -> None:
+def _print(out: Console, text: str, style: str = "") -> None:
     out.print(Text(text, style=style), soft_wrap=True)
 
 
-def _at(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -89,10 +90,10 @@ def _preemptions(preempted_by: Sequence[PreemptedBy]) -> Iterator[str]:
     """Yield a line for each pod that preempted this one, the latest first."""
     for one in preempted_by:
         by = f", decision {one.decision}" if one.decision is not None else ""
-        yield f"preempted by {one.pod} on {one.node} at {_at(one.at)}{by}"
+        yield f"preempted by {one.pod} on {one.node} at {_format_time(one.at)}{by}"
 
 
-def _held(held: Allocation | None) -> Iterator[str]:
+def _allocation_lines(held: Allocation | None) -> Iterator[str]:
     """Yield a line per resource of a placed pod."""
     if held is None:
         return
@@ -120,7 +121,7 @@ def _show_reasons(out: Console, decision: Decision) -> None:
     steps = [f"{plugin} {left}" if plugin else f"{left} nodes" for plugin, left in funnel(reasons)]
     if steps:
         empty = "  (as if every node were empty)" if decision.verdict.value == "never-fits" else ""
-        _say(out, f"nodes left after each plugin: {' > '.join(steps)}{empty}", "dim")
+        _print(out, f"nodes left after each plugin: {' > '.join(steps)}{empty}", "dim")
     title = _WAITING.get(decision.verdict.value, "why other nodes do not fit")
     shown = table("nodes", "", title, "plugin", "code", right=("nodes",))
     most = max((reason.nodes for reason in reasons), default=0)
@@ -154,38 +155,38 @@ def _show_nodes(out: Console, nodes: Sequence[NodeOutcome]) -> None:
     out.print()
     out.print(shown)
     if len(weighed) > _SHOWN_NODES:
-        _say(out, f"and {len(weighed) - _SHOWN_NODES} more; -o json lists all", "dim")
+        _print(out, f"and {len(weighed) - _SHOWN_NODES} more; -o json lists all", "dim")
 
 
 # -- over time ---------------------------------------------------------------------------------------------------------
 
 
 def _show_gang(out: Console, gang: Gang) -> None:
-    _say(out, f"gang {gang.name}: {gang.placed} of {gang.needed} members are placed")
+    _print(out, f"gang {gang.name}: {gang.placed} of {gang.needed} members are placed")
     if gang.broken_by:
-        _say(out, f"  {gang.broken_by}")
+        _print(out, f"  {gang.broken_by}")
     lacking = [member for member in gang.members if member.state not in ("placed", "binding", "bound", "running")]
     for member in lacking[:_SHOWN_MEMBERS]:
-        _say(out, f"  {member.pod}: {member.state}", "dim")
+        _print(out, f"  {member.pod}: {member.state}", "dim")
     if len(lacking) > _SHOWN_MEMBERS:
-        _say(out, f"  and {len(lacking) - _SHOWN_MEMBERS} more", "dim")
+        _print(out, f"  and {len(lacking) - _SHOWN_MEMBERS} more", "dim")
 
 
 def _show_outlook(out: Console, outlook: Outlook, decision: Decision) -> None:
     out.print()
-    _say(out, "changes that would place it now", "bold")
+    _print(out, "changes that would place it now", "bold")
     if outlook.summary != decision.summary:
-        _say(out, outlook.summary)
+        _print(out, outlook.summary)
     for line in nearest_lines(step.fit for step in outlook.next_steps):
-        _say(out, line)
+        _print(out, line)
     for blockers in outlook.blockers:
         if blockers:
-            _say(out, f"it fits on {blockers[0].node} without {_named(blockers)}")
+            _print(out, f"it fits on {blockers[0].node} without {_pod_names(blockers)}")
     if not outlook.next_steps and not outlook.blockers and outlook.verdict != "placed":
-        _say(out, "no change of one or two fields is enough", "dim")
+        _print(out, "no change of one or two fields is enough", "dim")
 
 
-def _named(pods: Sequence[Evicted]) -> str:
+def _pod_names(pods: Sequence[Evicted]) -> str:
     named = [f"{pod.pod} (priority {pod.priority})" for pod in pods if pod.pod]
     hidden = len(pods) - len(named)
     others = "a pod of another namespace" if hidden == 1 else f"{hidden} pods of other namespaces"
@@ -224,6 +225,6 @@ def _show_changed(out: Console, changed: Changed) -> None:
     facts = ", node facts changed" if changed.inventory else ""
     times = "1 change" if changed.revisions == 1 else f"{changed.revisions} changes"
     out.print()
-    _say(out, f"since decision {changed.decision}: {verdict}{policy}; {times} of running pods since{facts}")
+    _print(out, f"since decision {changed.decision}: {verdict}{policy}; {times} of running pods since{facts}")
     for one in changed.reasons:
-        _say(out, f"  {one.before} -> {one.now} nodes: {one.message}", "dim")
+        _print(out, f"  {one.before} -> {one.now} nodes: {one.message}", "dim")

@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.text import Text
 
 from hetsched.client import Decision, PodRow, PodWhy
-from hetsched.client.waiting import patiently
+from hetsched.client.waiting import poll_until
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
 
 from ..client import DEFAULT_SERVER, Client, ServerOption, ServerUnavailable, TokenOption, connect
-from ..name_completion import a_cluster, a_workload
+from ..name_completion import complete_cluster, complete_workload
 from ..output import Output, OutputFormat, console, note, print_json
 from .decision_view import show_decision
 from .live import Watch, follow
@@ -58,12 +58,12 @@ def explain(
         typer.Argument(
             metavar="ID",
             help="Id of a workload (w-…) or decision, or a pod (NAMESPACE/NAME).",
-            autocompletion=a_workload,
+            autocompletion=complete_workload,
         ),
     ],
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[str, typer.Option(help="Cluster of the pod.", autocompletion=a_cluster)] = "",
+    cluster: Annotated[str, typer.Option(help="Cluster of the pod.", autocompletion=complete_cluster)] = "",
     all_nodes: Annotated[
         bool, typer.Option("--all-nodes", help="Compute the score of every plugin for every node.")
     ] = False,
@@ -79,9 +79,9 @@ def explain(
             decided = client.decision(identity)
             identity, cluster = decided.pod, decided.cluster
         found = (
-            _watched(client, identity, cluster, all_nodes)
+            _watch(client, identity, cluster, all_nodes)
             if watch
-            else _found(client, identity, cluster, all_nodes=all_nodes)
+            else _explain_all(client, identity, cluster, all_nodes=all_nodes)
         )
     if output is OutputFormat.JSON:
         documents = [one.document() for one in found.explained]
@@ -109,14 +109,14 @@ def _show(out: Console, found: ExplainedDecisions) -> None:
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def _found(client: Client, identity: str, cluster: str, *, all_nodes: bool) -> ExplainedDecisions:
+def _explain_all(client: Client, identity: str, cluster: str, *, all_nodes: bool) -> ExplainedDecisions:
     if not identity.startswith("w-"):
         number = _latest(client, identity, cluster) if "/" in identity else identity
-        return ExplainedDecisions((_explained(client, number, all_nodes=all_nodes),))
+        return ExplainedDecisions((_explain_one(client, number, all_nodes=all_nodes),))
     pods = client.workload(identity).pods
     decided = sorted((pod for pod in pods if pod.decision), key=_severity)
     explained = tuple(
-        _explained(client, str(pod.decision), further=at < _MOST_WORKED_OUT, all_nodes=all_nodes)
+        _explain_one(client, str(pod.decision), further=at < _MOST_WORKED_OUT, all_nodes=all_nodes)
         for at, pod in enumerate(decided[:_MOST_SHOWN])
     )
     undecided = tuple(pod for pod in pods if not pod.decision)[:_MOST_SHOWN]
@@ -134,7 +134,7 @@ def _latest(client: Client, pod: str, cluster: str) -> str:
     return str(found.id)
 
 
-def _explained(client: Client, number: str, *, further: bool = True, all_nodes: bool = False) -> Explained:
+def _explain_one(client: Client, number: str, *, further: bool = True, all_nodes: bool = False) -> Explained:
     decision = client.decision(number, further=further, all_nodes=all_nodes)
     if not further or decision.pod_id is None:
         return Explained(decision, None)
@@ -151,7 +151,7 @@ def _severity(pod: PodRow) -> int:
 # -- watch ------------------------------------------------------------------------------------------------------------
 
 
-def _watched(client: Client, identity: str, cluster: str, all_nodes: bool) -> ExplainedDecisions:
+def _watch(client: Client, identity: str, cluster: str, all_nodes: bool) -> ExplainedDecisions:
     """Watch until all pods are placed, and return the final state."""
 
     def ask() -> Sequence[object]:
@@ -160,16 +160,16 @@ def _watched(client: Client, identity: str, cluster: str, all_nodes: bool) -> Ex
     def changes() -> Iterator[ExplainedDecisions]:
         last: Sequence[object] | None = None
         while True:
-            now = ask() if last is None else patiently(ask)
+            now = ask() if last is None else poll_until(ask)
             if now != last:
-                yield _found(client, identity, cluster, all_nodes=all_nodes)
+                yield _explain_all(client, identity, cluster, all_nodes=all_nodes)
             last = now
             time.sleep(_EVERY_SECONDS)
 
     def over(found: ExplainedDecisions) -> bool:
         return not found.undecided and all(one.decision.verdict is Verdict.PLACED for one in found.explained)
 
-    last = follow(changes(), _drawn, _change_lines, over=over, stream=sys.stderr)
+    last = follow(changes(), _draw, _change_lines, over=over, stream=sys.stderr)
     if last is None:
         raise AssertionError("it is seen at least once")
     return last
@@ -182,7 +182,7 @@ def _key(client: Client, identity: str, cluster: str) -> Sequence[object]:
     return [_latest(client, identity, cluster)]
 
 
-def _drawn(found: ExplainedDecisions, height: int) -> list[Text]:
+def _draw(found: ExplainedDecisions, height: int) -> list[Text]:
     width = console(sys.stderr).size.width
     page = Console(file=io.StringIO(), width=width, highlight=False, emoji=False, force_terminal=True)
     _show(page, found)

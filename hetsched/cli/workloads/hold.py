@@ -14,15 +14,15 @@ from rich.text import Text
 from hetsched.client import Hold, Refused
 
 from ..client import DEFAULT_SERVER, ServerOption, TokenOption, connect
-from ..name_completion import a_hold
-from ..options import PlacementPolicy, PodFiles, TargetCluster, given_key, read_manifest, seconds_of
+from ..name_completion import complete_hold
+from ..options import PlacementPolicy, PodFiles, TargetCluster, check_key_option, parse_duration, read_manifest
 from ..output import Output, OutputFormat, console, note, print_json, table
-from .plans import in_commands, show_fresh
+from .plans import show_fresh, with_command_hints
 from .workloads import Reason
 
 app = typer.Typer(no_args_is_help=True, help="Reserve capacity for future pods.")
 
-Identity = Annotated[str, typer.Argument(metavar="ID", help="Id of the hold.", autocompletion=a_hold)]
+Identity = Annotated[str, typer.Argument(metavar="ID", help="Id of the hold.", autocompletion=complete_hold)]
 Lasting = Annotated[str, typer.Option("--for", metavar="TIME", help="Duration from now: 90s, 10m, 2h, 1d.")]
 
 
@@ -50,16 +50,16 @@ def create(
 
     Exit codes: 0 held, 2 no capacity, wrong files or wrong options, 3 server unreachable.
     """
-    seconds = seconds_of(lasting)
+    seconds = parse_duration(lasting)
     with connect(server, token) as client:
         try:
             made = client.hold(
                 read_manifest(filename), seconds=seconds, cluster=cluster, policy=policy, note=about,
-                key=given_key(idempotency_key),
+                key=check_key_option(idempotency_key),
             )  # fmt: skip
         except Refused as refused:
             show_fresh(client.stale_plan(refused), output)
-            raise in_commands(refused) from None
+            raise with_command_hints(refused) from None
     _show(made, output)
     if output is OutputFormat.TEXT and made.state == "held":
         note(f"to use it: hetsched submit -f … --hold {made.id}")
@@ -75,7 +75,7 @@ def extend(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Extend a hold."""
-    seconds = seconds_of(lasting)
+    seconds = parse_duration(lasting)
     with connect(server, token) as client:
         _show(client.extend_hold(hold, seconds, reason), output)
 

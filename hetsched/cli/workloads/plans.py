@@ -89,7 +89,7 @@ def read_plan(argument: str) -> str:
     return text
 
 
-def in_commands(refused: Refused) -> InputError:
+def with_command_hints(refused: Refused) -> InputError:
     """Return refusals of plans and holds with hints for the command line; return others unchanged."""
     fresh = bool((refused.problem.get("whatIf") or {}).get("plan"))
     again = "submit again with --plan and the plan printed above" if fresh else f"create a new plan later: {MAKE_ONE}"

@@ -16,8 +16,8 @@ from hetsched.client.client import JSON
 from hetsched.contracts.errors import InputError
 
 from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from ..name_completion import a_cluster, a_delivery, a_webhook
-from ..options import seconds_of
+from ..name_completion import complete_cluster, complete_delivery, complete_webhook
+from ..options import parse_duration
 from ..output import Output, OutputFormat, console, note, print_json, table
 from .workloads import Reason
 
@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Manage webhooks for workload events: add, test, rotate the secret, remove."
 )
 
-Identity = Annotated[str, typer.Argument(metavar="ID", help="Id of the webhook.", autocompletion=a_webhook)]
+Identity = Annotated[str, typer.Argument(metavar="ID", help="Id of the webhook.", autocompletion=complete_webhook)]
 _MOST = 1000
 
 
@@ -35,7 +35,7 @@ def add(
     url: Annotated[str, typer.Argument(metavar="URL", help="URL that receives the events by POST.")],
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[str, typer.Option(help="Only workloads on this cluster.", autocompletion=a_cluster)] = "",
+    cluster: Annotated[str, typer.Option(help="Only workloads on this cluster.", autocompletion=complete_cluster)] = "",
     namespace: Annotated[
         list[str] | None, typer.Option("--namespace", "-n", help="Only workloads in this namespace; repeat for more.")
     ] = None,
@@ -83,7 +83,7 @@ def rotate(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Set a new secret and print it once."""
-    body = {"reason": reason, "overlapSeconds": seconds_of(overlap)}
+    body = {"reason": reason, "overlapSeconds": parse_duration(overlap)}
     with connect(server, token) as client:
         made = client.post(f"{_path(webhook)}secret/", body).json()
     _print_secret(made, f"{webhook}: secret rotated", output)
@@ -109,14 +109,19 @@ def remove(
 
 def redeliver(
     delivery: Annotated[
-        str, typer.Argument(metavar="[ID]", help="Id of one delivery.", show_default=False, autocompletion=a_delivery)
+        str,
+        typer.Argument(
+            metavar="[ID]", help="Id of one delivery.", show_default=False, autocompletion=complete_delivery
+        ),
     ] = "",
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     dead: Annotated[
         bool, typer.Option("--dead", help="Redeliver all failed deliveries, filtered by --webhook and --workload.")
     ] = False,
-    webhook: Annotated[str, typer.Option(help="Only deliveries of this webhook.", autocompletion=a_webhook)] = "",
+    webhook: Annotated[
+        str, typer.Option(help="Only deliveries of this webhook.", autocompletion=complete_webhook)
+    ] = "",
     workload: Annotated[str, typer.Option(help="Only deliveries about this workload.")] = "",
     reason: Reason = "redelivered by command",
     output: Output = OutputFormat.TEXT,
@@ -126,7 +131,11 @@ def redeliver(
         raise InputError("OptionInvalid", "name one delivery or use --dead", place="hetsched redeliver")
     query = {"webhook": webhook, "workload": workload}
     with connect(server, token) as client:
-        ids = [delivery] if delivery else _dead(client, {name: value for name, value in query.items() if value})
+        ids = (
+            [delivery]
+            if delivery
+            else _dead_deliveries(client, {name: value for name, value in query.items() if value})
+        )
         made = [client.redeliver(one, reason) for one in ids]
     if output is OutputFormat.JSON:
         print_json({"items": [one.document for one in made]})
@@ -140,7 +149,7 @@ def redeliver(
     console().print(shown)
 
 
-def _dead(client: Client, query: dict[str, str]) -> list[str]:
+def _dead_deliveries(client: Client, query: dict[str, str]) -> list[str]:
     found: list[DeliveryRow] = list(client.deliveries(most=_MOST, state="dead", **query))
     if len(found) == _MOST:
         note(f"redelivered the latest {_MOST} failed deliveries; run the command again for more")

@@ -18,15 +18,16 @@ from hetsched.client.documents import REFUSED
 from hetsched.client.waiting import end_of
 
 from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
-from ..name_completion import a_hold, a_policy, a_workload
-from ..options import PodFiles, Priority, Strict, TargetCluster, WaitGoal, given_key, read_manifest
+from ..name_completion import complete_hold, complete_policy, complete_workload
+from ..options import PodFiles, Priority, Strict, TargetCluster, WaitGoal, check_key_option, read_manifest
 from ..output import Output, OutputFormat, console, note, print_json, print_warnings, table
 from .live import Watch, follow
-from .plans import in_commands, read_plan, show_fresh
+from .plans import read_plan, show_fresh, with_command_hints
 from .workload_view import change_lines, coloured, show, view
 
 Identity = Annotated[
-    str, typer.Argument(metavar="ID", help="Workload id as printed by `hetsched submit`.", autocompletion=a_workload)
+    str,
+    typer.Argument(metavar="ID", help="Workload id as printed by `hetsched submit`.", autocompletion=complete_workload),
 ]
 Timeout = Annotated[float, typer.Option(help="Maximum wait in seconds; then exit code 13.", min=0, max=86400)]
 Patient = Annotated[bool, typer.Option("--patient", help="Keep waiting while the verdict is not now.")]
@@ -39,7 +40,8 @@ def submit(
     token: TokenOption = "",
     cluster: TargetCluster = "",
     policy: Annotated[
-        str, typer.Option(help="Policy for placement; overrides the policy of the pods.", autocompletion=a_policy)
+        str,
+        typer.Option(help="Policy for placement; overrides the policy of the pods.", autocompletion=complete_policy),
     ] = "",
     priority: Priority = None,
     name: Annotated[str, typer.Option(help="Name of the workload.")] = "",
@@ -50,7 +52,7 @@ def submit(
             help="Plan from `hetsched plan`; the server accepts the submission only if the plan is still valid.",
         ),
     ] = "",
-    hold: Annotated[str, typer.Option(metavar="ID", help="Id of the hold to use.", autocompletion=a_hold)] = "",
+    hold: Annotated[str, typer.Option(metavar="ID", help="Id of the hold to use.", autocompletion=complete_hold)] = "",
     callback_url: Annotated[
         str, typer.Option("--callback-url", help="URL that receives a POST when the workload is decided.")
     ] = "",
@@ -82,11 +84,11 @@ def submit(
         try:
             accepted = client.submit(
                 manifest, cluster=cluster, policy=policy, priority=priority, name=name, callback_url=callback_url,
-                plan=read_plan(plan), hold=hold, key=given_key(idempotency_key), strict=strict,
+                plan=read_plan(plan), hold=hold, key=check_key_option(idempotency_key), strict=strict,
             )  # fmt: skip
         except Refused as refused:
             show_fresh(client.stale_plan(refused), output)
-            raise in_commands(refused) from None
+            raise with_command_hints(refused) from None
         print_warnings(accepted.warnings)
         if not (wait_for or watch or goal):
             _show_accepted(accepted, output)
@@ -130,10 +132,10 @@ def cancel(
     """
     with connect(server, token) as client:
         found = client.cancel(workload, reason)
-        if wait_for and not _gone(found):
+        if wait_for and not _is_ended(found):
             found = client.wait(workload, Goal.FINISHED, timeout_seconds=timeout, patient=True).workload
     _show(found, output)
-    if wait_for and not _gone(found):
+    if wait_for and not _is_ended(found):
         note(f"{workload}: not deleted after {timeout:g} s")
         raise typer.Exit(End.TIMED_OUT.exit_code)
 
@@ -151,7 +153,7 @@ def retry(
     _show(found, output)
 
 
-def _gone(workload: Workload) -> bool:
+def _is_ended(workload: Workload) -> bool:
     return workload.state in ("cancelled", "succeeded", "failed")
 
 
@@ -162,7 +164,7 @@ def _finish(
     """Wait, print the workload and exit with the exit code of its state."""
     try:
         found = (
-            _watched(client, workload, goal, timeout_seconds, patient=patient)
+            _watch(client, workload, goal, timeout_seconds, patient=patient)
             if watch
             else client.wait(workload, goal, timeout_seconds=timeout_seconds, patient=patient)
         )
@@ -175,7 +177,7 @@ def _finish(
     raise typer.Exit(found.end.exit_code)
 
 
-def _watched(client: Client, workload: str, goal: Goal, timeout_seconds: float, *, patient: bool) -> Waited:
+def _watch(client: Client, workload: str, goal: Goal, timeout_seconds: float, *, patient: bool) -> Waited:
     def over(now: Workload) -> bool:
         return end_of(now.state, goal, patient=patient) is not None
 

@@ -79,7 +79,7 @@ def fact_id(fact: str, item: str, reported: str) -> str:
     return sha256("\0".join((fact, item, reported)).encode()).hexdigest()[:12]
 
 
-def noted(claims: Claims, source: str, words: Mapping[str, str], now: str) -> Claims:
+def record_claim(claims: Claims, source: str, words: Mapping[str, str], now: str) -> Claims:
     """Return the claims with a source's present statements; a fact that it no longer states moves to its past."""
     found = dict(claims)
     for fact in sorted({*claims, *words}):

@@ -51,7 +51,7 @@ def pids_of(root: int, role: str) -> list[int]:
     return sorted(pid for pid in _below(root, found) if _program(found[pid][1]) == role)
 
 
-def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+def used_seconds(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """Return the CPU time used in between, the most first."""
     used = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
     return dict(sorted(used.items(), key=lambda item: -item[1]))

@@ -9,8 +9,8 @@ import pytest
 
 from hetsched.adapters.node_facts.acceptance import accept
 from hetsched.adapters.node_facts.fact_text import words_of
-from hetsched.adapters.node_facts.report_merge import laid_over, newer
-from hetsched.contracts.objects.facts import MOST_KEPT, Claims, conflicts, noted
+from hetsched.adapters.node_facts.report_merge import merge_reports, newer
+from hetsched.contracts.objects.facts import MOST_KEPT, Claims, conflicts, record_claim
 from hetsched.contracts.objects.node_report import IsaReport, NodeReport, NumaReport, NumaZone, Usage
 from tests.builders import a_card, a_node
 
@@ -42,7 +42,7 @@ class TestSources:
             NumaZone("node-0", "0-7", offline_capacity_millis=4000), isa=IsaReport("x86-64-v1", cross=("rv64gc",))
         )
         reported = report(zone("node-0", "0-3"), isa=IsaReport("x86-64-v3", source="agent"))
-        both = laid_over(base, reported)
+        both = merge_reports(base, reported)
         assert (both.isa.native, both.isa.cross) == ("x86-64-v3", ("rv64gc",))
         assert both.numa is not None
         assert (both.numa.zones[0].cpus, both.numa.zones[0].offline_capacity_millis) == ("0-3", 4000)
@@ -51,18 +51,18 @@ class TestSources:
         base = report(allocatable={"cpu": 8000, "memory": 8 * GIB, "pods": 110})
         reported = report(allocatable={"cpu": 6000, "memory": 9 * GIB, "hetsched.io/network-mbps": 1000})
         expected = {"cpu": 6000, "memory": 8 * GIB, "pods": 110, "hetsched.io/network-mbps": 1000}
-        assert laid_over(base, reported).allocatable == expected
+        assert merge_reports(base, reported).allocatable == expected
 
     def test_a_card_is_filled_by_its_uuid(self) -> None:
         base = report(gpus=(a_card(0, uuid="A", cores=6912), a_card(1, uuid="B", cores=1)))
         reported = report(gpus=(a_card(0, uuid="B", cores=None), a_card(1, uuid="A", cores=None)))
-        assert [card.cores for card in laid_over(base, reported).gpus or ()] == [1, 6912]
+        assert [card.cores for card in merge_reports(base, reported).gpus or ()] == [1, 6912]
 
     def test_unknown_is_not_none_there(self) -> None:
         base = report(zone("node-0", "0-7"), gpus=(a_card(0),))
-        assert laid_over(base, NodeReport("n")).gpus == base.gpus
-        assert laid_over(base, NodeReport("n")).numa == base.numa
-        assert laid_over(base, NodeReport("n", gpus=())).gpus == ()
+        assert merge_reports(base, NodeReport("n")).gpus == base.gpus
+        assert merge_reports(base, NodeReport("n")).numa == base.numa
+        assert merge_reports(base, NodeReport("n", gpus=())).gpus == ()
 
     def test_the_later_sample_counts(self) -> None:
         early, late = Usage({"cpu": 1}, "2026-11-21T10:00:00Z"), Usage({"cpu": 2}, "2026-11-21T11:00:00+01:00")
@@ -278,15 +278,15 @@ class TestClaims:
     def test_equal_value_is_confirmed_and_another_starts_a_new_entry(self) -> None:
         claims: Claims = {}
         for at, text in (("1", "a"), ("2", "a"), ("3", "b")):
-            claims = noted(claims, "agent", {"isa": text}, at)
+            claims = record_claim(claims, "agent", {"isa": text}, at)
         assert [(one.text, one.first_at, one.last_at, one.current) for one in claims["isa"]] == [
             ("b", "3", "3", True), ("a", "1", "2", False),
         ]  # fmt: skip
 
     def test_history_is_bounded_and_keeps_current_reports(self) -> None:
-        claims = noted({}, "file", {"isa": "x"}, "0")
+        claims = record_claim({}, "file", {"isa": "x"}, "0")
         for number in range(50):
-            claims = noted(claims, "agent", {"isa": str(number)}, str(number))
+            claims = record_claim(claims, "agent", {"isa": str(number)}, str(number))
         assert len(claims["isa"]) == MOST_KEPT
         assert {one.text for one in claims["isa"] if one.current} == {"x", "49"}
 
@@ -294,9 +294,9 @@ class TestClaims:
         ("other", "expected"), [("x86-64-v3", False), ("x86-64-v4", True), ("at least x86-64-v1", False)]
     )
     def test_a_conflict_is_between_sources_of_now(self, other: str, expected: bool) -> None:
-        claims = noted(noted({}, "file", {"isa": other}, "1"), "agent", {"isa": "x86-64-v3"}, "2")
+        claims = record_claim(record_claim({}, "file", {"isa": other}, "1"), "agent", {"isa": "x86-64-v3"}, "2")
         assert conflicts(claims["isa"]) is expected
 
     def test_fact_without_a_report_expires(self) -> None:
-        claims = noted(noted({}, "agent", words_of(report(zone("node-0", "0-3"))), "1"), "agent", {}, "2")
+        claims = record_claim(record_claim({}, "agent", words_of(report(zone("node-0", "0-3"))), "1"), "agent", {}, "2")
         assert not any(one.current for said in claims.values() for one in said)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.node_facts.agent_reports import node_facts
-from hetsched.adapters.node_facts.report_merge import laid_over
+from hetsched.adapters.node_facts.report_merge import merge_reports
 from hetsched.adapters.objects.export.cluster import topology_object
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.node_topology import numa
@@ -83,7 +83,7 @@ def test_agent_report_replaces_available_amounts() -> None:
     kubelet = KubeletState("static", {"full-pcpus-only": "true"}, exclusive={"uid-1": {"a": "2", "b": "3"}})
     report = AgentReport("n", MachineIsa("x86", None), (MachineZone(0, "0-3", 1024),), cpus, None, kubelet)
     below = NodeReport("n", numa=NumaReport((NumaZone("node-0", allocatable={"cpu": 4000}, available={"cpu": 0}),)))
-    found = laid_over(below, node_facts(report)).numa
+    found = merge_reports(below, node_facts(report)).numa
     assert found is not None
     assert found.zones[0].available == {}
     assert (found.sockets, found.caches) == ("0-3", "0-3")

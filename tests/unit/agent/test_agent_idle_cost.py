@@ -8,7 +8,7 @@ from pathlib import Path
 from hetsched.agent.kubelet.state import KubeletWatch
 from hetsched.agent.probe_topology import probe_topology, topology_fingerprint
 from hetsched.agent.probe_usage import UsageMeter
-from hetsched.agent.program import LOOK_SECONDS, WHOLE_SECONDS, fingerprint
+from hetsched.agent.program import POLL_SECONDS, WHOLE_SECONDS, fingerprint
 from hetsched.agent.tree import Tree
 from tests.unit.agent import trees
 from tests.unit.agent.trees import machine, put
@@ -57,7 +57,7 @@ def test_idle_agent_uses_a_hundredth_of_a_core(tmp_path: Path, figures: dict[str
     began = time.process_time()
     probe_topology(Tree(tmp_path))
     whole = time.process_time() - began
-    share = look / LOOK_SECONDS + whole / WHOLE_SECONDS
+    share = look / POLL_SECONDS + whole / WHOLE_SECONDS
     figures["agent, idle looks at 256 CPUs"] = f"{1000 * look:.1f} ms each, {100 * share:.2f} % of a core"
     assert share <= 0.01
 

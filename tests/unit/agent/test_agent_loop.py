@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from hetsched.agent.options import Reporting, _check, reporting
-from hetsched.agent.program import WHOLE_SECONDS, Agent, alone, build
+from hetsched.agent.program import WHOLE_SECONDS, Agent, build, hold_agent_lock
 from hetsched.agent.tree import Tree
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_message import AgentAnswer, NodeAllocation
@@ -134,7 +134,7 @@ class Meter:
     def measure(self, tree: Tree) -> None:
         pass
 
-    def news_of_steal(self, zones: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
+    def changed_steal(self, zones: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
         return self.news.pop(0) if self.news else None
 
 
@@ -194,10 +194,10 @@ def test_an_agent_that_cannot_report_any_more_ends(machine: Machine, superseded:
 
 
 def test_one_agent_runs_on_a_machine(tmp_path: Path) -> None:
-    with alone(tmp_path / "state"), pytest.raises(InputError) as caught, alone(tmp_path / "state"):
+    with hold_agent_lock(tmp_path / "state"), pytest.raises(InputError) as caught, hold_agent_lock(tmp_path / "state"):
         pass
     assert caught.value.code == "AgentRuns"
-    with alone(tmp_path / "state"):
+    with hold_agent_lock(tmp_path / "state"):
         pass
 
 

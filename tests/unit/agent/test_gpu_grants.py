@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hetsched.agent.device_plugin.gpu_assignment import AnsweredGrants, CardKeeper, card_keeper
-from hetsched.agent.device_plugin.settings import CardSettings, card_settings, way_of
+from hetsched.agent.device_plugin.settings import CardSettings, card_settings, resolve_way
 from hetsched.agent.device_plugin.slots import Card, cards_from
 from hetsched.agent.gpus.probe import read_cards
 from hetsched.agent.tree import Tree
@@ -164,10 +164,10 @@ def test_split_cards_and_cards_without_a_driver_are_not_given_out(tmp_path: Path
 
 def test_cdi_specification_selects_the_injection_mode(tmp_path: Path) -> None:
     settings = card_settings({}, tmp_path)
-    assert way_of(settings, Tree(tmp_path)) == "env"
+    assert resolve_way(settings, Tree(tmp_path)) == "env"
     put(tmp_path, {"var/run/cdi/nvidia.yaml": "cdiVersion: 0.5.0"})
-    assert way_of(settings, Tree(tmp_path)) == "cdi"
-    assert way_of(card_settings({"HETSCHED_AGENT_CARD_WAY": "nodes"}, tmp_path), Tree(tmp_path)) == "nodes"
+    assert resolve_way(settings, Tree(tmp_path)) == "cdi"
+    assert resolve_way(card_settings({"HETSCHED_AGENT_CARD_WAY": "nodes"}, tmp_path), Tree(tmp_path)) == "nodes"
 
 
 @pytest.mark.parametrize(

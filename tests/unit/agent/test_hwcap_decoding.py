@@ -8,7 +8,7 @@ import pytest
 
 from hetsched.agent.isa.compilers import read_compiler
 from hetsched.agent.isa.hwcaps import capability_names, capability_words, known_names
-from hetsched.agent.isa.probe import probed_isa
+from hetsched.agent.isa.probe import query_kernel_isa
 from hetsched.isa import parse
 from hetsched.isa.arm import ARM
 from hetsched.isa.x86 import X86
@@ -48,17 +48,17 @@ def test_x86_hwcap_is_the_edx_word_of_cpuid() -> None:
 def test_hwprobe_reports_the_features_of_its_bits() -> None:
     # Bits 0 fd, 1 c, 2 v, 3 zba, 4 zbb, 35 zicond.
     bits = 0b11111 | 1 << 35
-    assert probed_isa(lambda keys: {keys[0]: 1, keys[1]: bits}) == "rv64imafdcv_zba_zbb_zicond"
-    assert probed_isa(lambda keys: {keys[0]: 1, keys[1]: 0}) == "rv64ima"
+    assert query_kernel_isa(lambda keys: {keys[0]: 1, keys[1]: bits}) == "rv64imafdcv_zba_zbb_zicond"
+    assert query_kernel_isa(lambda keys: {keys[0]: 1, keys[1]: 0}) == "rv64ima"
 
 
 @pytest.mark.parametrize("answers", [None, {}, {3: 0, 4: 7}])
 def test_kernel_without_an_answer_reports_nothing(answers: dict[int, int] | None) -> None:
-    assert probed_isa(lambda _: answers) is None
+    assert query_kernel_isa(lambda _: answers) is None
 
 
 def test_every_name_of_hwprobe_is_an_extension() -> None:
-    everything = probed_isa(lambda keys: {keys[0]: 1, keys[1]: (1 << 59) - 1})
+    everything = query_kernel_isa(lambda keys: {keys[0]: 1, keys[1]: (1 << 59) - 1})
     assert everything is not None
     isa = parse(everything, source="dt-isa-extensions")
     assert {"v", "zvfh", "zabha", "zicbom"} <= isa.extensions

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from hetsched.agent.gpus.nvml import NvmlClient, bindings
-from hetsched.agent.gpus.probe import described, read_cards
+from hetsched.agent.gpus.probe import describe_cards, read_cards
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import MachineCard, MachineProblem
 
@@ -87,7 +87,7 @@ def cards_of(driver: Driver, root: Path) -> tuple[tuple[MachineCard, ...], list[
     tree = Tree(root)
     readings = read_cards(tree, client=NvmlClient(driver))
     assert readings is not None
-    cards = described(tree, readings)
+    cards = describe_cards(tree, readings)
     return cards, [problem.message for problem in tree.problems if problem.code != "CardZoneUnknown"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hetsched.agent.gpus.probe import described, probe_cards, read_cards
+from hetsched.agent.gpus.probe import describe_cards, probe_cards, read_cards
 from hetsched.agent.tree import Tree
 from tests.unit.agent.cards import document, pci_device, put
 
@@ -120,5 +120,5 @@ def test_odd_entries_are_passed_over(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     readings = read_cards(tree)
     assert readings is not None
-    (card,) = described(tree, readings)
+    (card,) = describe_cards(tree, readings)
     assert (card.pci_address, card.memory_mib, card.healthy) == ("0000:02:00.0", None, None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.agent.programs import MAX_OUTPUT_BYTES, is_ours, run
+from hetsched.agent.programs import MAX_OUTPUT_BYTES, is_root_owned, run
 
 
 def test_output_and_exit_status_are_returned() -> None:
@@ -51,11 +51,11 @@ def test_only_programs_writable_by_root_alone_are_run(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o777)
-    assert not is_ours(str(program))
-    assert not is_ours(str(tmp_path))
-    assert not is_ours("/nonexistent")
-    assert not is_ours("/dev/null")
-    assert is_ours("/bin/sh") is (os.stat("/bin/sh").st_uid == 0)
+    assert not is_root_owned(str(program))
+    assert not is_root_owned(str(tmp_path))
+    assert not is_root_owned("/nonexistent")
+    assert not is_root_owned("/dev/null")
+    assert is_root_owned("/bin/sh") is (os.stat("/bin/sh").st_uid == 0)
 
 
 def test_program_behind_a_writable_link_is_not_run(tmp_path: Path) -> None:
@@ -68,6 +68,6 @@ def test_program_behind_a_writable_link_is_not_run(tmp_path: Path) -> None:
     (ours / "sh").symlink_to("../theirs/sh")
     (ours / "round").symlink_to("round")
     for path in (theirs / "sh", theirs / "bin/sh", ours / "sh", ours / "round"):
-        assert not is_ours(str(path))
+        assert not is_root_owned(str(path))
     (ours / "good").symlink_to("/usr/../bin/sh")
-    assert is_ours(str(ours / "good")) is (is_ours("/bin/sh") and os.getuid() == 0)
+    assert is_root_owned(str(ours / "good")) is (is_root_owned("/bin/sh") and os.getuid() == 0)

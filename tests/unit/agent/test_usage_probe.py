@@ -261,8 +261,8 @@ def test_steal_is_reported_by_zone(tmp_path: Path) -> None:
     assert [(zone.steal_ratio, zone.offline_capacity_millis) for zone in found] == [
         (0.2, 1600), (0.0, 2000), (None, None), (None, None),
     ]  # fmt: skip
-    assert machine.meter.news_of_steal(ZONES) == found
-    assert machine.meter.news_of_steal(found) is None
+    assert machine.meter.changed_steal(ZONES) == found
+    assert machine.meter.changed_steal(found) is None
 
 
 def test_steal_is_smoothed_with_a_half_life_of_a_minute(tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ def test_only_a_clear_change_of_steal_is_news(tmp_path: Path) -> None:
     machine.cpus((0, 900, 100), first=4)
     machine.measure()
     known = MachineZone(3, "4", steal_ratio=0.06)
-    assert machine.meter.news_of_steal((known,)) is None  # 0.10 - 0.06 is less than 0.05
-    assert machine.meter.news_of_steal((MachineZone(3, "4", steal_ratio=0.16),)) == (
+    assert machine.meter.changed_steal((known,)) is None  # 0.10 - 0.06 is less than 0.05
+    assert machine.meter.changed_steal((MachineZone(3, "4", steal_ratio=0.16),)) == (
         MachineZone(3, "4", steal_ratio=0.1, offline_capacity_millis=900),
     )
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from hetsched.cli.output import console, duration, table
-from hetsched.cli.resources import _in_table
+from hetsched.cli.resources import _table_text
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_table_in_a_pipe_has_no_padding() -> None:
     ("column", "value", "text"), [("cpu", 0.4514, "45%"), ("gpu", 0.0, "0%"), ("memory", None, "-"), ("cards", 4, "4")]
 )
 def test_ratio_of_a_node_is_written_in_percent(column: str, value: float | None, text: str) -> None:
-    assert _in_table(column, value) == text
+    assert _table_text(column, value) == text

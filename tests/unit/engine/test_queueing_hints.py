@@ -10,7 +10,7 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.node_report import NodeReport, Taint, Usage
 from hetsched.contracts.objects.policy import PluginUse
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.contracts.waits import NODE_FACTS, Event, bits, bits_of, in_words
+from hetsched.contracts.waits import NODE_FACTS, Event, bits, bits_of, describe_waits
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose, refused_rows
 from hetsched.engine.framework.cycle import Scheduler
@@ -87,14 +87,14 @@ def test_hints_have_a_text() -> None:
     pod = a_pod("p").cpu("4").gpu(2, model="A100")
     found = explained(pod, a_node("full").cpu(2), a_node("bare").cpu(8), policy=policy_of("resource-fit", "gpu-fit"))
     # The first lacks CPU and GPUs, the other only GPUs: a node with CPU alone would not help.
-    assert in_words(found.waits_for) == "a node with 2 free A100 cards"
+    assert describe_waits(found.waits_for) == "a node with 2 free A100 cards"
     assert [one.plugin for one in found.waits_for] == ["resource-fit", "gpu-fit"]
 
 
 def test_text_names_each_sufficient_condition() -> None:
     nodes = a_node("small").cpu(2).gpus(2), a_node("bare").cpu(8)
     found = explained(a_pod("p").cpu("4").gpu(2, model="A100"), *nodes, policy=policy_of("resource-fit", "gpu-fit"))
-    assert in_words(found.waits_for) == "a node with cpu 4, memory 1Gi free, or a node with 2 free A100 cards"
+    assert describe_waits(found.waits_for) == "a node with cpu 4, memory 1Gi free, or a node with 2 free A100 cards"
 
 
 def test_text_omits_insufficient_conditions() -> None:
@@ -103,7 +103,7 @@ def test_text_omits_insufficient_conditions() -> None:
         a_pod("huge").cpu("256"), a_node("n1").cpu(64), a_node("n2").cpu(64).tainted("gpu"), policy=policy
     )
     assert found.verdict is Verdict.NEVER_FITS
-    assert in_words(found.waits_for) == "a node with cpu 256, memory 1Gi free"
+    assert describe_waits(found.waits_for) == "a node with cpu 256, memory 1Gi free"
     # A changed taint of n2 still causes a retry: n2 may have grown by then.
     assert [one.plugin for one in found.waits_for] == ["taints", "resource-fit"]
 
@@ -111,7 +111,9 @@ def test_text_omits_insufficient_conditions() -> None:
 def test_text_joins_conditions_of_one_node() -> None:
     policy = policy_of("taints", "resource-fit")
     found = explained(a_pod("huge").cpu("256"), a_node("n2").cpu(64).tainted("gpu"), policy=policy)
-    assert in_words(found.waits_for) == "a node whose taints it tolerates and a node with cpu 256, memory 1Gi free"
+    assert (
+        describe_waits(found.waits_for) == "a node whose taints it tolerates and a node with cpu 256, memory 1Gi free"
+    )
 
 
 def test_text_covers_only_nodes_that_could_fit() -> None:
@@ -123,7 +125,7 @@ def test_text_covers_only_nodes_that_could_fit() -> None:
     state.assume(state.compile(built(a_pod("r").cpu(8))), state.row_of["full"])
     policy = policy_of("node-ready", "isa-match", "resource-fit")
     found = diagnose(Scheduler(state, policy), built(pod))
-    assert in_words(found.waits_for) == "a node with cpu 16, memory 1Gi free"
+    assert describe_waits(found.waits_for) == "a node with cpu 16, memory 1Gi free"
     # Changes of the board's driver still count: it could be another board when it returns.
     assert [one.plugin for one in found.waits_for] == ["node-ready", "resource-fit"]
     assert Event.NODE_TAINTS in found.waits_for[0].events
@@ -137,7 +139,7 @@ def test_pod_events_do_not_requeue_a_pod_that_never_fits() -> None:
 
 def test_a_cluster_without_nodes_waits_for_a_node() -> None:
     found = explained(a_pod("p"))
-    assert in_words(found.waits_for) == "a node"
+    assert describe_waits(found.waits_for) == "a node"
     assert found.waits_for[0].events == (Event.NODE_ADDED,)
     assert found.waits_for[0].plugin == EVERY_FILTER.gates[0].name
 

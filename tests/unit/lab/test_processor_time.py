@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.lab.bench.processes import cpu_of, spent
+from hetsched.lab.bench.processes import cpu_of, used_seconds
 
 _BUSY = "import sys; sum(range(9_000_000)); print('done', flush=True); sys.stdin.read()"
 
@@ -31,4 +31,4 @@ def test_a_busy_child_is_counted_with_its_parent() -> None:
 
 def test_processes_are_ordered_by_processor_time() -> None:
     # 5.0 - 1.0 = 4.0; 0.5 - 0.0 = 0.5
-    assert list(spent({"a": 1.0}, {"b": 0.5, "a": 5.0}).items()) == [("a", 4.0), ("b", 0.5)]
+    assert list(used_seconds({"a": 1.0}, {"b": 0.5, "a": 5.0}).items()) == [("a", 4.0), ("b", 0.5)]

@@ -14,7 +14,7 @@ from django.urls import path
 from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
-from hetsched.contracts.waits import in_words
+from hetsched.contracts.waits import describe_waits
 from hetsched.placement.queries.pending_order import QueueEntry, QueueState, list_queue
 
 from .. import request_scope
@@ -74,7 +74,7 @@ def _queued(one: QueueEntry) -> QueuedPod:
         gang=one.gang,
         state=one.state,
         attempts=one.attempts,
-        waits_for=in_words(one.waits_for) or None,
+        waits_for=describe_waits(one.waits_for) or None,
         tried_at=one.tried_at,
         again_at=one.again_at,
         created_at=one.created_at,

@@ -22,7 +22,7 @@ from hetsched.contracts.api.workload import ObjectRow
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.times import rfc3339
-from hetsched.contracts.waits import in_words
+from hetsched.contracts.waits import describe_waits
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import cancel, retry, set_priority
@@ -315,7 +315,7 @@ def _shown(pods: Any) -> Any:
 def _pod(pod: Pod, redaction: Redaction) -> dict[str, Any]:
     """Return a pod's row; without another message, a rejected pod has the reason of its rejection."""
     tried = rfc3339(pod.tried_at) if pod.tried_at else None
-    waits = in_words(pod.waits_for) or None
+    waits = describe_waits(pod.waits_for) or None
     document = {"id": pod.pk, "pod": pod.key, **topics.pod_document(pod), "waitsFor": waits, "triedAt": tried}
     if document["message"] is not None:
         document["message"] = redaction.message(document["message"])

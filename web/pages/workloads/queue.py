@@ -14,7 +14,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from hetsched.contracts.waits import in_words
+from hetsched.contracts.waits import describe_waits
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Connection
 from hetsched.placement.lifecycle import State
@@ -47,12 +47,16 @@ NEVER_FITS = gettext_lazy("never fits")
 def waits(one: QueueEntry) -> str:
     """Describe the event that a pod waits for."""
     if one.queue_state is QueueState.DUE:
-        return _("its turn in the queue") if not one.attempts else in_words(one.waits_for) or _("its turn in the queue")
+        return (
+            _("its turn in the queue")
+            if not one.attempts
+            else describe_waits(one.waits_for) or _("its turn in the queue")
+        )
     if one.queue_state is QueueState.IMAGES:
         return _("the platforms of its images (being read)")
     if one.queue_state is QueueState.GATED:
         return one.message or _("removal of its scheduling gates")
-    return in_words(one.waits_for) or _("a change of the cluster")
+    return describe_waits(one.waits_for) or _("a change of the cluster")
 
 
 def _pod_cell(one: QueueEntry) -> Cell:

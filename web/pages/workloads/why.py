@@ -10,7 +10,7 @@ from typing import Any
 
 from hetsched.contracts.api.decision import NodeOutcome, funnel
 from hetsched.contracts.objects.policy import PolicySpec
-from hetsched.contracts.waits import in_words
+from hetsched.contracts.waits import describe_waits
 from hetsched.engine.cluster.avoided_nodes import MOVED_CODE, REFUSED_CODE
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Node
@@ -37,7 +37,7 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
             for reason in decision.reasons
         ],
         "funnel": funnel(decision.reasons),
-        "waits": translate(in_words(pod.waits_for if latest else decision.waits_for)),
+        "waits": translate(describe_waits(pod.waits_for if latest else decision.waits_for)),
         "tried_at": pod.tried_at if latest else None,
         "top": top,
         "weights": sum(score.weight for score in top[0].scores) if top else 0.0,

@@ -12,7 +12,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from hetsched.contracts.waits import in_words
+from hetsched.contracts.waits import describe_waits
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import HOLDING, State
@@ -74,7 +74,7 @@ def _sentence(pod: Pod) -> str:
 def _why_cell(pod: Pod) -> Cell:
     if pod.decision is None:
         return Cell(_("no attempt yet") if pod.workload_id else _("present at import"), look="muted")
-    waits = in_words(pod.waits_for)
+    waits = describe_waits(pod.waits_for)
     note = _("Waits for: %(events)s") % {"events": translate(waits)} if waits else ""
     short = Truncator(after_name(pod.key, translate(pod.decision.summary))).chars(SENTENCE_CHARACTERS)
     return Cell(short, url=reverse("pod-why", args=[pod.pk]), look="text", note=note)
