@@ -100,10 +100,10 @@ def test_upload_is_limited_and_deleted(viewer: Api, settings: Any, tmp_path: Pat
 
 def test_inspections_and_what_ifs_have_separate_limits(operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "PATIENCE_SECONDS", 0.1)
-    with what_if.turn(isa._INSPECTING):
+    with what_if.simulation_slot(isa._INSPECTING):
         busy = operator("POST", "isa/inspect/", b"x", kind="application/octet-stream", status=503)
         assert busy.json()["code"] == "WhatIfBusy"
-        with what_if.turn():
+        with what_if.simulation_slot():
             pass
     operator("POST", "isa/inspect/", b"x", kind="application/octet-stream", status=400)
 

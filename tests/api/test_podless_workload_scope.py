@@ -47,7 +47,7 @@ def may_subscribe(token: str, workload_id: str) -> bool:
 
     found, known = socket_reads.find(f"workload:{workload_id}"), resolve(token)
     assert known is not None
-    return rights.may_listen(Subject(known.user, known), found.topic, found.namespaces) is None
+    return rights.denial_of(Subject(known.user, known), found.topic, found.namespaces) is None
 
 
 @pytest.mark.parametrize(

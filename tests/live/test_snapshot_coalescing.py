@@ -77,13 +77,13 @@ async def test_client_that_leaves_disconnects_no_other() -> None:
 
 async def test_reads_are_split_into_short_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
-    take = QueryBatcher._in_turn
+    take = QueryBatcher._run_batch
 
     async def counted(self: Any, keys: list[Any]) -> Any:
         turns.append(len(keys))
         return await take(self, keys)
 
-    monkeypatch.setattr(QueryBatcher, "_in_turn", counted)
+    monkeypatch.setattr(QueryBatcher, "_run_batch", counted)
     monkeypatch.setattr(database, "MOST_TOGETHER", 4)
     ask = QueryBatcher(Source().read)
     await asyncio.gather(*(ask(f"k{number}") for number in range(10)))
@@ -96,13 +96,13 @@ async def test_permissions_are_read_on_connect_and_after_changes(
     monkeypatch.setattr(sockets, "RECHECK_SECONDS", 3600)
     monkeypatch.setattr(sockets, "LOOK_SECONDS", 0.02)
     looks: list[str] = []
-    subject = rights.subject
+    subject = rights.current_subject
 
     def noted(held: rights.SocketCredential) -> Any:
         looks.append(held.token_id)
         return subject(held)
 
-    monkeypatch.setattr(rights, "subject", noted)
+    monkeypatch.setattr(rights, "current_subject", noted)
     plaintext = await in_thread(token)("viewer")
     number = await in_thread(rights.revision_of)(rights.TOPIC)
     viewer = viewers(token=plaintext)

@@ -60,7 +60,7 @@ def test_the_table_holds(cluster: Cluster) -> None:
 
         def may_listen(subject: Subject, topic: str) -> bool:
             there = found(topic)
-            return rights.may_listen(subject, there.topic, there.namespaces) is None
+            return rights.denial_of(subject, there.topic, there.namespaces) is None
 
         for kind, reach in TABLE.items():
             if kind == "workload":
@@ -71,4 +71,4 @@ def test_the_table_holds(cluster: Cluster) -> None:
             topic = named.get(kind, kind)
             assert may_listen(unlimited, topic) is (role in LOOK), (role, kind)
             assert may_listen(limited, topic) is (role in LOOK and reach == "all"), (role, kind)
-    assert rights.may_listen(Subject(AnonymousUser()), "cluster:lab", frozenset()) is not None
+    assert rights.denial_of(Subject(AnonymousUser()), "cluster:lab", frozenset()) is not None

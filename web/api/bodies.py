@@ -100,12 +100,12 @@ def too_large(size: int, cap: int) -> Message:
     return Message("the body has {n} bytes, {m} are allowed here", n=size, m=cap)
 
 
-def other_name(stated: str, name: str) -> Message:
+def name_mismatch(stated: str, name: str) -> Message:
     """Return the message of a body that names another object than its URL."""
     return Message("the body names {text}, the URL names {text_b}", text=repr(stated[:80]), text_b=repr(name))
 
 
-def known(names: Iterable[str]) -> Message:
+def known_names_hint(names: Iterable[str]) -> Message:
     """Return the hint that lists the known names."""
     return Message("Known: {names}", names=joined(", ", names))
 
@@ -162,10 +162,10 @@ def convert(values: Any, document: type[T]) -> T:
         field = _FIELD.search(message)
         hint: str = "The fields are listed at /api/v1/docs"
         if field is not None:
-            hint = known(_fields(document)) if "unknown" in message and not place else hint
+            hint = known_names_hint(_fields(document)) if "unknown" in message and not place else hint
             place = f"{place}.{field[1]}".lstrip(".")
         elif choices := _choices(document, place):
-            hint = known(choices)
+            hint = known_names_hint(choices)
         raise InputError("BodyInvalid", message, place=place, hint=hint) from None
 
 

@@ -58,13 +58,13 @@ def limit_of(kind: str, subject: Subject) -> Limit:
     return Limit(getattr(settings, f"HETSCHED_{names}_PER_MINUTE"), getattr(settings, f"HETSCHED_{names}_AT_ONCE"))
 
 
-def at_once(kind: str, subject: Subject) -> int | None:
+def max_submissions(kind: str, subject: Subject) -> int | None:
     """Return the maximum number of submissions in one request; None without a limit."""
     limit = limit_of(kind, subject)
     return limit.burst if limit.per_minute else None
 
 
-def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
+def take_token(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
     """Count a request of a subject, or `amount` submissions in one; return headers with the remaining number.
 
     Raises: RequestRefused 429.
@@ -78,18 +78,18 @@ def take_turn(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
         return {}
     key = f"{kind} {subject.owner}"
     taken = reads.take(key, limit) if kind == READ else take(key, limit, amount)
-    return _admitted(kind, limit, taken, AGAIN_WITH_KEY)
+    return _admit(kind, limit, taken, AGAIN_WITH_KEY)
 
 
-def take_strangers_turn(request: Any) -> dict[str, str]:
+def take_anonymous_token(request: Any) -> dict[str, str]:
     """Count a request that needs no credential, by the address it comes from. Raises: RequestRefused 429."""
     limit = Limit(settings.HETSCHED_STRANGERS_PER_MINUTE, settings.HETSCHED_STRANGERS_AT_ONCE)
     if limit.per_minute == 0:
         return {}
-    return _admitted(STRANGER, limit, reads.take(f"{STRANGER} {address_key(request)}", limit))
+    return _admit(STRANGER, limit, reads.take(f"{STRANGER} {address_key(request)}", limit))
 
 
-def _admitted(kind: str, limit: Limit, taken: RateLimitResult, hint: str = "Try again in {n} s") -> dict[str, str]:
+def _admit(kind: str, limit: Limit, taken: RateLimitResult, hint: str = "Try again in {n} s") -> dict[str, str]:
     if taken.admitted:
         return _headers(limit, taken)
     RATE_LIMITED.labels(kind).inc()

@@ -109,7 +109,7 @@ def decisions(subject: Subject) -> QuerySet[Decision]:
     return rows if subject.namespaces is None else rows.filter(namespace__in=subject.namespaces)
 
 
-def forgotten(subject: Subject) -> QuerySet[ForgottenDecision]:
+def deleted_decisions(subject: Subject) -> QuerySet[ForgottenDecision]:
     """Return the stored summaries of deleted decisions that the caller would have seen."""
     rows = ForgottenDecision.objects.all()
     return rows if subject.namespaces is None else rows.filter(namespace__in=subject.namespaces)
@@ -149,7 +149,7 @@ def get_row(rows: QuerySet[M], noun: str, key: object, field: str = "pk") -> M:
     return row
 
 
-def by_query(request: Any, rows: QuerySet[Any], **fields: str) -> QuerySet[Any]:
+def filter_by_query(request: Any, rows: QuerySet[Any], **fields: str) -> QuerySet[Any]:
     """Filter a list by the query parameters: parameter name -> lookup.
 
     Raises: RequestRefused 404 for an unknown `cluster`.

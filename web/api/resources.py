@@ -23,7 +23,7 @@ from hetsched.contracts.documents import encode
 from .documents import Rows
 from .etags import check_match, etag_of, locked
 from .pagination import page
-from .request_scope import by_query, get_row
+from .request_scope import filter_by_query, get_row
 from .views import ApiView, answer
 
 
@@ -31,7 +31,7 @@ class QueryFilter(BaseFilterBackend):
     """Filter by the query parameters of the view's `filters`: parameter -> lookup."""
 
     def filter_queryset(self, request: Any, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
-        return by_query(request, queryset, **view.filters)
+        return filter_by_query(request, queryset, **view.filters)
 
 
 class KeyPagination(BasePagination):

@@ -69,7 +69,7 @@ class AddressLimitedView(APIView):
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        self.headers |= rates.take_strangers_turn(request)
+        self.headers |= rates.take_anonymous_token(request)
 
 
 class Schema(AddressLimitedView, SpectacularAPIView):

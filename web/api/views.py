@@ -37,7 +37,7 @@ from .documents import ApiSchema
 from .etags import etag_of, in_language, unchanged
 from .monitoring.prometheus import OUT_OF_SCOPE, REQUESTS
 from .queries import kind_of
-from .rates import READ, WRITE, refuse_late, take_turn
+from .rates import READ, WRITE, refuse_late, take_token
 
 _LOOKING = frozenset({"GET", "OPTIONS"})
 
@@ -98,7 +98,7 @@ class ApiView(APIView):
         """Take a rate-limit token of the caller; reads write nothing for it."""
         kind = self._kind(method)
         if kind is not None:
-            self.headers |= take_turn(kind, self.subject)
+            self.headers |= take_token(kind, self.subject)
 
     def _kind(self, method: str) -> str | None:
         """Return the kind of rate limit of a method; None for agents, which have their own."""

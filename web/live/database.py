@@ -30,11 +30,11 @@ _kept: dict[str, Any] = {}  # by alias: the connection that was opened last in t
 
 class _InDatabase(SyncToAsync[P, T]):
     def thread_handler(self, loop: Any, *args: Any, **kwargs: Any) -> Any:
-        _close_old()
+        _close_expired()
         try:
             return super().thread_handler(loop, *args, **kwargs)
         finally:
-            _close_old()
+            _close_expired()
 
 
 def in_database(call: Callable[P, T]) -> SyncToAsync[P, T]:
@@ -63,17 +63,17 @@ class QueryBatcher(Generic[K, T]):
         future = asked.waiting.get(key)
         if future is None:
             future = asked.waiting[key] = loop.create_future()
-            future.add_done_callback(_noticed)
+            future.add_done_callback(_retrieve_exception)
         if asked.answering is None:
-            asked.answering = loop.create_task(self._take_turns(asked))
+            asked.answering = loop.create_task(self._run_batches(asked))
         return await asyncio.shield(future)
 
-    async def _take_turns(self, asked: _PendingQueries[K, T]) -> None:
+    async def _run_batches(self, asked: _PendingQueries[K, T]) -> None:
         try:
             while asked.waiting:
                 turn = {key: asked.waiting.pop(key) for key in list(islice(asked.waiting, MOST_TOGETHER))}
                 try:
-                    for future, (answer, error) in zip(turn.values(), await self._in_turn(list(turn)), strict=True):
+                    for future, (answer, error) in zip(turn.values(), await self._run_batch(list(turn)), strict=True):
                         if error is None:
                             future.set_result(answer)
                         else:
@@ -84,24 +84,24 @@ class QueryBatcher(Generic[K, T]):
         finally:
             asked.answering = None
 
-    async def _in_turn(self, keys: list[K]) -> list[tuple[Any, Exception | None]]:
-        return await in_database(lambda: [self._one(key) for key in keys])()
+    async def _run_batch(self, keys: list[K]) -> list[tuple[Any, Exception | None]]:
+        return await in_database(lambda: [self._run_query(key) for key in keys])()
 
-    def _one(self, key: K) -> tuple[Any, Exception | None]:
+    def _run_query(self, key: K) -> tuple[Any, Exception | None]:
         try:
             return self._answer(key), None
         except Exception as error:  # reported to its caller; the other queries still run
-            _close_old()
+            _close_expired()
             return None, error
 
 
-def _noticed(future: asyncio.Future[Any]) -> None:
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
     """Mark an exception as retrieved, even if all callers have been cancelled."""
     if not future.cancelled():
         future.exception()
 
 
-def _close_old() -> None:
+def _close_expired() -> None:
     now = time.monotonic()
     for connection in connections.all(initialized_only=True):
         is_new = _kept.get(connection.alias) is not connection.connection

@@ -163,7 +163,7 @@ class Hub:
     async def start(self) -> None:
         """Subscribe once; the tasks run until `stop`."""
         if not self._tasks:
-            for work in (self._pump(), self._look()):
+            for work in (self._receive_events(), self._poll_revisions()):
                 task = asyncio.create_task(work)
                 self._tasks.add(task)
         await self._subscribed.wait()
@@ -205,7 +205,7 @@ class Hub:
         found = self._topics.get(topic)
         if found is not None and topic in listener.since:
             since = listener.since.pop(topic)
-            if await self._goes_on(listener, topic, found, since):
+            if await self._can_continue(listener, topic, found, since):
                 return message(topic, since, {}, "resumed")
         if found is not None and found.outdated():
             if found.reading is None:
@@ -218,12 +218,12 @@ class Hub:
         self._catch_up(listener, topic, found)
         return found.snapshot.text
 
-    async def _goes_on(self, listener: Listener, topic: str, found: _Topic, since: int) -> bool:
+    async def _can_continue(self, listener: Listener, topic: str, found: _Topic, since: int) -> bool:
         """Let a socket continue after `since` and queue the later events, if all of them are known."""
         if self._read_recent is None:
             return False
         if found.filling is None:
-            found.filling = asyncio.create_task(self._fill(topic, found))
+            found.filling = asyncio.create_task(self._load_recent(topic, found))
         try:
             await asyncio.shield(found.filling)
         except Exception as error:  # the database is unavailable: the next socket tries again, this one gets a snapshot
@@ -252,7 +252,7 @@ class Hub:
         for revision, text in [event for event in found.recent if event[0] > known]:
             listener.offer(topic, revision, text)
 
-    async def _fill(self, topic: str, found: _Topic) -> None:
+    async def _load_recent(self, topic: str, found: _Topic) -> None:
         """Load the events from before the first listener joined."""
         assert self._read_recent is not None
         newest, earlier = await self._read_recent(topic, RECENT_EVENTS)
@@ -300,7 +300,7 @@ class Hub:
                 for listener in merging:
                     listener.offer(topic, revision, text, since)
 
-    async def _pump(self) -> None:
+    async def _receive_events(self) -> None:
         layer = get_channel_layer()
         assert layer is not None, "live push needs a channel layer"
         while True:
@@ -317,7 +317,7 @@ class Hub:
                 self._subscribed.set()
                 await asyncio.sleep(1)
 
-    async def _look(self) -> None:
+    async def _poll_revisions(self) -> None:
         """Compare the received revisions with the topics' revisions in the database."""
         owed: dict[str, int] = {}
         while True:

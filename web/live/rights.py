@@ -60,7 +60,7 @@ class Denied(msgspec.Struct, frozen=True):
     detail: str
 
 
-def brought(scope: Any) -> HandshakeCredentials:
+def read_credentials(scope: Any) -> HandshakeCredentials:
     """Return the credential of the handshake; a token takes precedence over a cookie."""
     for name in scope.get("subprotocols", ()):
         if name.startswith(BEARER):
@@ -70,7 +70,7 @@ def brought(scope: Any) -> HandshakeCredentials:
 
 def language_of(scope: Any) -> str:
     """Return the language of a socket: English for a token, else as LocaleMiddleware chooses it."""
-    if brought(scope).plaintext:
+    if read_credentials(scope).plaintext:
         return "en"
     accepted = dict(scope.get("headers", ())).get(b"accept-language", b"").decode("latin-1")
     request = SimpleNamespace(COOKIES=scope.get("cookies", {}), META={"HTTP_ACCEPT_LANGUAGE": accepted})
@@ -78,12 +78,12 @@ def language_of(scope: Any) -> str:
 
 
 @QueryBatcher
-def who(came_with: HandshakeCredentials) -> SubjectLookup:
+def look_up_subject(came_with: HandshakeCredentials) -> SubjectLookup:
     """Look up the subject of a handshake; only this function reads a token's plaintext."""
     number = revision_of(TOPIC)
     if not came_with.plaintext:
         held = SocketCredential(session_key=came_with.session_key)
-        return SubjectLookup(held, subject(held), number)
+        return SubjectLookup(held, current_subject(held), number)
     token = resolve(came_with.plaintext)
     if token is None:
         return SubjectLookup(SocketCredential(), None, number)
@@ -91,13 +91,13 @@ def who(came_with: HandshakeCredentials) -> SubjectLookup:
 
 
 @QueryBatcher
-def who_still(held: SocketCredential) -> SubjectLookup:
+def refresh_subject(held: SocketCredential) -> SubjectLookup:
     """Look up the current subject."""
     number = revision_of(TOPIC)
-    return SubjectLookup(held, subject(held), number)
+    return SubjectLookup(held, current_subject(held), number)
 
 
-def subject(held: SocketCredential) -> Subject | None:
+def current_subject(held: SocketCredential) -> Subject | None:
     """Return the current subject; None if the credential is not valid."""
     if held.token_id:
         token = Token.objects.select_related("user").filter(pk=held.token_id).first()
@@ -111,7 +111,7 @@ def subject(held: SocketCredential) -> Subject | None:
     return None
 
 
-def may_listen(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
+def denial_of(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
     """Return why a topic is denied, None if it is not; `namespaces` are those of the pods and objects of a workload."""
     if not asker.may(Action.VIEW):
         return Denied("PermissionDenied", "listening needs the right 'view'")

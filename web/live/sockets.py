@@ -125,7 +125,7 @@ class SocketClosed(Exception):
 
 
 @contextmanager
-def _counted(key: str, most: int) -> Iterator[None]:
+def _count_socket(key: str, most: int) -> Iterator[None]:
     """Count an open socket under a key. Raises: SocketClosed if there are too many."""
     if _open[key] >= most:
         log.warning("live.too_many", counted=key, most=most)
@@ -139,12 +139,12 @@ def _counted(key: str, most: int) -> Iterator[None]:
             del _open[key]
 
 
-def _chosen(offered: Any) -> str | None:
+def _select_protocol(offered: Any) -> str | None:
     """Select our own subprotocol, else the first offered one, because browsers abort without a selection."""
     return PROTOCOL if PROTOCOL in offered else next(iter(offered), None)
 
 
-def _checked(asker: Subject | None) -> Subject:
+def _require_subject(asker: Subject | None) -> Subject:
     """Return the subject of a socket. Raises: SocketClosed without permission."""
     if asker is None:
         raise SocketClosed(UNAUTHENTICATED)
@@ -159,7 +159,7 @@ class UnknownAddressConsumer(AsyncWebsocketConsumer):
     channel_layer_alias = NO_LAYER
 
     async def connect(self) -> None:
-        await self.accept(_chosen(self.scope.get("subprotocols", ())))
+        await self.accept(_select_protocol(self.scope.get("subprotocols", ())))
         await self.close(NOT_FOUND)
         raise StopConsumer
 
@@ -209,14 +209,14 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         # A browser receives the close code only if the socket was accepted first.
-        await self.accept(_chosen(self.scope.get("subprotocols", ())))
+        await self.accept(_select_protocol(self.scope.get("subprotocols", ())))
         count = self._counts.enter_context
         address = peer_key((self.scope.get("client") or ("",))[0])
-        count(_counted(f"address {address}", settings.HETSCHED_SOCKETS_PER_ADDRESS))
+        count(_count_socket(f"address {address}", settings.HETSCHED_SOCKETS_PER_ADDRESS))
         self.language = rights.language_of(self.scope)
-        self.known = await rights.who(rights.brought(self.scope))
-        self.asker = _checked(self.known.asker)
-        count(_counted(self.asker.owner, settings.HETSCHED_SOCKETS_PER_USER))
+        self.known = await rights.look_up_subject(rights.read_credentials(self.scope))
+        self.asker = _require_subject(self.known.asker)
+        count(_count_socket(self.asker.owner, settings.HETSCHED_SOCKETS_PER_USER))
         count(SOCKETS.track_inprogress())
         self.hub = await hub(socket_reads.snapshot, socket_reads.revisions, socket_reads.recent)
         self._tasks = [asyncio.create_task(work) for work in (self._write(), self._recheck())]
@@ -254,7 +254,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             self._send_error("", "MessageInvalid", str(error)[:300])
         else:
-            await self._obey(command)
+            await self._run_command(command)
 
     def _throttle(self) -> None:
         now = time.monotonic()
@@ -263,7 +263,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if self.tokens < 0:
             raise SocketClosed(TOO_MANY)
 
-    async def _obey(self, command: SocketCommand) -> None:
+    async def _run_command(self, command: SocketCommand) -> None:
         wanted = list(dict.fromkeys(command.topics))[: MAX_TOPICS + 1]
         if command.action == "subscribe":
             self.listener.merges = self.listener.merges or command.merge
@@ -284,7 +284,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self._send_error("", "TooManyTopics", f"a socket listens to at most {MAX_TOPICS} topics")
             return
         for found in await asyncio.gather(*map(socket_reads.resolve, wanted)):
-            denied = found.denied or rights.may_listen(self.asker, found.topic, found.namespaces)
+            denied = found.denied or rights.denial_of(self.asker, found.topic, found.namespaces)
             if denied is not None:
                 self._send_error(found.asked, denied.code, denied.detail)
             elif found.topic not in self.names:
@@ -348,8 +348,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def _recheck(self) -> None:
         while True:
             await until_rights_change(self.known.number, RECHECK_SECONDS)
-            self.known = await rights.who_still(self.known.held)
-            asker = _checked(self.known.asker)
+            self.known = await rights.refresh_subject(self.known.held)
+            asker = _require_subject(self.known.asker)
             narrowed = asker.namespaces != self.asker.namespaces
             self.asker = asker
             if narrowed:

@@ -26,14 +26,14 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    said = _said(exception) or _(
+    said = _message_of(exception) or _(
         "Your account does not have permission for this. Ask an administrator for the required role."
     )
     return _page(request, exception, 403, _("Permission denied"), said)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    said = _said(exception) or _("This page does not exist. The object was removed, or the address is wrong.")
+    said = _message_of(exception) or _("This page does not exist. The object was removed, or the address is wrong.")
     return _page(request, exception, 404, _("Not found"), said)
 
 
@@ -72,7 +72,7 @@ def _refusal() -> problems.RequestRefused | None:
     return problems.refusal_of(error) if isinstance(error, Exception) else None
 
 
-def _said(exception: Exception) -> str:
+def _message_of(exception: Exception) -> str:
     """Return the message of the exception, if the view gave one."""
     first = exception.args[0] if exception.args else ""
     return first if isinstance(first, str) else ""

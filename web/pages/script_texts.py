@@ -21,7 +21,7 @@ _TONES: dict[str, str] = {
 }
 
 
-def state_words() -> dict[str, str]:
+def state_texts() -> dict[str, str]:
     """Return the label of every state; verdicts are states."""
     return {state.value: str(label) for state, label in LABELS.items()}
 
@@ -31,7 +31,7 @@ def state_tone(state: str) -> str:
     return _TONES.get(state, "good")
 
 
-def grid_words() -> dict[str, str]:
+def grid_texts() -> dict[str, str]:
     """Return the texts of the node grid."""
     return {
         "riscv": "RISC-V",
@@ -54,7 +54,7 @@ def grid_words() -> dict[str, str]:
     }
 
 
-def result_words() -> dict[str, str]:
+def result_texts() -> dict[str, str]:
     """Return the texts of a result."""
     return {
         "banner": _("Feasibility at {time}. Nothing is reserved."),
@@ -127,7 +127,7 @@ def result_words() -> dict[str, str]:
     }
 
 
-def question_words() -> dict[str, Any]:
+def question_texts() -> dict[str, Any]:
     """Return the texts of the what-if page except its results."""
     return {
         "to-answer": _("go to the result"),
@@ -175,7 +175,7 @@ def question_words() -> dict[str, Any]:
     }
 
 
-def why_words() -> dict[str, str]:
+def why_texts() -> dict[str, str]:
     """Return the texts of the explanation page about the current state."""
     return {
         "waits-no-more": _("The pod is no longer pending. Reload the page."),
@@ -194,7 +194,7 @@ def why_words() -> dict[str, str]:
     }
 
 
-def again_words() -> dict[str, str]:
+def repeat_texts() -> dict[str, str]:
     """Return the texts of a repeated decision."""
     return {
         "working-out": _("Computing …"),
@@ -207,7 +207,7 @@ def again_words() -> dict[str, str]:
     }
 
 
-def matrix_words() -> dict[str, str]:
+def matrix_texts() -> dict[str, str]:
     """Return the texts of the table of all nodes."""
     return {
         "every-node": _("All nodes"),

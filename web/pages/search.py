@@ -59,10 +59,10 @@ def extensions() -> tuple[Extension, ...]:
         found.append(Extension(name, "RISC-V", row.get("description", ""), written))
     found += [Extension(name, "x86", "", f"x86-64-v1+{name}") for name in sorted(set(X86.features.values()))]
     found += [Extension(name, "Arm", "", f"armv8.0-a+{name}") for name in sorted(set(ARM.features.values()))]
-    return tuple(one for one in found if _can_be_asked(one.requirement))
+    return tuple(one for one in found if _is_requirement(one.requirement))
 
 
-def _can_be_asked(requirement: str) -> bool:
+def _is_requirement(requirement: str) -> bool:
     try:
         parse(requirement)
     except InputError:

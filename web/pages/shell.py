@@ -32,7 +32,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.inventory.staleness import current_staleness, watch_topic
 from hetsched.journal.publish import revision_of
 from web.api.problems import RequestRefused
-from web.api.rates import READ, take_turn
+from web.api.rates import READ, take_token
 
 from .visible import visible
 
@@ -115,13 +115,13 @@ class Shell:
         """Return a value of the query string, truncated and without NUL characters, which databases reject."""
         return self.request.GET.get(name, "")[:MOST_QUERY_CHARACTERS].replace("\0", "")
 
-    def turn_to(self, cluster: Cluster) -> None:
+    def select_cluster(self, cluster: Cluster) -> None:
         """Select the cluster of the page's object, regardless of the query string; links keep it."""
         if self.cluster is None or self.cluster.pk != cluster.pk:
             self.named = cluster.name
         self.cluster = cluster
 
-    def need_cluster(self) -> Cluster:
+    def require_cluster(self) -> Cluster:
         """Return the cluster in view.
 
         Raises: Http404 without any cluster.
@@ -159,12 +159,12 @@ class Shell:
             "topic_revision": self._revision,
             "live": bool(self.topic),
             "tour_starts": self.cluster is not None and self.cluster.kind == ClusterKind.DEMO,
-            **self._of_a_live_cluster(),
+            **self._live_cluster_context(),
         }
         text = render_to_string(f"pages/{template}.html", frame | context, self.request)
         return HttpResponse(visible(text), status=status)
 
-    def _of_a_live_cluster(self) -> dict[str, Any]:
+    def _live_cluster_context(self) -> dict[str, Any]:
         """Return cache age and shadow mode of a live cluster; empty for other clusters."""
         if self.cluster is None or self.cluster.kind != ClusterKind.KUBERNETES:
             return {}
@@ -193,7 +193,7 @@ def page(section: str) -> Callable[[Callable[..., HttpResponseBase]], Callable[.
                     _("Your account has no role with read access to the fleet. Ask an administrator for a role.")
                 )
             try:
-                headers = take_turn(READ, subject_of(request))
+                headers = take_token(READ, subject_of(request))
             except RequestRefused as refused:
                 from .errors import too_many_requests  # a late import: that module imports this one
 

@@ -58,8 +58,8 @@ class SessionsView(ApiView):
     @extend_schema(responses=page_of(SessionDetail))
     def get(self, request: Any) -> HttpResponse:
         """List where you are signed in, the latest seen first."""
-        user = whose(self.subject, request.GET.get("account", ""))
-        here = current(request)
+        user = requested_account(self.subject, request.GET.get("account", ""))
+        here = current_digest(request)
         return answer(request, Rows([detail(row, here) for row in sessions_of(user)], None))
 
 
@@ -70,13 +70,13 @@ class SessionEndView(ApiView):
     def post(self, request: Any) -> HttpResponse:
         """End a session, all sessions except the current one, or all sessions of another account."""
         asked = bodies.read(request, SessionEnd)
-        user = whose(self.subject, asked.account)
-        but = "" if asked.id else current(request)
+        user = requested_account(self.subject, asked.account)
+        but = "" if asked.id else current_digest(request)
         ended = end_sessions(user, actor=self.subject, name=asked.id[:40], but=but, reason=asked.reason[:2000])
         return answer(request, SessionsEnded(ended))
 
 
-def whose(subject: Subject, account: str) -> Any:
+def requested_account(subject: Subject, account: str) -> Any:
     """Return the requested account, by default the caller's. Raises: RequestRefused 403 or 404."""
     if not account or account == subject.user.get_username():
         return subject.user
@@ -88,7 +88,7 @@ def whose(subject: Subject, account: str) -> Any:
     return found
 
 
-def current(request: Any) -> str:
+def current_digest(request: Any) -> str:
     """Return the digest of the session of a request, empty for a program."""
     row: BrowserSession | None = (
         getattr(request.session, "row", None) if getattr(request, "auth", None) is None else None

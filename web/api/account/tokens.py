@@ -102,7 +102,7 @@ class TokensView(ApiView):
     @extend_schema(responses=page_of(TokenDetail))
     def get(self, request: Any) -> HttpResponse:
         """List tokens, latest first."""
-        return answer(request, Rows([token_detail(row) for row in listed()], None))
+        return answer(request, Rows([token_detail(row) for row in list_tokens()], None))
 
     @extend_schema(request=NewToken, responses={201: CreatedToken})
     def post(self, request: Any) -> HttpResponse:
@@ -140,7 +140,7 @@ class TokenRevocationView(ApiView):
         return HttpResponse(status=204)
 
 
-def listed() -> list[Token]:
+def list_tokens() -> list[Token]:
     """Return all tokens with their owners, the latest first."""
     return list(Token.objects.select_related("user").order_by("-created", "token_key"))
 

@@ -100,7 +100,7 @@ def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
     known: AgentIdentity | str | None = cache.get(key)
     if known is not None:
         return known if isinstance(known, AgentIdentity) else None
-    _brake(cluster)
+    _limit_reviews(cluster)
     try:
         holder = holder_of(api_of(cluster), token)
     except (ApiFailure, InputError) as error:
@@ -117,7 +117,7 @@ def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
     return identity
 
 
-def _brake(cluster: Cluster) -> None:
+def _limit_reviews(cluster: Cluster) -> None:
     """Limit the TokenReviews per second. Raises: RequestRefused 503."""
     key = f"reviews-{cluster.pk}-{int(time.time())}"
     cache.add(key, 0, 2)

@@ -142,7 +142,7 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
         follower=connection.follower_id if held else None,
         failure=connection.failure,
         follow_epoch=connection.follower_epoch,
-        resources=[_followed(sync, now, subject) for sync in cluster.syncs.order_by("resource")],
+        resources=[_resource_sync(sync, now, subject) for sync in cluster.syncs.order_by("resource")],
         policies=[_policy(one) for one in PolicyObject.objects.filter(cluster=cluster, gone=False)],
     )
 
@@ -163,7 +163,7 @@ def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None, subject
     return two_part(facts, etag_of(cluster.pk, cluster.revision, encode(shown)))
 
 
-def _followed(sync: Sync, now: datetime, subject: Subject) -> ResourceSync:
+def _resource_sync(sync: Sync, now: datetime, subject: Subject) -> ResourceSync:
     age = None if sync.alive_at is None else round(max((now - sync.alive_at).total_seconds(), 0.0), 1)
     return ResourceSync(
         resource=sync.resource,

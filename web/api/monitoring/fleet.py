@@ -43,7 +43,7 @@ class Fleet:
         yield from _agents(clusters)
         yield from _collectors()
         yield from _outbox()
-        yield from _counted()
+        yield from _counter_metrics()
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
@@ -182,7 +182,7 @@ def _outbox() -> Iterator[Metric]:
     )
 
 
-def _counted() -> Iterator[Metric]:
+def _counter_metrics() -> Iterator[Metric]:
     """Yield the counters that processes stored."""
     for figure in metric_names.COUNTERS:
         counter = CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
@@ -192,7 +192,7 @@ def _counted() -> Iterator[Metric]:
     for figure in metric_names.HISTOGRAMS:
         histogram = HistogramMetricFamily(figure.name, figure.help, labels=figure.labels)
         for one in counters.samples(figure):
-            histogram.add_metric(one.labels, _cumulated(figure, one), one.value)
+            histogram.add_metric(one.labels, _cumulative_buckets(figure, one), one.value)
         yield histogram
     broken = _gauge(metric_names.VIOLATIONS.name, metric_names.VIOLATIONS.help, *metric_names.VIOLATIONS.labels)
     looked = _gauge("hetsched_invariants_age_seconds", "Seconds since the last invariant check.")
@@ -214,7 +214,7 @@ def _counted() -> Iterator[Metric]:
     yield from (broken, looked, canary, goldens)
 
 
-def _cumulated(figure: counters.Metric, one: counters.MetricSample) -> list[tuple[str, float]]:
+def _cumulative_buckets(figure: counters.Metric, one: counters.MetricSample) -> list[tuple[str, float]]:
     """Return cumulative histogram buckets as Prometheus defines them: each counts all values up to its bound."""
     total, buckets = 0.0, []
     for bound in (*(str(bound) for bound in figure.buckets), "+Inf"):

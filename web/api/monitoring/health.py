@@ -72,7 +72,7 @@ def live(request: Any) -> HttpResponse:
 def ready(request: Any) -> HttpResponse:
     """Return the state of all components, or of one."""
     if wanted := request.GET.get("component", ""):
-        return _one(request, wanted)
+        return _component_response(request, wanted)
     found = components()
     clusters: dict[str, Any] = {}
     if found["database"].ok and found["migrations"].ok:
@@ -88,7 +88,7 @@ def components() -> dict[str, Component]:
     return {name: _checked(name, check) for name, check in _CHECKS.items()}
 
 
-def _one(request: Any, wanted: str) -> HttpResponse:
+def _component_response(request: Any, wanted: str) -> HttpResponse:
     cluster = request.GET.get("cluster", "")
     if wanted == "watch" and cluster:
         component = _checked(wanted, lambda: _watch_of_one(cluster))

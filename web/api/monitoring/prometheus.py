@@ -55,14 +55,14 @@ def scrape(request: Any) -> HttpResponse:
     if refused := _refusal(request):
         return response(refused, request)
     try:
-        figures = generate_latest(REGISTRY if _sees_alarms(request) else _Harmless())
+        figures = generate_latest(REGISTRY if _is_unlimited(request) else _LimitedRegistry())
     except Error:
         log.warning("metrics cannot be read", exc_info=True)
         return response(RequestRefused(503, "StorageUnavailable", "the database does not respond"), request)
     return HttpResponse(figures, content_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"})
 
 
-class _Harmless:
+class _LimitedRegistry:
     """The metrics without those that a limited token could influence with guessed names."""
 
     def collect(self) -> Iterator[Metric]:
@@ -70,7 +70,7 @@ class _Harmless:
         return (metric for metric in REGISTRY.collect() if metric.name not in alarms)
 
 
-def _sees_alarms(request: Any) -> bool:
+def _is_unlimited(request: Any) -> bool:
     """Return whether the caller is not a token that is limited to namespaces."""
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     token = resolve(given) if kind.lower() == "bearer" else None

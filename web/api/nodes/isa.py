@@ -30,7 +30,7 @@ from hetsched.isa import Isa, isa_document, lattice, parse
 from .. import bodies, request_scope
 from ..documents import Document
 from ..views import ApiView, answer
-from ..whatif.what_if import turn
+from ..whatif.what_if import simulation_slot
 
 BINARY = "application/octet-stream"
 MOST_TEXT = 4_000
@@ -136,7 +136,7 @@ class IsaInspectionView(ApiView):
         bodies.media_type(request, BINARY)
         with tempfile.NamedTemporaryFile(prefix="hetsched-inspect-") as file:
             _copy(request, file)
-            with turn(_INSPECTING):
+            with simulation_slot(_INSPECTING):
                 found = inspect_path(Path(file.name))
         return answer(request, {"file": request.GET.get("file", "")} | found.document())
 

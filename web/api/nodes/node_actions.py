@@ -59,12 +59,12 @@ def _act(cluster: Cluster, name: str, asked: NodeAction, actor: Actor) -> None:
     elif asked.action == "override":
         override(cluster, name, asked.fact, asked.value, asked.until, actor=actor, reason=asked.reason)
     else:
-        part, which = _part(asked)
+        part, which = _maintenance_part(asked)
         until = (asked.until or "") if asked.action == "maintenance" else None
         set_maintenance(cluster, name, part, which, until, actor=actor, reason=asked.reason)
 
 
-def _part(asked: NodeAction) -> tuple[str, str]:
+def _maintenance_part(asked: NodeAction) -> tuple[str, str]:
     if (asked.card is None) == (asked.zone is None):
         raise InputError(
             "ActionIncomplete", "maintenance needs a card or a zone", place="card", hint="Send either a card or a zone"

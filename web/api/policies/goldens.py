@@ -38,7 +38,7 @@ from ..pagination import LIST_QUERIES
 from ..problems import listed_at
 from ..resources import ResourceView
 from ..views import ApiView, answer
-from ..whatif.what_if import turn
+from ..whatif.what_if import simulation_slot
 from .policies import find, version_of
 
 
@@ -126,7 +126,7 @@ class GoldenResource(ResourceView):
         """Create or change a golden placement. Raises: InputError."""
         cluster = request_scope.cluster_of(asked.cluster)
         manifest = asked.manifest if isinstance(asked.manifest, str) else encode(asked.manifest).decode()
-        pod, agreed = _agreed(cluster, name, asked.decision, manifest)
+        pod, agreed = _golden_case(cluster, name, asked.decision, manifest)
         return save_golden(
             name,
             cluster=cluster,
@@ -182,7 +182,7 @@ class GoldenView(GoldenResource):
         """Change a golden placement; needs If-Match."""
         asked = bodies.read(request, GoldenDraft)
         if asked.name not in ("", name):
-            raise InputError("GoldenNameInvalid", bodies.other_name(asked.name, name))
+            raise InputError("GoldenNameInvalid", bodies.name_mismatch(asked.name, name))
         empty_state(request_scope.cluster_of(asked.cluster))  # read before any row is locked
         with self.matched_object():
             row = self.save(asked, name)
@@ -208,7 +208,7 @@ class GoldenTrialView(ApiView):
             spec = check_policy(PolicySpec(asked.policy, asked.plugins, asked.ties, version=0))
         else:
             spec = version_of(asked.policy, asked.version or find(asked.policy).active_version).spec
-        with turn():
+        with simulation_slot():
             return answer(request, check_goldens(spec, cluster=cluster))
 
 
@@ -220,11 +220,11 @@ class VersionGoldensView(ApiView):
     def get(self, request: Any, name: str, version: int) -> HttpResponse:
         """Check the golden placements that guard a policy under one of its versions."""
         spec = version_of(name, version).spec
-        with turn():
+        with simulation_slot():
             return answer(request, check_goldens(spec))
 
 
-def _agreed(
+def _golden_case(
     cluster: Cluster, name: str, decision: int | None | msgspec.UnsetType, manifest: str
 ) -> tuple[PodSpec | None, RecordedCluster | None | msgspec.UnsetType]:
     """Return the pod and the state of the decision for a golden placement.
@@ -249,7 +249,7 @@ def _agreed(
     pod = found.pod.spec if found is not None and same else None
     if kept or found is None:
         return pod, msgspec.UNSET
-    with turn():
+    with simulation_slot():
         return pod, recorded_cluster(found)
 
 

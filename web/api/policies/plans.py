@@ -163,7 +163,7 @@ class PlanView(PlanResource):
         """Change a plan, or switch it on or off; needs If-Match."""
         asked = bodies.read(request, PlanDraft)
         if asked.name not in ("", name):
-            raise InputError("PlanNameInvalid", bodies.other_name(asked.name, name))
+            raise InputError("PlanNameInvalid", bodies.name_mismatch(asked.name, name))
         with self.matched_object():
             row = self.save(asked, name)
         return self.written(row)

@@ -191,7 +191,7 @@ class PolicyVersionsView(PolicyResource):
         draft = read_draft(request, name)
         with self.locked_object() as policy:
             spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
-            with both_edits(spec, spec, policy.revisions.order_by("-version").first()):
+            with add_both_edits(spec, spec, policy.revisions.order_by("-version").first()):
                 self.check_match(policy)
             return self.save(draft)
 
@@ -216,7 +216,7 @@ class PolicyActivationView(PolicyResource):
         self.get_object()
         load_states(name)
         with self.locked_object() as policy:
-            with _both_versions(policy, policy.revisions.filter(version=asked.version).first()):
+            with _add_both_versions(policy, policy.revisions.filter(version=asked.version).first()):
                 self.check_match(policy)
             activate(name, asked.version, actor=self.subject, reason=asked.reason)
         return self.written(self.get_object())
@@ -233,7 +233,7 @@ class PolicyRollbackView(PolicyResource):
         self.get_object()
         load_states(name)
         with self.locked_object() as policy:
-            with _both_versions(policy, policy.previous):
+            with _add_both_versions(policy, policy.previous):
                 self.check_match(policy)
             rollback(name, actor=self.subject, reason=asked.reason)
         return self.written(self.get_object())
@@ -286,7 +286,7 @@ def read_draft(request: Any, name: str = "") -> Draft:
 
 def _named(draft: Draft, stated: str, name: str) -> Draft:
     if name and stated not in ("", name):
-        raise InputError("PolicyNameInvalid", bodies.other_name(stated, name), place="name")
+        raise InputError("PolicyNameInvalid", bodies.name_mismatch(stated, name), place="name")
     return msgspec.structs.replace(draft, name=name or stated)
 
 
@@ -305,7 +305,7 @@ def version_of(name: str, version: int) -> PolicyRevision:
 
 
 @contextmanager
-def both_edits(yours: Any, spec: PolicySpec | None, theirs: PolicyRevision | None) -> Iterator[None]:
+def add_both_edits(yours: Any, spec: PolicySpec | None, theirs: PolicyRevision | None) -> Iterator[None]:
     """Add both edits to a 412 response: the client's content, the current content, and the difference between them."""
     try:
         yield
@@ -316,9 +316,9 @@ def both_edits(yours: Any, spec: PolicySpec | None, theirs: PolicyRevision | Non
         raise
 
 
-def _both_versions(policy: Policy, wanted: PolicyRevision | None) -> AbstractContextManager[None]:
+def _add_both_versions(policy: Policy, wanted: PolicyRevision | None) -> AbstractContextManager[None]:
     active = policy.revisions.filter(version=policy.active_version).first()
-    return both_edits(_version(wanted) if wanted else None, wanted.spec if wanted else None, active)
+    return add_both_edits(_version(wanted) if wanted else None, wanted.spec if wanted else None, active)
 
 
 def etag(policy: Policy) -> str:

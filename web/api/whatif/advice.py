@@ -44,7 +44,7 @@ from ..problems import RequestRefused
 from ..request_scope import get_row
 from ..resources import ResourceView
 from ..views import ApiView, answer
-from .what_if import turn
+from .what_if import simulation_slot
 
 MOST_MOVES = 100
 MOST_TRIES = 20_000
@@ -197,7 +197,7 @@ def advice_for(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
     """
     goal = Goal(asked.goal)
     question = Question(goal, _pods(cluster, goal, asked), asked.target, asked.most_moves, asked.most_tries)
-    with turn():
+    with simulation_slot():
         return advice_about(cluster, question, _default(cluster))
 
 

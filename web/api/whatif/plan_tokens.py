@@ -76,7 +76,7 @@ def plan_of(
     until = int(time.time()) + settings.HETSCHED_PLAN_SECONDS
     signed = Signed(1, cluster, request, answer_digest(answer), preempts, until, names)
     body = _text(encode(signed))
-    return Plan(f"{body}.{_text(_seal(body))}", rfc3339(datetime.fromtimestamp(until, UTC)))
+    return Plan(f"{body}.{_text(_sign(body))}", rfc3339(datetime.fromtimestamp(until, UTC)))
 
 
 def read(token: str) -> Signed:
@@ -84,7 +84,7 @@ def read(token: str) -> Signed:
     body, _, seal = token.partition(".")
     try:
         keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
-        if len(token) <= LONGEST and any(hmac.compare_digest(_bytes(seal), _seal(body, key)) for key in keys):
+        if len(token) <= LONGEST and any(hmac.compare_digest(_bytes(seal), _sign(body, key)) for key in keys):
             return msgspec.json.decode(_bytes(body), type=Signed)
     except (ValueError, binascii.Error, msgspec.MsgspecError):
         pass
@@ -100,7 +100,7 @@ def _digest(*parts: Any) -> str:
     return sha256(encode(parts)).hexdigest()[:32]
 
 
-def _seal(body: str, key: str | bytes | None = None) -> bytes:
+def _sign(body: str, key: str | bytes | None = None) -> bytes:
     return salted_hmac(_SALT, body, secret=key, algorithm="sha256").digest()
 
 

@@ -26,14 +26,14 @@ from hetsched.placement.actions import Conflict, Contradiction, HoldPart, Submis
 from .. import bodies
 from ..problems import RequestRefused
 from . import plan_tokens
-from .what_if import WhatIf, WhatIfRun, ask, turn, with_plan
+from .what_if import WhatIf, WhatIfRun, simulate, simulation_slot, with_plan
 
 MOST_CONFLICTS = 20
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-def rooms_of(tried: WhatIfRun) -> list[HoldPart]:
+def reserved_parts(tried: WhatIfRun) -> list[HoldPart]:
     """Return the reserved capacity for every pod of a result, in placement order."""
     return [HoldPart(one.pod, one.node, one.allocation) for one in tried.outcomes.values() if one.node is not None]
 
@@ -49,14 +49,14 @@ def check_known(cluster: Cluster) -> None:
         raise RequestRefused(409, "ClusterNotInStep", message, hint=hint, headers={"Retry-After": "5"})
 
 
-def book(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *, names: str = "") -> T:
+def reserve(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *, names: str = "") -> T:
     """Try a request and have `write` reserve the result; repeat while other writers are faster.
 
     Raises: RequestRefused 503 `ClusterBusy` after the last conflict; any exception of `write` except Conflict.
     """
     for turns in range(MOST_CONFLICTS):
-        with turn():
-            tried = ask(asked, subject, names)
+        with simulation_slot():
+            tried = simulate(asked, subject, names)
         try:
             return write(tried)
         except Contradiction as refusal:
@@ -96,16 +96,16 @@ def submit_plan(
     def write(tried: WhatIfRun) -> Submission:
         code = "PlanExpired" if signed.over else "PlanStale"
         if signed.over or plan_tokens.answer_digest(tried.answer) != signed.answer:
-            raise _stale(code, asked, tried)
+            raise _stale_plan(code, asked, tried)
         return submit_with_hold(
-            cluster.pk, rooms_of(tried), submit, revision=tried.revision, policy=tried.answer.policy,
+            cluster.pk, reserved_parts(tried), submit, revision=tried.revision, policy=tried.answer.policy,
             actor=subject, owner=subject.owner,
         )  # fmt: skip
 
-    return book(asked, subject, write, names=signed.names)
+    return reserve(asked, subject, write, names=signed.names)
 
 
-def _stale(code: str, asked: WhatIf, tried: WhatIfRun) -> RequestRefused:
+def _stale_plan(code: str, asked: WhatIf, tried: WhatIfRun) -> RequestRefused:
     fresh = with_plan(asked, tried)
     why = "the plan has expired" if code == "PlanExpired" else "the placement has changed"
     again = (

@@ -101,7 +101,7 @@ class WhatIf(Request, frozen=True):
         return self.preempt and not self.no_preempt
 
     @property
-    def supposes(self) -> bool:
+    def is_hypothetical(self) -> bool:
         """Return whether the request is about anything other than the current state of a stored cluster."""
         named = isinstance(self.cluster, str) and (not self.cluster or _CLUSTER_NAME.fullmatch(self.cluster))
         supposed = self.policy_draft or self.drain or self.add_nodes or self.copy_nodes or self.replace
@@ -150,20 +150,20 @@ class WhatIfView(ApiView):
         asked = _read(request)
         if asked.drain:
             request_scope.check_unlimited(self.subject)
-        if asked.plan and asked.supposes:
+        if asked.plan and asked.is_hypothetical:
             raise InputError(
                 "PlanNotPossible",
                 "a plan needs an unchanged cluster and an active policy",
                 place="plan",
                 hint="Remove policyDraft, drain, addNodes, copyNodes, replace and inline clusters",
             )
-        with turn():
-            tried = ask(asked, self.subject, uuid4().hex if asked.plan else "")
+        with simulation_slot():
+            tried = simulate(asked, self.subject, uuid4().hex if asked.plan else "")
         return answer(request, with_plan(asked, tried) if asked.plan else tried.answer)
 
 
 @contextmanager
-def turn(seats: threading.BoundedSemaphore | None = None) -> Iterator[None]:
+def simulation_slot(seats: threading.BoundedSemaphore | None = None) -> Iterator[None]:
     """Limit concurrent runs: each may use a whole core for a while."""
     seats = seats or _running
     if not connection.in_atomic_block:
@@ -217,7 +217,7 @@ def with_query_cluster(asked: T, name: str) -> T:
     return msgspec.structs.replace(asked, cluster=name)
 
 
-def ask(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
+def simulate(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
     """Simulate a request; nothing is written. Call it inside `turn`.
 
     `names` is the seed of generated names; without it they are numbers. Raises: InputError, RequestRefused.
@@ -262,7 +262,7 @@ def ask(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
         outcomes=outcomes,
     )  # fmt: skip
     if cluster is not None:
-        found = msgspec.structs.replace(found, doubts=_doubts(cluster, found))
+        found = msgspec.structs.replace(found, doubts=_conflicts(cluster, found))
     if replaced:
         found = msgspec.structs.replace(found, replaced=replaced)
     if cluster is not None:  # an inline cluster is the caller's own text
@@ -283,7 +283,7 @@ def with_plan(asked: WhatIf, tried: WhatIfRun) -> WhatIfAnswer:
     return msgspec.structs.replace(tried.answer, plan=plan)
 
 
-def _doubts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] | None:
+def _conflicts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] | None:
     """Return the contradicted facts of the chosen nodes, None if there are none."""
     nodes = Node.objects.filter(cluster=cluster)
     doubts = [

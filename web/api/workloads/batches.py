@@ -34,9 +34,9 @@ from hetsched.storage.write_lock import write_transaction
 from .. import bodies
 from ..documents import Document, Request
 from ..problems import ItemProblem, RequestRefused, refusal_of
-from ..rates import SUBMIT, at_once, take_turn
+from ..rates import SUBMIT, max_submissions, take_token
 from ..views import ApiView, answer
-from .submissions import ParsedSubmission, PodState, Submit, check_key, idempotency_key, look_at, take
+from .submissions import ParsedSubmission, PodState, Submit, accept_parsed, check_key, idempotency_key, parse_submission
 
 MOST_ITEMS = 500
 MOST_TOGETHER = 100  # in one transaction: other writers wait for it
@@ -100,14 +100,14 @@ class BatchSubmissionsView(ApiView):
             )
         batch = bodies.read(request, Batch, large=True)
         _check(batch)
-        most = at_once(SUBMIT, self.subject)
+        most = max_submissions(SUBMIT, self.subject)
         if most is not None and len(batch.items) > most:
             template = "{n} items are more than the {m} that you may submit at once"
             message = Message(template, n=len(batch.items), m=most)
             raise InputError("BatchSize", message, place="items", hint="Send several smaller batches")
-        self.headers |= take_turn(SUBMIT, self.subject, len(batch.items))
+        self.headers |= take_token(SUBMIT, self.subject, len(batch.items))
         items = [(index, _with_defaults(item, batch), item.key) for index, item in enumerate(batch.items)]
-        submit = _together if batch.all_or_nothing else _each
+        submit = _submit_together if batch.all_or_nothing else _submit_each
         answers = submit(items, self.subject, key)
         refused = sum(item.problem is not None for item in answers)
         document = BatchAnswer(len(answers) - refused, refused, answers)
@@ -148,28 +148,28 @@ def _with_defaults(item: BatchItem, batch: Batch) -> Submit:
     return Submit(**own)
 
 
-def _each(items: _Items, subject: Subject, request_key: str) -> list[ItemAnswer]:
+def _submit_each(items: _Items, subject: Subject, request_key: str) -> list[ItemAnswer]:
     found = []
     for index, item, own_key in items:
         key = _key(index, own_key, request_key)
-        found.append(_one(index, _look(index, item, own_key, key, subject), own_key, key, subject))
+        found.append(_submit_item(index, _parse_item(index, item, own_key, key, subject), own_key, key, subject))
     return found
 
 
-def _together(items: _Items, subject: Subject, request_key: str) -> list[ItemAnswer]:
+def _submit_together(items: _Items, subject: Subject, request_key: str) -> list[ItemAnswer]:
     keys = [_key(index, own_key, request_key) for index, _, own_key in items]
     looked = [
-        _look(index, item, own_key, key, subject) for (index, item, own_key), key in zip(items, keys, strict=True)
+        _parse_item(index, item, own_key, key, subject) for (index, item, own_key), key in zip(items, keys, strict=True)
     ]
-    return undisturbed(lambda: _all(items, looked, keys, subject))
+    return undisturbed(lambda: _submit_all(items, looked, keys, subject))
 
 
-def _all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject) -> list[ItemAnswer]:
+def _submit_all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject) -> list[ItemAnswer]:
     """Write all items, or none. Raises: RequestRefused `BatchRefused`."""
     with write_transaction():
         _take_locks([one for one in looked if isinstance(one, ParsedSubmission)], keys, subject)
         answers = [
-            _one(index, one, own_key, key, subject)
+            _submit_item(index, one, own_key, key, subject)
             for (index, _, own_key), one, key in zip(items, looked, keys, strict=True)
         ]
         wrong = tuple(item.problem for item in answers if item.problem is not None)
@@ -200,20 +200,20 @@ def _key(index: int, own_key: str, request_key: str) -> str:
     return own_key or (f"{request_key} {index}" if request_key else "")
 
 
-def _look(index: int, item: Submit, own_key: str, key: str, subject: Subject) -> _Looked:
+def _parse_item(index: int, item: Submit, own_key: str, key: str, subject: Subject) -> _Looked:
     """Read one item; an error that only its sender can fix becomes its result."""
     try:
-        return look_at(item, subject, key, _identity(item))
+        return parse_submission(item, subject, key, _identity(item))
     except (InputError, RequestRefused, Conflict) as error:
         return _refusal(index, own_key, error)
 
 
-def _one(index: int, looked: _Looked, own_key: str, key: str, subject: Subject) -> ItemAnswer:
+def _submit_item(index: int, looked: _Looked, own_key: str, key: str, subject: Subject) -> ItemAnswer:
     """Submit one item; an error that only its sender can fix becomes its result. Raises: internal errors."""
     if isinstance(looked, ItemAnswer):
         return looked
     try:
-        done = take(looked, subject, key, _identity(looked.asked))
+        done = accept_parsed(looked, subject, key, _identity(looked.asked))
     except (InputError, RequestRefused, Conflict) as error:
         return _refusal(index, own_key, error)
     said = done.response

@@ -157,15 +157,15 @@ class DecisionView(ApiView):
         rows = request_scope.decisions(self.subject).select_related("cluster", "pod")
         decision = rows.filter(pk=decision_id).first()
         if decision is None:
-            raise self._gone(decision_id)
+            raise self._deleted_response(decision_id)
         nodes = decision.top
         if flag(request, "explain"):
             nodes = _matrix(decision, _scoring(request.GET.get("scoring", "")), self.redaction)
         found = _further(decision) if flag(request, "nearestFit") else None
         return answer(request, _detail(decision, nodes, found, self.redaction))
 
-    def _gone(self, decision_id: int) -> RequestRefused:
-        rows = request_scope.forgotten(self.subject)
+    def _deleted_response(self, decision_id: int) -> RequestRefused:
+        rows = request_scope.deleted_decisions(self.subject)
         kept = rows.filter(pk=decision_id).first()
         if kept is None:
             return not_found("decision", decision_id)

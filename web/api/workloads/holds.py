@@ -40,7 +40,7 @@ from ..problems import RequestRefused
 from ..rates import SUBMIT
 from ..resources import ResourceView
 from ..views import answer
-from ..whatif.planned import book, check_known, rooms_of
+from ..whatif.planned import check_known, reserve, reserved_parts
 from ..whatif.what_if import WhatIf, WhatIfRun
 from .submissions import fingerprint, idempotency_key
 
@@ -244,22 +244,21 @@ def _hold(asked: HoldDraft, subject: Subject, key: str, body_hash: str) -> Creat
                 hint="Check the missing resources of each pod in whatIf", members={"what_if": tried.answer},
             )  # fmt: skip
         return create_hold(
-            cluster.pk, rooms_of(tried), revision=tried.revision, policy=tried.answer.policy, seconds=asked.seconds,
+            cluster.pk, reserved_parts(tried), revision=tried.revision, policy=tried.answer.policy,
+            seconds=asked.seconds,
             actor=subject, owner=subject.owner, note=asked.note, idempotency_key=key, body_hash=body_hash,
             allowance=allowance_of(subject.token),
         )  # fmt: skip
 
     try:
-        return book(wish, subject, write)
+        return reserve(wish, subject, write)
     except InputError as error:
         if error.code != "TooManyHolds":
             raise
-        raise RequestRefused(
-            429, error.code, error.message, hint=error.hint, headers=_until_one_ends(subject)
-        ) from None
+        raise RequestRefused(429, error.code, error.message, hint=error.hint, headers=_retry_after(subject)) from None
 
 
-def _until_one_ends(subject: Subject) -> dict[str, str]:
+def _retry_after(subject: Subject) -> dict[str, str]:
     open_ones = Hold.objects.filter(owner=subject.owner, state=Hold.HELD)
     first = open_ones.aggregate(first=Min("expires_at"))["first"]
     seconds = 60 if first is None else (first - timezone.now()).total_seconds()
@@ -285,10 +284,12 @@ def _common(row: Hold, redaction: Redaction) -> dict[str, Any]:
 
 def _detail(row: Hold, redaction: Redaction) -> HoldDetail:
     rooms = Pod.objects.filter(hold=row, origin=Pod.HELD).select_related("node").defer("spec", "node__report")
-    return HoldDetail(**_common(row, redaction), policy_version=row.policy_version, pods=[_held(one) for one in rooms])
+    return HoldDetail(
+        **_common(row, redaction), policy_version=row.policy_version, pods=[_held_pod(one) for one in rooms]
+    )
 
 
-def _held(room: Pod) -> HeldPod:
+def _held_pod(room: Pod) -> HeldPod:
     allocation = room.allocation
     return HeldPod(
         pod=room.key,

@@ -98,14 +98,14 @@ def accept(request: Any, subject: Subject) -> Submission:
     Raises: InputError, or RequestRefused 403, 404, 409, 412, 415, 422, 429, 503.
     """
     key, body_hash = idempotency_key(request), fingerprint(request)
-    looked = look_at(_read(request), subject, key, body_hash)
-    taken = take(looked, subject, key, body_hash)
+    looked = parse_submission(_read(request), subject, key, body_hash)
+    taken = accept_parsed(looked, subject, key, body_hash)
     if not looked.warnings:
         return taken
     return msgspec.structs.replace(taken, response={**taken.response, "warnings": to_plain(looked.warnings)})
 
 
-def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> ParsedSubmission:
+def parse_submission(asked: Submit, subject: Subject, key: str, body_hash: str) -> ParsedSubmission:
     """Read a submission and check that its sender may make it; nothing is written.
 
     `body_hash` identifies the body of the submission for its key. Raises: InputError, or RequestRefused as `accept`
@@ -113,7 +113,7 @@ def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> Parsed
     """
     manifest = bodies.source(asked.manifest)
     cluster = request_scope.cluster_of(asked.cluster)
-    _refuse_flood(cluster, lambda: bool(key) and stored_response(subject.owner, key, body_hash) is not None)
+    _limit_queue(cluster, lambda: bool(key) and stored_response(subject.owner, key, body_hash) is not None)
     content = _content_of(manifest, cluster, _names_for(asked, subject, cluster, key))
     if asked.strict:
         refuse_warnings(content.warnings)
@@ -122,15 +122,15 @@ def look_at(asked: Submit, subject: Subject, key: str, body_hash: str) -> Parsed
     return ParsedSubmission(asked, manifest, cluster, pods, content.warnings)
 
 
-def take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
+def accept_parsed(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
     """Accept one submission; `body_hash` identifies its body for its key.
 
     Raises: InputError, or RequestRefused as `accept` does.
     """
-    return undisturbed(lambda: _take(looked, subject, key, body_hash))
+    return undisturbed(lambda: _store(looked, subject, key, body_hash))
 
 
-def _take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
+def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
     asked, manifest, cluster, pods = looked.asked, looked.manifest, looked.cluster, looked.pods
     there = cluster.kind == ClusterKind.KUBERNETES
     if there and asked.priority is not None:
@@ -169,7 +169,7 @@ def _take(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) 
     return submit_plan(asked.plan, wish, subject, cluster, write)
 
 
-def _refuse_flood(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
+def _limit_queue(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
     """Limit the queue of one cluster over all senders; a repeated submission adds nothing to it."""
     most = settings.HETSCHED_MOST_WAITING_PODS
     if has_queued(cluster, most) and not is_repeated():

@@ -39,7 +39,7 @@ from ..documents import Document
 from ..pagination import flag, integer
 from ..problems import RequestRefused, not_found
 from ..views import ApiView, answer
-from ..whatif.what_if import turn
+from ..whatif.what_if import simulation_slot
 
 
 class PodWhy(Document, frozen=True):
@@ -86,7 +86,7 @@ class WhyView(ApiView):
         spans = spans_of(pod, decisions, now)
         found = None
         if flag(request, "outlook"):
-            with turn():
+            with simulation_slot():
                 found = outlook(pod, now)
         document = PodWhy(
             id=pod.pk,
@@ -123,7 +123,7 @@ class DecisionRepeatView(ApiView):
         decision = request_scope.get_row(rows, "decision", decision_id)
         version = integer(request, "version", 0, least=0, most=2**31 - 1)
         try:
-            with turn():
+            with simulation_slot():
                 found = rerun(decision, request.GET.get("policy", ""), version)
         except InputError as error:
             if error.code != "DecisionExpired":

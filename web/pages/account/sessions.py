@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from hetsched.access.models import BrowserSession
 from hetsched.access.sessions import sessions_of
 from hetsched.access.subject import subject_of
-from web.api.account.sessions import current
+from web.api.account.sessions import current_digest
 
 from ..actions import ActionButton, body_of
 from ..shell import Shell, page
@@ -70,7 +70,7 @@ def _end_others(others: int) -> ActionButton:
 
 @page("sessions")
 def sessions(shell: Shell) -> HttpResponseBase:
-    subject, here = subject_of(shell.request), current(shell.request)
+    subject, here = subject_of(shell.request), current_digest(shell.request)
     rows = sessions_of(subject.user)
     others = sum(row.pk != here for row in rows)
     shown = [(row, device(row.browser), None if row.pk == here else _end(row)) for row in rows]

@@ -46,7 +46,7 @@ def _about_cell(row: Delivery) -> Cell:
     return Cell(row.workload, url=reverse("workload", args=[row.workload]), look="mono")
 
 
-def again(row: Delivery) -> ActionButton | None:
+def redelivery_button(row: Delivery) -> ActionButton | None:
     """Return the button that repeats a delivery; none while it is in progress."""
     if row.state == Delivery.DUE:
         return None
@@ -64,7 +64,7 @@ def again(row: Delivery) -> ActionButton | None:
 
 
 def _again_cell(row: Delivery) -> Cell:
-    act = again(row)
+    act = redelivery_button(row)
     return Cell(act, look="act") if act is not None else Cell("", look="muted")
 
 
@@ -144,7 +144,7 @@ def delivery(shell: Shell, pk: str) -> HttpResponseBase:
         raise Http404(_("Delivery %(id)s does not exist.") % {"id": pk})
     body = msgspec.json.format(row.body.encode(), indent=2).decode()
     log = row.log.order_by("-id")[: delivery_reads.MOST_SHOWN_ATTEMPTS]
-    context = {"row": row, "tone": _TONES[row.state], "body": body, "log": log, "again": again(row)}
+    context = {"row": row, "tone": _TONES[row.state], "body": body, "log": log, "again": redelivery_button(row)}
     return shell.render("delivery", {**context, "to": _hook_name(row)})
 
 
@@ -153,7 +153,7 @@ def of_workload(workload_id: str, subject: Subject) -> list[tuple[Delivery, str,
     if not subject.may(Action.SUBMIT):
         return []
     rows = delivery_reads.visible(subject).filter(workload=workload_id).select_related("webhook").defer("body")
-    return [(row, _TONES[row.state], again(row)) for row in rows.order_by("-id")[:_MOST_SHOWN]]
+    return [(row, _TONES[row.state], redelivery_button(row)) for row in rows.order_by("-id")[:_MOST_SHOWN]]
 
 
 def _submitter(shell: Shell) -> Subject:

@@ -24,7 +24,7 @@ from hetsched.policies.models import Policy
 from hetsched.storage.snapshot_read import one_moment
 from web.translation import with_summaries
 
-from ..script_texts import grid_words, state_words
+from ..script_texts import grid_texts, state_texts
 from ..shell import Shell, page
 
 
@@ -50,7 +50,7 @@ def _content(cluster: Cluster) -> dict[str, object]:
             {"kind": "state", "label": _("state")},
         ],
         "verdicts": verdicts(),
-        "words": {"title": _("Fleet"), **state_words(), **grid_words(), **fleet_words()},
+        "words": {"title": _("Fleet"), **state_texts(), **grid_texts(), **fleet_texts()},
         "initial": initial,
     }
 
@@ -66,7 +66,7 @@ def _initial(cluster: Cluster) -> dict[str, Any]:
         }
 
 
-def fleet_words() -> dict[str, str]:
+def fleet_texts() -> dict[str, str]:
     """Return the labels of the heat map and the headroom table."""
     return {
         "heat": _("Heat map"),

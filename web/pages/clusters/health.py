@@ -96,13 +96,13 @@ def clusters(shell: Shell) -> HttpResponse:
         "version": __version__,
         "may_act": may_act,
         "every": _SECONDS_BETWEEN_LOOKS,
-        "words": _words(),
+        "words": _connection_texts(),
         "policy_names": sorted(Policy.objects.filter(active_version__gt=0).values_list("name", flat=True)),
     }
     return shell.render("clusters", context)
 
 
-def _words() -> dict[str, str]:
+def _connection_texts() -> dict[str, str]:
     """Return the texts of the connection test."""
     return {
         "asking": _("Testing…"),

@@ -78,7 +78,7 @@ def shadow_of_pod(shell: Shell, pk: int) -> HttpResponse:
     row = Shadow.objects.select_related("cluster").defer("spec").filter(pk=pk).first()
     if row is None:
         raise Http404(_("Comparison %(id)s does not exist.") % {"id": pk})
-    shell.turn_to(row.cluster)
+    shell.select_cluster(row.cluster)
     top = [node for node in row.top if node.feasible]
     nodes = [*top, *([row.theirs] if row.theirs and row.theirs.name not in {node.name for node in top} else [])]
     judgement = Judgement(row.judgement) if row.judgement else None

@@ -21,29 +21,29 @@ from hetsched.placement.queries.node_headroom import ShapeHeadroom, headroom_on
 from ..amounts import amount_words, mib_words
 
 
-class RoomSummary(msgspec.Struct, frozen=True):
+class HeadroomSummary(msgspec.Struct, frozen=True):
     """The summary and a row for each shape."""
 
     sentence: str
     rows: list[dict[str, Any]]
 
 
-def room_of(node: Node) -> RoomSummary | None:
+def headroom_of(node: Node) -> HeadroomSummary | None:
     """Return the headroom of a node; None if its cluster has no active policy."""
     found = headroom_on(node.cluster, node.name)
     if not found:
         return None
-    return RoomSummary(_sentence(found), [_row(one) for one in found])
+    return HeadroomSummary(_sentence(found), [_row(one) for one in found])
 
 
 def _row(one: ShapeHeadroom) -> dict[str, Any]:
     room = one.room
     return {
-        "shape": shape_words(one.common.pod),
+        "shape": shape_text(one.common.pod),
         "like": one.common.like,
         "copies": room.copies,
         "exact": room.exact,
-        "binding": binding_words(room),
+        "binding": binding_text(room),
         "message": _more(room),
     }
 
@@ -56,8 +56,8 @@ def _more(room: NodeRoom) -> str:
 def _sentence(found: list[ShapeHeadroom]) -> str:
     fitting = [one for one in found if one.room.copies]
     best = max(fitting or found, key=lambda one: (one.common.workloads, one.room.copies))
-    room, names = best.room, {"shape": best.common.like or shape_words(best.common.pod)}
-    binding = binding_words(room)
+    room, names = best.room, {"shape": best.common.like or shape_text(best.common.pod)}
+    binding = binding_text(room)
     if not fitting:
         said = _("None of the common pod shapes fits now.")
         return (
@@ -74,7 +74,7 @@ def _sentence(found: list[ShapeHeadroom]) -> str:
     return _("%(fits)s; %(binding)s is the binding resource.") % {"fits": text, "binding": binding}
 
 
-def binding_words(room: NodeRoom) -> str:
+def binding_text(room: NodeRoom) -> str:
     """Name the binding resource; empty if the reason is not a resource."""
     named = {
         CARDS: _("GPUs"),
@@ -88,7 +88,7 @@ def binding_words(room: NodeRoom) -> str:
     return named.get(room.binding, room.binding)
 
 
-def shape_words(pod: PodSpec) -> str:
+def shape_text(pod: PodSpec) -> str:
     """Write the requests of a shape in a few words."""
     shape, parts = pod.shape, []
     for name, amount in shape.requests:

@@ -39,7 +39,7 @@ def holders(held: list[Reservation]) -> dict[str, Holder]:
     return {reservation.pod.key: holder_of(reservation.pod) for reservation in held}
 
 
-def held_row(reservation: Reservation) -> dict[str, Any]:
+def reservation_row(reservation: Reservation) -> dict[str, Any]:
     """Return the amounts of one reservation as a table row."""
     requests = reservation.requests
     rest = {name: amount for name, amount in requests.items() if name not in (CPU, MEMORY, "pods")}

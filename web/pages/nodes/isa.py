@@ -66,8 +66,8 @@ _COMPILED = {arch: [(label, re.compile(text)) for label, text in rows] for arch,
 def instruction_set(node: Node, held: list[Reservation]) -> Context:
     """Return the context of the ISA tab."""
     shown = facts.isa_facts(node, held, timezone.now())
-    said = _said(node)
-    needs, by_extension = _needs(node)
+    said = _current_claims(node)
+    needs, by_extension = _pending_demands(node)
     sources = {name: [one for one, known in said if name in known] for name in shown.extensions}
     groups = [
         (label, [{"name": name, "needed": by_extension.get(name, 0), "by": sources[name]} for name in names])
@@ -76,7 +76,7 @@ def instruction_set(node: Node, held: list[Reservation]) -> Context:
     return {"isa": shown, "groups": groups, "needs": needs, "said": [one for one, _ in said]}
 
 
-def _said(node: Node) -> list[tuple[FactStatement, frozenset[str]]]:
+def _current_claims(node: Node) -> list[tuple[FactStatement, frozenset[str]]]:
     """Return the current reports of the instruction set, each with the extensions that it implies."""
     row = facts.stated(node)
     found = []
@@ -89,7 +89,7 @@ def _said(node: Node) -> list[tuple[FactStatement, frozenset[str]]]:
     return found
 
 
-def _needs(node: Node) -> tuple[list[Context], Counter[str]]:
+def _pending_demands(node: Node) -> tuple[list[Context], Counter[str]]:
     """Return the ISA requests of pending pods, the most frequent first, and the number of pods per extension."""
     rows = Pod.objects.filter(cluster=node.cluster, state__in=_QUEUED).order_by("-id")
     demands: Counter[IsaDemand] = Counter()

@@ -32,8 +32,8 @@ from ..shell import Shell, page
 from ..workloads.decisions import with_sentences
 from .candidate import Ghost, ghost_of
 from .cards import board
-from .headroom import room_of
-from .holders import held_row
+from .headroom import headroom_of
+from .holders import reservation_row
 from .isa import instruction_set
 from .trend import HEIGHT, WIDTH, table, trend
 from .zones import core_map
@@ -45,7 +45,7 @@ Held = list[Reservation]
 
 @page("nodes")
 def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
-    cluster = shell.need_cluster()
+    cluster = shell.require_cluster()
     if tab not in TABS:
         raise Http404(_("This tab does not exist."))
     shell.follow(node_topic(cluster, name))
@@ -96,7 +96,7 @@ def _overview(node: Node, held: Held, ghost: Ghost) -> Context:
     names = sorted(node.allocatable, key=lambda name: (name not in (CPU, MEMORY), name))
     resources = [use(name, node.allocatable[name], node.requested.get(name, 0)) for name in names]
     return {
-        "room": (room := room_of(node) if node.ready and not node.unschedulable else None),
+        "room": (room := headroom_of(node) if node.ready and not node.unschedulable else None),
         "lead": "" if room is None else room.sentence,
         "sentence": _sentence(node, resources),
         "resources": resources,
@@ -109,7 +109,7 @@ def _overview(node: Node, held: Held, ghost: Ghost) -> Context:
         "problems": node.report.problems,
         "doubts": node.doubts,
         "back_offs": facts.back_offs(node, timezone.now(), lambda namespace: True),
-        **_believed(node, held),
+        **_reported_facts(node, held),
     }
 
 
@@ -120,7 +120,7 @@ def _measured(node: Node, name: str) -> str:
     return percent(sample / whole) if sample is not None and whole else ""
 
 
-def _believed(node: Node, held: Held) -> Context:
+def _reported_facts(node: Node, held: Held) -> Context:
     """Return the reports of each source, and the facts that are not accepted as reported."""
     row = facts.stated(node)
     if row is None:
@@ -194,7 +194,7 @@ def _balance(node: Node, held: Held, ghost: Ghost) -> Context:
 
 
 def _pods(node: Node, held: Held, ghost: Ghost) -> Context:
-    return {"pods": [held_row(reservation) for reservation in held]}
+    return {"pods": [reservation_row(reservation) for reservation in held]}
 
 
 def _decisions(node: Node, held: Held, ghost: Ghost) -> Context:

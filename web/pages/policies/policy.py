@@ -34,7 +34,7 @@ from web.api.policies.policies import etag
 
 from ..shell import Shell, page
 from .rows import rows_of
-from .words import desk_words
+from .words import editor_texts
 
 METRICS = {
     "gpuAllocation": gettext_lazy("GPU allocation (0–1)"),
@@ -58,7 +58,7 @@ def plan_rows(policy: Policy) -> list[dict[str, Any]]:
     return [
         {
             "plan": plan,
-            "when": when(plan),
+            "when": plan_text(plan),
             "state": _STATES.get(plan.state, plan.state),
             "value": "" if plan.last_value is None else f"{plan.last_value:.3g}",
         }
@@ -66,7 +66,7 @@ def plan_rows(policy: Policy) -> list[dict[str, Any]]:
     ]
 
 
-def when(plan: PolicyPlan) -> str:
+def plan_text(plan: PolicyPlan) -> str:
     """Describe the trigger and the version of a plan."""
     if plan.once is not None:
         at = date_format(localtime(plan.once.at), "Y-m-d H:i e")
@@ -117,7 +117,7 @@ def policy(shell: Shell, name: str) -> HttpResponse:
         "metrics": METRICS.items(),
         "etag": etag(found),
         "may_edit": subject.may(Action.EDIT_POLICY),
-        "desk": _desk(
+        "desk": _editor_data(
             shown.spec,
             shown=shown.version,
             state=shown.state,
@@ -145,12 +145,12 @@ def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
         "origin": origin.name,
         "revisions": [],
         "etag": "",
-        "desk": _desk(spec, shown=0, state="", active=0, deciding=_uses(begun), locked=""),
+        "desk": _editor_data(spec, shown=0, state="", active=0, deciding=_uses(begun), locked=""),
     }
     return shell.render("policy/desk", context)
 
 
-def _desk(spec: PolicySpec, **facts: Any) -> dict[str, Any]:
+def _editor_data(spec: PolicySpec, **facts: Any) -> dict[str, Any]:
     """Return the initial data of the script as plain JSON values."""
     return {"name": spec.name, "spec": to_plain(spec), **facts}
 
@@ -167,7 +167,7 @@ def _editor(spec: PolicySpec, locked: str, decisions: list[Decision]) -> dict[st
         "unused": unused,
         "manifest": manifest_of(spec),
         "locked": locked,
-        "words": desk_words(),
+        "words": editor_texts(),
         "decisions": decisions,
         "golden_pods": _pods(decisions),
     }

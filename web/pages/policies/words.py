@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 
 
-def desk_words() -> dict[str, str]:
+def editor_texts() -> dict[str, str]:
     """Return the texts of the editor."""
     drafting, deciding = {**_draft_words(), **_diff_words()}, {**_deciding_words(), **_plan_words()}
     return {**drafting, **deciding, **_trying_words(), **_golden_words(), **_replay_words()}

@@ -105,7 +105,7 @@ def advice(shell: Shell) -> HttpResponse:
         "form": form,
         "asked": asked,
         "may": may,
-        "waiting": _waiting(cluster) if goal is Goal.ROOM else [],
+        "waiting": _pending_workloads(cluster) if goal is Goal.ROOM else [],
         "plans": [_plan(plan, may) for plan in _plans(cluster)],
         "waits_for_plan": cluster.rebalances.filter(state=Rebalance.RUNNING).exists(),
     }
@@ -114,7 +114,7 @@ def advice(shell: Shell) -> HttpResponse:
     return shell.render("advice", context)
 
 
-def _waiting(cluster: Cluster) -> list[Workload]:
+def _pending_workloads(cluster: Cluster) -> list[Workload]:
     """Return the workloads with pods that are not-now, the latest first."""
     rows = Workload.objects.filter(cluster=cluster, state=State.NOT_NOW.value).defer("manifest")
     return list(rows.order_by("-id")[:MOST_WORKLOADS])

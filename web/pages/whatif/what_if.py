@@ -19,7 +19,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import tile, without_nulls
 from hetsched.policies.models import Policy, PolicyRevision
 
-from ..script_texts import grid_words, matrix_words, question_words, result_words, state_words
+from ..script_texts import grid_texts, matrix_texts, question_texts, result_texts, state_texts
 from ..shell import Shell, page
 from ..workloads.holds import spans
 from ..workloads.why import score_weights
@@ -52,7 +52,7 @@ def what_if(shell: Shell) -> HttpResponse:
             "isas": _isas(shell.cluster),
             "examples": _examples(),
             "spans": spans() if subject_of(shell.request).may(Action.SUBMIT) else [],
-            "words": {**state_words(), **grid_words(), **result_words(), **matrix_words(), **question_words()},
+            "words": {**state_texts(), **grid_texts(), **result_texts(), **matrix_texts(), **question_texts()},
             "nodes": {node.name: without_nulls(tile(node)) for node in nodes},
         },
     )

@@ -14,9 +14,9 @@ from hetsched.placement.queries.why import changes_between
 from hetsched.policies.models import Policy
 from web.translation import translate
 
-from ..script_texts import after_name, again_words, matrix_words, result_words, state_words
+from ..script_texts import after_name, matrix_texts, repeat_texts, result_texts, state_texts
 from ..shell import Shell, page
-from .why import left_out, why
+from .why import omitted_scores, why
 
 
 def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
@@ -29,21 +29,21 @@ def decision(shell: Shell, pk: str) -> HttpResponse:
     found = _find(shell, int(pk))
     if found is None:
         return _expired(shell, int(pk))
-    shell.turn_to(found.cluster)
+    shell.select_cluster(found.cluster)
     compared = shell.text("with")
     other = _find(shell, int(compared)) if compared.isdecimal() and len(compared) <= 18 else None
     return shell.render(
         "decision",
         {
             "decision": found,
-            "why": {**why(found, found.pod), "left_out": left_out(found)},
+            "why": {**why(found, found.pod), "left_out": omitted_scores(found)},
             "other": other,
             "other_why": why(other, other.pod) if other else None,
             "compared": compared,
             "rows": _side_by_side(found, other) if other else [],
             "before": _before(found),
             "policies": Policy.objects.filter(active_version__gt=0),
-            "words": {**state_words(), **result_words(), **matrix_words(), **again_words()},
+            "words": {**state_texts(), **result_texts(), **matrix_texts(), **repeat_texts()},
         },
     )
 
@@ -62,7 +62,7 @@ def _expired(shell: Shell, pk: int) -> HttpResponse:
     kept = ForgottenDecision.objects.select_related("cluster").filter(pk=pk).first()
     if kept is None or not subject_of(shell.request).may_in(kept.namespace):
         raise Http404(_("Decision %(id)s does not exist.") % {"id": pk})
-    shell.turn_to(kept.cluster)
+    shell.select_cluster(kept.cluster)
     return shell.render("decision_gone", {"kept": kept}, status=410)
 
 
@@ -74,7 +74,7 @@ def _before(decision: Decision) -> int | None:
 
 def _side_by_side(one: Decision, other: Decision) -> list[dict[str, Any]]:
     """Compare two decisions row by row."""
-    words = state_words()
+    words = state_texts()
     rows = [
         (_("Pod"), _pod(one), _pod(other)),
         (_("Verdict"), words[one.verdict], words[other.verdict]),

@@ -27,7 +27,7 @@ from ..lists.columns import Cell, Column
 from ..lists.expressions import FilterField
 from ..lists.kinds import Age, ChoiceKind, ValueKind
 from ..lists.view import Listing, ListView
-from ..nodes.holders import held_row
+from ..nodes.holders import reservation_row
 from ..shell import Shell, page
 
 MOST_PODS_SHOWN = 200
@@ -141,7 +141,7 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
     row = seen.filter(pk=pk).first()
     if row is None:
         raise Http404(_("Hold %(id)s does not exist.") % {"id": pk})
-    shell.turn_to(row.cluster)
+    shell.select_cluster(row.cluster)
     shell.follow(cluster_topic(row.cluster))
     row = seen.get(pk=pk)  # not older than the revision that the page names
     rooms = Reservation.objects.filter(pod__hold=row, pod__origin=Pod.HELD).select_related("pod", "node")
@@ -154,7 +154,7 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
             "tone": _TONES.get(row.state, ""),
             "rooms": [
                 {
-                    **held_row(room),
+                    **reservation_row(room),
                     "node": room.node.name,
                     "kept": room.active,
                     "given": room.release_reason == CAME,

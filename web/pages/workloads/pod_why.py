@@ -29,9 +29,9 @@ from hetsched.placement.queries.why import (
 from web.translation import translate
 
 from ..amounts import duration
-from ..script_texts import matrix_words, result_words, state_words, why_words
+from ..script_texts import matrix_texts, result_texts, state_texts, why_texts
 from ..shell import Shell, page
-from .why import left_out, why
+from .why import omitted_scores, why
 
 _COLOURS = 6
 # The most relevant pod is the first in this order of states.
@@ -44,7 +44,7 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
     pod = rows.filter(pk=pk).first()
     if pod is None or not subject_of(shell.request).may_in(pod.namespace):
         raise Http404(_("Pod %(id)s does not exist, or was deleted after its retention time.") % {"id": pk})
-    shell.turn_to(pod.cluster)
+    shell.select_cluster(pod.cluster)
     shell.follow(workload_topic(pod.workload_id) if pod.workload_id else cluster_topic(pod.cluster))
     decisions = decisions_of(pod)
     spans = spans_of(pod, decisions, timezone.now())
@@ -53,7 +53,7 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
         "pod_why",
         {
             "pod": pod,
-            "why": {**why(pod.decision, pod), "left_out": left_out(pod.decision)} if pod.decision else None,
+            "why": {**why(pod.decision, pod), "left_out": omitted_scores(pod.decision)} if pod.decision else None,
             "waiting": State(pod.state) in QUEUED,
             "pending": duration(sum(span.seconds for span in spans if span.pending)),
             "reasons": _by_reason(spans),
@@ -77,7 +77,7 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
                 "broken_by": gang.broken_by,
                 "members": [{"id": one.id, "pod": one.pod, "label": LABELS[State(one.state)]} for one in gang.members],
             },
-            "words": {**state_words(), **result_words(), **matrix_words(), **why_words()},
+            "words": {**state_texts(), **result_texts(), **matrix_texts(), **why_texts()},
         },
     )
 

@@ -26,7 +26,7 @@ from ..lists.expressions import FilterField
 from ..lists.kinds import Age, ChoiceKind, NumberKind, ValueKind
 from ..lists.view import Listing, ListView
 from ..row_selection import pickable
-from ..script_texts import state_words
+from ..script_texts import state_texts
 from ..shell import Shell, page
 
 # Maximum number of listed pods; the page counts the others, and the workload list shows them.
@@ -69,7 +69,7 @@ def _state_cell(one: QueueEntry) -> Cell:
     if one.state == State.NEVER_FITS:
         return Cell(NEVER_FITS, look="chip", tone="bad", title=str(LABELS[one.queue_state]))
     return Cell(
-        LABELS[one.queue_state], look="chip", tone=_TONES.get(one.queue_state, ""), title=state_words()[one.state]
+        LABELS[one.queue_state], look="chip", tone=_TONES.get(one.queue_state, ""), title=state_texts()[one.state]
     )
 
 

@@ -16,7 +16,7 @@ from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
 from hetsched.policies.models import PolicyRevision
-from web.api.nodes.facts import DeviceAllocation, handed_cards
+from web.api.nodes.facts import DeviceAllocation, device_allocation
 from web.translation import translate
 
 
@@ -41,8 +41,8 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
         "tried_at": pod.tried_at if latest else None,
         "top": top,
         "weights": sum(score.weight for score in top[0].scores) if top else 0.0,
-        "doubts": _doubts(decision),
-        "handed": _handed(decision, pod),
+        "doubts": _conflicts(decision),
+        "handed": _device_allocation(decision, pod),
     }
 
 
@@ -56,7 +56,7 @@ def score_weights(spec: PolicySpec) -> list[tuple[str, float]]:
     ]
 
 
-def left_out(decision: Decision) -> str:
+def omitted_scores(decision: Decision) -> str:
     """Name the scoring plugins without a score for this pod, with their weights."""
     rated: NodeOutcome | None = next((row for row in decision.top if row.feasible), None)
     if rated is None:
@@ -67,15 +67,15 @@ def left_out(decision: Decision) -> str:
     return ", ".join(f"{name} ×{weight:g}" for name, weight in weights if name not in took_part)
 
 
-def _handed(decision: Decision, pod: Pod) -> DeviceAllocation | None:
+def _device_allocation(decision: Decision, pod: Pod) -> DeviceAllocation | None:
     """Return the GPUs that the node allocated for this decision; None without a report."""
     if pod.decision_id != decision.pk or decision.allocation is None or not decision.allocation.gpus:
         return None
     row = HandedOut.objects.filter(pod=pod).first()
-    return None if row is None else handed_cards(row)
+    return None if row is None else device_allocation(row)
 
 
-def _doubts(decision: Decision) -> list[dict[str, Any]]:
+def _conflicts(decision: Decision) -> list[dict[str, Any]]:
     """Return the currently contradicted facts of the nodes of a decision."""
     names = {decision.node_name, *(row.name for row in decision.top)} - {""}
     rows = Node.objects.filter(cluster_id=decision.cluster_id).defer("report").order_by("name")

@@ -25,7 +25,7 @@ from ..lists.kinds import Age, ChoiceKind, NumberKind, ValueKind
 from ..lists.reasons import Code, codes_of
 from ..lists.view import Listing, ListView
 from ..row_selection import pickable
-from ..script_texts import after_name, state_tone, state_words
+from ..script_texts import after_name, state_texts, state_tone
 from ..shell import Shell, page
 
 SENTENCE_CHARACTERS = 140
@@ -211,7 +211,7 @@ def _values(rows: Any, name: str) -> list[str]:
 
 
 def _tabs(view: ListView, counts: dict[str, int], current: str) -> list[dict[str, Any]]:
-    labels = {**state_words(), "running": _("running"), "not-now": _("pending")}
+    labels = {**state_texts(), "running": _("running"), "not-now": _("pending")}
     return [
         {
             "label": labels[name],

@@ -22,7 +22,7 @@ from hetsched.placement.queries.why import preemptions_of
 from ..account.webhooks import of_workload
 from ..actions import on_workload
 from ..amounts import duration
-from ..script_texts import result_words
+from ..script_texts import result_texts
 from ..shell import Shell, page
 from .why import why
 
@@ -38,7 +38,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
     found = Workload.objects.select_related("cluster").filter(pk=pk).first()
     if found is None:
         raise Http404(_("Workload %(id)s does not exist.") % {"id": pk})
-    shell.turn_to(found.cluster)
+    shell.select_cluster(found.cluster)
     counts = dict(found.pods.order_by().values_list("state").annotate(Count("id")))
     pods = found.pods.select_related("node", "decision").defer("node__report").order_by("id")
     wanted = shell.text("pod")
@@ -60,7 +60,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
                 for pod in shown
             ],
             "refused": next((pod.decision_id for pod in shown if pod.state in (State.NOT_NOW, State.NEVER_FITS)), None),
-            "words": result_words(),
+            "words": result_texts(),
             "workload": found,
             "acts": on_workload(found, counts, subject_of(shell.request)),
             "counts": [(LABELS[State(state)], state, count) for state, count in sorted(counts.items())],

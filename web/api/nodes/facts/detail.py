@@ -70,7 +70,7 @@ def gpu_facts(
     """Return the node's GPUs; pods of namespaces outside the caller's scope count without their names."""
     shares: dict[int, list[CardShare]] = {}
     used: dict[int, tuple[int, int]] = {}
-    handed = {row.pod_id: handed_cards(row) for row in HandedOut.objects.filter(node=node)}
+    handed = {row.pod_id: device_allocation(row) for row in HandedOut.objects.filter(node=node)}
     for reservation in held:
         for grant in reservation.allocation.gpus:
             if is_visible(reservation.pod.namespace):
@@ -95,7 +95,7 @@ def gpu_facts(
     return GpuFacts(origin(node, now, source=source), cards)
 
 
-def handed_cards(row: HandedOut) -> DeviceAllocation:
+def device_allocation(row: HandedOut) -> DeviceAllocation:
     cards = None if row.cards is None else sorted(row.cards)
     return DeviceAllocation(row.advisory, sorted(grant.index for grant in row.granted), cards, row.problem or None)
 
