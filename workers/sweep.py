@@ -50,7 +50,7 @@ from hetsched.placement.notifications.deliveries import due_hosts, fail_old_deli
 from hetsched.placement.scheduling_queue.active_queue import active_pods
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_timed_out_pods
 from hetsched.policies.models import PolicyObject
-from hetsched.scheduling.binding_cycle import unbound
+from hetsched.scheduling.binding_cycle import has_unbound_pods
 from hetsched.scheduling.leases import leading
 
 from .report import unreported, unreported_policies
@@ -112,7 +112,7 @@ def _wake_conditions(cluster: Cluster) -> Iterator[tuple[str, Callable[[], objec
     yield dispatch.REBALANCE, partial(has_running_plan, cluster.pk)
     yield dispatch.SHADOW, partial(has_pending_comparisons, cluster.pk)
     yield dispatch.IMAGES, due_images(cluster.pk).exists
-    yield dispatch.BIND, partial(unbound, cluster)
+    yield dispatch.BIND, partial(has_unbound_pods, cluster)
 
 
 def _deletion_steps(cluster_id: int, now: datetime) -> Iterator[Callable[[], object]]:

@@ -14,7 +14,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from hetsched.contracts.documents import encode
-from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.snapshot_read import database_now
 
 from . import metric_names
 from .models import Figure
@@ -29,4 +29,4 @@ def acquire(work: str, period_seconds: float) -> bool:
     )
     if Figure.objects.filter(over, **row).update(at=Now(), value=F("value") + 1):
         return True
-    return Figure.objects.get_or_create(**row, defaults={"value": 1, "at": shared_now()})[1]
+    return Figure.objects.get_or_create(**row, defaults={"value": 1, "at": database_now()})[1]

@@ -243,7 +243,7 @@ class _Running:
         entries = {entry.pod.key: entry for entry in group.entries}
         for key in entries:
             self.state.forget(key)  # a name is free once its previous pod has ended
-        self.state.gangs.wake(math.inf)
+        self.state.gangs.end_backoffs(math.inf)
         order = self.cast.order.queue([entry.pod for entry in group.entries], self.state)
         if self.cast.order.follows_placements:
             for pod in order:
@@ -254,7 +254,7 @@ class _Running:
                 self._run(run)
         for batch in self.batches.values():
             batch.scheduler.settle()
-            batch.scheduler.room.drain()
+            batch.scheduler.waiting_pods.drain()
 
     def _run(self, entries: Sequence[RecordedPod]) -> None:
         """Decide for consecutive pods under one policy."""
@@ -283,7 +283,7 @@ class _Running:
         other = self.against.get(entry.decision)
         if other is None or not entry.pod.ready:
             return scheduler.schedule(entry.pod)
-        self.state.gangs.try_now(entry.pod)
+        self.state.gangs.mark_tried(entry.pod)
         request = self.state.compile(entry.pod)
         evaluation, total = scheduler.evaluator.evaluate(request)
         theirs, weights = float(total[self.state.row_of[other]]), evaluation.weight_sum + request.cluster_weight

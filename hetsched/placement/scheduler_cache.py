@@ -254,7 +254,7 @@ class SchedulerCache:
     def _rebuild(self) -> ClusterSnapshot:
         self.invalidate()
         self._snapshot = load_state(self.cluster_id)
-        self._snapshot.state.gangs.resting = self._gang_backoffs
+        self._snapshot.state.gangs.backoff_until = self._gang_backoffs
         return self._snapshot
 
     def _apply_node_reports(self, snapshot: ClusterSnapshot) -> bool:

@@ -4,14 +4,14 @@ On a demo cluster every binding succeeds at once. Placements of an offline clust
 change. On a live cluster each placement is written to the API server, `AT_ONCE` in parallel. Every step is a short
 transaction; none is open during an API call.
 A run binds only pods that it moved to *binding* itself, so two runs never bind the same pod. A pod that is *binding*
-for longer than `LEFT_AFTER` belongs to a worker that died or to a binding with unknown result: one run claims it for
+for longer than `CLAIM_AFTER` belongs to a worker that died or to a binding with unknown result: one run claims it for
 the same period and binds it again, which also reveals the result of the first attempt. No write starts later than
 `WRITE_WITHIN` after the claim, nor while the cluster is out of sync.
 A rejection frees the reservation only within `WRITE_WITHIN`. If the pod was tried before, it is read back first; while
-it is still pending, the result stays unknown for `OUT_FOR` after the decision. A binding with unknown result keeps its
-reservation.
+it is still pending, the result stays unknown for `UNKNOWN_FOR` after the decision. A binding with unknown result keeps
+its reservation.
 If the API server accepts wrong uids, the failure is recorded on the connection, which puts the cluster out of sync.
-A pod stays *binding* until its claims have volumes, at most for `PATIENCE`; then it returns to the queue.
+A pod stays *binding* until its claims have volumes, at most for `VOLUME_TIMEOUT`; then it returns to the queue.
 `actions.gangs` defines the effect of a rejection on a gang.
 """
 
@@ -31,7 +31,7 @@ import structlog
 from django.db.models import F, Q
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind, bind, read_refused
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult, bind, read_refused
 from hetsched.adapters.kubernetes.device_allocation import allocate, release
 from hetsched.adapters.kubernetes.volume_binding import provide
 from hetsched.contracts.message import Message, shortened, verbatim
@@ -47,19 +47,19 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.signed_grants import grant_annotations
 from hetsched.storage.batches import batched
-from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.snapshot_read import database_now
 from hetsched.storage.write_lock import write_transaction
 
 PODS_PER_STEP = 500
 BINDINGS_PER_STEP = 200
 AT_ONCE = 16
-LEFT_AFTER = timedelta(seconds=20)
+CLAIM_AFTER = timedelta(seconds=20)
 WRITE_WITHIN = timedelta(seconds=15)
-OUT_FOR = timedelta(minutes=3)  # longer than all tries of one write and the calls before them
+UNKNOWN_FOR = timedelta(minutes=3)  # longer than all tries of one write and the calls before them
 MOST_TRIES = 3
-PATIENCE = timedelta(minutes=10)
+VOLUME_TIMEOUT = timedelta(minutes=10)
 STEPS = ((State.PLACED, begin_binding), (State.BINDING, confirm), (State.BOUND, start))
-ON_THEIR_WAY = {
+UNFINISHED_STATES = {
     ClusterKind.DEMO.value: [state.value for state, _ in STEPS],
     ClusterKind.KUBERNETES.value: [State.PLACED.value, State.BINDING.value],
 }
@@ -74,9 +74,9 @@ def run(cluster_id: int) -> int:
     return _start_demo_pods(cluster_id) if cluster.kind == ClusterKind.DEMO else _bind_all(cluster)
 
 
-def unbound(cluster: Cluster) -> bool:
+def has_unbound_pods(cluster: Cluster) -> bool:
     """Return whether a cluster has pods that a run would advance."""
-    states = ON_THEIR_WAY.get(cluster.kind, [])
+    states = UNFINISHED_STATES.get(cluster.kind, [])
     return bool(states) and Pod.objects.filter(cluster=cluster, state__in=states).exists()
 
 
@@ -109,8 +109,10 @@ def _bind_all(cluster: Cluster) -> int:
         for pods, tried in chain(_claimed(cluster), _left(cluster)):
             until = time.monotonic() + WRITE_WITHIN.total_seconds()
             is_ours = partial(_is_before, until)
-            outcomes = list(threads.map(partial(write, api, cluster.name, is_ours=is_ours), to_bind(pods, tried=tried)))
-            bound += note(cluster, outcomes)
+            outcomes = list(
+                threads.map(partial(write, api, cluster.name, is_ours=is_ours), binding_requests(pods, tried=tried))
+            )
+            bound += record_results(cluster, outcomes)
     return bound
 
 
@@ -125,7 +127,7 @@ def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
         try:
             with write_transaction():
                 begin_binding(cluster.pk, pods)
-                Pod.objects.filter(pk__in=pods).update(not_before=shared_now() + LEFT_AFTER)
+                Pod.objects.filter(pk__in=pods).update(not_before=database_now() + CLAIM_AFTER)
         except Conflict:
             lost += 1  # another run claimed some of them
             continue
@@ -135,21 +137,21 @@ def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
 
 def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
     """Claim pods that have been *binding* for too long, in batches, and yield them with `tried` True."""
-    last, now = 0, shared_now()
-    left = Q(not_before=None, decided_at__lt=now - LEFT_AFTER) | Q(not_before__lte=now)
+    last, now = 0, database_now()
+    left = Q(not_before=None, decided_at__lt=now - CLAIM_AFTER) | Q(not_before__lte=now)
     rows = Pod.objects.filter(left, cluster=cluster, state=State.BINDING.value)
     while is_synced(cluster):
         with write_transaction():
             part = rows.filter(pk__gt=last).order_by("id").select_for_update()
             pods = list(part.values_list("id", flat=True)[:BINDINGS_PER_STEP])
-            Pod.objects.filter(pk__in=pods).update(not_before=shared_now() + LEFT_AFTER)
+            Pod.objects.filter(pk__in=pods).update(not_before=database_now() + CLAIM_AFTER)
         if not pods:
             return
         last = pods[-1]
         yield pods, True
 
 
-def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lambda: True) -> BindingOutcome:
+def write(api: Api, name: str, one: BindingRequest, *, is_ours: Callable[[], bool] = lambda: True) -> BindingOutcome:
     """Provide the pod's volumes and devices, bind it, and return the result.
 
     `name` is the cluster's name. `is_ours` returns whether this process may still bind the pod; it is called before
@@ -164,7 +166,7 @@ def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lam
         before = provide(api, one) or allocate(api, one)
         bound = before or bind(api, one, is_ours=is_ours)
         if bound.result is BindingResult.REFUSED and (one.tried or not is_ours()):
-            others = (one.out and before is None) or not is_ours()
+            others = (one.in_flight and before is None) or not is_ours()
             bound = read_refused(api, one, bound, waiting=BindingResult.UNKNOWN if others else BindingResult.REFUSED)
     except Exception as error:  # one malformed pod or claim must not block the results of the others
         log.exception("binding failed", cluster=name, namespace=one.namespace, pod=one.name)
@@ -179,36 +181,38 @@ def write(api: Api, name: str, one: ToBind, *, is_ours: Callable[[], bool] = lam
     return bound
 
 
-def to_bind(pod_ids: Sequence[int], *, tried: bool = False) -> list[ToBind]:
+def binding_requests(pod_ids: Sequence[int], *, tried: bool = False) -> list[BindingRequest]:
     """Return the bindings to write for these pods, with their allocations; `tried`: an earlier attempt is possible."""
-    now = shared_now()
-    held = Reservation.objects.filter(pod_id__in=pod_ids, active=True)
-    epochs = dict(held.values_list("pod_id", "leader_epoch"))
+    now = database_now()
+    reservations = Reservation.objects.filter(pod_id__in=pod_ids, active=True)
+    epochs = dict(reservations.values_list("pod_id", "leader_epoch"))
     rows = Pod.objects.filter(pk__in=pod_ids, node__isnull=False).select_related("node").defer("node__report")
     found = []
     for pod in rows.annotate(in_cluster=F("cluster__name")).order_by("id"):
         assert pod.node is not None
-        patient = pod.decided_at is None or pod.decided_at > now - PATIENCE
-        out = tried and pod.decided_at is not None and pod.decided_at > now - OUT_FOR
-        given, epoch = pod.allocation or EMPTY, epochs.get(pod.pk, 0)
-        one = binding_of(pod.in_cluster, pod.pk, pod.uid, pod.spec, pod.node.name, given, epoch)
+        may_wait = pod.decided_at is None or pod.decided_at > now - VOLUME_TIMEOUT
+        in_flight = tried and pod.decided_at is not None and pod.decided_at > now - UNKNOWN_FOR
+        allocation, epoch = pod.allocation or EMPTY, epochs.get(pod.pk, 0)
+        one = binding_request(pod.in_cluster, pod.pk, pod.uid, pod.spec, pod.node.name, allocation, epoch)
         named = {"namespace": pod.namespace, "name": pod.name}
-        found.append(msgspec.structs.replace(one, **named, patient=patient, tried=tried, out=out))
+        found.append(msgspec.structs.replace(one, **named, may_wait=may_wait, tried=tried, in_flight=in_flight))
     return found
 
 
-def binding_of(
+def binding_request(
     cluster: str, pod_id: int, uid: str, spec: PodSpec, node: str, allocation: Allocation, epoch: int
-) -> ToBind:
+) -> BindingRequest:
     """Return the binding to write for one pod, with its allocation."""
     grants = grant_annotations(cluster, node, uid, spec, allocation, epoch)
     chosen = {grant.claim: grant.volume for grant in allocation.volumes}
     claims = tuple((use.name, chosen.get(use.name, "")) for use in spec.shape.claims)
     device_claims = tuple(use.claim for use in spec.shape.devices)
-    return ToBind(pod_id, spec.namespace, spec.name, uid, node, grants, claims, device_claims, allocation.devices)
+    return BindingRequest(
+        pod_id, spec.namespace, spec.name, uid, node, grants, claims, device_claims, allocation.devices
+    )
 
 
-def note(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
+def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     """Record binding results; return the number bound.
 
     Pods that were deleted or bound elsewhere are released when the watch proves it.
@@ -219,12 +223,12 @@ def note(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     reasons: dict[Message, list[int]] = defaultdict(list)
     for one in by_result[BindingResult.REFUSED]:
         reasons[verbatim(one.message)].append(one.pod_id)
-    act_on(cluster, confirm, [one.pod_id for one in by_result[BindingResult.BOUND]])
+    apply_while_binding(cluster, confirm, [one.pod_id for one in by_result[BindingResult.BOUND]])
     if by_result[BindingResult.WAITING]:  # nothing was written: the next run may retry at once
         pods = [one.pod_id for one in by_result[BindingResult.WAITING]]
-        Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=shared_now())
+        Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=database_now())
     for reason, pods in reasons.items():
-        act_on(cluster, partial(reject, reason=reason), pods)
+        apply_while_binding(cluster, partial(reject, reason=reason), pods)
     for result in (BindingResult.REFUSED, BindingResult.LOST, BindingResult.GONE):
         if by_result[result]:
             recover_gangs(cluster.pk, [one.pod_id for one in by_result[result]], by_result[result][0].message)
@@ -240,7 +244,7 @@ def note(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     return len(by_result[BindingResult.BOUND])
 
 
-def act_on(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
+def apply_while_binding(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
     """Apply `act` to the pods that are still *binding*; the watch often moves them first.
 
     After `MOST_TRIES` conflicts on the whole list, apply it to the pods one by one.

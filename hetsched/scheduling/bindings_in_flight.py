@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
@@ -33,7 +33,7 @@ from .leases import Lease
 
 CONFIRM_SECONDS = 0.5  # not urgent: until then confirmations are recorded and skipped
 CONFIRM_AT_ONCE = 200
-KEPT_SECONDS = 30.0
+RETAIN_SECONDS = 30.0
 DRAIN_SECONDS = 10.0
 _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 
@@ -43,7 +43,7 @@ class _InFlight:
 
     __slots__ = ("accepted", "fingerprint", "since", "to", "written")
 
-    def __init__(self, to: ToBind, since: float, fingerprint: str) -> None:
+    def __init__(self, to: BindingRequest, since: float, fingerprint: str) -> None:
         self.to = to
         self.since = since
         self.fingerprint = fingerprint
@@ -108,9 +108,9 @@ class BindingsInFlight:
         now = time.monotonic()
         for result in placed:
             waiting = result.waiting
-            held = result.allocation or EMPTY
-            to = binding_cycle.binding_of(
-                self._cluster.name, waiting.pod_id, waiting.uid, waiting.spec, result.node_name, held, lease.epoch
+            allocation = result.allocation or EMPTY
+            to = binding_cycle.binding_request(
+                self._cluster.name, waiting.pod_id, waiting.uid, waiting.spec, result.node_name, allocation, lease.epoch
             )
             self._by_uid[to.uid] = self._by_pod[to.pod_id] = _InFlight(to, now, fingerprint(waiting.spec))
             self.count += 1
@@ -133,23 +133,23 @@ class BindingsInFlight:
         while not self._results.empty():
             outcome = self._results.get()
             self.count -= 1
-            one = self._by_pod.get(outcome.pod_id)
-            if outcome.result is BindingResult.BOUND and one is not None:
-                self._accept(one)
+            binding = self._by_pod.get(outcome.pod_id)
+            if outcome.result is BindingResult.BOUND and binding is not None:
+                self._accept(binding)
                 continue
             others.append(outcome)
             self.unproven = self.unproven or outcome.result is BindingResult.UNPROVEN
-            if one is not None and not one.accepted:
-                self._drop(one)
+            if binding is not None and not binding.accepted:
+                self._drop(binding)
         if others:
-            binding_cycle.note(self._cluster, others)
+            binding_cycle.record_results(self._cluster, others)
 
-    def confirm_in_time(self, now: float) -> None:
+    def confirm_due(self, now: float) -> None:
         """Write the accepted bindings, every `CONFIRM_SECONDS` or as soon as there are `CONFIRM_AT_ONCE`."""
         if self._accepted and (len(self._accepted) >= CONFIRM_AT_ONCE or now - self._confirmed_at > CONFIRM_SECONDS):
             self._confirm()
             self._confirmed_at = now
-            self._forget(now - KEPT_SECONDS)
+            self._forget(now - RETAIN_SECONDS)
 
     # -- watch confirmations -------------------------------------------------------------------------------------------
 
@@ -159,16 +159,16 @@ class BindingsInFlight:
         if isinstance(event, Deleted) or not self._by_uid:
             return False
         try:
-            seen = _confirmation.decode(event.body)
+            pod = _confirmation.decode(event.body)
         except msgspec.DecodeError:
             return False
-        one, status = self._by_uid.get(seen.metadata.uid), seen.status
-        if one is None or seen.spec.node != one.to.node or seen.metadata.deleted is not None:
+        binding, status = self._by_uid.get(pod.metadata.uid), pod.status
+        if binding is None or pod.spec.node != binding.to.node or pod.metadata.deleted is not None:
             return False
         if status.containers or status.before or status.reason or status.phase not in ("", "Pending"):
             return False
-        self._accept(one)
-        if not one.written:
+        self._accept(binding)
+        if not binding.written:
             self._skipped[event.key] = event
         return True
 
@@ -190,26 +190,26 @@ class BindingsInFlight:
         kept = []
         for key in changes.pods_gone:
             self._skipped.pop(key, None)
-        for seen in changes.pods:
-            self._skipped.pop(seen.key, None)
-            if not self._confirms(seen):
-                kept.append(seen)
+        for pod in changes.pods:
+            self._skipped.pop(pod.key, None)
+            if not self._confirms(pod):
+                kept.append(pod)
         unprocessed, self._unprocessed = self._unprocessed, []
         again = [self._skipped.pop(key) for key in unprocessed if key in self._skipped]
-        kept += [seen for seen in again if isinstance(seen, ObservedPod)]
+        kept += [pod for pod in again if isinstance(pod, ObservedPod)]
         changes.pods = kept
 
-    def _confirms(self, seen: ObservedPod) -> bool:
-        one = self._by_uid.get(seen.uid)
-        if one is None or seen.node_name != one.to.node:
+    def _confirms(self, pod: ObservedPod) -> bool:
+        binding = self._by_uid.get(pod.uid)
+        if binding is None or pod.node_name != binding.to.node:
             return False
-        if seen.ended or seen.deleting or seen.wait or seen.refusal or seen.phase not in ("", "Pending"):
+        if pod.ended or pod.deleting or pod.wait or pod.refusal or pod.phase not in ("", "Pending"):
             return False
-        if seen.spec is None or fingerprint(seen.spec) != one.fingerprint:
+        if pod.spec is None or fingerprint(pod.spec) != binding.fingerprint:
             return False
-        self._accept(one)
-        if not one.written:
-            self._skipped[seen.key] = seen
+        self._accept(binding)
+        if not binding.written:
+            self._skipped[pod.key] = pod
         return True
 
     # -- results -------------------------------------------------------------------------------------------------------
@@ -218,40 +218,40 @@ class BindingsInFlight:
         """Return whether a placement decided under `lease` may still be written. Called from binder threads."""
         return not self._closing and time.monotonic() < until and self._may_bind(lease)
 
-    def _done(self, to: ToBind, future: Future[BindingOutcome]) -> None:
+    def _done(self, to: BindingRequest, future: Future[BindingOutcome]) -> None:
         self._futures.discard(future)
         if future.cancelled():
             return
         error = future.exception()
         self._results.put(BindingOutcome(to.pod_id, BindingResult.UNKNOWN, repr(error)) if error else future.result())
 
-    def _accept(self, one: _InFlight) -> None:
-        if not one.accepted:
-            one.accepted = True
-            self._accepted.append(one.to.pod_id)
+    def _accept(self, binding: _InFlight) -> None:
+        if not binding.accepted:
+            binding.accepted = True
+            self._accepted.append(binding.to.pod_id)
 
     def _confirm(self) -> None:
         """Write the accepted bindings, except those already confirmed by the watch."""
         pods, self._accepted = self._accepted, []
         if not pods:
             return
-        binding_cycle.act_on(self._cluster, confirm, pods)
-        there = set(Pod.objects.filter(pk__in=pods, state__in=_ON_ITS_NODE).values_list("id", flat=True))
-        for one in [self._by_pod[pod] for pod in pods if pod in self._by_pod]:
-            key = f"{one.to.namespace}/{one.to.name}"
-            one.written = True
-            if one.to.pod_id in there:
+        binding_cycle.apply_while_binding(self._cluster, confirm, pods)
+        bound_ids = set(Pod.objects.filter(pk__in=pods, state__in=_ON_ITS_NODE).values_list("id", flat=True))
+        for binding in [self._by_pod[pod] for pod in pods if pod in self._by_pod]:
+            key = f"{binding.to.namespace}/{binding.to.name}"
+            binding.written = True
+            if binding.to.pod_id in bound_ids:
                 self._skipped.pop(key, None)
             else:
-                self._drop(one)
+                self._drop(binding)
                 self._unprocessed.append(key)
 
     def _forget(self, before: float) -> None:
         """Drop accepted bindings older than `before`; a later confirmation is processed like any other event."""
-        for one in [one for one in self._by_pod.values() if one.since < before and one.accepted]:
-            self._drop(one)
+        for binding in [binding for binding in self._by_pod.values() if binding.since < before and binding.accepted]:
+            self._drop(binding)
 
-    def _drop(self, one: _InFlight) -> None:
-        self._by_pod.pop(one.to.pod_id, None)
-        if self._by_uid.get(one.to.uid) is one:
-            del self._by_uid[one.to.uid]
+    def _drop(self, binding: _InFlight) -> None:
+        self._by_pod.pop(binding.to.pod_id, None)
+        if self._by_uid.get(binding.to.uid) is binding:
+            del self._by_uid[binding.to.uid]

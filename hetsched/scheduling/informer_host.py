@@ -7,7 +7,7 @@ the scheduling loop, and `BindingsInFlight` binds the recorded placements. The s
 the reservation, before the first API call.
 No broker message is needed for any of this. If this process dies, lags or loses its lease, the sweep makes the workers
 take over: pods are due while there is no leader, and a pod that is *binding* for longer than
-`binding_cycle.LEFT_AFTER` is claimed by a worker.
+`binding_cycle.CLAIM_AFTER` is claimed by a worker.
 Invariants: one thread decides and writes; no transaction is open during an API call; every write carries the epoch.
 """
 
@@ -97,7 +97,7 @@ class InformerHost:
         self.bindings.take_results()
         more = self._decide()
         now = time.monotonic()
-        self.bindings.confirm_in_time(now)
+        self.bindings.confirm_due(now)
         self._wake_reports(now, more)
         return more
 

@@ -286,7 +286,7 @@ class SchedulingCycle:
         return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
 
     def _waits_in_permit(self, key: str) -> bool:
-        return key in self._outcomes and self._outcomes[key].held
+        return key in self._outcomes and self._outcomes[key].is_waiting
 
     def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
         """Explain a rejection; equal pods in a row without an allocation in between share the explanation."""
@@ -370,7 +370,7 @@ class SchedulingCycle:
         """Undo placements that permit neither allowed nor rejected, and explain those pods and the displaced ones."""
         for scheduler in self._schedulers.values():
             scheduler.settle()
-            scheduler.room.drain()
+            scheduler.waiting_pods.drain()
         for position, outcome, scheduler in self._assumed:
             if outcome.node is None:
                 began = time.perf_counter()

@@ -29,7 +29,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import as_parts
 from hetsched.storage.sealed_secrets import seal, unseal
-from hetsched.storage.snapshot_read import one_moment
+from hetsched.storage.snapshot_read import consistent_reads
 from hetsched.storage.write_lock import write_transaction
 
 FORMAT = "hetsched-backup/1"
@@ -67,7 +67,7 @@ def write(path: Path) -> dict[str, int]:
     """
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "wb") as plain, gzip.open(plain, "wb", compresslevel=6) as file, one_moment():
+        with os.fdopen(descriptor, "wb") as plain, gzip.open(plain, "wb", compresslevel=6) as file, consistent_reads():
             rows = _write(file)
         os.replace(unfinished, path)
     except BaseException:

@@ -3,7 +3,7 @@
 Two transactions that each miss the uncommitted rows of the other could both count a free place, and two that take the
 same locks in different order deadlock. A caller therefore takes all its names at once, before it writes a row; the
 names are locked in sorted order. A name locked twice in one transaction does not wait. SQLite has one writer and needs
-no lock. If two transactions deadlock nevertheless, the database ends one of them and `undisturbed` runs it again.
+no lock. If two transactions deadlock nevertheless, the database ends one of them and `retry_on_deadlock` runs it again.
 Source: PostgreSQL documentation, "Advisory Locks" and "Deadlocks".
 """
 
@@ -27,7 +27,7 @@ def lock(names: Iterable[str]) -> None:
                 cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
 
 
-def undisturbed(write: Callable[[], T]) -> T:
+def retry_on_deadlock(write: Callable[[], T]) -> T:
     """Run a function that is one transaction, again if the database ended it to resolve a deadlock.
 
     Raises: the errors of `write`; the deadlock itself inside an outer transaction, which has failed by then.

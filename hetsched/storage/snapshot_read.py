@@ -15,7 +15,7 @@ from django.db import connection, transaction
 
 
 @contextmanager
-def one_moment() -> Iterator[None]:
+def consistent_reads() -> Iterator[None]:
     """Give all queries of the block the same view of the database."""
     if connection.in_atomic_block:
         yield
@@ -35,7 +35,7 @@ def one_moment() -> Iterator[None]:
                 cursor.execute("ROLLBACK")
 
 
-def shared_now() -> datetime:
+def database_now() -> datetime:
     """Return the time of the database clock."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":

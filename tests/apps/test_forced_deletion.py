@@ -24,7 +24,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.orphaned_pods import orphaned_pods
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.scheduling import worker_host
-from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.snapshot_read import database_now
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.scenes import placing, recorded
@@ -215,11 +215,11 @@ def test_the_hold_lasts_as_long_as_the_pods_own_grace_period_and_the_cap(cluster
         name, uid = f"q{grace}", f"g{grace}"
         pod = a_pod(name).having(grace_seconds=grace)
         seen(cluster, pods=[a_seen(pod, uid=uid, node_name="n1", phase="Running")])
-        before = shared_now()
+        before = database_now()
         seen(cluster, pods_gone=[f"default/{name}"])
         until = Pod.objects.get(name=f"{name}~{uid}").not_before
         assert until is not None
-        assert before + timedelta(seconds=held) <= until <= shared_now() + timedelta(seconds=held)
+        assert before + timedelta(seconds=held) <= until <= database_now() + timedelta(seconds=held)
         assert release_orphaned_pods(cluster.pk) == 0
 
 
@@ -243,10 +243,10 @@ def test_the_hold_counts_from_the_moment_in_which_the_node_is_ready(
     """The time is written once a second, and the node becomes ready 0.9 s after that."""
     seen(cluster, pods_gone=[KEY])
     seen(cluster, nodes=[a_node("n1").gpus(2).not_ready().build()])
-    began, hold = shared_now() + timedelta(minutes=5), timedelta(seconds=30)
+    began, hold = database_now() + timedelta(minutes=5), timedelta(seconds=30)
 
     def released_at(seconds: float) -> int:
-        monkeypatch.setattr(terminating_pods, "shared_now", lambda: began + timedelta(seconds=seconds))
+        monkeypatch.setattr(terminating_pods, "database_now", lambda: began + timedelta(seconds=seconds))
         return release_orphaned_pods(cluster.pk, rewrite_after=timedelta(seconds=1))
 
     assert [released_at(at) for at in (0.0, 0.5, 0.9)] == [0, 0, 0]

@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError
 
 from hetsched.storage import named_locks
-from hetsched.storage.named_locks import undisturbed
+from hetsched.storage.named_locks import retry_on_deadlock
 
 
 class Transaction:
@@ -36,20 +36,20 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_third_deadlock_is_not_the_last_try() -> None:
     write = Transaction(3)
-    assert (undisturbed(write), write.runs) == ("written", 4)
+    assert (retry_on_deadlock(write), write.runs) == ("written", 4)
 
 
 def test_fourth_deadlock_is_raised() -> None:
     write = Transaction(4)
     with pytest.raises(OperationalError):
-        undisturbed(write)
+        retry_on_deadlock(write)
     assert write.runs == 4
 
 
 def test_another_error_is_raised_at_once() -> None:
     write = Transaction(1, "57014")
     with pytest.raises(OperationalError):
-        undisturbed(write)
+        retry_on_deadlock(write)
     assert write.runs == 1
 
 
@@ -57,5 +57,5 @@ def test_deadlock_inside_a_transaction_is_raised_at_once(outside: SimpleNamespac
     outside.in_atomic_block = True
     write = Transaction(1)
     with pytest.raises(OperationalError):
-        undisturbed(write)
+        retry_on_deadlock(write)
     assert write.runs == 1

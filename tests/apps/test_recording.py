@@ -21,7 +21,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduling_queue.backoff_queue import backoff
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
-from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.snapshot_read import database_now
 from tests.builders import a_node, a_pod
 from tests.scenes import ALICE, a_cluster, led, placed, placing, recorded, refusing, submitted
 
@@ -193,12 +193,12 @@ def test_decision_time_is_the_clock_of_the_database(monkeypatch: pytest.MonkeyPa
     submitted(cluster)
     results = placing(cluster, "n1")
     monkeypatch.setattr("hetsched.placement.actions.change.timezone.now", lambda: ahead)
-    before = shared_now()
+    before = database_now()
     recorded(cluster, results)
     monkeypatch.undo()
     decided_at = Pod.objects.get().decided_at
     assert decided_at is not None
-    assert before - timedelta(milliseconds=1) <= decided_at <= shared_now()
+    assert before - timedelta(milliseconds=1) <= decided_at <= database_now()
 
 
 def test_another_verdict_is_another_decision() -> None:

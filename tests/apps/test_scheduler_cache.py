@@ -145,11 +145,11 @@ def test_past_state_can_be_rebuilt() -> None:
 def test_gang_backoff_survives_a_rebuild() -> None:
     copy = SchedulerCache(a_cluster(a_node("n1")).pk)
     with copy.locked_snapshot() as first:
-        first.state.gangs.resting["default/team"] = 60.0
+        first.state.gangs.backoff_until["default/team"] = 60.0
     copy.invalidate()
     with copy.locked_snapshot() as again:
         assert again.state is not first.state
-        assert again.state.gangs.resting == {"default/team": 60.0}
+        assert again.state.gangs.backoff_until == {"default/team": 60.0}
 
 
 def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
         assert kept.state.digest() == rebuilt.state.digest()
         assert kept.state.volumes.attached == rebuilt.state.volumes.attached == {("csi", "h"): {0: 1}}
         assert kept.state.volumes.users == rebuilt.state.volumes.users
-        assert kept.state.devices.given == rebuilt.state.devices.given == {grant.device: "default/gpu"}
+        assert kept.state.devices.allocated == rebuilt.state.devices.allocated == {grant.device: "default/gpu"}
         assert kept.state.budgets == rebuilt.state.budgets
     monkeypatch.undo()
     spaces = msgspec.structs.replace(content, namespaces={"other": {"a": "b"}})

@@ -113,8 +113,9 @@ BUGS = (
     Bug(
         "K14", "gangs that cannot be whole keep what they have", "koordinator-sh/koordinator#872",
         "hetsched/engine/framework/cycle.py",
-        "        while self.room.to_undo:\n            self._take_back(self.room.to_undo.popleft())\n",
-        "        self.room.to_undo.clear()\n",
+        "        while self.waiting_pods.to_undo:\n"
+        "            self._undo_placement(self.waiting_pods.to_undo.popleft())\n",
+        "        self.waiting_pods.to_undo.clear()\n",
         "tests/unit/engine/test_gang_plugin.py::test_a_time_out_sends_all_members_away_and_lets_the_gang_rest",
     ),
     Bug(

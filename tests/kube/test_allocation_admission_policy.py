@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingResult, ToBind, bind
+from hetsched.adapters.kubernetes.binding import BindingRequest, BindingResult, bind
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import PODS
 from tests.kube import access
@@ -39,7 +39,7 @@ def bound(api: Api, account: Api) -> dict[str, Any]:
     make(api, PODS, "p", "default", spec=spec())
     uid = pod_of(api, "p")["metadata"]["uid"]
     assert (
-        bind(account, ToBind(1, "default", "p", uid, "n1", {ALLOCATION: "{}", CRANE: "[]"})).result
+        bind(account, BindingRequest(1, "default", "p", uid, "n1", {ALLOCATION: "{}", CRANE: "[]"})).result
         is BindingResult.BOUND
     )
     return pod_of(api, "p")
@@ -92,8 +92,8 @@ def test_binding_of_another_account_has_no_allocation(api: Api, account: Api) ->
     make_node(api, "n1")
     make(api, PODS, "p", "default", spec=spec())
     uid = pod_of(api, "p")["metadata"]["uid"]
-    assert bind(api, ToBind(1, "default", "p", uid, "n1", {ALLOCATION: FORGED})).result is BindingResult.REFUSED
-    assert bind(api, ToBind(1, "default", "p", uid, "n1", {})).result is BindingResult.BOUND
+    assert bind(api, BindingRequest(1, "default", "p", uid, "n1", {ALLOCATION: FORGED})).result is BindingResult.REFUSED
+    assert bind(api, BindingRequest(1, "default", "p", uid, "n1", {})).result is BindingResult.BOUND
 
 
 def test_other_changes_are_allowed(api: Api, bound: dict[str, Any]) -> None:

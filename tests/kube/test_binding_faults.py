@@ -114,7 +114,7 @@ def test_rejection_releases_after_all_attempts_ended(api: Api, cluster: Cluster,
     with replies(api, to="/p/binding", say=say):
         assert binding_cycle.run(cluster.pk) == 0
         long_ago()
-        Pod.objects.update(decided_at=timezone.now() - binding_cycle.OUT_FOR)
+        Pod.objects.update(decided_at=timezone.now() - binding_cycle.UNKNOWN_FOR)
         assert binding_cycle.run(cluster.pk) == 0
     assert (states(), held()) == ({"p": "pending"}, 0)
 
@@ -209,12 +209,12 @@ def test_concurrent_workers_bind_each_pod_once(api: Api, cluster: Cluster, place
     assert schedule.run(cluster.pk) == 20
     waiting = binding_cycle._pods(cluster.pk, State.PLACED)
     binding_cycle.begin_binding(cluster.pk, waiting)
-    wanted = binding_cycle.to_bind(waiting)
+    wanted = binding_cycle.binding_requests(waiting)
     with ThreadPoolExecutor(8) as threads:
         outcomes = list(threads.map(lambda one: binding.bind(api, one), [*wanted, *reversed(wanted)]))
     assert {one.result for one in outcomes} == {binding.BindingResult.BOUND}
-    binding_cycle.note(cluster, outcomes[:21])
-    binding_cycle.note(cluster, outcomes[21:])
+    binding_cycle.record_results(cluster, outcomes[:21])
+    binding_cycle.record_results(cluster, outcomes[21:])
     assert set(states().values()) == {"bound"}
     assert held() == 21
     assert check_invariants() == []
@@ -225,7 +225,9 @@ def test_pod_bound_elsewhere_is_charged_on_its_node(api: Api, cluster: Cluster, 
     assert ours is not None
     other = "n2" if ours.name == "n1" else "n1"
     uid = pod_of(api, "p")["metadata"]["uid"]
-    assert binding.bind(api, binding.ToBind(0, "default", "p", uid, other)).result is binding.BindingResult.BOUND
+    assert (
+        binding.bind(api, binding.BindingRequest(0, "default", "p", uid, other)).result is binding.BindingResult.BOUND
+    )
     assert binding_cycle.run(cluster.pk) == 0
     assert held() == 1
     eventually(

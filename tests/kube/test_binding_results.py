@@ -10,8 +10,8 @@ import pytest
 from hetsched.adapters.kubernetes import binding
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.binding import (
+    BindingRequest,
     BindingResult,
-    ToBind,
     annotations_of,
     bind,
     read_back,
@@ -36,8 +36,8 @@ def pod(api: Api) -> dict[str, Any]:
     return found
 
 
-def to_bind(pod: dict[str, Any], node: str = "n1", **changes: Any) -> ToBind:
-    return ToBind(
+def binding_request(pod: dict[str, Any], node: str = "n1", **changes: Any) -> BindingRequest:
+    return BindingRequest(
         **{"pod_id": 1, "namespace": "default", "name": "p", "uid": pod["metadata"]["uid"], "node": node, **changes}
     )
 
@@ -50,7 +50,7 @@ def now(api: Api) -> dict[str, Any]:
 def test_bound_pod_carries_its_allocation(api: Api, pod: dict[str, Any]) -> None:
     held = Allocation(gpus=(CardGrant(0, 1000, 40960, "GPU-a"),), zones=(ZoneGrant("node-0", "0-3", 4000, 0),))
     annotations = annotations_of(held, uid=pod["metadata"]["uid"], node="n1", epoch=7, containers={"main": "0-3"})
-    assert bind(api, to_bind(pod, annotations=annotations)).result is BindingResult.BOUND
+    assert bind(api, binding_request(pod, annotations=annotations)).result is BindingResult.BOUND
     found = now(api)
     assert found["spec"]["nodeName"] == "n1"
     allocation = json.loads(found["metadata"]["annotations"]["hetsched.io/allocation"])
@@ -63,25 +63,25 @@ def test_bound_pod_carries_its_allocation(api: Api, pod: dict[str, Any]) -> None
 
 
 def test_repeated_binding_succeeds(api: Api, pod: dict[str, Any]) -> None:
-    assert bind(api, to_bind(pod)).result is BindingResult.BOUND
-    assert bind(api, to_bind(pod)).result is BindingResult.BOUND
+    assert bind(api, binding_request(pod)).result is BindingResult.BOUND
+    assert bind(api, binding_request(pod)).result is BindingResult.BOUND
 
 
 def test_pod_bound_by_another_scheduler_is_lost(api: Api, pod: dict[str, Any]) -> None:
-    assert bind(api, to_bind(pod, "n2")).result is BindingResult.BOUND
-    assert bind(api, to_bind(pod, "n1")).result is BindingResult.LOST
+    assert bind(api, binding_request(pod, "n2")).result is BindingResult.BOUND
+    assert bind(api, binding_request(pod, "n1")).result is BindingResult.LOST
     assert now(api)["spec"]["nodeName"] == "n2"
 
 
 def test_another_pod_of_the_same_name_is_never_bound(api: Api, pod: dict[str, Any]) -> None:
-    stranger = to_bind(pod, uid="11111111-1111-1111-1111-111111111111")
+    stranger = binding_request(pod, uid="11111111-1111-1111-1111-111111111111")
     assert bind(api, stranger).result is BindingResult.GONE
     assert "nodeName" not in now(api)["spec"]
 
 
 def test_missing_pod_is_reported_as_deleted(api: Api, pod: dict[str, Any]) -> None:
     api.send("DELETE", PODS.path(namespace="default", name="p"), query={"gracePeriodSeconds": "0"})
-    assert bind(api, to_bind(pod)).result is BindingResult.GONE
+    assert bind(api, binding_request(pod)).result is BindingResult.GONE
 
 
 def test_binding_without_a_response_is_unknown_until_it_is_read(
@@ -97,9 +97,9 @@ def test_binding_without_a_response_is_unknown_until_it_is_read(
     written: list[bool] = []
     sent = api.send
     monkeypatch.setattr(api, "send", lost)
-    assert bind(api, to_bind(pod)).result is BindingResult.UNKNOWN
+    assert bind(api, binding_request(pod)).result is BindingResult.UNKNOWN
     monkeypatch.undo()
-    assert read_back(api, to_bind(pod), waiting=BindingResult.UNKNOWN).result is BindingResult.BOUND
+    assert read_back(api, binding_request(pod), waiting=BindingResult.UNKNOWN).result is BindingResult.BOUND
 
 
 def test_no_pod_is_bound_without_uid_checks(api: Api, pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +111,10 @@ def test_no_pod_is_bound_without_uid_checks(api: Api, pod: dict[str, Any], monke
     sent = api.send
     monkeypatch.setattr(api, "send", careless)
     for _ in range(2):
-        assert bind(api, to_bind(pod)).result is BindingResult.UNPROVEN
+        assert bind(api, binding_request(pod)).result is BindingResult.UNPROVEN
     assert [query for _, query in asked] == [{"dryRun": "All"}] * 2
     monkeypatch.undo()
-    assert bind(api, to_bind(pod)).result is BindingResult.BOUND
+    assert bind(api, binding_request(pod)).result is BindingResult.BOUND
 
 
 def test_uid_check_of_the_server_is_verified_once(
@@ -129,15 +129,15 @@ def test_uid_check_of_the_server_is_verified_once(
     sent = api.send
     monkeypatch.setattr(api, "send", noted)
     for _ in range(2):
-        assert bind(api, to_bind(pod)).result is BindingResult.BOUND
+        assert bind(api, binding_request(pod)).result is BindingResult.BOUND
     assert asked == [{"dryRun": "All"}]
 
 
 def test_bound_pod_does_not_prove_the_uid_check(api: Api, pod: dict[str, Any]) -> None:
-    assert bind(api, to_bind(pod)).result is BindingResult.BOUND
+    assert bind(api, binding_request(pod)).result is BindingResult.BOUND
     other = Api(api._configuration)
     for node, result in (("n1", BindingResult.BOUND), ("n2", BindingResult.LOST)):
-        assert bind(other, to_bind(pod, node)).result is result
+        assert bind(other, binding_request(pod, node)).result is result
         assert other not in binding._proven
 
 

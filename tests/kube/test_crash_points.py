@@ -31,12 +31,12 @@ pytestmark = [
 CRASHES = int(os.environ.get("HETSCHED_TEST_CRASHES", "0"))
 PACE = {"HETSCHED_LEASE_SECONDS": "2", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_FORCED_HOLD_SECONDS": "1"}
 TRIED = tuple(POINTS) if CRASHES else ("c10", "c4", "c8")
-AT_AN_END = tuple(name for name in TRIED if name in ("c8", "c9"))  # points that a pod visits at its end
-ON_THE_WAY = tuple(name for name in TRIED if name not in AT_AN_END)
+WHILE_DELETING = tuple(name for name in TRIED if name in ("c8", "c9"))  # points that a pod visits at its end
+WHILE_BINDING = tuple(name for name in TRIED if name not in WHILE_DELETING)
 NODES, ROUND = 120, 50
-LOT = slice(30, 44)  # of each fifty: three on whole GPUs, four on shares, three with exclusive CPUs, a gang of four
+BATCH = slice(30, 44)  # of each fifty: three on whole GPUs, four on shares, three with exclusive CPUs, a gang of four
 PATIENCE_SECONDS = 120
-SILENT_SECONDS = 4  # after all pods are bound for so long, this batch visits no more points
+IDLE_SECONDS = 4  # after all pods are bound for so long, this batch visits no more points
 
 
 def test_next_process_continues_after_a_kill_at_any_step(
@@ -48,9 +48,10 @@ def test_next_process_continues_after_a_kill_at_any_step(
         mixed_fleet.create_fleet(api, NODES)
         for number in range(CRASHES or 1):
             recoveries.append(_round(api, ours, number))
-    figures["kill -9 at each step of a pod's way"] = (
-        f"{len(TRIED) * (CRASHES or 1)} kills at {len(TRIED)} steps; 0 lost, 0 doubled, 0 leaked, 0 freed early; "
-        f"all was bound {max(recoveries):.1f} s after the last kill at the latest"
+    figures["kill -9 at each step of a pod's lifecycle"] = (
+        f"{len(TRIED) * (CRASHES or 1)} kills at {len(TRIED)} steps; 0 pods lost, 0 bound twice, "
+        f"0 reservations leaked, 0 released early; "
+        f"all pods were bound at most {max(recoveries):.1f} s after the last kill"
     )
 
 
@@ -63,20 +64,20 @@ def _round(api: Api, ours: Plane, number: int) -> float:
     def follower() -> Process:
         return ours.start_faulty("watch", wish, "-m", "django", "watch")
 
-    lots = _Lots(api)
-    for point in ON_THE_WAY:
+    batches = _Batches(api)
+    for point in WHILE_BINDING:
         dying = follower()
-        lots.bring()
-        _dies(api, ours, dying, marks / point, lots)
+        batches.create()
+        _wait_for_death(api, ours, dying, marks / point, batches)
     dying, died = follower(), time.monotonic()
-    wait_until(lots.all_bound, what=lambda: _what(api, ours), seconds=PATIENCE_SECONDS)
+    wait_until(batches.all_bound, what=lambda: _what(api, ours), seconds=PATIENCE_SECONDS)
     recovered = time.monotonic() - died
-    _is_whole(api, ours)
-    for turn, point in enumerate(AT_AN_END):
-        last = turn + 1 == len(AT_AN_END)
+    _assert_consistent(api, ours)
+    for turn, point in enumerate(WHILE_DELETING):
+        last = turn + 1 == len(WHILE_DELETING)
         query = {"gracePeriodSeconds": "0", **({} if last else {"labelSelector": "half=0"})}
         api.send("DELETE", PODS.path(namespace="default"), query=query)
-        _dies(api, ours, dying, marks / point)
+        _wait_for_death(api, ours, dying, marks / point)
         dying = follower()
     assert ours.driver
     ask = ours.driver
@@ -86,54 +87,54 @@ def _round(api: Api, ours: Plane, number: int) -> float:
     return recovered
 
 
-class _Lots:
+class _Batches:
     """The batches of a round, one after the other."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._turn = self._pods = 0
+        self._count = self._pods = 0
         self._waited_at = time.monotonic()
 
-    def bring(self) -> None:
-        lot = list(mixed_fleet.pods(ROUND * (self._turn + 1), NODES))[-ROUND:][LOT]
-        for pod in lot:
-            pod["metadata"]["labels"]["half"] = str(self._turn % 2)
-        mixed_fleet.create(self._api, lot, mixed_fleet.PODS_PATH)
-        self._turn, self._pods, self._waited_at = self._turn + 1, self._pods + len(lot), time.monotonic()
+    def create(self) -> None:
+        batch = list(mixed_fleet.pods(ROUND * (self._count + 1), NODES))[-ROUND:][BATCH]
+        for pod in batch:
+            pod["metadata"]["labels"]["half"] = str(self._count % 2)
+        mixed_fleet.create(self._api, batch, mixed_fleet.PODS_PATH)
+        self._count, self._pods, self._waited_at = self._count + 1, self._pods + len(batch), time.monotonic()
 
     def all_bound(self) -> bool:
         return _bound(self._api) == self._pods
 
-    def bring_if_silent(self) -> None:
+    def create_if_idle(self) -> None:
         now = time.monotonic()
         if not self.all_bound():
             self._waited_at = now
-        elif now - self._waited_at > SILENT_SECONDS:
-            self.bring()
+        elif now - self._waited_at > IDLE_SECONDS:
+            self.create()
 
 
-def _dies(api: Api, ours: Plane, process: Process, mark: Path, lots: _Lots | None = None) -> None:
+def _wait_for_death(api: Api, ours: Plane, process: Process, mark: Path, batches: _Batches | None = None) -> None:
     """Wait until the process died at its point; assert that every pod with a node still has its reservation."""
 
     def died() -> bool:
-        if lots is not None and process.running:
-            lots.bring_if_silent()
+        if batches is not None and process.running:
+            batches.create_if_idle()
         return not process.running
 
     wait_until(died, what=lambda: f"{mark}: {_what(api, ours)}", seconds=PATIENCE_SECONDS)
     assert mark.exists(), f"it died elsewhere: {process.said()[-3000:]}"
     assert ours.driver
-    there = {(pod["metadata"]["name"], node_of(pod)) for pod in listed(api)[0] if node_of(pod)}
-    assert there <= {(pod, node) for pod, node in ours.driver("held")}, mark
+    bound = {(pod["metadata"]["name"], node_of(pod)) for pod in listed(api)[0] if node_of(pod)}
+    assert bound <= {(pod, node) for pod, node in ours.driver("held")}, mark
 
 
-def _is_whole(api: Api, ours: Plane) -> None:
+def _assert_consistent(api: Api, ours: Plane) -> None:
     assert ours.driver
     ask = ours.driver
     pods, nodes = listed(api)
     assert mixed_fleet.placement_violations(pods, nodes) == []
-    there = sorted([pod["metadata"]["name"], node_of(pod)] for pod in pods if node_of(pod))
-    wait_until(lambda: ask("held") == there, what=lambda: _what(api, ours), seconds=PATIENCE_SECONDS)
+    bound = sorted([pod["metadata"]["name"], node_of(pod)] for pod in pods if node_of(pod))
+    wait_until(lambda: ask("held") == bound, what=lambda: _what(api, ours), seconds=PATIENCE_SECONDS)
     assert ask("violations") == []
 
 

@@ -145,7 +145,7 @@ def test_unsent_binding_is_sent_by_a_worker(
     with replies(api, to="/binding", say=lambda _, call: call()) as calls:
         make_pod(api, "left")
         eventually(followed, lambda: states() == {"left": "binding"})
-        Pod.objects.update(decided_at=F("decided_at") - 2 * binding_cycle.LEFT_AFTER - timedelta(seconds=1))
+        Pod.objects.update(decided_at=F("decided_at") - 2 * binding_cycle.CLAIM_AFTER - timedelta(seconds=1))
         assert binding_cycle.run(cluster.pk) == 1
         eventually(followed, lambda: states() == {"left": "bound"})
     assert len(calls) == 1

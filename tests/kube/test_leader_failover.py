@@ -78,7 +78,7 @@ def test_killed_leader_is_replaced_without_double_reservations(
     _assert_no_violations(api, ours)
     figures["failover with a warm standby"] = (
         f"after {len(before)} allocations and leases of {PACE['HETSCHED_LEASE_SECONDS']} s the next pod was bound "
-        f"{first:.1f} s after the leader was killed; 0 given twice"
+        f"{first:.1f} s after the leader was killed; 0 assigned twice"
     )
 
 

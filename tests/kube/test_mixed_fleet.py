@@ -54,8 +54,9 @@ def test_every_pod_has_a_correct_placement_or_a_reason(
         assert mixed_fleet.placement_violations(pods, nodes) == []
         assert ours.driver("violations") == []
         figures["a mixed fleet"] = (
-            f"{len(nodes)} nodes, {len(pods)} pods: {len(pods) - len(waiting)} bound, {len(waiting)} told why not, "
-            f"{took:.0f} s with their creation, looked at every {CHECK_SECONDS:.0f} s"
+            f"{len(nodes)} nodes, {len(pods)} pods: {len(pods) - len(waiting)} bound, "
+            f"{len(waiting)} rejected with a reason, {took:.0f} s with their creation, "
+            f"checked every {CHECK_SECONDS:.0f} s"
         )
 
 

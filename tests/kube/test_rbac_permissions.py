@@ -15,7 +15,7 @@ from django.conf import LazySettings
 
 from hetsched.adapters.kubernetes.access_review import RIGHTS, SUBMITTED, Right, is_served
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import ToBind
+from hetsched.adapters.kubernetes.binding import BindingRequest
 from hetsched.adapters.kubernetes.device_allocation import allocate, release
 from hetsched.adapters.kubernetes.eviction import EvictionResult, ToEvict, evict, mark_victim
 from hetsched.adapters.kubernetes.object_submission import SubmissionResult, create, delete, wanted
@@ -213,7 +213,7 @@ def test_resource_claims_use_exactly_their_permissions(api: Api, plane: ControlP
         make_claim(api, "train", exactly("gpu"))
         ours, since = api_of(live), len(plane.audited())
         grant_of = DeviceGrant("train", "", "gpu", DeviceId("gpu.example.com", "n1", "gpu-0"))
-        one = ToBind(1, "default", "train", "uid", "n1", device_claims=("train",), devices=(grant_of,))
+        one = BindingRequest(1, "default", "train", "uid", "n1", device_claims=("train",), devices=(grant_of,))
         assert allocate(ours, one) is None
         assert given(api, "train") == ["n1/gpu-0"]
         release(ours, one)

@@ -157,7 +157,7 @@ def test_allocation_without_a_response_is_read_back(api: Api, cluster: Cluster, 
     asking(api, followed, "train", exactly("gpu"))
     decide(followed, cluster)
     begin_binding(cluster.pk, [Pod.objects.get().pk])
-    (one,) = binding_cycle.to_bind([Pod.objects.get().pk])
+    (one,) = binding_cycle.binding_requests([Pod.objects.get().pk])
     assert allocate(api, one) is None  # the write succeeds, then the worker dies
     version = claim_of(api, "train")["metadata"]["resourceVersion"]
     assert allocate(api, one) is None

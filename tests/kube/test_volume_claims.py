@@ -32,7 +32,7 @@ MERGE = "application/merge-patch+json"
 def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Informer]:
     """Run an informer for a cluster with a node in each of the zones a and b, and two WaitForFirstConsumer classes."""
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
-    monkeypatch.setattr(binding_cycle, "LEFT_AFTER", timedelta(0))
+    monkeypatch.setattr(binding_cycle, "CLAIM_AFTER", timedelta(0))
     scheduler_cache.cache_of(cluster.pk).invalidate()
     for resource in (VOLUMES, STORAGE_CLASSES, CSI_NODES):
         api.send("DELETE", resource.path())

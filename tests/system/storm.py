@@ -140,7 +140,7 @@ class Storm:
         return Clients(list(self.ports), self.token, prefix)
 
     def all_decided(self, clients: Clients) -> float:
-        """Wait until every accepted workload is decided; none is lost or doubled. Return the seconds."""
+        """Wait until every accepted workload is decided; none is lost or duplicated. Return the seconds."""
         where = lambda: f"{clients}\n{self.ask('workloads')}\n{self.plane.last_words()}"  # noqa: E731
         took = wait_until(lambda: not self.ask("workloads").get("pending"), what=where, seconds=RECOVERY_SECONDS)
         assert clients.wrong == [], str(clients)

@@ -40,21 +40,23 @@ def test_killed_worker_neither_loses_nor_doubles_pods(backend: str, figures: dic
         plane.start_beat()
         worker = plane.start_worker()
         earliest, latest = _calm_round(plane)
-        moments = random.Random(SEED)
-        amid = 0
+        random_counts = random.Random(SEED)
+        mid_batch_kills = 0
         for number in range(KILLS):
             workload = ask("submit", cluster="crash", prefix=f"round-{number}", pods=PODS)
             if number % 2:  # any moment, including the worker's start and end
-                time.sleep(moments.uniform(earliest, latest))
+                time.sleep(random_counts.uniform(earliest, latest))
             else:  # during the work, however fast this machine is
-                left = moments.randrange(PODS // 5, PODS)
+                left = random_counts.randrange(PODS // 5, PODS)
                 wait_until(lambda w=workload, n=left: _pending(ask, w) <= n, what=plane.last_words)
             worker.kill_group()
-            amid += 0 < _pending(ask, workload) < PODS
+            mid_batch_kills += 0 < _pending(ask, workload) < PODS
             worker = plane.start_worker()
             _all_placed(plane, workload, f"{backend}, seed {SEED}, round {number}")
-        assert amid >= KILLS // 5  # otherwise these kills would prove little
-        figures[f"kill -9 of the worker, {backend}"] = f"{KILLS} kills, {amid} amid a batch; 0 lost, 0 doubled"
+        assert mid_batch_kills >= KILLS // 5  # otherwise these kills would prove little
+        figures[f"kill -9 of the worker, {backend}"] = (
+            f"{KILLS} kills, {mid_batch_kills} in the middle of a batch; 0 pods lost, 0 placed twice"
+        )
 
 
 @pytest.mark.timeout(300)

@@ -100,7 +100,7 @@ def _faults_are_cleared(faulty: Faulty) -> Iterator[None]:
 
 def _recovered(faulty: Faulty, clients: Clients, figures: dict[str, object], what: str) -> None:
     took = faulty.storm.all_decided(clients)
-    figures[what] = f"{clients}; all decided {took:.1f} s after the last was accepted; 0 lost, 0 doubled"
+    figures[what] = f"{clients}; all decided {took:.1f} s after the last was accepted; 0 lost, 0 duplicates"
 
 
 @seldom
@@ -203,7 +203,7 @@ def test_messages_are_only_hints(how: str, faulty: Faulty, figures: dict[str, ob
         clients.wait_for_more(30)
         time.sleep(FAULT_SECONDS)
     took = faulty.storm.all_decided(clients)
-    figures[f"messages: {how}"] = f"{clients}; all decided once, {took:.1f} s after the last; 0 lost, 0 doubled"
+    figures[f"messages: {how}"] = f"{clients}; all decided once, {took:.1f} s after the last; 0 lost, 0 duplicates"
     assert set(clients.answers) == {202}, str(clients)
 
 

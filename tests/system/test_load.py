@@ -1,4 +1,4 @@
-"""`make load` at a size of seconds: nothing is lost or doubled, and the report contains the results."""
+"""`make load` at a size of seconds: nothing is lost or duplicated, and the report contains the results."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_revoked_token_is_disconnected_in_every_process(plane: Plane, webs: list
         assert "snapshot" in str(one.recv(timeout=60))
     plane.run("-m", "django", "shell", "-c", code)
     seconds = wait_until(lambda: all(_closed_by(one) == 4401 for one in sockets), what="closed sockets", seconds=25)
-    figures["revoked -> sockets of two processes closed, seconds"] = round(seconds, 1)
+    figures["revocation until the sockets of two processes are closed, seconds"] = round(seconds, 1)
 
 
 def _closed_by(one: Any) -> int | None:

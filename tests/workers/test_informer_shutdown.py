@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
@@ -102,7 +102,7 @@ def test_slow_bindings_are_left_to_other_processes_at_shutdown(
 ) -> None:
     begun, go_on, written = threading.Event(), threading.Event(), []
 
-    def write(_: Any, __: str, one: ToBind, **___: Any) -> BindingOutcome:
+    def write(_: Any, __: str, one: BindingRequest, **___: Any) -> BindingOutcome:
         written.append(one.name)
         begun.set()
         go_on.wait(60)

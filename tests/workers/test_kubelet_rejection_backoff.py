@@ -112,13 +112,13 @@ def test_changed_backoffs_are_read_again(cluster: Cluster, clock: Clock, django_
             return dict(loaded.state.avoided)
 
     refused(cluster, clock, "p0")
-    assert backoffs()["red"].nodes["n1"].rests
+    assert backoffs()["red"].nodes["n1"].backs_off
     with django_assert_num_queries(1), cache_of(cluster.pk).locked_snapshot():
         pass  # only the revision
     clock.go_on(seconds=58)
-    assert backoffs()["red"].nodes["n1"].rests
+    assert backoffs()["red"].nodes["n1"].backs_off
     clock.go_on(seconds=2)  # a minute after the rejection
-    assert not backoffs()["red"].nodes["n1"].rests
+    assert not backoffs()["red"].nodes["n1"].backs_off
     waiting(cluster, "p1")
     assert tried(cluster, clock) == ["p1"]
     became(cluster, "p1", "Running")

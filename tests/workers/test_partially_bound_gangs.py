@@ -64,7 +64,7 @@ def came_to(cluster: Cluster, ids: dict[str, int], **results: BindingResult) -> 
     """Begin the bindings of these pods and record these results."""
     named = {name.replace("_", "-"): result for name, result in results.items()}
     begin_binding(cluster.pk, [ids[name] for name in named])
-    binding_cycle.note(
+    binding_cycle.record_results(
         cluster,
         [
             BindingOutcome(ids[name], result, NO if result is BindingResult.REFUSED else "")

@@ -15,7 +15,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Pod
 from hetsched.placement.models.reservations import Reservation
 from hetsched.placement.signed_grants import agent_key, signed_allocations_on
-from hetsched.scheduling.binding_cycle import to_bind
+from hetsched.scheduling.binding_cycle import binding_requests
 from tests.builders import a_node, a_pod
 
 pytestmark = pytest.mark.django_db
@@ -53,7 +53,7 @@ def key(cluster: str = "prod", node: str = "n1") -> bytes:
 
 
 def test_the_binding_is_signed_for_its_pod_and_node(pod: Pod) -> None:
-    (one,) = to_bind([pod.pk])
+    (one,) = binding_requests([pod.pk])
     granted = verify(one.annotations[keys.ALLOCATION], key(), uid="uid-1", node="n1")
     assert (granted.epoch, granted.policy, granted.cpus) == (7, "exclusive", "2-3")
     assert [card.uuid for card in granted.gpus] == ["GPU-a"]
@@ -63,7 +63,7 @@ def test_the_binding_is_signed_for_its_pod_and_node(pod: Pod) -> None:
 
 def test_agent_gets_the_same_allocation_in_its_response(pod: Pod) -> None:
     granted = signed_allocations_on(pod.cluster_id, "n1")
-    assert granted == {"uid-1": to_bind([pod.pk])[0].annotations[keys.ALLOCATION]}
+    assert granted == {"uid-1": binding_requests([pod.pk])[0].annotations[keys.ALLOCATION]}
     assert signed_allocations_on(pod.cluster_id, "n2") == {}
 
 

@@ -7,19 +7,21 @@ from typing import Any, cast
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.scheduling import binding_cycle
 
 
 def test_unexpected_error_has_an_unknown_result_and_keeps_the_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
     # A claim that was created again with other requests than the decision used.
-    def allocate(_: Any, one: ToBind) -> BindingOutcome | None:
+    def allocate(_: Any, one: BindingRequest) -> BindingOutcome | None:
         if one.name == "odd":
             raise KeyError("exactly")
         return None
 
     monkeypatch.setattr(binding_cycle, "allocate", allocate)
     monkeypatch.setattr(binding_cycle, "bind", lambda _, one, **__: BindingOutcome(one.pod_id, BindingResult.BOUND))
-    pods = [ToBind(number, "default", name, f"u{number}", "n1") for number, name in enumerate(("p", "odd", "q"))]
+    pods = [
+        BindingRequest(number, "default", name, f"u{number}", "n1") for number, name in enumerate(("p", "odd", "q"))
+    ]
     outcomes = [binding_cycle.write(cast("Api", None), "live", one) for one in pods]
     assert [one.result for one in outcomes] == [BindingResult.BOUND, BindingResult.UNKNOWN, BindingResult.BOUND]

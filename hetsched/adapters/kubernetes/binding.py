@@ -62,13 +62,12 @@ class BindingResult(enum.StrEnum):
     UNPROVEN = "unproven"
 
 
-class ToBind(msgspec.Struct, frozen=True):
+class BindingRequest(msgspec.Struct, frozen=True):
     """One pod, by its uid, with its node, its annotations, and its claims with the volume chosen for each, if any.
 
     `device_claims` are the names of its resource claims, `devices` the devices chosen for unallocated claims.
-    `patient`: claims that are not bound yet may still be waited for. `tried`: an earlier attempt has written the
-    binding.
-    `out`: that attempt may still be in flight.
+    `may_wait`: claims that are not bound yet may still be waited for. `tried`: an earlier attempt has written the
+    binding. `in_flight`: that attempt may still be in flight.
     """
 
     pod_id: int
@@ -80,9 +79,9 @@ class ToBind(msgspec.Struct, frozen=True):
     claims: tuple[tuple[str, str], ...] = ()
     device_claims: tuple[str, ...] = ()
     devices: tuple[DeviceGrant, ...] = ()
-    patient: bool = True
+    may_wait: bool = True
     tried: bool = False
-    out: bool = False
+    in_flight: bool = False
 
 
 class BindingOutcome(msgspec.Struct, frozen=True):
@@ -128,10 +127,10 @@ def _always() -> bool:
 
 
 def bind(
-    api: Api, one: ToBind, *, sleep: Callable[[float], None] = time.sleep, is_ours: Callable[[], bool] = _always
+    api: Api, one: BindingRequest, *, sleep: Callable[[float], None] = time.sleep, is_ours: Callable[[], bool] = _always
 ) -> BindingOutcome:
     """Write one Binding and return its result. Busy servers are retried while `is_ours` returns true."""
-    waiting = BindingResult.UNKNOWN if one.out else BindingResult.REFUSED
+    waiting = BindingResult.UNKNOWN if one.in_flight else BindingResult.REFUSED
     for wait in (*_WAITS_SECONDS, None):
         if not is_ours():
             gone = Message("the pod is no longer assigned to this scheduler")
@@ -147,7 +146,7 @@ def bind(
     raise AssertionError  # the last try returns
 
 
-def _bind(api: Api, one: ToBind, waiting: BindingResult) -> BindingOutcome:
+def _bind(api: Api, one: BindingRequest, waiting: BindingResult) -> BindingOutcome:
     """Write one Binding once; `waiting` is the result for a pod that is still pending after a refusal.
 
     Raises: ApiFailure if the server is busy.
@@ -187,7 +186,7 @@ def _send(api: Api, namespace: str, name: str, uid: str, node: str, annotations:
     api.send("POST", PODS.path(namespace=namespace, name=name, part="binding"), json.dumps(body).encode(), query=query)
 
 
-def read_back(api: Api, one: ToBind, *, waiting: BindingResult) -> BindingOutcome:
+def read_back(api: Api, one: BindingRequest, *, waiting: BindingResult) -> BindingOutcome:
     """Read the pod and return the result of its binding; `waiting` is the result if the pod has no node."""
     try:
         plain = json.loads(api.get(PODS.path(namespace=one.namespace, name=one.name)))
@@ -207,7 +206,7 @@ def read_back(api: Api, one: ToBind, *, waiting: BindingResult) -> BindingOutcom
     return BindingOutcome(one.pod_id, BindingResult.BOUND, read=True)
 
 
-def read_refused(api: Api, one: ToBind, refused: BindingOutcome, *, waiting: BindingResult) -> BindingOutcome:
+def read_refused(api: Api, one: BindingRequest, refused: BindingOutcome, *, waiting: BindingResult) -> BindingOutcome:
     """Read the pod after a refused attempt. A pod that is still pending gets `waiting` with the refusal's message."""
     found = read_back(api, one, waiting=waiting)
     return BindingOutcome(one.pod_id, waiting, refused.message, read=True) if found.result is waiting else found

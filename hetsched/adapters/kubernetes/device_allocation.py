@@ -22,7 +22,7 @@ from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import DeviceId
 
 from .api import Api, ApiFailure
-from .binding import BindingOutcome, BindingResult, ToBind
+from .binding import BindingOutcome, BindingRequest, BindingResult
 from .resources import DEVICE_CLASSES, RESOURCE_CLAIMS
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -31,7 +31,7 @@ _REFUSED = frozenset({400, 403, 404, 422})
 Plain = dict[str, Any]
 
 
-def allocate(api: Api, one: ToBind) -> BindingOutcome | None:
+def allocate(api: Api, one: BindingRequest) -> BindingOutcome | None:
     """Allocate the pod's claims. Return None once all are allocated and reserved for the pod."""
     for name in one.device_claims:
         grants = [grant for grant in one.devices if grant.claim == name]
@@ -41,13 +41,13 @@ def allocate(api: Api, one: ToBind) -> BindingOutcome | None:
             result = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
             bound = BindingOutcome(one.pod_id, result, failure.text)
         if bound is not None:
-            if bound.result is BindingResult.WAITING and not one.patient:
+            if bound.result is BindingResult.WAITING and not one.may_wait:
                 return BindingOutcome(one.pod_id, BindingResult.REFUSED, bound.message)
             return bound
     return None
 
 
-def release(api: Api, one: ToBind) -> None:
+def release(api: Api, one: BindingRequest) -> None:
     """Remove the pod's reservations, and the allocations of claims without other users. Raises: ApiFailure."""
     for name in one.device_claims:
         claim = _read(api, name, one.namespace)
@@ -62,7 +62,7 @@ def release(api: Api, one: ToBind) -> None:
             _patch(api, claim, {"status": status}, "status")
 
 
-def _claim(api: Api, one: ToBind, name: str, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
+def _claim(api: Api, one: BindingRequest, name: str, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
     claim = _read(api, name, one.namespace)
     if claim is None:
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is gone", claim=name))

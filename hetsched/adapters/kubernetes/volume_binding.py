@@ -21,7 +21,7 @@ from hetsched.adapters.objects.storage import SELECTED_NODE
 from hetsched.contracts.message import Message
 
 from .api import Api, ApiFailure, Resource
-from .binding import BindingOutcome, BindingResult, ToBind
+from .binding import BindingOutcome, BindingRequest, BindingResult
 from .resources import CLAIMS, VOLUMES
 
 BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"  # releases the volume when its claim is deleted
@@ -30,7 +30,7 @@ _PATCH = "application/merge-patch+json"
 _REFUSED = frozenset({403, 404, 422})
 
 
-def provide(api: Api, one: ToBind) -> BindingOutcome | None:
+def provide(api: Api, one: BindingRequest) -> BindingOutcome | None:
     """Advance the claims of a pod. Return None once all are bound; without `patient` a wait becomes a refusal."""
     try:
         every = (_claim(api, one, claim, volume) for claim, volume in one.claims)
@@ -40,12 +40,12 @@ def provide(api: Api, one: ToBind) -> BindingOutcome | None:
         outcomes = [BindingOutcome(one.pod_id, result, failure.text)]
     # One refused claim decides for the pod.
     first = min(outcomes, key=lambda bound: bound.result is not BindingResult.REFUSED, default=None)
-    if first is not None and first.result is BindingResult.WAITING and not one.patient:
+    if first is not None and first.result is BindingResult.WAITING and not one.may_wait:
         return msgspec.structs.replace(first, result=BindingResult.REFUSED)
     return first
 
 
-def _claim(api: Api, one: ToBind, name: str, volume: str) -> BindingOutcome | None:
+def _claim(api: Api, one: BindingRequest, name: str, volume: str) -> BindingOutcome | None:
     found = _read(api, CLAIMS, name, one.namespace)
     if found is None:
         return BindingOutcome(one.pod_id, BindingResult.WAITING, Message("claim {claim} is not there yet", claim=name))
@@ -65,7 +65,7 @@ def _claim(api: Api, one: ToBind, name: str, volume: str) -> BindingOutcome | No
     return _select(api, one, found) or waits
 
 
-def _take(api: Api, one: ToBind, claim: dict[str, Any], name: str) -> BindingOutcome | None:
+def _take(api: Api, one: BindingRequest, claim: dict[str, Any], name: str) -> BindingOutcome | None:
     """Write the claim into the chosen volume; return a refusal if the volume belongs to another claim."""
     volume = _read(api, VOLUMES, name)
     if volume is None:
@@ -85,7 +85,7 @@ def _take(api: Api, one: ToBind, claim: dict[str, Any], name: str) -> BindingOut
     return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
 
 
-def _select(api: Api, one: ToBind, claim: dict[str, Any]) -> BindingOutcome | None:
+def _select(api: Api, one: BindingRequest, claim: dict[str, Any]) -> BindingOutcome | None:
     """Write the node for provisioning on a claim; return a refusal if provisioning failed."""
     name, annotations = claim["metadata"]["name"], claim["metadata"].get("annotations", {})
     node, mark = annotations.get(SELECTED_NODE, ""), f"{one.uid}/{one.node}"

@@ -1,9 +1,9 @@
 """Nodes that pods of one owner avoid for a while because their kubelets rejected pods of that owner.
 
 A controller replaces a rejected pod at once; decided on the same facts it would go to the same node. The driver of the
-engine reports the results per owner and node, because the engine has no clock. A node in back-off (`rests`) accepts no
-pod of the owner. After the back-off it accepts a single pod, and the next one only after that pod ran (`proven`). An
-owner that is rejected on many nodes may be put into back-off on all nodes.
+engine reports the results per owner and node, because the engine has no clock. A node in back-off (`backs_off`) accepts
+no pod of the owner. After the back-off it accepts a single pod, and the next one only after that pod ran (`running`).
+An owner that is rejected on many nodes may be put into back-off on all nodes.
 Invariant: without an entry nothing changes; capacity is never affected.
 """
 
@@ -19,21 +19,21 @@ REFUSED_CODE, MOVED_CODE = "KubeletRefused", "MovedAway"
 class NodeRejections(msgspec.Struct, frozen=True):
     """A node's rejections of an owner's pods: their number, the last reason, and the end of the back-off.
 
-    `proven` are pods (keys) that run on the node; another pod of the owner there is on trial.
+    `running` are pods (keys) that run on the node; another pod of the owner there is on trial.
     """
 
     pods: int
     reason: str
     until: str
-    rests: bool
-    proven: frozenset[str] = frozenset()
+    backs_off: bool
+    running: frozenset[str] = frozenset()
 
 
 class Avoided(msgspec.Struct, frozen=True):
     """The nodes that rejected pods of one owner.
 
-    `rest` holds the reason and the end of a back-off on all nodes.
+    `everywhere` holds the reason and the end of a back-off on all nodes.
     """
 
     nodes: dict[str, NodeRejections]
-    rest: NodeRejections | None = None
+    everywhere: NodeRejections | None = None

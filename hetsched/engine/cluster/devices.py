@@ -44,20 +44,20 @@ MOST_USERS = 256  # pods that one claim may be reserved for, limit of the API
 class DeviceState:
     """The state's devices: inventory and promises to booked pods."""
 
-    __slots__ = ("_at", "_everywhere", "_found", "digest", "given", "known", "promised")
+    __slots__ = ("_by_node", "_found", "_on_any_node", "allocated", "digest", "known", "reserved_for")
 
     def __init__(self, known: Known | None = None) -> None:
         self.known = known or Known()
-        self.promised: dict[str, dict[str, int]] = {}  # claim -> pods -> rows
-        self.given: dict[DeviceId, str] = {}  # device -> the claim it is allocated to
+        self.reserved_for: dict[str, dict[str, int]] = {}  # claim -> pods -> rows
+        self.allocated: dict[DeviceId, str] = {}  # device -> the claim it is allocated to
         self._index()
 
     def _index(self) -> None:
         self.digest = blake2b(encode(self.known, order="sorted"), digest_size=12).digest()
-        self._at: dict[str, list[int]] = {}
-        self._everywhere: list[int] = []
+        self._by_node: dict[str, list[int]] = {}
+        self._on_any_node: list[int] = []
         for place, device in enumerate(self.known.devices):
-            (self._at.setdefault(device.node, []) if device.node else self._everywhere).append(place)
+            (self._by_node.setdefault(device.node, []) if device.node else self._on_any_node).append(place)
         self._found: dict[DeviceWish, tuple[frozenset[int], frozenset[int], str]] = {}
 
     def add(self, more: Known) -> None:
@@ -76,9 +76,9 @@ class DeviceState:
 
     def copy(self) -> DeviceState:
         other = object.__new__(DeviceState)
-        other.known, other.digest, other.given = self.known, self.digest, dict(self.given)
-        other.promised = {claim: dict(pods) for claim, pods in self.promised.items()}
-        other._at, other._everywhere, other._found = self._at, self._everywhere, self._found
+        other.known, other.digest, other.allocated = self.known, self.digest, dict(self.allocated)
+        other.reserved_for = {claim: dict(pods) for claim, pods in self.reserved_for.items()}
+        other._by_node, other._on_any_node, other._found = self._by_node, self._on_any_node, self._found
         return other
 
     # -- bookings --------------------------------------------------------------------------------------------------
@@ -87,15 +87,15 @@ class DeviceState:
         """Count the devices of a pod that is booked (`sign` 1) or removed (-1)."""
         for grant in booking.allocation.devices:
             key = f"{booking.pod.namespace}/{grant.claim}"
-            pods = self.promised.setdefault(key, {})
+            pods = self.reserved_for.setdefault(key, {})
             if sign > 0:
                 pods[booking.pod.key] = booking.row
-                self.given[grant.device] = key
+                self.allocated[grant.device] = key
             else:
                 pods.pop(booking.pod.key, None)
-                self.given.pop(grant.device, None)
+                self.allocated.pop(grant.device, None)
             if not pods:
-                self.promised.pop(key)
+                self.reserved_for.pop(key)
 
     # -- claims of pods --------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class DeviceState:
                     claim.name,
                 )
             return claim
-        if self.promised.get(claim.key):
+        if self.reserved_for.get(claim.key):
             return _refused(
                 "ResourceClaimBusy",
                 Message("claim {claim} is being allocated for another pod", claim=claim.name),
@@ -175,21 +175,23 @@ class DeviceState:
 
     def nodes(self) -> Iterator[str]:
         """Yield the nodes that have devices of their own."""
-        return iter(self._at)
+        return iter(self._by_node)
 
     @property
     def has_reachable(self) -> bool:
         """Return whether some device is reachable from every node."""
-        return bool(self._everywhere)
+        return bool(self._on_any_node)
 
-    def taken(self) -> set[DeviceId]:
+    def devices_in_use(self) -> set[DeviceId]:
         """Return every device that a claim has or was promised."""
         held = {device for claim in self.known.claims.values() for device in claim.allocated or ()}
-        return held | self.given.keys()
+        return held | self.allocated.keys()
 
-    def allocate(self, claims: Sequence[ResourceClaim], node: str, taken: set[DeviceId]) -> list[DeviceGrant] | str:
+    def allocate(
+        self, claims: Sequence[ResourceClaim], node: str, devices_in_use: set[DeviceId]
+    ) -> list[DeviceGrant] | str:
         """Return devices for all open claims of a pod on a node, or the reason why there are none."""
-        return _DeviceSearch(self, [*self._at.get(node, ()), *self._everywhere], taken).run(claims)
+        return _DeviceSearch(self, [*self._by_node.get(node, ()), *self._on_any_node], devices_in_use).run(claims)
 
 
 class _DeviceSearch:
@@ -251,7 +253,7 @@ class _DeviceSearch:
             if self._steps > MOST_STEPS:
                 return False
             device = among[place]
-            if not self._suits(claim, request, device):
+            if not self._meets_constraints(claim, request, device):
                 continue
             self._chosen.append((claim, request, name, device))
             self._used.add(device.id)
@@ -261,7 +263,7 @@ class _DeviceSearch:
             self._used.discard(device.id)
         return False
 
-    def _suits(self, claim: ResourceClaim, request: str, device: Device) -> bool:
+    def _meets_constraints(self, claim: ResourceClaim, request: str, device: Device) -> bool:
         """Return whether a device satisfies the constraints with those chosen for the same claim."""
         return all(self._same(rule, claim, request, device) for rule in claim.constraints)
 

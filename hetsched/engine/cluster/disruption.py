@@ -24,16 +24,16 @@ def matcher(budget: DisruptionBudget) -> Matcher:
     return Matcher(budget.selector, (budget.namespace,))
 
 
-def left_over(budget: DisruptionBudget, state: ClusterState) -> int:
+def evictions_left(budget: DisruptionBudget, state: ClusterState) -> int:
     """Return how many more pods may be evicted before the budget is violated."""
     return int(state.neighbours.matching(state, (matcher(budget),)).sum()) - budget.desired_healthy
 
 
-def head_room(pods: Sequence[PodSpec], state: ClusterState) -> dict[str, int]:
+def disruptions_allowed(pods: Sequence[PodSpec], state: ClusterState) -> dict[str, int]:
     """Return, by `namespace/name`, the head-room of budgets after evicting these pods; below 0 it is violated."""
-    left: dict[str, int] = {}
+    allowed: dict[str, int] = {}
     for budget in state.budgets:
-        meant = sum(matcher(budget).matches(pod, state.namespaces) for pod in pods)
-        if meant:
-            left[f"{budget.namespace}/{budget.name}"] = left_over(budget, state) - meant
-    return left
+        selected = sum(matcher(budget).matches(pod, state.namespaces) for pod in pods)
+        if selected:
+            allowed[f"{budget.namespace}/{budget.name}"] = evictions_left(budget, state) - selected
+    return allowed

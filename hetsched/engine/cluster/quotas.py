@@ -64,9 +64,11 @@ class Quotas:
 
     def exhausted(self, requests: Amounts) -> tuple[str, ...]:
         """Return the resources of which less than the request is left to borrow or to claim."""
-        return tuple(name for name, amount in requests if amount and name in self.shared and amount > self.left(name))
+        return tuple(
+            name for name, amount in requests if amount and name in self.shared and amount > self.remaining(name)
+        )
 
-    def left(self, name: str) -> int:
+    def remaining(self, name: str) -> int:
         """Return how much of a shared resource the namespaces together may still book."""
         return self.shared[name] - sum(used.get(name, 0) for used in self.used.values())
 

@@ -32,7 +32,7 @@ from hetsched.engine.gpu.links import Table
 from hetsched.engine.gpu.workload_mix import Mix, mix_of_shapes
 from hetsched.engine.numa.kubelet_admission import predicted
 from hetsched.engine.numa.reported_zones import availability, devices_by_zone, zoned_devices, zones_of
-from hetsched.engine.numa.topology_setup import KUBELET, Setup, words_of
+from hetsched.engine.numa.topology_setup import KUBELET, Setup, bitset_words
 from hetsched.engine.numa.zones import Zones
 
 from .avoided_nodes import Avoided
@@ -148,7 +148,7 @@ class ClusterState:
         most_cards = max((card.index + 1 for cards in (*self.cards, *resting) for card in cards), default=0)
         most_zones = max((len(zones_of(report)) for report in self.reports), default=0)
         power = int(any(report.power is not None for report in self.reports))
-        words = max((words_of(report) for report in self.reports), default=0)
+        words = max((bitset_words(report) for report in self.reports), default=0)
         self._zoned = set[str]().union(*(zoned_devices(report) for report in self.reports))
         devices = devices_by_zone(self._zoned, most_zones)
         layout = ColumnLayout(len(self.resources), most_cards, most_zones, power, words, devices)
@@ -247,7 +247,7 @@ class ClusterState:
             and all(card.index < layout.cards for card in (*cards_of(report), *resting_cards(report)))
             and len(zones_of(report)) <= layout.zones
             and (report.power is None or layout.power > 0)
-            and words_of(report) <= layout.words
+            and bitset_words(report) <= layout.words
             and zoned_devices(report) <= self._zoned
         )
 

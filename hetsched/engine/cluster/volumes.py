@@ -55,20 +55,20 @@ class PendingClaim(NamedTuple):
 
     claim: VolumeClaim
     volumes: tuple[PersistentVolume, ...]
-    made_by: StorageClass | None
+    provisioner: StorageClass | None
 
 
 class VolumeState:
     """The state's storage: inventory, users of each claim, chosen volumes and attachments."""
 
-    __slots__ = ("attached", "chosen", "digest", "storage", "taken", "users")
+    __slots__ = ("attached", "chosen", "claim_of_volume", "digest", "storage", "users")
 
     def __init__(self, storage: Storage | None = None) -> None:
         self.storage = storage or Storage()
         self.digest = _digest(self.storage)
         self.users: dict[str, dict[str, int]] = {}  # claim -> pods -> rows
         self.chosen: dict[str, dict[str, str]] = {}  # claim -> pods -> the volume they chose, the same for all
-        self.taken: dict[str, str] = {}  # volume -> the claim it was chosen for
+        self.claim_of_volume: dict[str, str] = {}  # volume -> the claim it was chosen for
         self.attached: dict[Attachment, dict[int, int]] = {}  # row -> pods
 
     def add(self, more: Storage) -> None:
@@ -79,7 +79,7 @@ class VolumeState:
 
     def copy(self) -> VolumeState:
         other = object.__new__(VolumeState)
-        other.storage, other.digest, other.taken = self.storage, self.digest, dict(self.taken)
+        other.storage, other.digest, other.claim_of_volume = self.storage, self.digest, dict(self.claim_of_volume)
         other.users = {claim: dict(pods) for claim, pods in self.users.items()}
         other.chosen = {claim: dict(pods) for claim, pods in self.chosen.items()}
         other.attached = {what: dict(rows) for what, rows in self.attached.items()}
@@ -120,9 +120,9 @@ class VolumeState:
                 message = Message("{text} influences scheduling in a way that is not supported", text=field)
                 return Refusal("FeatureNotSupported", message, field=field, verdict=Verdict.MISCONFIGURED)
             return volume
-        return self._waiting(use, claim)
+        return self._pending_claim(use, claim)
 
-    def _waiting(self, use: ClaimUse, claim: VolumeClaim) -> PendingClaim | Refusal:
+    def _pending_claim(self, use: ClaimUse, claim: VolumeClaim) -> PendingClaim | Refusal:
         wanted = self._class_name(claim)
         if not wanted:
             return _refused(
@@ -138,7 +138,7 @@ class VolumeState:
             return _refused(
                 "VolumeNotBound", Message("claim {claim} is not bound to a volume yet", claim=use.name), use.name
             )
-        found = [v for v in self.storage.volumes.values() if v.storage_class == wanted and self._suits(v, claim)]
+        found = [v for v in self.storage.volumes.values() if v.storage_class == wanted and self._fits_claim(v, claim)]
         found.sort(key=lambda volume: (not volume.claim, volume.capacity_bytes, volume.name))
         if found and found[0].claim:
             return PendingClaim(claim, (found[0],), None)
@@ -150,9 +150,13 @@ class VolumeState:
             return claim.asks.storage_class
         return next((name for name, kind in sorted(self.storage.classes.items()) if kind.default), "")
 
-    def _suits(self, volume: PersistentVolume, claim: VolumeClaim) -> bool:
+    def _fits_claim(self, volume: PersistentVolume, claim: VolumeClaim) -> bool:
         asks = claim.asks
-        if volume.gone or volume.source in MIGRATED_SOURCES or self.taken.get(volume.name, claim.key) != claim.key:
+        if (
+            volume.gone
+            or volume.source in MIGRATED_SOURCES
+            or self.claim_of_volume.get(volume.name, claim.key) != claim.key
+        ):
             return False
         if volume.claim and (volume.claim != claim.key or volume.claim_uid not in ("", claim.uid)):
             return False
@@ -163,7 +167,7 @@ class VolumeState:
             and (asks.selector is None or selects(asks.selector, volume.labels))
         )
 
-    def others_with(self, pod: PodSpec, use: ClaimUse) -> set[int]:
+    def other_users(self, pod: PodSpec, use: ClaimUse) -> set[int]:
         """Return the rows of other pods with a ReadWriteOncePod claim; empty for other claims."""
         claim = self.claim(pod, use)
         if claim is None or ONE_POD not in claim.asks.modes:
@@ -193,11 +197,11 @@ class VolumeState:
     def _choose(self, claim: str, pod: str, volume: str, sign: int) -> None:
         if sign > 0:
             self.chosen.setdefault(claim, {})[pod] = volume
-            self.taken[volume] = claim
+            self.claim_of_volume[volume] = claim
         else:
             _drop(self.chosen, claim, pod)
             if claim not in self.chosen:
-                self.taken.pop(volume, None)
+                self.claim_of_volume.pop(volume, None)
 
     def attachments(self, pod: PodSpec, allocation: Allocation) -> Iterator[Attachment]:
         """Yield the attachments on its node of a pod that holds `allocation`."""
@@ -260,16 +264,16 @@ def _in_zones(state: StateView, zones: tuple[Expression, ...]) -> Bools:
     return fits | ~labelled
 
 
-def nodes_made(state: StateView, waiting: PendingClaim) -> Bools:
+def provisionable_nodes(state: StateView, waiting: PendingClaim) -> Bools:
     """Return the (N,) mask of nodes on which a volume could be provisioned for a claim."""
     nowhere: Bools = np.zeros(len(state.reports), np.bool_)
-    if waiting.made_by is None:
+    if waiting.provisioner is None:
         return nowhere
-    topologies = waiting.made_by.topologies
+    topologies = waiting.provisioner.topologies
     return nodes_of_terms(state, topologies) if topologies else ~nowhere
 
 
-def nodes_selected(state: _StorageState, claim: VolumeClaim) -> Bools | None:
+def nodes_of_selected_volume(state: _StorageState, claim: VolumeClaim) -> Bools | None:
     """Return the (N,) mask of the node selected to provision a volume for a claim; None if none is selected yet."""
     users = state.volumes.users.get(claim.key, {})
     if claim.selected_node:
@@ -285,10 +289,10 @@ def choose(state: StateView, claims: list[PendingClaim], row: int) -> dict[str, 
     """Return the volume (empty: to provision) for each of a pod's waiting claims on a row; None if one gets none."""
     found: dict[str, str] = {}
     for waiting in sorted(claims, key=lambda waiting: waiting.claim.asks.request_bytes):
-        volumes = () if waiting.claim.selected_node and waiting.made_by else waiting.volumes
+        volumes = () if waiting.claim.selected_node and waiting.provisioner else waiting.volumes
         free = (v.name for v in volumes if v.name not in found.values() and nodes_of_volume(state, v)[row])
         name = next(free, None)
-        if name is None and not nodes_made(state, waiting)[row]:
+        if name is None and not provisionable_nodes(state, waiting)[row]:
             return None
         found[waiting.claim.name] = name or ""
     return found

@@ -29,7 +29,7 @@ from hetsched.engine.cluster.booking import Booking, grant_card
 from hetsched.engine.cluster.columns import UNKNOWN, Ints
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import SharedReservation
-from hetsched.engine.framework.cycle import Scheduler, merged
+from hetsched.engine.framework.cycle import Scheduler, merge_allocations
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Refusal
@@ -68,8 +68,8 @@ class SharedAllocations:
 
 # Number of pods from which loading machine code, or compiling it if it cannot be cached, pays off; a run of fewer than
 # _SHORT pods does not justify a call.
-_WORTH_LOADING = 10_000
-_WORTH_COMPILING = 200_000
+_MIN_PODS_TO_LOAD = 10_000
+_MIN_PODS_TO_COMPILE = 200_000
 _SHORT = 4
 _MOST_SHAPES = 100_000
 _MOST_KNOWN = 400_000
@@ -90,7 +90,7 @@ class BatchScheduler:
         policy = scheduler.policy
         possible = all(plugin.info.compiled_reserve is not None for plugin in policy.reserves)
         possible = possible and all(plugin.selective for plugin in policy.permits)
-        self._possible = possible and _worth_it(expected)
+        self._possible = possible and _is_worthwhile(expected)
         self._learnt: _Learnt | None = None
 
     def schedule(self, pods: Sequence[PodSpec]) -> list[Outcome]:
@@ -120,7 +120,7 @@ class BatchScheduler:
         ends = [*np.flatnonzero(positions < 0).tolist(), len(pods)]
         start = 0
         while start < len(pods):
-            end = self._unconcerned(pods, start, ends[bisect_left(ends, start)])
+            end = self._independent_pods(pods, start, ends[bisect_left(ends, start)])
             if end - start >= self._shortest:
                 run = slice(start, end)
                 decided = learnt.place(pods[run], expecting[run], keys[run], positions[run], stops[run])
@@ -133,7 +133,7 @@ class BatchScheduler:
                 if state.epoch != learnt.plans.epoch:
                     return
 
-    def _unconcerned(self, pods: Sequence[PodSpec], start: int, end: int) -> int:
+    def _independent_pods(self, pods: Sequence[PodSpec], start: int, end: int) -> int:
         """Return the end of the run from `start`, at most `end`: the first pod that a rule of a booked pod selects."""
         state = self.scheduler.state
         rules = state.neighbours
@@ -145,7 +145,7 @@ class BatchScheduler:
 
     def _current(self) -> _Learnt:
         learnt, state = self._learnt, self.scheduler.state
-        if learnt is None or learnt.plans.epoch != state.epoch or learnt.overgrown:
+        if learnt is None or learnt.plans.epoch != state.epoch or learnt.is_full:
             learnt = self._learnt = _Learnt(self.scheduler)
         return learnt
 
@@ -178,7 +178,7 @@ class _Learnt:
         ]
 
     @property
-    def overgrown(self) -> bool:
+    def is_full(self) -> bool:
         return self.plans.full or len(self.plans.requests) > _MOST_SHAPES or len(self._position) > _MOST_KNOWN
 
     # -- shapes --------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class _Learnt:
         allocations = [EMPTY] * len(rows)
         for number, shared in enumerate(self._shared):
             parts = shared.of(self.plans.requests, positions, rows)
-            allocations = parts if number == 0 else list(map(merged, allocations, parts))
+            allocations = parts if number == 0 else list(map(merge_allocations, allocations, parts))
         for i in np.flatnonzero(cards).tolist():
             grants = self._cards(int(positions[i]), int(rows[i]), int(cards[i]))
             allocations[i] = msgspec.structs.replace(allocations[i], gpus=grants)
@@ -327,13 +327,13 @@ class _Learnt:
         return tuple(grants)
 
 
-def _worth_it(expected: int) -> bool:
+def _is_worthwhile(expected: int) -> bool:
     """Return whether this many pods justify machine code: free once it is loaded, else about a second."""
-    if expected < _WORTH_LOADING and "hetsched.engine.compiled.kernel" not in sys.modules:
+    if expected < _MIN_PODS_TO_LOAD and "hetsched.engine.compiled.kernel" not in sys.modules:
         return False
     from . import kernel
 
-    return kernel.KEPT or expected >= _WORTH_COMPILING
+    return kernel.KEPT or expected >= _MIN_PODS_TO_COMPILE
 
 
 def _draws(seed: int, keys: list[str]) -> NDArray[np.uint64]:

@@ -16,7 +16,7 @@ import numpy as np
 from hetsched.engine.cluster.columns import Floats, Ints
 from hetsched.engine.framework.compiled_terms import Formula, loop_function
 
-from .machine_code import Linker, compiled, compiled_for_good
+from .machine_code import Linker, compile_cached, compiled
 from .terms import NOWHERE, GpuDemands, Stretch, keep_out_full, keep_out_without_cards, take_cards
 
 BLOCK = 64
@@ -143,7 +143,7 @@ def _sweep(
 
 
 @loop_function
-def _look_again(
+def _update_totals(
     shape: int, changed: Any, totals: Any, greatest: Any, room: Any,
     static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
 ) -> None:  # fmt: skip
@@ -261,14 +261,14 @@ def _place(
             if shapes.candidates[shapes.base[shape]] * _SPARSE < nodes:
                 totals[:] = NOWHERE
                 greatest[:] = NOWHERE
-                _look_again(shape, every, totals, greatest, room, static, load, at, terms, kinds, shapes)
+                _update_totals(shape, every, totals, greatest, room, static, load, at, terms, kinds, shapes)
             else:
                 _sweep(shape, totals, every, usable, static, load, at, terms, kinds, shapes)
                 for block in range(len(greatest)):
                     greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
         elif since < logged:
             changed = log[since:logged]
-            _look_again(shape, changed, totals, greatest, room, static, load, at, terms, kinds, shapes)
+            _update_totals(shape, changed, totals, greatest, room, static, load, at, terms, kinds, shapes)
         row = _first_best(totals, greatest)
         best = totals[row]
         if best == NOWHERE:
@@ -312,7 +312,7 @@ def loop_of(formulas: tuple[Formula, ...]) -> Loop:
             chain = _either(code, linker.link(formulas[code]), chain)
         linker.replace(_add_score, chain)
         linker.link(_place)
-        place, kept = compiled_for_good(linker.linked(_cached(linker.version())))
+        place, kept = compile_cached(linker.linked(_cached(linker.version())))
         found = _LOOPS[formulas] = Loop(place, kept, {formula: code for code, formula in enumerate(formulas)})
     return found
 

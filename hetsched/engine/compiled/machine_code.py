@@ -57,7 +57,7 @@ def compiled(function: F) -> F:
     return cast("F", njit(error_model="numpy")(function))
 
 
-def compiled_for_good(function: F) -> tuple[F, bool]:
+def compile_cached(function: F) -> tuple[F, bool]:
     """Compile at the first call and cache the machine code on disk; return whether the cache is writable.
 
     The cache key is the function's file and closure, not its callees: the closure must contain their version.

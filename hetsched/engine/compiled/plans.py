@@ -168,7 +168,7 @@ class Plans:
     def _describe(self, request: Request, touched: bytes) -> tuple[int, int, int, int]:
         """Return the ids of a shape's kind, base, variant and GPU demand; kind -1 if the loop cannot place it."""
         shape, state, compiled = request.shape, self.state, request.compiled
-        left_to_the_cycle = (UNKNOWN, 0, 0, 0)
+        needs_full_cycle = (UNKNOWN, 0, 0, 0)
         if (
             compiled.has_rules
             or shape.spread
@@ -179,23 +179,23 @@ class Plans:
             or not self._possible
             or self.full
         ):
-            return left_to_the_cycle
+            return needs_full_cycle
         if any(
             (compiled.kubelet_pins and setup.pins) or (compiled.zoned_devices and setup.policy != "none")
             for setup in state.setups.values
         ):
-            return left_to_the_cycle  # its booking includes the predicted assignment of the kubelet
+            return needs_full_cycle  # its booking includes the predicted assignment of the kubelet
         if shape.gpu is not None and self._needs_choice(shape.gpu):
-            return left_to_the_cycle
+            return needs_full_cycle
         key = tuple([static_key(request) for static_key in self._static_keys])
         part = self._parts.get(key, _UNASKED)
         if part is _UNASKED:
-            part = self._parts[key] = self._ask_static(request)
+            part = self._parts[key] = self._static_masks(request)
         if part is None or any(plugin.instance.pre_filter(request, state) is not SKIP for plugin in self._load_gates):
-            return left_to_the_cycle
+            return needs_full_cycle
         variant = self._variant(request, part)
         if variant == UNKNOWN or any(p.instance.pre_score(request, state) is not SKIP for p in self._strangers):
-            return left_to_the_cycle
+            return needs_full_cycle
         card = 0
         if shape.gpu is not None and self._card_filter is not None and shape.gpu.count > 0:
             card = self._card_id(shape.gpu)
@@ -205,7 +205,7 @@ class Plans:
         """Return whether the choice of GPUs depends on the links between them."""
         return self.at.cards > _MOST_CARDS or (bool(self.state.links) and gpu.count > 1)
 
-    def _ask_static(self, request: Request) -> _StaticPart | None:
+    def _static_masks(self, request: Request) -> _StaticPart | None:
         """Run the STATIC plugins once for all shapes with these keys; None: the loop cannot use the answer."""
         state = self.state
         mask: Bools = np.ones(self._nodes, np.bool_)

@@ -54,8 +54,8 @@ class _Everywhere(VictimSearch):
 
     def choices(self) -> list[Choice]:
         """Return the result of each examined node."""
-        removable = Removable.of(self.state, self.rule.key, self.rule.may_leave)
+        removable = Removable.of(self.state, self.rule.key, self.rule.is_evictable)
         bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
         looked_at = islice(bounds.cheapest_first(), _LOOKED_AT)
-        found = (self._on(row, removable.on_row[row], (0, *bounds.at(row))) for row in looked_at)
+        found = (self._victims_on(row, removable.on_row[row], (0, *bounds.at(row))) for row in looked_at)
         return [choice for choice in found if choice is not None]

@@ -18,7 +18,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.scoring import INFEASIBLE
 
-from .diagnosis import best, misconfigured, of_node
+from .diagnosis import best, misconfigured, node_outcome
 
 _DIGITS = 6
 
@@ -55,10 +55,10 @@ def compare(scheduler: Scheduler, pod: PodSpec, node: str, *, top_nodes: int = 3
     evaluation, total = scheduler.evaluator.evaluate(request)
     feasible = int((total > INFEASIBLE).sum())
     weights = evaluation.weight_sum + request.cluster_weight
-    theirs = of_node(scheduler, pod, row)
+    theirs = node_outcome(scheduler, pod, row)
     refusal, their_score, rank = theirs.refused, None, None
     if theirs.feasible:
-        short = scheduler.refusal_to_reserve(request, row)
+        short = scheduler.reserve_refusal(request, row)
         if short is not None:
             refusal = Reason(short.code, "reserve", 1, short.message, short.missing, short.field)
         else:

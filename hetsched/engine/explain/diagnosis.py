@@ -151,15 +151,15 @@ def misconfigured(pod: PodSpec) -> Diagnosis:
     said = first.message
     if first.field not in first.message:
         said = joined(": ", [first.field, said])
-    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), _headed(Verdict.MISCONFIGURED, pod, said))
+    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), _summary_of(Verdict.MISCONFIGURED, pod, said))
 
 
-def gated(pod: PodSpec) -> Diagnosis:
+def gates_diagnosis(pod: PodSpec) -> Diagnosis:
     """Return the diagnosis of a pod with scheduling gates."""
     several, one = "it has the scheduling gates {names}", "it has the scheduling gate {name}"
     message = Message(several, names=joined(", ", pod.gates)) if pod.gates[1:] else Message(one, name=pod.gates[0])
     reason = Reason("SchedulingGated", "request", 0, message, pod.gates, "spec.schedulingGates")
-    summary = _headed(Verdict.NOT_NOW, pod, message)
+    summary = _summary_of(Verdict.NOT_NOW, pod, message)
     return Diagnosis(Verdict.NOT_NOW, (reason,), (), summary, waits_for=for_its_gates(pod))
 
 
@@ -168,10 +168,10 @@ def diagnose(scheduler: Handle, pod: PodSpec) -> Diagnosis:
     if pod.problems:
         return misconfigured(pod)
     if pod.gates:
-        return gated(pod)
+        return gates_diagnosis(pod)
     state = scheduler.state
     request = state.compile(pod)
-    whole = _about_the_pod(scheduler, request)
+    whole = _pod_diagnosis(scheduler, request)
     if whole is not None:
         return whole
     now = _Sweep(scheduler, request, state.all_rows)
@@ -197,7 +197,7 @@ def diagnose(scheduler: Handle, pod: PodSpec) -> Diagnosis:
     return Diagnosis(verdict, reasons, tuple(sweep.funnel), sentence, rows, waits, candidates)
 
 
-def _about_the_pod(scheduler: Handle, request: Request) -> Diagnosis | None:
+def _pod_diagnosis(scheduler: Handle, request: Request) -> Diagnosis | None:
     """Return the diagnosis by a plugin that refuses the pod as a whole, without evaluating nodes; else None."""
     nodes = len(scheduler.state.reports)
     for plugin in scheduler.policy.pre_filters:
@@ -205,7 +205,7 @@ def _about_the_pod(scheduler: Handle, request: Request) -> Diagnosis | None:
             answer = plugin.instance.pre_filter(request, scheduler.state)
             if isinstance(answer, Refusal) and answer.verdict is not None:
                 reason = Reason(answer.code, plugin.name, nodes, answer.message, answer.missing, answer.field)
-                summary = _headed(answer.verdict, request.pod, as_message(answer.message))
+                summary = _summary_of(answer.verdict, request.pod, as_message(answer.message))
                 waits = waits_for(scheduler.policy, scheduler.state, request, (reason,), answer.verdict)
                 because = tuple(msgspec.structs.replace(one, candidates=()) for one in answer.because)
                 return Diagnosis(
@@ -220,7 +220,7 @@ def _sentence(
 ) -> Message:
     """Format the number of nodes per reason; with many reasons, those of nodes that could fit (`near`) come first."""
     if not nodes:
-        return _headed(verdict, pod, Message("the cluster has no nodes"))
+        return _summary_of(verdict, pod, Message("the cluster has no nodes"))
     shown = list(reasons)
     if len(shown) > _MOST_REASONS:
         shown.sort(key=lambda r: ((r.plugin, r.code, r.message) not in near, -r.nodes))
@@ -231,12 +231,12 @@ def _sentence(
         said = Message("for {n} other reasons", n=len(others))
         parts.append(Message("{count} {said}", count=sum(others), said=said))
     if not parts:
-        return _headed(verdict, pod, Message("{n} of {m} nodes fit", n=0, m=nodes))
+        return _summary_of(verdict, pod, Message("{n} of {m} nodes fit", n=0, m=nodes))
     counts = Message("{n} of {m} nodes fit ({each})", n=0, m=nodes, each=joined("; ", parts))
-    return _headed(verdict, pod, counts)
+    return _summary_of(verdict, pod, counts)
 
 
-def _headed(verdict: Verdict, pod: PodSpec, said: Message) -> Message:
+def _summary_of(verdict: Verdict, pod: PodSpec, said: Message) -> Message:
     """Return the verdict on a pod with the reason."""
     return Message(_HEADS[verdict], pod=pod.key, said=said)
 
@@ -285,7 +285,7 @@ def best(scheduler: Handle, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]
     )
 
 
-def of_node(scheduler: Handle, pod: PodSpec, row: int) -> NodeOutcome:
+def node_outcome(scheduler: Handle, pod: PodSpec, row: int) -> NodeOutcome:
     """Return the row of one node as `matrix` would, without its rank."""
     state = scheduler.state
     request = state.compile(pod)
@@ -362,7 +362,7 @@ def _first_reasons(sweep: _Sweep) -> dict[int, Reason]:
     return found
 
 
-def doubtful(scheduler: Handle, pod: PodSpec) -> tuple[Reason, ...]:
+def unknown_reasons(scheduler: Handle, pod: PodSpec) -> tuple[Reason, ...]:
     """Return the reasons of the nodes that are refused only because a fact is unknown."""
     request = scheduler.state.compile(pod)
     now = _Sweep(scheduler, request, scheduler.state.all_rows)
@@ -374,7 +374,7 @@ def doubtful(scheduler: Handle, pod: PodSpec) -> tuple[Reason, ...]:
     )
 
 
-def first_refusals(scheduler: Handle, request: Request) -> list[tuple[Reason, Bools]]:
+def first_rejections(scheduler: Handle, request: Request) -> list[tuple[Reason, Bools]]:
     """Return the first refusing reasons on the current state, with the rows (N,) of each."""
     sweep = _Sweep(scheduler, request, scheduler.state.all_rows)
     return [
@@ -383,7 +383,7 @@ def first_refusals(scheduler: Handle, request: Request) -> list[tuple[Reason, Bo
     ]
 
 
-def refused_rows(scheduler: Handle, request: Request) -> dict[int, tuple[Reason, bool]]:
+def rejected_rows(scheduler: Handle, request: Request) -> dict[int, tuple[Reason, bool]]:
     """Return, for each refused row, the first reason, and whether preemption could open the row."""
     state = scheduler.state
     now = _Sweep(scheduler, request, state.all_rows)

@@ -261,15 +261,15 @@ class _GangSearch(_FieldSearch):
         if self._budget.rows < 0:
             return False
         gangs, members = self._scheduler.state.gangs, self.changed(candidate)
-        groups, resting = gangs.groups, gangs.resting
-        gangs.resting = {key: until for key, until in resting.items() if key != gang_key(self._pod)}
+        groups, backoff_until = gangs.groups, gangs.backoff_until
+        gangs.backoff_until = {key: until for key, until in backoff_until.items() if key != gang_key(self._pod)}
         gangs.register(members)
         outcomes = [self._trial.schedule(member, preempts=False) for member in members]
         self._trial.settle()
         placed = sum(outcome.node is not None for outcome in outcomes)
         for outcome in reversed(outcomes):
             self._trial.undo(outcome)
-        gangs.groups, gangs.resting = groups, resting
+        gangs.groups, gangs.backoff_until = groups, backoff_until
         least = members[0].gang.min_available if members and members[0].gang is not None else 0
         return placed + self._booked >= least
 

@@ -213,7 +213,7 @@ def _with_cards(shape: Shape, value: int) -> Shape:
         shape,
         gpu=msgspec.structs.replace(shape.gpu, count=value),
         requests=requests,
-        containers=_lessened(shape.containers, "cards", fewer),
+        containers=_reduced_containers(shape.containers, "cards", fewer),
     )
 
 
@@ -226,16 +226,16 @@ def _with_request(shape: Shape, value: int, *, resource: str) -> Shape:
     }
     if resource == CPU:
         changes["nonzero_cpu_millis"] = max(shape.nonzero_cpu_millis - asked + value, 0)
-        containers = _lessened(shape.containers, "cpus", -(-(asked - value) // 1000))
+        containers = _reduced_containers(shape.containers, "cpus", -(-(asked - value) // 1000))
         changes["containers"] = containers
         changes["guaranteed"] = shape.guaranteed and any(container.cpus for container in containers)
     elif resource == MEMORY:
         changes["nonzero_memory_bytes"] = max(shape.nonzero_memory_bytes - asked + value, 0)
-        changes["containers"] = _lessened(shape.containers, "memory_bytes", asked - value)
+        changes["containers"] = _reduced_containers(shape.containers, "memory_bytes", asked - value)
     return msgspec.structs.replace(shape, **changes)
 
 
-def _lessened(containers: tuple[ContainerDemand, ...], fact: str, less: int) -> tuple[ContainerDemand, ...]:
+def _reduced_containers(containers: tuple[ContainerDemand, ...], fact: str, less: int) -> tuple[ContainerDemand, ...]:
     """Reduce the largest container, then the next; a container that requests nothing is removed."""
     left = {position: less for position in range(len(containers)) if containers[position].init}
     remaining = less

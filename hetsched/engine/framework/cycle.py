@@ -30,7 +30,7 @@ from .post_filter import Attempt
 from .request import Request
 from .scoring import INFEASIBLE, Evaluator
 from .status import Eviction, Refusal, Wait
-from .waiting_pods import PermitRoom
+from .waiting_pods import WaitingPods
 
 ANY_ISA = IsaGrant("any")
 OTHERS_NOT_PLACED = Refusal("PermitWaiting", Message("others it must start with are not placed yet"))
@@ -49,7 +49,7 @@ class Scheduler:
         if policy.wants_mix and not state.mix_is_set:
             state.use_mix(state.booked_mix())
         self.evaluator = Evaluator(state, policy)
-        self.room = PermitRoom(state)
+        self.waiting_pods = WaitingPods(state)
         self.evicts = evicts
 
     def schedule(self, pod: PodSpec, *, preempts: bool = True) -> Outcome:
@@ -60,7 +60,7 @@ class Scheduler:
         outcome = Outcome(pod)
         if not pod.ready:
             return outcome
-        self.state.gangs.try_now(pod)
+        self.state.gangs.mark_tried(pod)
         request = outcome.request = self.state.compile(pod)
         if not self._place(outcome, request):
             if preempts:
@@ -68,7 +68,7 @@ class Scheduler:
             if outcome.eviction is not None and self.evicts:
                 self._evict(outcome, request, outcome.eviction)
             if outcome.eviction is None:
-                self._missed(request)
+                self._notify_unschedulable(request)
         return outcome
 
     def _place(self, outcome: Outcome, request: Request) -> bool:
@@ -121,28 +121,28 @@ class Scheduler:
     def _evict(self, outcome: Outcome, request: Request, eviction: Eviction) -> None:
         """Remove the victims and place the pod; restore them if the pod still cannot start at once."""
         bookings = self.state.bookings
-        if all(key in bookings and key not in self.room.held for key in eviction.victims):
+        if all(key in bookings and key not in self.waiting_pods.pods for key in eviction.victims):
             outcome.evicted = tuple(bookings[key] for key in eviction.victims)
             for key in eviction.victims:
                 self.state.forget(key)
             outcome.refusal = None
-            if self._place(outcome, request) and outcome.node is not None and not outcome.held:
+            if self._place(outcome, request) and outcome.node is not None and not outcome.is_waiting:
                 return
-            self._take_back(outcome)
+            self._undo_placement(outcome)
         outcome.eviction = None
 
-    def _missed(self, request: Request) -> None:
+    def _notify_unschedulable(self, request: Request) -> None:
         """Reject waiting pods that depended on this pod."""
         for plugin in self.policy.permits_for(request.pod):
             if plugin.missed is not None:
-                plugin.missed(request, self.room, partial(diagnose, self, request.pod))
+                plugin.missed(request, self.waiting_pods, partial(diagnose, self, request.pod))
         self._undo_rejected()
 
     def can_reserve(self, request: Request, row: int) -> bool:
         """Return whether the devices, CPUs and zones that the pod needs on a row can be reserved now."""
-        return self.refusal_to_reserve(request, row) is None
+        return self.reserve_refusal(request, row) is None
 
-    def refusal_to_reserve(self, request: Request, row: int) -> Refusal | None:
+    def reserve_refusal(self, request: Request, row: int) -> Refusal | None:
         """Return why the pod's devices, CPUs and zones cannot be reserved on a row now, or None if they can."""
         reserved = self.reserve(request, row)
         if isinstance(reserved, Refusal):
@@ -185,7 +185,7 @@ class Scheduler:
                     earlier.instance.unreserve(request, row, self.state)
                 return part
             if part is not None:
-                allocation = part if allocation is EMPTY else merged(allocation, part)
+                allocation = part if allocation is EMPTY else merge_allocations(allocation, part)
         return allocation
 
     def _book(self, outcome: Outcome, request: Request, row: int, allocation: Allocation) -> None:
@@ -193,7 +193,7 @@ class Scheduler:
         outcome.allocation = self.state.assume(request, row, allocation).allocation
         waits: dict[str, Wait] = {}
         for plugin in self.policy.permits_for(outcome.pod):
-            answer = plugin.instance.permit(request, row, self.room)
+            answer = plugin.instance.permit(request, row, self.waiting_pods)
             if isinstance(answer, Refusal):
                 outcome.refusal = (plugin.name, answer)
                 self.undo(outcome)
@@ -201,19 +201,19 @@ class Scheduler:
             if isinstance(answer, Wait):
                 waits[plugin.name] = answer
         if waits:
-            outcome.held = True
-            self.room.hold(outcome, waits)
+            outcome.is_waiting = True
+            self.waiting_pods.add(outcome, waits)
 
     def settle(self) -> None:
         """Undo the placements that still wait for a permit: the queue is empty, so no further members arrive."""
-        for key, held in list(self.room.held.items()):
-            self.room.reject(key, (min(held.holders), OTHERS_NOT_PLACED))
+        for key, waiting_pod in list(self.waiting_pods.pods.items()):
+            self.waiting_pods.reject(key, (min(waiting_pod.holders), OTHERS_NOT_PLACED))
         self._undo_rejected()
 
     def expire(self, now_seconds: float) -> None:
         """Undo placements whose permit timeout has passed on the caller's clock, and end expired gang back-offs."""
-        self.state.gangs.wake(now_seconds)
-        self.room.expire(now_seconds)
+        self.state.gangs.end_backoffs(now_seconds)
+        self.waiting_pods.expire(now_seconds)
         self._undo_rejected()
 
     def undo(self, outcome: Outcome) -> None:
@@ -221,14 +221,14 @@ class Scheduler:
 
         The pods evicted for it are restored, so undo several placements in reverse order.
         """
-        self._take_back(outcome)
+        self._undo_placement(outcome)
         self._undo_rejected()
 
     def _undo_rejected(self) -> None:
-        while self.room.to_undo:
-            self._take_back(self.room.to_undo.popleft())
+        while self.waiting_pods.to_undo:
+            self._undo_placement(self.waiting_pods.to_undo.popleft())
 
-    def _take_back(self, outcome: Outcome) -> None:
+    def _undo_placement(self, outcome: Outcome) -> None:
         if outcome.row < 0:
             self._restore(outcome)
             return
@@ -237,11 +237,11 @@ class Scheduler:
             plugin.instance.unreserve(request, outcome.row, self.state)
         self.state.forget(outcome.pod.key)
         self._restore(outcome)
-        self.room.leave(outcome.pod.key)
-        outcome.node, outcome.row, outcome.allocation, outcome.held = None, -1, EMPTY, False
+        self.waiting_pods.remove(outcome.pod.key)
+        outcome.node, outcome.row, outcome.allocation, outcome.is_waiting = None, -1, EMPTY, False
         for plugin in self.policy.permits_for(outcome.pod):
             if plugin.withdrawn is not None:
-                plugin.withdrawn(request, self.room)
+                plugin.withdrawn(request, self.waiting_pods)
 
     def _restore(self, outcome: Outcome) -> None:
         """Restore the victims that were evicted for a placement that is undone."""
@@ -254,8 +254,8 @@ class Scheduler:
 
         Under a policy without a Bind plugin the caller writes the binding and records the outcome itself.
         """
-        if outcome.node is None or outcome.held:
-            raise ValueError(f"{outcome.pod.key} is {'held' if outcome.held else 'not booked'}")
+        if outcome.node is None or outcome.is_waiting:
+            raise ValueError(f"{outcome.pod.key} is {'held' if outcome.is_waiting else 'not booked'}")
         arguments = (outcome.pod, outcome.node, outcome.allocation)
         steps = [(plugin, plugin.instance.pre_bind) for plugin in self.policy.pre_binds]
         steps += [(plugin, plugin.instance.bind) for plugin in self.policy.binds]
@@ -270,7 +270,7 @@ class Scheduler:
         return None
 
 
-def merged(first: Allocation, second: Allocation) -> Allocation:
+def merge_allocations(first: Allocation, second: Allocation) -> Allocation:
     """Return both parts of a pod's allocation as one."""
     return msgspec.structs.replace(
         first,

@@ -24,7 +24,7 @@ import numpy as np
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.selector_counts import Matcher
-from hetsched.engine.explain.diagnosis import refused_rows
+from hetsched.engine.explain.diagnosis import rejected_rows
 from hetsched.engine.preemption.victims import importance
 
 from .cycle import Scheduler
@@ -36,52 +36,52 @@ _MOST_RESERVED = 100
 UNKNOWN_NODE = "are not known to hetsched yet"
 
 
-class Fitting(msgspec.Struct):
+class FilteredNodes(msgspec.Struct):
     """Result of the filter call: nodes that fit, nodes refused for now, and nodes where preemption cannot help."""
 
-    fitting: list[str] = []
-    refused: dict[str, str] = {}
-    hopeless: dict[str, str] = {}
+    feasible: list[str] = []
+    rejected: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
 
 
-def fitting(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> Fitting:
+def filter_nodes(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> FilteredNodes:
     """Return for each named node whether `pod` may run there now, or the reason why not."""
-    result = Fitting()
-    whole = _of_the_pod(pod)
-    if whole:
-        result.hopeless = dict.fromkeys(names, whole)
+    result = FilteredNodes()
+    pod_refusal = _pod_refusal(pod)
+    if pod_refusal:
+        result.unresolvable = dict.fromkeys(names, pod_refusal)
         return result
     state = scheduler.state
     booked = state.bookings.get(pod.key)
     if booked is not None:
-        _booked_already(result, pod, names, booked, state.columns.names[booked.row])
+        _fill_bound_node(result, pod, names, booked, state.columns.names[booked.row])
         return result
     request = state.compile(pod)
     _, total = scheduler.evaluator.evaluate(request)
     rows = {name: state.row_of[name] for name in names if name in state.row_of}
-    refused = refused_rows(scheduler, request) if any(total[row] == INFEASIBLE for row in rows.values()) else {}
+    refused = rejected_rows(scheduler, request) if any(total[row] == INFEASIBLE for row in rows.values()) else {}
     feasible = [row for row in rows.values() if total[row] > INFEASIBLE]
-    ungranted: dict[int, str] = {}
+    unreservable: dict[int, str] = {}
     if pod.shape.gpu is not None or pod.shape.numa is not None or pod.shape.containers:
         for row in sorted(feasible, key=lambda row: (-total[row], row))[:_MOST_RESERVED]:
-            refusal = scheduler.refusal_to_reserve(request, row)
+            refusal = scheduler.reserve_refusal(request, row)
             if refusal is not None:
-                ungranted[row] = refusal.message
+                unreservable[row] = refusal.message
     for name in names:
         row = rows.get(name, -1)
         if row < 0:
-            result.refused[name] = UNKNOWN_NODE
-        elif row in ungranted:
-            result.refused[name] = ungranted[row]
+            result.rejected[name] = UNKNOWN_NODE
+        elif row in unreservable:
+            result.rejected[name] = unreservable[row]
         elif total[row] > INFEASIBLE:
-            result.fitting.append(name)
+            result.feasible.append(name)
         else:
             reason, resolvable = refused[row]
-            (result.refused if resolvable else result.hopeless)[name] = reason.message
+            (result.rejected if resolvable else result.unresolvable)[name] = reason.message
     return result
 
 
-def _of_the_pod(pod: PodSpec) -> str:
+def _pod_refusal(pod: PodSpec) -> str:
     """Return the reason that keeps a pod off every node, or an empty string."""
     if pod.problems:
         first = pod.problems[0]
@@ -92,22 +92,22 @@ def _of_the_pod(pod: PodSpec) -> str:
     return "wait for scheduling gates" if pod.gates else ""
 
 
-def _booked_already(result: Fitting, pod: PodSpec, names: Iterable[str], booked: Booking, node: str) -> None:
+def _fill_bound_node(result: FilteredNodes, pod: PodSpec, names: Iterable[str], booked: Booking, node: str) -> None:
     same = booked.pod.uid == pod.uid
     why = f"are not {node}, where its binding is on its way" if same else "wait for the pod that had this name before"
     for name in names:
         if same and name == node:
-            result.fitting.append(name)
+            result.feasible.append(name)
         else:
-            result.refused[name] = why
+            result.rejected[name] = why
 
 
-def priorities(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> dict[str, int]:
+def prioritize_nodes(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> dict[str, int]:
     """Return a priority of 0 to 10 for each named node; 0 if the node is unknown or the pod does not fit."""
     state = scheduler.state
     scores = dict.fromkeys(names, 0)
     booked = state.bookings.get(pod.key)
-    if _of_the_pod(pod) or booked is not None:
+    if _pod_refusal(pod) or booked is not None:
         node = state.columns.names[booked.row] if booked is not None else ""
         return {name: MOST_PRIORITY if name == node else 0 for name in names}
     request = state.compile(pod)
@@ -116,10 +116,10 @@ def priorities(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> dict
     rows = {name: row for name, row in rows.items() if total[row] > INFEASIBLE}
     if not rows:
         return scores
-    named = np.full(len(total), INFEASIBLE)
+    named_totals = np.full(len(total), INFEASIBLE)
     chosen = list(rows.values())
-    named[chosen] = total[chosen]
-    first = scheduler.pick(request, named)
+    named_totals[chosen] = total[chosen]
+    first = scheduler.pick(request, named_totals)
     least, most = float(total[chosen].min()), float(total[chosen].max())
     for name, row in rows.items():
         share = (float(total[row]) - least) / (most - least) if most > least else 1.0
@@ -127,60 +127,66 @@ def priorities(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> dict
     return scores
 
 
-def leaving(scheduler: Scheduler, pod: PodSpec, offered: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def find_victims(
+    scheduler: Scheduler, pod: PodSpec, offered: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
     """Return, for each node on which `pod` would fit, the uids of the victims; `offered` holds uids too.
 
     Nodes are left out on which the pod would not fit even so, or whose victims may not be preempted.
     """
-    if _of_the_pod(pod) or pod.key in scheduler.state.bookings:
+    if _pod_refusal(pod) or pod.key in scheduler.state.bookings:
         return {}
     attempt = Attempt(scheduler, scheduler.state.compile(pod))
     found: dict[str, tuple[str, ...]] = {}
     for name, uids in offered.items():
         row = scheduler.state.row_of.get(name, -1)
-        more = None if row < 0 else _more(scheduler, attempt, pod, row, frozenset(uids))
-        if more is not None:
-            found[name] = (*uids, *(booking.pod.uid for booking in more))
+        further = None if row < 0 else _further_victims(scheduler, attempt, pod, row, frozenset(uids))
+        if further is not None:
+            found[name] = (*uids, *(booking.pod.uid for booking in further))
     return found
 
 
-def _more(scheduler: Scheduler, attempt: Attempt, pod: PodSpec, row: int, uids: frozenset[str]) -> list[Booking] | None:
+def _further_victims(
+    scheduler: Scheduler, attempt: Attempt, pod: PodSpec, row: int, uids: frozenset[str]
+) -> list[Booking] | None:
     """Return the further victims besides `uids`, or None if the pod does not fit even without them."""
     state = scheduler.state
-    here = list(state.on_row[row].values())
-    gone: list[Booking] = []
+    bookings = list(state.on_row[row].values())
+    removed: list[Booking] = []
 
     def forget(booking: Booking) -> None:
         state.forget(booking.pod.key)
-        gone.append(booking)
+        removed.append(booking)
 
     def restore(booking: Booking) -> None:
         state.restore(booking)
-        gone.remove(booking)
+        removed.remove(booking)
 
     try:
-        for booking in here:
+        for booking in bookings:
             if booking.pod.uid in uids:
                 forget(booking)
-        named = len(gone)
-        others = [booking for booking in here if booking.pod.uid not in uids and _may_leave(scheduler, pod, booking)]
+        named_count = len(removed)
+        others = [
+            booking for booking in bookings if booking.pod.uid not in uids and _is_evictable(scheduler, pod, booking)
+        ]
         for booking in sorted(others, key=importance, reverse=True):
             if attempt.fits(row) and attempt.grants(row):
                 break
             forget(booking)
         if not (attempt.fits(row) and attempt.grants(row)):
             return None
-        for booking in sorted(gone[named:], key=importance):
+        for booking in sorted(removed[named_count:], key=importance):
             restore(booking)
             if not (attempt.fits(row) and attempt.grants(row)):
                 forget(booking)
-        return gone[named:]
+        return removed[named_count:]
     finally:
-        for booking in list(gone):
+        for booking in list(removed):
             state.restore(booking)
 
 
-def _may_leave(scheduler: Scheduler, pod: PodSpec, booking: Booking) -> bool:
+def _is_evictable(scheduler: Scheduler, pod: PodSpec, booking: Booking) -> bool:
     """Return whether a pod that the other scheduler did not name may be added to the victims."""
     victim, state = booking.pod, scheduler.state
     if victim.priority >= pod.priority or not victim.preemptible or victim.gang is not None or not victim.uid:

@@ -81,7 +81,7 @@ class Gangs:
     def __init__(self) -> None:
         self.booked: dict[str, set[str]] = {}
         self.groups: dict[str, GangMembers] = {}
-        self.resting: dict[str, float] = {}  # gang -> end of its back-off on the driver's clock, seconds
+        self.backoff_until: dict[str, float] = {}  # gang -> end of its back-off on the driver's clock, seconds
 
     def charge(self, pod: PodSpec, sign: int) -> None:
         """Count a member that is booked (`sign` 1) or removed (-1); pods without a gang are ignored."""
@@ -110,7 +110,7 @@ class Gangs:
                 group.members[pod.key] = pod
                 group.untried.add(pod.key)
 
-    def try_now(self, pod: PodSpec) -> None:
+    def mark_tried(self, pod: PodSpec) -> None:
         """Mark an announced member as tried."""
         if pod.gang is not None:
             group = self.group_of(pod)
@@ -125,13 +125,13 @@ class Gangs:
     def members_booked(self, key: str) -> int:
         return len(self.booked.get(key, ()))
 
-    def wake(self, now_seconds: float) -> None:
+    def end_backoffs(self, now_seconds: float) -> None:
         """End expired back-offs."""
-        for key in [key for key, until in self.resting.items() if until <= now_seconds]:
-            del self.resting[key]
+        for key in [key for key, until in self.backoff_until.items() if until <= now_seconds]:
+            del self.backoff_until[key]
 
     def copy(self) -> Gangs:
         other = Gangs()
         other.booked = {key: set(members) for key, members in self.booked.items()}
-        other.resting = dict(self.resting)
+        other.backoff_until = dict(self.backoff_until)
         return other

@@ -13,7 +13,7 @@ from .status import Eviction, Refusal
 
 
 class Outcome(msgspec.Struct, eq=False, gc=False):
-    """Result of one scheduling cycle. `node` None: not placed; `held`: assumed, but waiting for a permit.
+    """Result of one scheduling cycle. `node` None: not placed; `is_waiting`: assumed, but waiting for a permit.
 
     `request` is set if the cycle compiled one. If no node fits, `eviction` names the pods that could be preempted; a
     scheduler that evicts removes them, keeps their bookings in `evicted` and places the pod.
@@ -24,7 +24,7 @@ class Outcome(msgspec.Struct, eq=False, gc=False):
     row: int = -1
     allocation: Allocation = EMPTY
     score: float = 0.0
-    held: bool = False
+    is_waiting: bool = False
     refusal: tuple[str, Refusal] | None = None
     eviction: Eviction | None = None
     evicted: tuple[Booking, ...] = ()

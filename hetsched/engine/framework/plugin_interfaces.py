@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .diagnosis import Diagnosis
     from .request import Request
-    from .waiting_pods import PermitRoom
+    from .waiting_pods import WaitingPods
 
 
 class QueueSort(Protocol):
@@ -68,7 +68,7 @@ class Reserve(Protocol):
 
 
 class Permit(Protocol):
-    def permit(self, request: Request, row: int, room: PermitRoom) -> Allow | Wait | Refusal:
+    def permit(self, request: Request, row: int, room: WaitingPods) -> Allow | Wait | Refusal:
         """Allow the placement, refuse it, or add it to the waiting pods."""
 
 
@@ -213,7 +213,7 @@ class HandlesPods(Protocol):
 class OnMissed(Protocol):
     """Permit plugin with pods that wait for a pod that found no node."""
 
-    def missed(self, request: Request, room: PermitRoom, diagnose: Callable[[], Diagnosis]) -> None:
+    def missed(self, request: Request, room: WaitingPods, diagnose: Callable[[], Diagnosis]) -> None:
         """Allow or reject the waiting pods: a pod found no node and no pod is preempted for it."""
 
 
@@ -221,5 +221,5 @@ class OnMissed(Protocol):
 class OnWithdrawn(Protocol):
     """Permit plugin with pods that wait for a placement that was undone."""
 
-    def withdrawn(self, request: Request, room: PermitRoom) -> None:
+    def withdrawn(self, request: Request, room: WaitingPods) -> None:
         """Allow or reject the waiting pods: a placement was undone."""

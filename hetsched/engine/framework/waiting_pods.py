@@ -31,53 +31,53 @@ class WaitingPod:
         return min(wait.until_seconds for wait in self.waits.values())
 
     @property
-    def late(self) -> tuple[str, Refusal] | None:
+    def timeout_refusal(self) -> tuple[str, Refusal] | None:
         """Return the refusal, with its plugin, whose timeout ends first."""
         name, wait = min(self.waits.items(), key=lambda item: item[1].until_seconds)
         return None if wait.late is None else (name, wait.late)
 
 
-class PermitRoom:
+class WaitingPods:
     """All waiting placements of one scheduler in order of arrival; they are booked on `state`."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self.held: dict[str, WaitingPod] = {}
+        self.pods: dict[str, WaitingPod] = {}
         self.now_seconds = 0.0
         self.to_undo: deque[Outcome] = deque()
         self._allowed: list[Outcome] = []
         self._rejected: list[Outcome] = []
 
-    def hold(self, outcome: Outcome, waits: dict[str, Wait]) -> None:
-        self.held[outcome.pod.key] = WaitingPod(outcome, waits)
+    def add(self, outcome: Outcome, waits: dict[str, Wait]) -> None:
+        self.pods[outcome.pod.key] = WaitingPod(outcome, waits)
 
     def allow(self, key: str, plugin: str) -> None:
         """Release the hold of `plugin` on `key`."""
-        held = self.held.get(key)
-        if held is not None:
-            held.holders.discard(plugin)
-            if not held.holders:
-                self.leave(key)
-                held.outcome.held = False
-                self._allowed.append(held.outcome)
+        waiting_pod = self.pods.get(key)
+        if waiting_pod is not None:
+            waiting_pod.holders.discard(plugin)
+            if not waiting_pod.holders:
+                self.remove(key)
+                waiting_pod.outcome.is_waiting = False
+                self._allowed.append(waiting_pod.outcome)
 
-    def leave(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         """Remove `key` without a verdict because its placement is undone; unknown keys are ignored."""
-        self.held.pop(key, None)
+        self.pods.pop(key, None)
 
     def reject(self, key: str, refusal: tuple[str, Refusal] | None = None) -> None:
         """Reject `key` with this plugin's refusal; unknown keys are ignored."""
-        held = self.held.pop(key, None)
-        if held is not None:
-            held.outcome.refusal = refusal
-            self._rejected.append(held.outcome)
-            self.to_undo.append(held.outcome)
+        waiting_pod = self.pods.pop(key, None)
+        if waiting_pod is not None:
+            waiting_pod.outcome.refusal = refusal
+            self._rejected.append(waiting_pod.outcome)
+            self.to_undo.append(waiting_pod.outcome)
 
     def expire(self, now_seconds: float) -> None:
         """Reject all placements whose timeout has passed."""
         self.now_seconds = now_seconds
-        for key in [key for key, held in self.held.items() if held.until_seconds <= now_seconds]:
-            self.reject(key, self.held[key].late)
+        for key in [key for key, waiting_pod in self.pods.items() if waiting_pod.until_seconds <= now_seconds]:
+            self.reject(key, self.pods[key].timeout_refusal)
 
     def drain(self) -> tuple[list[Outcome], list[Outcome]]:
         """Return (allowed, rejected) placements since the last call."""

@@ -19,7 +19,7 @@ from hetsched.contracts.objects.workload import ImageDemand
 from hetsched.engine.framework.status import Refusal
 from hetsched.isa import match
 
-from .isa_strings import architecture, may_have, missing_for_sure, offered_isa, required_isa
+from .isa_strings import architecture, may_have, missing_features, offered_isa, required_isa
 
 _BASES = {name: required_isa(text).canonical for name, text in (
     ("amd64", "x86-64-v1"), ("arm64", "armv8.0-a"), ("riscv64", "rv64gc"),
@@ -62,7 +62,7 @@ def image_gap(images: ImageDemand, offer: IsaReport) -> Refusal | None:
             "its images need {isa} on {arch}, and no source reports whether the node has it", isa=floor, arch=arch
         )
         return Refusal("ImageVariantUnknown", message, missing=missing, unknown=True)
-    missing = missing_for_sure(offer, required_isa(floor)) or missing
+    missing = missing_features(offer, required_isa(floor)) or missing
     message = Message(
         "its images need {isa} on {arch}, the node lacks {names}", isa=floor, arch=arch, names=joined(", ", missing)
     )

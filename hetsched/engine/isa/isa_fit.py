@@ -40,7 +40,7 @@ from hetsched.isa import Isa, match
 from hetsched.isa.paper import is_letters, modules, paper_affinity
 
 from .image_fit import emulator_covers, image_gap
-from .isa_strings import may_have, missing_for_sure, offered_isa, required_isa
+from .isa_strings import may_have, missing_features, offered_isa, required_isa
 
 if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
@@ -133,7 +133,7 @@ def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) 
         message = Message("the node runs {isa}, {need} is needed", isa=_machine(native), need=required.canonical)
         message = joined("; ", [message, *_emulators_gap(demand, offer)])
         return Refusal("IsaArchMismatch", message, missing=(required.arch,))
-    missing = missing_for_sure(offer, required) or match(required, native).missing
+    missing = missing_features(offer, required) or match(required, native).missing
     if mode == "paper" and is_letters(needs[0]) and is_letters(offer.native or ""):
         missing = tuple(sorted(name.lower() for name in modules(needs[0]) - modules(offer.native or "")))
     message = Message("the node lacks {names}", names=joined(", ", missing))

@@ -42,10 +42,10 @@ def may_have(offer: IsaReport, required: Isa) -> bool:
     native = offered_isa(offer.native)
     if offer.complete or (required.arch, required.xlen) != (native.arch, native.xlen):
         return False
-    return not missing_for_sure(offer, required)
+    return not missing_features(offer, required)
 
 
-def missing_for_sure(offer: IsaReport, required: Isa) -> tuple[str, ...]:
+def missing_features(offer: IsaReport, required: Isa) -> tuple[str, ...]:
     """Return which required features, else levels, a node with a lower bound is known to lack."""
     features = tuple(name for name in offer.absent if name in required.needed)
     levels = (name for name in offer.absent if _is_level(name) and required_isa(name).extensions <= required.needed)

@@ -106,7 +106,7 @@ def reason(
     return admission.refusal(containers[0])
 
 
-def policy_in_force(policy: str, kubelet: KubeletPolicy, zones: int) -> str:
+def effective_policy(policy: str, kubelet: KubeletPolicy, zones: int) -> str:
     """Return the effective policy: none with more NUMA nodes than the kubelet allows, or than are modelled."""
     if max(kubelet.numa_nodes, zones) > kubelet.options.max_allowable_numa_nodes:
         return "none"
@@ -141,7 +141,7 @@ class _Admission:
         self.zones = len(machine.cpus)
         self.all = (1 << self.zones) - 1
         self.kubelet = kubelet
-        self.policy = policy_in_force(policy, kubelet, self.zones)
+        self.policy = effective_policy(policy, kubelet, self.zones)
         # single-numa-node uses hints of one zone only.
         self.largest = 1 if self.policy == SINGLE else self.zones
         self.cpus = CpuManager(machine, kubelet)
@@ -195,7 +195,7 @@ def merge(policy: str, resources: Sequence[Hints | None], zones: int, kubelet: K
         agreed = {mask for mask in agreed if mask.bit_count() == 1}
     if agreed:
         return min(agreed, key=lambda mask: _fitness(mask, distances))
-    return _least_bad(stated, zones, distances) if policy == BEST_EFFORT else None
+    return _best_fallback(stated, zones, distances) if policy == BEST_EFFORT else None
 
 
 def _fitness(mask: int, distances: tuple[Counts, ...]) -> tuple[int, float, int]:
@@ -207,7 +207,7 @@ def _fitness(mask: int, distances: tuple[Counts, ...]) -> tuple[int, float, int]
     return mask.bit_count(), mean, mask
 
 
-def _least_bad(stated: Sequence[Hints], zones: int, distances: tuple[Counts, ...]) -> int:
+def _best_fallback(stated: Sequence[Hints], zones: int, distances: tuple[Counts, ...]) -> int:
     """Return the affinity of best-effort without a preferred hint.
 
     It has as many zones as the resource with the largest minimum needs, or fewer.

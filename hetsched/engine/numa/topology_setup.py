@@ -103,7 +103,7 @@ def _groups(text: str | None) -> dict[int, int]:
     return {cpu: number for number, group in enumerate(groups) for cpu in group}
 
 
-def words_of(report: NodeReport) -> int:
+def bitset_words(report: NodeReport) -> int:
     """Return how many words of bits the free CPUs of a node take, 0 if its kubelet does not pin named CPUs."""
     topology = setup_of(report).kubelet.topology
     return 0 if topology is None else -(-len(topology.cpus) // WORD_BITS)

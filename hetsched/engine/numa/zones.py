@@ -108,14 +108,14 @@ class Zones:
         self.grants[row] = _Grants(by_pod, cards)
         for grant in grants:
             if grant.foreign:
-                self._hold_for_itself(row, grant, 1, columns)
+                self._charge_unowned(row, grant, 1, columns)
 
     def release_grants(self, row: int, columns: Columns) -> None:
         """Release the grants of pods that the control plane does not know, before the facts of a row are written."""
         for grant in list(self._foreign.get(row, {}).values()):
-            self._hold_for_itself(row, grant, -1, columns)
+            self._charge_unowned(row, grant, -1, columns)
 
-    def _hold_for_itself(self, row: int, grant: KubeletGrant, sign: int, columns: Columns) -> None:
+    def _charge_unowned(self, row: int, grant: KubeletGrant, sign: int, columns: Columns) -> None:
         known = self._foreign.setdefault(row, {})
         if (grant.pod in known) == (sign > 0):
             return
@@ -186,7 +186,7 @@ class Zones:
         grants = self.grants.get(booking.row)
         granted = grants.of(booking.pod) if grants is not None else None
         if granted is not None and granted.foreign:
-            self._hold_for_itself(booking.row, granted, -sign, columns)
+            self._charge_unowned(booking.row, granted, -sign, columns)
         facts = self.nodes.get(booking.row)
         if facts is None:
             return

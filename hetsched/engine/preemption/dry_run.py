@@ -32,7 +32,7 @@ import numpy as np
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Ints, Rows
-from hetsched.engine.cluster.disruption import left_over, matcher
+from hetsched.engine.cluster.disruption import evictions_left, matcher
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.framework.post_filter import Attempt
@@ -48,12 +48,12 @@ Cost = tuple[int, int, int, int, int, int]
 class Rule(NamedTuple):
     """Rule for the pods that may be preempted.
 
-    `may_leave` looks at a pod alone; `while_`, if given, must hold too and may become false as other pods are removed.
-    `key` identifies the rule.
+    `is_evictable` looks at a pod alone; `while_`, if given, must hold too and may become false as other pods are
+    removed. `key` identifies the rule.
     """
 
     key: tuple[object, ...]
-    may_leave: Callable[[Booking], bool]
+    is_evictable: Callable[[Booking], bool]
     while_: Callable[[Booking], bool] | None = None
 
 
@@ -77,11 +77,11 @@ class VictimSearch:
         self.state = state
         self.rule = rule
         self.counts_amounts = counts_amounts
-        self._left_over = {budget: left_over(budget, state) for budget in state.budgets}
+        self._evictions_left = {budget: evictions_left(budget, state) for budget in state.budgets}
 
     def best(self, most_nodes: int) -> Eviction | None:
         """Return the cheapest eviction, or None if no eviction helps."""
-        removable = Removable.of(self.state, self.rule.key, self.rule.may_leave)
+        removable = Removable.of(self.state, self.rule.key, self.rule.is_evictable)
         bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
         alone = self.rule.while_ is None and not self.state.budgets and not self.state.gangs.booked
         learns = alone and self.attempt.local()
@@ -90,7 +90,7 @@ class VictimSearch:
             least = (0, *bounds.at(row))
             if best is not None and best.cost <= least:
                 break
-            found = self._on(row, removable.on_row[row], least)
+            found = self._victims_on(row, removable.on_row[row], least)
             if learns:
                 bounds.learn(row, found.cost[1:5] if found else None)
             if found is not None and (best is None or found.cost < best.cost):
@@ -117,15 +117,15 @@ class VictimSearch:
 
     # -- one node ----------------------------------------------------------------------------------------------------
 
-    def _on(self, row: int, leaving: Sequence[Booking], least: Cost) -> Choice | None:
+    def _victims_on(self, row: int, leaving: Sequence[Booking], least: Cost) -> Choice | None:
         """Return the cheapest victims on a row; the state is unchanged afterwards."""
         units = self._units(leaving)
         if not units:
             return None
-        broken = self._broken(units) if self.state.budgets else {}
-        found = self._spare(units, _by_importance(units, broken), row, broken)
+        broken = self._violated_budgets(units) if self.state.budgets else {}
+        found = self._reprieve(units, _by_importance(units, broken), row, broken)
         if found is not None and found.cost > least and len(found.victims) > 1:
-            other = self._spare(units, _small_first(units, broken, self._sizes(row)), row, broken)
+            other = self._reprieve(units, _by_size(units, broken, self._sizes(row)), row, broken)
             found = min(found, other or found, key=lambda choice: choice.cost)
         return found
 
@@ -140,7 +140,7 @@ class VictimSearch:
             if unit and (holds is None or holds(booking)):
                 self._forget(unit)
                 units.append(unit)
-        self._put_back(units)
+        self._restore_units(units)
         return units[::-1]
 
     def _unit(self, booking: Booking) -> Unit:
@@ -151,9 +151,11 @@ class VictimSearch:
         if key is None:
             return (booking,)
         members = sorted((state.bookings[name] for name in state.gangs.booked[key]), key=importance)
-        return tuple(members) if all(map(self.rule.may_leave, members)) else ()
+        return tuple(members) if all(map(self.rule.is_evictable, members)) else ()
 
-    def _spare(self, units: Sequence[Unit], order: Sequence[Unit], row: int, broken: dict[str, str]) -> Choice | None:
+    def _reprieve(
+        self, units: Sequence[Unit], order: Sequence[Unit], row: int, broken: dict[str, str]
+    ) -> Choice | None:
         """Return the victims that remain after reprieving the other units in this order, None if this does not help.
 
         Amounts alone show which of the counted pods cannot stay in any case; if the filters accept the pod once those
@@ -161,22 +163,22 @@ class VictimSearch:
         """
         victims = self._overfull(order, row)
         try:
-            self._forget_all(victims)
+            self._forget_units(victims)
             if not victims or not self.attempt.fits(row):
-                self._forget_all(units)
+                self._forget_units(units)
                 if not self.attempt.fits(row):
                     return None
-                victims = [unit for unit in order if not self._may_stay(unit, row)]
+                victims = [unit for unit in order if not self._can_stay(unit, row)]
             if not victims or not self.attempt.grants(row):
                 return None
         finally:
-            self._put_back(units)
+            self._restore_units(units)
         leaving = sorted((booking for unit in victims for booking in unit), key=importance)
         return Choice(_cost(leaving, row, broken), row, tuple(leaving), broken)
 
-    def _may_stay(self, unit: Unit, row: int) -> bool:
+    def _can_stay(self, unit: Unit, row: int) -> bool:
         """Restore a unit if the pod still fits; return whether the unit stays."""
-        self._put_back([unit])
+        self._restore_units([unit])
         if self.attempt.fits(row):
             return True
         self._forget(unit)
@@ -195,17 +197,17 @@ class VictimSearch:
         for unit in order:
             own = [held[booking.compiled] for booking in unit if booking.row == row]
             amounts.append(own[0] if len(own) == 1 else [sum(column) for column in zip(*own, strict=True)])
-            room = [left + amount for left, amount in zip(room, amounts[-1], strict=True)]
+            room = [allowed + amount for allowed, amount in zip(room, amounts[-1], strict=True)]
         victims: list[Unit] = []
         for unit, asked in zip(order, amounts, strict=True):
-            left = [have - amount for have, amount in zip(room, asked, strict=True)]
-            if min(left, default=0) >= 0:
-                room = left
+            allowed = [have - amount for have, amount in zip(room, asked, strict=True)]
+            if min(allowed, default=0) >= 0:
+                room = allowed
             else:
                 victims.append(unit)
         return victims
 
-    def _forget_all(self, units: Iterable[Unit]) -> None:
+    def _forget_units(self, units: Iterable[Unit]) -> None:
         for unit in units:
             self._forget(unit)
 
@@ -213,22 +215,22 @@ class VictimSearch:
         for booking in unit:
             self.state.forget(booking.pod.key)
 
-    def _put_back(self, units: Iterable[Unit]) -> None:
+    def _restore_units(self, units: Iterable[Unit]) -> None:
         for unit in units:
             for booking in unit:
                 if booking.pod.key not in self.state.bookings:
                     self.state.restore(booking)
 
-    def _broken(self, units: Sequence[Unit]) -> dict[str, str]:
+    def _violated_budgets(self, units: Sequence[Unit]) -> dict[str, str]:
         """Return the pods, with the budget, whose eviction would violate a budget if all units were evicted in
         order."""
         broken: dict[str, str] = {}
-        left = dict(self._left_over)
+        allowed = dict(self._evictions_left)
         for unit in units:
             for booking in unit:
-                for budget, before in left.items():
+                for budget, before in allowed.items():
                     if matcher(budget).matches(booking.pod, self.state.namespaces):
-                        left[budget] = before - 1
+                        allowed[budget] = before - 1
                         if before <= 0:
                             broken.setdefault(booking.pod.key, f"{budget.namespace}/{budget.name}")
         return broken
@@ -261,7 +263,7 @@ def _by_importance(units: Sequence[Unit], broken: dict[str, str]) -> list[Unit]:
     return sorted(units, key=lambda unit: not _breaks(unit, broken))
 
 
-def _small_first(units: Sequence[Unit], broken: dict[str, str], size: Callable[[Unit], float]) -> list[Unit]:
+def _by_size(units: Sequence[Unit], broken: dict[str, str], size: Callable[[Unit], float]) -> list[Unit]:
     def key(unit: Unit) -> tuple[bool, int, bool, float]:
         highest = max(booking.pod.priority for booking in unit)
         return (not _breaks(unit, broken), -highest, unit[0].pod.gang is None, size(unit))

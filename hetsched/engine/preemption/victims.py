@@ -87,17 +87,17 @@ class Bounds:
 class Removable:
     """The pods of one state that one rule allows to preempt."""
 
-    def __init__(self, state: ClusterState, may_leave: Callable[[Booking], bool]) -> None:
-        self._may_leave = may_leave
+    def __init__(self, state: ClusterState, is_evictable: Callable[[Booking], bool]) -> None:
+        self._is_evictable = is_evictable
         self._build(state)
 
     @staticmethod
-    def of(state: ClusterState, key: tuple[object, ...], may_leave: Callable[[Booking], bool]) -> Removable:
+    def of(state: ClusterState, key: tuple[object, ...], is_evictable: Callable[[Booking], bool]) -> Removable:
         """Return the index for the rule `key`, updated to the current state; the state caches the last few rules."""
         kept: dict[tuple[object, ...], Removable] = state.derived.setdefault(Removable, {})
         found = kept.pop(key, None)
         if found is None:
-            found = Removable(state, may_leave)
+            found = Removable(state, is_evictable)
         else:
             found._follow(state)
         kept[key] = found
@@ -137,7 +137,7 @@ class Removable:
         self._seen = len(state.log)
 
     def _read(self, state: ClusterState, row: int) -> None:
-        leaving = sorted(filter(self._may_leave, state.on_row[row].values()), key=importance, reverse=True)
+        leaving = sorted(filter(self._is_evictable, state.on_row[row].values()), key=importance, reverse=True)
         self.on_row[row] = leaving
         self._booked[row] = _by_id(state, row)
         if len(leaving) > self._slots:

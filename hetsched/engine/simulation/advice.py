@@ -135,7 +135,7 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
         made.append(moved)
         left.remove(best)
     made = _without_needless(board, made, goal)
-    moves = [board.as_move(moved, _evens(board, moved)) for moved in made]
+    moves = [board.to_move(moved, _evens(board, moved)) for moved in made]
     if board.balance >= goal - _TRIFLE:
         text = Message(
             "by {moves} the balance rises from {was} to {now}",
@@ -175,7 +175,7 @@ def _best_for_balance(board: Board, left: Sequence[Unit], rarity: Rarity, most_t
             wasted_on(booking.pod.shape, outcome.row, booking.row, rarity, board.state)
             for booking, outcome in zip(moved.unit, moved.outcomes, strict=True)
         )
-        board.take_back(moved)
+        board.undo(moved)
         if gain >= least and not wasted and (best is None or (-gain, price) < best):
             best, chosen = (-gain, price), unit
     return chosen
@@ -239,7 +239,7 @@ def _make(board: Board, plan: Sequence[Unit]) -> list[AppliedMove] | None:
 
 def _take_back(board: Board, made: Sequence[AppliedMove]) -> None:
     for moved in reversed(made):
-        board.take_back(moved)
+        board.undo(moved)
 
 
 def _evens(board: Board, moved: AppliedMove) -> Message:
@@ -285,7 +285,7 @@ def _room(board: Board, units: Units, question: Question) -> _Found:
 def _room_move(board: Board, search: RoomSearch, moved: AppliedMove) -> Move:
     pods = search.helped_by(moved)
     text = Message("makes room for {pods} on {names}", pods=format_pods(pods, _NAMED), names=_nodes(board, moved))
-    return board.as_move(moved, text, pods)
+    return board.to_move(moved, text, pods)
 
 
 # -- rare --------------------------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rar
         "{names} is rare by its {ways}; makes room for {pods}",
         names=_nodes(board, moved), ways=ways, pods=format_pods(pods, _NAMED),
     )  # fmt: skip
-    return board.as_move(moved, text, pods)
+    return board.to_move(moved, text, pods)
 
 
 def _stuck(stuck: Sequence[Failure]) -> Message:

@@ -17,7 +17,7 @@ from hetsched.contracts.message import Message, joined, shortened
 from hetsched.contracts.objects.cards import at_work
 from hetsched.contracts.objects.node_report import CONDITION_TAINTS, NodeReport
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.explain.diagnosis import diagnose, doubtful
+from hetsched.engine.explain.diagnosis import diagnose, unknown_reasons
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.isa.isa_strings import may_have, offered_isa, required_isa
@@ -90,7 +90,7 @@ def _refused(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[G
     diagnosis = diagnose(scheduler, pod)
     if diagnosis.verdict is expect.refused:
         return GoldenState.KEPT, Message(diagnosis.verdict.value)
-    unknown = doubtful(scheduler, pod) if pod.ready else ()
+    unknown = unknown_reasons(scheduler, pod) if pod.ready else ()
     if unknown:
         return GoldenState.UNKNOWN, Message("unknown: {said}", said=unknown[0].message)
     return GoldenState.BROKEN, diagnosis.summary

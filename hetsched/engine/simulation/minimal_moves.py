@@ -123,7 +123,7 @@ class MoveSearch:
                     self._found.append(list(path))
             finally:
                 path.pop()
-                self.board.take_back(moved)
+                self.board.undo(moved)
             if len(self._found) >= BEST_OF:
                 return
 
@@ -131,7 +131,7 @@ class MoveSearch:
         """Move a unit if `accepts` allows it."""
         moved = self.board.move(unit)
         if moved is not None and self._accepts is not None and not self._accepts(moved):
-            self.board.take_back(moved)
+            self.board.undo(moved)
             return None
         return moved
 
@@ -192,7 +192,7 @@ class MoveSearch:
 
     def _take_back(self, made: list[AppliedMove]) -> None:
         for moved in reversed(made):
-            self.board.take_back(moved)
+            self.board.undo(moved)
 
     def _cheapest(self, plans: list[list[Unit]]) -> list[Unit]:
         return min(plans, key=self._price)

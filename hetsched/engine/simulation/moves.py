@@ -23,7 +23,7 @@ from hetsched.contracts.units import PODS, format_amount
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
 from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.booking import Booking
-from hetsched.engine.cluster.disruption import head_room
+from hetsched.engine.cluster.disruption import disruptions_allowed
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
@@ -32,7 +32,7 @@ from hetsched.engine.framework.policy import Policy
 from .movable_pods import Unit
 
 _DIGITS = 6
-_LEFT = NodeRejections(1, MOVED_AWAY, "", rests=True)
+_LEFT = NodeRejections(1, MOVED_AWAY, "", backs_off=True)
 
 
 class AppliedMove(msgspec.Struct, eq=False):
@@ -44,7 +44,7 @@ class AppliedMove(msgspec.Struct, eq=False):
     before: float
     after: float
     avoided: Mapping[str, Avoided]
-    resting: dict[str, float]
+    backoff_until: dict[str, float]
 
 
 class Board:
@@ -70,7 +70,7 @@ class Board:
         self.returns = returns
         self.tries = 0
         self.balance = cluster_balance(self.state)
-        self._now = _moment(evaluated_at)
+        self._now = _parse_time(evaluated_at)
 
     def scheduler_of(self, pod: PodSpec) -> Scheduler:
         """Return the scheduler with the policy that decides for a pod."""
@@ -87,44 +87,44 @@ class Board:
         state, avoided = self.state, self.state.avoided
         # The current bookings: a unit may have been restored since it was found.
         unit = tuple(state.bookings[booking.pod.key] for booking in unit)
-        budgets = head_room([booking.pod for booking in unit], state)
+        budgets = disruptions_allowed([booking.pod for booking in unit], state)
         if any(left < 0 for left in budgets.values()):
             return None
-        self._keep_off(unit)
+        self._avoid_nodes(unit)
         for booking in unit:
             state.forget(booking.pod.key)
-        moved = AppliedMove(unit, [], budgets, self.balance, 0.0, avoided, dict(state.gangs.resting))
+        moved = AppliedMove(unit, [], budgets, self.balance, 0.0, avoided, dict(state.gangs.backoff_until))
         for booking in unit:
             moved.outcomes.append(self.scheduler_of(booking.pod).schedule(booking.pod, preempts=False))
             if moved.outcomes[-1].node is None:
                 break
-        if any(outcome.node is None or outcome.held for outcome in moved.outcomes):
-            self.take_back(moved)
+        if any(outcome.node is None or outcome.is_waiting for outcome in moved.outcomes):
+            self.undo(moved)
             return None
         moved.after = self.balance = cluster_balance(state)
         return moved
 
-    def take_back(self, moved: AppliedMove) -> None:
+    def undo(self, moved: AppliedMove) -> None:
         """Undo a move; undo several in reverse order."""
         for outcome in reversed(moved.outcomes):
             self.scheduler_of(outcome.pod).undo(outcome)
         for booking in moved.unit:
             self.state.restore(booking)
         self.state.avoided, self.balance = moved.avoided, moved.before
-        self.state.gangs.resting = moved.resting
+        self.state.gangs.backoff_until = moved.backoff_until
 
-    def _keep_off(self, unit: Unit) -> None:
+    def _avoid_nodes(self, unit: Unit) -> None:
         names = self.state.columns.names
         avoided = dict(self.state.avoided)
         for booking in unit:
             owner = booking.pod.owner
             known = avoided.get(owner, Avoided({}))
-            avoided[owner] = Avoided({**known.nodes, names[booking.row]: _LEFT}, known.rest)
+            avoided[owner] = Avoided({**known.nodes, names[booking.row]: _LEFT}, known.everywhere)
         self.state.avoided = avoided
 
     # -- report ------------------------------------------------------------------------------------------------------
 
-    def as_move(self, moved: AppliedMove, why: Message, makes_room_for: tuple[str, ...] = ()) -> Move:
+    def to_move(self, moved: AppliedMove, why: Message, makes_room_for: tuple[str, ...] = ()) -> Move:
         """Convert a move to its contract type."""
         frees: Counter[str] = Counter()
         for booking in moved.unit:
@@ -156,7 +156,7 @@ class Board:
         )
 
     def _age(self, booking: Booking) -> int | None:
-        began = _moment(booking.pod.created_at)
+        began = _parse_time(booking.pod.created_at)
         if began is None or self._now is None:
             return None
         return max(round((self._now - began).total_seconds()), 0)
@@ -191,7 +191,7 @@ def _is_pinned(booking: Booking) -> bool:
     )
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -13,14 +13,14 @@ import msgspec
 from hetsched.contracts.api.decision import Reason
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.engine.explain.diagnosis import of_node
+from hetsched.engine.explain.diagnosis import node_outcome
 from hetsched.engine.framework.cycle import Scheduler
 
 CARDS, CARD_MEMORY, ZONE_CPU, ZONE_MEMORY = "cards", "card-memory", "zone-cpu", "zone-memory"
 _ZONES = {CPU: ZONE_CPU, MEMORY: ZONE_MEMORY}
 
 
-class NodeRoom(msgspec.Struct, frozen=True):
+class NodeCapacity(msgspec.Struct, frozen=True):
     """How many copies fit, a lower bound if not `exact`; `binding` is the exhausted resource, empty if a rule refuses.
 
     `reason` is why the next copy is refused.
@@ -32,7 +32,7 @@ class NodeRoom(msgspec.Struct, frozen=True):
     reason: Reason | None = None
 
 
-def room_on(scheduler: Scheduler, pod: PodSpec, row: int, most: int) -> NodeRoom:
+def node_capacity(scheduler: Scheduler, pod: PodSpec, row: int, most: int) -> NodeCapacity:
     """Count the copies of a pod that fit on a row, up to `most`."""
     booked: list[str] = []
     try:
@@ -41,19 +41,19 @@ def room_on(scheduler: Scheduler, pod: PodSpec, row: int, most: int) -> NodeRoom
             outcome = scheduler.place_on(copy, row)
             if outcome.node is None:
                 reason = _reason(scheduler, copy, row)
-                return NodeRoom(len(booked), True, _binding(scheduler, copy, row, reason), reason)
+                return NodeCapacity(len(booked), True, _binding(scheduler, copy, row, reason), reason)
             booked.append(copy.key)
     finally:
         for key in reversed(booked):
             scheduler.state.forget(key)
-    return NodeRoom(len(booked), False)
+    return NodeCapacity(len(booked), False)
 
 
 def _reason(scheduler: Scheduler, pod: PodSpec, row: int) -> Reason | None:
-    answer = of_node(scheduler, pod, row)
+    answer = node_outcome(scheduler, pod, row)
     if not answer.feasible:
         return answer.refused
-    short = scheduler.refusal_to_reserve(scheduler.state.compile(pod), row)
+    short = scheduler.reserve_refusal(scheduler.state.compile(pod), row)
     return None if short is None else Reason(short.code, "reserve", 1, short.message, short.missing, short.field)
 
 

@@ -124,7 +124,7 @@ class RoomSearch:
     def _extend(self, steps: list[Unit | PodSpec]) -> bool:
         """Make further steps; if one of them fails, make none."""
         state = self.board.state
-        mark, resting = len(self._steps), dict(state.gangs.resting)
+        mark, backoff_until = len(self._steps), dict(state.gangs.backoff_until)
         state.gangs.register([step for step in steps if isinstance(step, PodSpec)])
         for step in steps:
             done = self._pod(step) if isinstance(step, PodSpec) else self.board.move(step)
@@ -135,10 +135,10 @@ class RoomSearch:
             self._steps = [*self._steps, step]
             self._done.append(done)
         else:
-            if all(outcome.node is not None and not outcome.held for outcome in self.placed[-len(steps) :]):
+            if all(outcome.node is not None and not outcome.is_waiting for outcome in self.placed[-len(steps) :]):
                 return True
         self._back_to(mark)
-        state.gangs.resting = resting
+        state.gangs.backoff_until = backoff_until
         return False
 
     def _pod(self, pod: PodSpec) -> Outcome | None:
@@ -149,7 +149,7 @@ class RoomSearch:
         while len(self._steps) > mark:
             done = self._done.pop()
             if isinstance(done, AppliedMove):
-                self.board.take_back(done)
+                self.board.undo(done)
             else:
                 self.board.scheduler_of(done.pod).undo(done)
             self._steps = self._steps[:-1]

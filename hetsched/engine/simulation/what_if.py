@@ -108,13 +108,13 @@ def what_if(
             continue
         # A pod undone with its gang, or evicted for another pod, is explained by the final state.
         diagnosis, fits = refused.get(outcome.pod.key) or (
-            _afterwards(scheduler, outcome),
+            _explain_unplaced(scheduler, outcome),
             explanations.of(outcome.pod, booked=-1)[1],
         )
         unplaced.append(diagnosis.unplaced(outcome.pod, fits))
         refusals.append(diagnosis)
     placed = {item.pod for item in placements}
-    displaced = tuple(_displaced_again(scheduler, item, drained[item.pod]) for item in displaced)
+    displaced = tuple(_displaced_twice(scheduler, item, drained[item.pod]) for item in displaced)
     homeless = [item for item in displaced if item.to is None]
     verdict = Verdict.worst([*(item.verdict for item in unplaced), *(item.verdict for item in homeless)])
     sentences = [
@@ -178,7 +178,7 @@ class _Explanations:
         return fits
 
 
-def _afterwards(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
+def _explain_unplaced(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
     """Explain a pod whose placement was undone; a preempted pod names its preemptor."""
     diagnosis = diagnose(scheduler, outcome.pod)
     if outcome.refusal is None or outcome.refusal[1].code != PREEMPTED:
@@ -224,11 +224,11 @@ def _displaced(scheduler: Scheduler, from_: str, outcome: Outcome) -> Displaced:
     key = outcome.pod.key
     if outcome.node is not None:
         return Displaced(key, from_, outcome.node, Verdict.PLACED)
-    diagnosis = _afterwards(scheduler, outcome)
+    diagnosis = _explain_unplaced(scheduler, outcome)
     return Displaced(key, from_, None, diagnosis.verdict, message=diagnosis.summary)
 
 
-def _displaced_again(scheduler: Scheduler, item: Displaced, outcome: Outcome) -> Displaced:
+def _displaced_twice(scheduler: Scheduler, item: Displaced, outcome: Outcome) -> Displaced:
     """Return the final state of a displaced pod: a requested pod may have evicted it from its new node."""
     return item if outcome.node == item.to else _displaced(scheduler, item.from_, outcome)
 

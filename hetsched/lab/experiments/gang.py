@@ -193,7 +193,7 @@ class FleetTrial:
 
     def _held_for_nothing(self) -> float:
         """Count the slots of gangs that are not complete, without the gang in progress."""
-        booked, held = self.scheduler.state.gangs.booked, self.scheduler.room.held.keys()
+        booked, held = self.scheduler.state.gangs.booked, self.scheduler.waiting_pods.pods.keys()
         return float(sum(len(members - held) for key, members in booked.items() if len(members) < self.needs[key]))
 
     def figures(self) -> dict[str, float]:

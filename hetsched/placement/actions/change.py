@@ -39,7 +39,7 @@ from hetsched.placement.queries.topics import (
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
 from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import WORKLOADS, move_pods
-from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.snapshot_read import database_now
 
 from ..bookings import BookedPod, end, insert
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
@@ -74,9 +74,9 @@ class ClusterTransaction:
         self._columns: set[str] = set()  # columns of the cluster to write in `close`
 
     @cached_property
-    def shared_now(self) -> datetime:
+    def database_now(self) -> datetime:
         """Return the time shared by all processes, for deadlines that other processes check."""
-        return shared_now()
+        return database_now()
 
     def touch(self, pods: Iterable[Pod]) -> None:
         """Mark these pods and their workloads for publishing."""

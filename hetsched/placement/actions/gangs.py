@@ -23,7 +23,7 @@ from datetime import timedelta
 
 from hetsched.contracts.message import Message
 from hetsched.inventory.ledger import advance
-from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.snapshot_read import database_now
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -74,7 +74,7 @@ def _recover_gang(change: ClusterTransaction, missing: Pod, absent: set[int], re
         HalfGang.objects.get_or_create(
             cluster=change.cluster, namespace=missing.namespace, gang=missing.gang,
             defaults={
-                "least": gang.min_available, "since": change.shared_now, "reason": message,
+                "least": gang.min_available, "since": change.database_now, "reason": message,
                 "patience_seconds": int(max(seconds, LEAST_PATIENCE.total_seconds())),
             },
         )  # fmt: skip
@@ -89,7 +89,7 @@ def settle_incomplete_gangs(cluster_id: int) -> int:
     """Delete the rows of complete and empty gangs and evict overdue ones; return how many gangs were evicted."""
     taken_back = 0
     for one in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
-        over = shared_now() >= one.since + timedelta(seconds=one.patience_seconds)
+        over = database_now() >= one.since + timedelta(seconds=one.patience_seconds)
         if _is_incomplete(one, _members(cluster_id, one.namespace, one.gang)) and not over:
             continue
         with write_transaction():

@@ -34,7 +34,7 @@ from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.models.holds import own_name
 from hetsched.placement.queries.orphaned_pods import orphaned_pods
 from hetsched.storage.batches import batched
-from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.snapshot_read import database_now
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -96,7 +96,7 @@ def _orphaned_pod(change: ClusterTransaction, one: TerminatingReservation) -> Po
         request, name=name, shape=shape, labels={}, gang=None, controller="", preemptible=False
     )
     pod = Pod.charged(change.cluster, spec, one.reservation.node_id, one.reservation.allocation, change.now)
-    pod.origin, pod.not_before = Pod.REMNANT, change.shared_now + reservation_time(spec)
+    pod.origin, pod.not_before = Pod.REMNANT, change.database_now + reservation_time(spec)
     text = "{pod} was deleted before its containers ended; its resources stay reserved for its grace period"
     pod.message = Message(text, pod=was.key)
     return pod
@@ -119,7 +119,7 @@ def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedel
 
 
 def _end_orphaned_pods(cluster_id: int, remnants: Sequence[int], rewrite_after: timedelta) -> int:
-    now = shared_now()
+    now = database_now()
     rows = Pod.objects.filter(pk__in=remnants, state=State.RUNNING.value)
     given_up = Q(node__gone=True, created_at__lte=now - ANOTHER_MACHINE)
     late: dict[timedelta, list[int]] = defaultdict(list)

@@ -20,7 +20,7 @@ from django.utils import timezone
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import first_refusals
+from hetsched.engine.explain.diagnosis import first_rejections
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.simulation.headroom import BookingBudget, Headroom
@@ -163,7 +163,7 @@ def _selector(pool: str, labels: dict[str, str]) -> dict[str, str]:
 def _reasons(scheduler: Scheduler, pod: PodSpec, of_row: np.ndarray, pools: int) -> list[str | None]:
     """Return, by pool, the first rejection of the most nodes."""
     best: list[tuple[int, str | None]] = [(0, None)] * pools
-    for reason, rows in first_refusals(scheduler, scheduler.state.compile(pod)):
+    for reason, rows in first_rejections(scheduler, scheduler.state.compile(pod)):
         for pool, count in enumerate(np.bincount(of_row[rows], minlength=pools).tolist()):
             if count > best[pool][0]:
                 best[pool] = (count, reason.message)

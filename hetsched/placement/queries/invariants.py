@@ -45,7 +45,7 @@ from hetsched.placement.models import (
     ReservedDevice,
     Workload,
 )
-from hetsched.storage.snapshot_read import one_moment
+from hetsched.storage.snapshot_read import consistent_reads
 
 from . import promises
 from .zones import single_node_state
@@ -79,7 +79,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 def check_invariants(cluster: Cluster | None = None) -> list[Violation]:
     """Return all violations at one moment in one cluster, or in all of them and in their shared tables."""
-    with one_moment():
+    with consistent_reads():
         return list(_violations(cluster))
 
 

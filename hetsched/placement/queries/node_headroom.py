@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hetsched.engine.simulation.node_capacity import NodeRoom, room_on
+from hetsched.engine.simulation.node_capacity import NodeCapacity, node_capacity
 from hetsched.inventory.models import Cluster
 from hetsched.placement.scheduler_cache import cache_of
 
@@ -21,7 +21,7 @@ class ShapeHeadroom(msgspec.Struct, frozen=True):
     """One common shape and its headroom on a node."""
 
     common: CommonShape
-    room: NodeRoom
+    room: NodeCapacity
 
 
 def headroom_on(cluster: Cluster, node_name: str) -> list[ShapeHeadroom]:
@@ -36,7 +36,7 @@ def headroom_on(cluster: Cluster, node_name: str) -> list[ShapeHeadroom]:
         scheduler = copy.scheduler(policy.spec)
         done = False
         try:
-            found = [ShapeHeadroom(one, room_on(scheduler, one.pod, row, MOST_COPIES)) for one in shapes]
+            found = [ShapeHeadroom(one, node_capacity(scheduler, one.pod, row, MOST_COPIES)) for one in shapes]
             done = True
         finally:
             if not done:

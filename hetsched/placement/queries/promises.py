@@ -22,7 +22,7 @@ from hetsched.placement.bookings import EXCLUSIVE_CPU_POLICIES
 from hetsched.placement.lifecycle import FINISHED, HOLDING, QUEUED
 from hetsched.placement.models import Charge, HalfGang, Pod, Reservation
 from hetsched.policies.models import PolicyRevision
-from hetsched.storage.snapshot_read import shared_now
+from hetsched.storage.snapshot_read import database_now
 
 Breach = tuple[str, str, str]
 LATE = timedelta(minutes=10)  # a sweep runs within this time unless no process runs sweeps
@@ -82,7 +82,7 @@ def _was_placed_whole(pod: Pod) -> bool:
 
 def _half_gangs(cluster: Cluster) -> Iterator[Breach]:
     for one in HalfGang.objects.filter(cluster=cluster):
-        if shared_now() > one.since + timedelta(seconds=one.patience_seconds) + LATE:
+        if database_now() > one.since + timedelta(seconds=one.patience_seconds) + LATE:
             yield "I13", str(one), f"is half bound since {one.since:%Y-%m-%d %H:%M:%S}, longer than it may be"
 
 

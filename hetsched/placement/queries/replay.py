@@ -54,7 +54,7 @@ from hetsched.policies.effective import active_specs
 from hetsched.policies.models import PolicyRevision
 from hetsched.policies.plan_contracts import PreviewParameters
 from hetsched.storage.batches import batched
-from hetsched.storage.snapshot_read import one_moment
+from hetsched.storage.snapshot_read import consistent_reads
 
 # A release reason with this prefix follows from a decision: each run determines whether it happens.
 _BY_A_DECISION = "Preempted by "
@@ -90,7 +90,7 @@ def replay(
     Raises: InputError `NothingToReplay`.
     """
     began = time.perf_counter()
-    with one_moment():
+    with consistent_reads():
         stream = read_stream(cluster, asked.last)
         active = active_specs({spec.name, cluster.policy_name})
     entries = entries_of(stream.events)

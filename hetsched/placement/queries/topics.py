@@ -31,7 +31,7 @@ from hetsched.placement.queries.pod_counts import published_metrics
 from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
 from hetsched.policies.documents import TOPIC as POLICIES
 from hetsched.storage.hot_statements import POD_DOCUMENTS
-from hetsched.storage.snapshot_read import one_moment
+from hetsched.storage.snapshot_read import consistent_reads
 
 DECISIONS = "decisions"
 LATEST = 50
@@ -207,7 +207,7 @@ def snapshot(topic: str) -> TopicSnapshot:
 
     Raises: InputError, as `resolve_topic` does.
     """
-    with one_moment():
+    with consistent_reads():
         name, build = _find(topic)
         return TopicSnapshot(name, revision_of(name), without_nulls(build()))
 

@@ -110,9 +110,9 @@ def _avoided(cluster_id: int, rejections: Iterable[Rejection], at: datetime) -> 
     }
 
 
-def _node_rejections(rows: list[Rejection], at: datetime, proven: frozenset[str]) -> NodeRejections:
+def _node_rejections(rows: list[Rejection], at: datetime, running: frozenset[str]) -> NodeRejections:
     last = rows[-1]
-    return NodeRejections(len(rows), last.reason, _clock(last.until), at < last.until, proven)
+    return NodeRejections(len(rows), last.reason, _clock(last.until), at < last.until, running)
 
 
 def _owner_rejections(nodes: dict[str, list[Rejection]], at: datetime) -> NodeRejections | None:
@@ -122,7 +122,7 @@ def _owner_rejections(nodes: dict[str, list[Rejection]], at: datetime) -> NodeRe
     last = max(backing_off, key=lambda row: row.pk, default=None)
     if last is None or last.rest_until is None or last.rest_until <= at:
         return None
-    return NodeRejections(sum(map(len, nodes.values())), last.reason, _clock(last.rest_until), rests=True)
+    return NodeRejections(sum(map(len, nodes.values())), last.reason, _clock(last.rest_until), backs_off=True)
 
 
 def _running(cluster_id: int, node_names: Iterable[str], at: datetime) -> dict[str, frozenset[str]]:

@@ -17,7 +17,7 @@ import structlog
 from django.conf import settings
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult, ToBind, bind
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult, bind
 from hetsched.adapters.kubernetes.extender_messages import BindingArgs, read_pod
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.adapters.kubernetes.typed_objects import decode_pod
@@ -26,14 +26,14 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.engine.explain.diagnosis import best
-from hetsched.engine.framework.extender import fitting
+from hetsched.engine.framework.extender import filter_nodes
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import Conflict, Contradiction, Result, book_requested
 from hetsched.placement.lifecycle import HOLDING, LIVE
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
-from hetsched.scheduling.binding_cycle import note, to_bind
+from hetsched.scheduling.binding_cycle import binding_requests, record_results
 
 from .request_context import ExtenderCalls, RequestContext, close_expired_connections
 
@@ -83,7 +83,7 @@ class Binder(ExtenderCalls):
         if bound.result in _CODES:
             raise InputError(_CODES[bound.result], bound.message)
 
-    def _booked(self, cluster: Cluster, args: BindingArgs) -> ToBind | None:
+    def _booked(self, cluster: Cluster, args: BindingArgs) -> BindingRequest | None:
         """Return the binding of a pod that is reserved already, None if it is not.
 
         Raises: InputError `PodIsOurs`, `PodReplaced` or `PodBookedElsewhere`.
@@ -99,9 +99,11 @@ class Binder(ExtenderCalls):
         node = row.node.name if row.node else ""
         if node != args.node:
             raise InputError("PodBookedElsewhere", f"the binding of {row.key} to {node} is in flight")
-        return next(iter(to_bind([row.pk], tried=True)), None)
+        return next(iter(binding_requests([row.pk], tried=True)), None)
 
-    def _book(self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader, until: float) -> ToBind | None:
+    def _book(
+        self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader, until: float
+    ) -> BindingRequest | None:
         """Read the pod and reserve its node; None if it is bound to that node already. Raises: InputError."""
         pod = self._waiting(cluster, args, api, reader)
         if pod is None:
@@ -119,7 +121,7 @@ class Binder(ExtenderCalls):
                 except Conflict as conflict:
                     log.info("booking lost", cluster=self.cluster_id, reason=str(conflict))
                     continue
-            return to_bind([pod_id])[0]
+            return binding_requests([pod_id])[0]
         raise InputError(
             "ExtenderBusy",
             f"{pod.key} could not be reserved: concurrent reservations changed the cluster at every attempt",
@@ -158,9 +160,9 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) ->
     if row < 0:
         raise InputError("NodeUnknown", f"node {node!r} is not known to hetsched yet")
     revision, state_digest = snapshot.revision, snapshot.state.digest()
-    answer = fitting(scheduler, spec, [node])
-    if not answer.fitting:
-        why = {**answer.refused, **answer.hopeless}[node]
+    answer = filter_nodes(scheduler, spec, [node])
+    if not answer.feasible:
+        why = {**answer.rejected, **answer.unresolvable}[node]
         raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more: {why}")
     top = best(scheduler, spec, settings.HETSCHED_TOP_NODES)
     # The calling scheduler has chosen and bound the volumes.
@@ -198,6 +200,6 @@ def _note(cluster: Cluster, writing: Future[BindingOutcome]) -> None:
     """Record a binding result, even if the call has timed out."""
     try:
         if writing.exception() is None:
-            note(cluster, [writing.result()])
+            record_results(cluster, [writing.result()])
     finally:
         close_expired_connections()

@@ -22,7 +22,7 @@ from hetsched.adapters.kubernetes.extender_messages import (
     read_pod,
 )
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.framework.extender import Fitting, fitting, leaving, priorities
+from hetsched.engine.framework.extender import FilteredNodes, filter_nodes, find_victims, prioritize_nodes
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
 
@@ -37,7 +37,7 @@ class Extender(Binder):
 
     def __init__(self, cluster: Cluster, seconds: float, threads: Executor | None = None) -> None:
         super().__init__(cluster, seconds, threads)
-        self._impatient_until = 0.0
+        self._no_retry_until = 0.0
 
     def filter(self, args: Args) -> FilterResult:
         """Return the feasible nodes, as names or objects like the request. Raises: InputError."""
@@ -49,16 +49,16 @@ class Extender(Binder):
         self.turns.begin(pod.uid, until - self.seconds / 2)
         fits = False
         try:
-            answer = self._fitting(self._with_images(cluster, spec, pod), list(nodes), until)
-            fits = bool(answer.fitting)
+            answer = self._filter(self._with_images(cluster, spec, pod), list(nodes), until)
+            fits = bool(answer.feasible)
         finally:
             if not fits:
                 self.turns.end(pod.uid)
-        result = FilterResult(failed_nodes=answer.refused, failed_and_unresolvable_nodes=answer.hopeless)
+        result = FilterResult(failed_nodes=answer.rejected, failed_and_unresolvable_nodes=answer.unresolvable)
         if args.node_names is not None:
-            result.node_names = answer.fitting
+            result.node_names = answer.feasible
         else:
-            result.nodes = {"items": [nodes[name] for name in answer.fitting]}
+            result.nodes = {"items": [nodes[name] for name in answer.feasible]}
         return result
 
     def prioritize(self, args: Args) -> list[HostPriority]:
@@ -68,7 +68,7 @@ class Extender(Binder):
         cluster, reader = self._cluster()
         pod = self._pod(cluster, read_pod(bytes(args.pod), reader))
         with self._asking(pod, until) as asking:
-            scores = priorities(asking.scheduler, pod.spec, list(nodes))
+            scores = prioritize_nodes(asking.scheduler, pod.spec, list(nodes))
         return [HostPriority(name, score) for name, score in scores.items()]
 
     def preempt(self, args: PreemptionArgs) -> PreemptionResult:
@@ -79,7 +79,7 @@ class Extender(Binder):
         pod = self._pod(cluster, read_pod(bytes(args.pod), reader))
         uids = {name: [one.uid for one in victims.pods or ()] for name, victims in offered.items()}
         with self._asking(pod, until) as asking:
-            chosen = leaving(asking.scheduler, pod.spec, uids)
+            chosen = find_victims(asking.scheduler, pod.spec, uids)
         return PreemptionResult(
             {
                 name: MetaVictims([MetaPod(uid) for uid in left], offered[name].num_pdb_violations)
@@ -96,20 +96,20 @@ class Extender(Binder):
             pod = self._pod(cluster, spec)
         return pod
 
-    def _fitting(self, pod: Pod, names: list[str], until: float) -> Fitting:
+    def _filter(self, pod: Pod, names: list[str], until: float) -> FilteredNodes:
         """Return the feasible nodes; if there are none at present, wait briefly for capacity that was just freed.
 
         kube-scheduler often sees the deletion of a pod shortly before hetsched does, and retries only after another
         event.
         """
         began = time.monotonic()
-        patient_until = began + self.seconds / 8 if began > self._impatient_until else began
+        retry_until = began + self.seconds / 8 if began > self._no_retry_until else began
         while True:
             with self._asking(pod, until) as asking:
-                answer, revision = fitting(asking.scheduler, pod.spec, names), asking.snapshot.revision
-            if answer.fitting or not answer.refused or not self._is_changed(revision, patient_until):
-                spent = time.monotonic() - began if patient_until > began else 0.0
-                self._impatient_until = max(self._impatient_until, time.monotonic() + _IMPATIENCE * spent)
+                answer, revision = filter_nodes(asking.scheduler, pod.spec, names), asking.snapshot.revision
+            if answer.feasible or not answer.rejected or not self._is_changed(revision, retry_until):
+                spent = time.monotonic() - began if retry_until > began else 0.0
+                self._no_retry_until = max(self._no_retry_until, time.monotonic() + _IMPATIENCE * spent)
                 return answer
 
     def _is_changed(self, revision: int, until: float) -> bool:

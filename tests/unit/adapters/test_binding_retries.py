@@ -9,9 +9,9 @@ import pytest
 
 from hetsched.adapters.kubernetes import binding
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingResult, ToBind, bind
+from hetsched.adapters.kubernetes.binding import BindingRequest, BindingResult, bind
 
-ONE = ToBind(1, "default", "p", "u1", "n1")
+ONE = BindingRequest(1, "default", "p", "u1", "n1")
 
 
 class Busy:

@@ -18,7 +18,15 @@ from tests.unit.engine.fleet import built, scheduler
 
 
 def fields_of(outcome: Outcome) -> tuple[object, ...]:
-    return outcome.pod.key, outcome.node, outcome.row, outcome.allocation, outcome.score, outcome.refusal, outcome.held
+    return (
+        outcome.pod.key,
+        outcome.node,
+        outcome.row,
+        outcome.allocation,
+        outcome.score,
+        outcome.refusal,
+        outcome.is_waiting,
+    )
 
 
 @settings(max_examples=100)

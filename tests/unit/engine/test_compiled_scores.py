@@ -135,9 +135,9 @@ def test_independent_pods_stay_in_the_compiled_loop() -> None:
     expected = [single.schedule(pod) for pod in pods]
     found = batches.schedule(pods)
     expected_fields = [
-        (outcome.node, outcome.score, outcome.eviction, outcome.held, outcome.refusal) for outcome in expected
+        (outcome.node, outcome.score, outcome.eviction, outcome.is_waiting, outcome.refusal) for outcome in expected
     ]
-    assert [(got.node, got.score, got.eviction, got.held, got.refusal) for got in found] == expected_fields
+    assert [(got.node, got.score, got.eviction, got.is_waiting, got.refusal) for got in found] == expected_fields
     assert single.state.digest() == batched.state.digest()
     unplaced = {pod.name for pod, outcome in zip(pods, found, strict=True) if outcome.node is None}
     assert any(outcome.eviction is not None for outcome in found)

@@ -114,9 +114,9 @@ def test_no_device_is_allocated_twice() -> None:
 
 def test_ended_pod_releases_its_devices() -> None:
     scene = Scene(node("n1"), slice_of("n1", device("d0")), claim("a", exactly("gpu")), pod("a"))
-    assert len(scene.state.devices.taken()) == 1
+    assert len(scene.state.devices.devices_in_use()) == 1
     scene.state.forget("default/p")
-    assert (scene.state.devices.taken(), scene.state.devices.promised) == (set(), {})
+    assert (scene.state.devices.devices_in_use(), scene.state.devices.reserved_for) == (set(), {})
 
 
 def test_all_means_every_one_of_the_node() -> None:

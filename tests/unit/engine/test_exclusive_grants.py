@@ -83,7 +83,7 @@ class Anything(RuleBasedStateMachine):
     def go(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.state.bookings)))
         self.state.forget(key)
-        self.scheduler.room.leave(key)
+        self.scheduler.waiting_pods.remove(key)
 
     @rule(row=ROWS, cpu=st.integers(0, 8000))
     def measure(self, row: int, cpu: int) -> None:

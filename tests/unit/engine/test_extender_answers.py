@@ -15,7 +15,7 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import matrix
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.extender import MOST_PRIORITY, UNKNOWN_NODE, fitting, leaving, priorities
+from hetsched.engine.framework.extender import MOST_PRIORITY, UNKNOWN_NODE, filter_nodes, find_victims, prioritize_nodes
 from tests.builders import PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import policy_of, scheduler
@@ -31,24 +31,24 @@ def test_responses_equal_our_own_cycle(
         names = [*(report.name for report in fleet), "stranger"]
         chance.shuffle(names)
         before = deciding.state.digest()
-        answer, ranks = fitting(deciding, pod, names), priorities(deciding, pod, names)
+        answer, ranks = filter_nodes(deciding, pod, names), prioritize_nodes(deciding, pod, names)
         totals = {row.name: row.total for row in matrix(deciding, pod)}
         assert deciding.state.digest() == before
-        assert sorted([*answer.fitting, *answer.refused, *answer.hopeless]) == sorted(names)
-        assert answer.fitting == [name for name in names if name in answer.fitting]
+        assert sorted([*answer.feasible, *answer.rejected, *answer.unresolvable]) == sorted(names)
+        assert answer.feasible == [name for name in names if name in answer.feasible]
         if not pod.ready or pod.gang is not None:
-            assert set(answer.hopeless) == set(names)
+            assert set(answer.unresolvable) == set(names)
             assert set(ranks.values()) == {0}
         else:
-            assert answer.refused["stranger"] == UNKNOWN_NODE
-            assert set(answer.fitting) <= {name for name, total in totals.items() if total is not None}
-            by_total = sorted((totals[name], ranks[name]) for name in answer.fitting)
+            assert answer.rejected["stranger"] == UNKNOWN_NODE
+            assert set(answer.feasible) <= {name for name, total in totals.items() if total is not None}
+            by_total = sorted((totals[name], ranks[name]) for name in answer.feasible)
             assert [rank for _, rank in by_total] == sorted(rank for _, rank in by_total)
             assert all(ranks[name] == 0 for name in names if totals.get(name) is None)
         outcome = deciding.schedule(pod)
-        if pod.gang is None and outcome.node is not None and not outcome.evicted and outcome.node in answer.fitting:
+        if pod.gang is None and outcome.node is not None and not outcome.evicted and outcome.node in answer.feasible:
             feasible = [name for name, total in totals.items() if total is not None]
-            if set(feasible) == set(answer.fitting):
+            if set(feasible) == set(answer.feasible):
                 assert [name for name, rank in ranks.items() if rank == MOST_PRIORITY] == [outcome.node]
 
 
@@ -58,10 +58,10 @@ def test_pod_fits_only_its_reserved_node() -> None:
     row = deciding.state.row_of["n2"]
     outcome = deciding.place_on(pod, row)
     assert (outcome.node, deciding.state.bookings["default/p"].row) == ("n2", row)
-    assert fitting(deciding, pod, ["n1", "n2"]).fitting == ["n2"]
-    assert priorities(deciding, pod, ["n1", "n2"]) == {"n1": 0, "n2": MOST_PRIORITY}
+    assert filter_nodes(deciding, pod, ["n1", "n2"]).feasible == ["n2"]
+    assert prioritize_nodes(deciding, pod, ["n1", "n2"]) == {"n1": 0, "n2": MOST_PRIORITY}
     another = a_pod("p").having(uid="v").build()
-    assert fitting(deciding, another, ["n1", "n2"]).fitting == []
+    assert filter_nodes(deciding, another, ["n1", "n2"]).feasible == []
 
 
 def test_a_node_that_does_not_fit_is_not_booked() -> None:
@@ -74,9 +74,9 @@ def test_a_node_that_does_not_fit_is_not_booked() -> None:
 def test_a_node_that_is_too_small_even_empty_is_hopeless() -> None:
     small, full = a_node("small").cpu("2").build(), a_node("full").cpu("8").build()
     state = ClusterState([full, small], [a_pod("r").cpu("6").having(node_name="full").build()])
-    answer = fitting(Scheduler(state, policy_of("resource-fit")), a_pod("p").cpu("4").build(), ["small", "full"])
+    answer = filter_nodes(Scheduler(state, policy_of("resource-fit")), a_pod("p").cpu("4").build(), ["small", "full"])
     # full: 8 - 6 = 2 of 4 are free, and 8 once it is empty; small: 2 of 4 in any case.
-    assert (list(answer.refused), list(answer.hopeless)) == (["full"], ["small"])
+    assert (list(answer.rejected), list(answer.unresolvable)) == (["full"], ["small"])
 
 
 # -- victims
@@ -102,26 +102,26 @@ def test_victims_of_kube_scheduler_suffice_if_the_pod_fits() -> None:
     deciding = cards(resident("a", 1, 1), resident("b", 2, 1))
     before = deciding.state.digest()
     # Both GPUs are needed: 2 of 2.
-    assert leaving(deciding, NEWCOMER, {"n1": ["u-a", "u-b"]}) == {"n1": ("u-a", "u-b")}
+    assert find_victims(deciding, NEWCOMER, {"n1": ["u-a", "u-b"]}) == {"n1": ("u-a", "u-b")}
     assert deciding.state.digest() == before
 
 
 def test_more_victims_are_named_for_resources_unknown_to_the_scheduler() -> None:
     # `c` holds no GPU, so it stays, although it has the lowest priority.
     deciding = cards(resident("a", 1, 1), resident("b", 2, 1), resident("c", 0))
-    assert leaving(deciding, NEWCOMER, {"n1": ["u-a"]}) == {"n1": ("u-a", "u-b")}
+    assert find_victims(deciding, NEWCOMER, {"n1": ["u-a"]}) == {"n1": ("u-a", "u-b")}
 
 
 def test_node_is_left_out_where_evictable_pods_are_insufficient() -> None:
     important = cards(resident("a", 1, 1), resident("b", 5, 1))  # not lower than 5
-    assert leaving(important, NEWCOMER, {"n1": ["u-a"], "stranger": ["u-x"]}) == {}
+    assert find_victims(important, NEWCOMER, {"n1": ["u-a"], "stranger": ["u-x"]}) == {}
     ganged = cards(resident("a", 1, 1), resident("b", 1, 1).gang("g", 1))
-    assert leaving(ganged, NEWCOMER, {"n1": ["u-a"]}) == {}
+    assert find_victims(ganged, NEWCOMER, {"n1": ["u-a"]}) == {}
     budget = DisruptionBudget("default", "b", matching(app="b"), 0)
     guarded = cards(resident("a", 1, 1), resident("b", 1, 1), budgets=[budget])
-    assert leaving(guarded, NEWCOMER, {"n1": ["u-a"]}) == {}
+    assert find_victims(guarded, NEWCOMER, {"n1": ["u-a"]}) == {}
 
 
 def test_pods_that_are_not_known_here_may_leave_too() -> None:
     deciding = cards(resident("a", 1, 2))
-    assert leaving(deciding, NEWCOMER, {"n1": ["u-unseen", "u-a"]}) == {"n1": ("u-unseen", "u-a")}
+    assert find_victims(deciding, NEWCOMER, {"n1": ["u-unseen", "u-a"]}) == {"n1": ("u-unseen", "u-a")}

@@ -312,26 +312,26 @@ def test_a_refused_permit_undoes_the_booking() -> None:
 def test_waiting_pod_keeps_its_reservation_until_all_permits() -> None:
     scheduler = deciding(permitting("first", Wait(30)), permitting("second", Wait(20)))
     outcome = scheduler.schedule(a_pod().build())
-    assert (outcome.node, outcome.held) == ("a", True)
+    assert (outcome.node, outcome.is_waiting) == ("a", True)
     assert "default/pod" in scheduler.state.bookings
     with pytest.raises(ValueError, match="default/pod is held"):
         scheduler.bind(outcome)
-    scheduler.room.allow("default/pod", "first")
-    assert scheduler.room.drain() == ([], [])
-    scheduler.room.allow("default/pod", "second")
-    assert scheduler.room.drain() == ([outcome], [])
-    assert scheduler.room.drain() == ([], [])
-    assert not outcome.held
+    scheduler.waiting_pods.allow("default/pod", "first")
+    assert scheduler.waiting_pods.drain() == ([], [])
+    scheduler.waiting_pods.allow("default/pod", "second")
+    assert scheduler.waiting_pods.drain() == ([outcome], [])
+    assert scheduler.waiting_pods.drain() == ([], [])
+    assert not outcome.is_waiting
     assert scheduler.bind(outcome) is None
 
 
 def test_a_held_placement_expires_with_its_shortest_patience() -> None:
     scheduler = deciding(permitting("first", Wait(30)), permitting("second", Wait(20)))
     outcome = scheduler.schedule(a_pod().build())
-    scheduler.room.expire(19.9)
-    assert scheduler.room.drain() == ([], [])
-    scheduler.room.expire(20)
-    assert scheduler.room.drain() == ([], [outcome])
+    scheduler.waiting_pods.expire(19.9)
+    assert scheduler.waiting_pods.drain() == ([], [])
+    scheduler.waiting_pods.expire(20)
+    assert scheduler.waiting_pods.drain() == ([], [outcome])
     scheduler.undo(outcome)
     assert not scheduler.state.bookings
 
@@ -339,25 +339,25 @@ def test_a_held_placement_expires_with_its_shortest_patience() -> None:
 def test_a_held_placement_can_be_sent_away() -> None:
     scheduler = deciding(permitting("first", Wait(30)))
     outcome = scheduler.schedule(a_pod().build())
-    scheduler.room.reject("default/stranger")
-    scheduler.room.reject("default/pod")
-    assert scheduler.room.drain() == ([], [outcome])
+    scheduler.waiting_pods.reject("default/stranger")
+    scheduler.waiting_pods.reject("default/pod")
+    assert scheduler.waiting_pods.drain() == ([], [outcome])
 
 
 def test_a_placement_that_was_undone_is_no_longer_held() -> None:
     scheduler = deciding(permitting("first", Wait(30)))
     outcome = scheduler.schedule(a_pod().build())
     scheduler.undo(outcome)
-    scheduler.room.allow("default/pod", "first")
-    scheduler.room.expire(99)
-    assert scheduler.room.drain() == ([], [])
+    scheduler.waiting_pods.allow("default/pod", "first")
+    scheduler.waiting_pods.expire(99)
+    assert scheduler.waiting_pods.drain() == ([], [])
 
 
 def test_members_of_a_gang_are_let_in_together() -> None:
     @plugin("pairs", summary="Two by two.")
     class Pairs:
         def permit(self, request, row, room):
-            waiting = [key for key in room.held if key.startswith("default/pair")]
+            waiting = [key for key in room.pods if key.startswith("default/pair")]
             if not waiting:
                 return Wait(60)
             for key in waiting:
@@ -366,10 +366,10 @@ def test_members_of_a_gang_are_let_in_together() -> None:
 
     scheduler = deciding(Pairs)
     first = scheduler.schedule(a_pod("pair-1").build())
-    assert first.held
+    assert first.is_waiting
     second = scheduler.schedule(a_pod("pair-2").build())
-    assert not second.held
-    assert scheduler.room.drain() == ([first], [])
+    assert not second.is_waiting
+    assert scheduler.waiting_pods.drain() == ([first], [])
 
 
 # -- the binding cycle -------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def run(deciding: Scheduler, pods: list[PodBuilder]) -> dict[str, Outcome]:
 
 
 def placed(outcomes: dict[str, Outcome]) -> list[str]:
-    return sorted(name for name, outcome in outcomes.items() if outcome.node and not outcome.held)
+    return sorted(name for name, outcome in outcomes.items() if outcome.node and not outcome.is_waiting)
 
 
 def codes(outcomes: dict[str, Outcome]) -> set[str]:
@@ -211,8 +211,8 @@ def test_rejected_gang_is_retried_with_the_next_queue() -> None:
 def test_unannounced_members_wait_for_each_other() -> None:
     deciding = scheduler(slots(4), policy=gangs())
     first, second, third = (deciding.schedule(pod.build()) for pod in members("g", 3, 2))
-    assert (first.held, second.held, third.held) == (False, False, False)
-    assert deciding.room.drain() == ([first], [])
+    assert (first.is_waiting, second.is_waiting, third.is_waiting) == (False, False, False)
+    assert deciding.waiting_pods.drain() == ([first], [])
     assert all(outcome.node for outcome in (first, second, third))
 
 
@@ -221,16 +221,16 @@ def test_a_time_out_sends_all_members_away_and_lets_the_gang_rest() -> None:
     deciding.expire(100)
     outcomes = [deciding.schedule(pod.build()) for pod in members("g", 2, 3)]
     deciding.expire(129)
-    assert all(outcome.held for outcome in outcomes)
+    assert all(outcome.is_waiting for outcome in outcomes)
     deciding.expire(130)
-    assert deciding.room.drain() == ([], outcomes)
+    assert deciding.waiting_pods.drain() == ([], outcomes)
     assert [outcome.refusal and outcome.refusal[1].code for outcome in outcomes] == ["GangTimedOut"] * 2
     assert not deciding.state.bookings
     late = deciding.schedule(members("g", 3, 3)[2].build())
     assert late.refusal is not None
     assert late.refusal[1].code == "GangBackOff"
     deciding.expire(140)
-    assert deciding.schedule(members("g", 3, 3)[2].build()).held
+    assert deciding.schedule(members("g", 3, 3)[2].build()).is_waiting
 
 
 def test_pod_group_sets_the_timeout() -> None:
@@ -255,7 +255,7 @@ def test_rejected_member_rejects_waiting_members() -> None:
     first, second = (deciding.schedule(pod.build()) for pod in members("g", 2, 3))
     deciding.undo(first)
     assert (second.node, deciding.state.bookings) == (None, {})
-    assert deciding.room.drain() == ([], [second])
+    assert deciding.waiting_pods.drain() == ([], [second])
 
 
 # -- messages
@@ -301,7 +301,7 @@ def test_no_gang_is_placed_partially(
     pods = _drawn(sizes, plain, order)
     run(deciding, pods)
     _assert_whole_gangs(deciding, pods)
-    assert not deciding.room.held
+    assert not deciding.waiting_pods.pods
 
 
 @given(sizes=GANGS, plain=st.integers(0, 3), order=st.integers(0, 5), room=st.integers(1, 14))
@@ -315,7 +315,7 @@ def test_no_unannounced_gang_is_placed_partially(
         deciding.schedule(pod.build())
     deciding.expire(len(pods) + 60.0)  # all that still wait have timed out
     _assert_whole_gangs(deciding, pods)
-    assert not deciding.room.held
+    assert not deciding.waiting_pods.pods
 
 
 @given(sizes=GANGS, running=st.lists(st.integers(0, 3), min_size=5, max_size=5), room=st.integers(1, 10))
@@ -414,7 +414,7 @@ def test_batches_leave_gangs_to_the_cycle(sizes: list[tuple[int, int, int]], pla
     found = BatchScheduler(at_once, expected=10**9, shortest=1).schedule(list(policy.queue(pods, at_once.state)))
     for deciding in (one_by_one, at_once):
         deciding.settle()
-    assert [(o.pod.key, o.node, o.held) for o in found] == [(o.pod.key, o.node, o.held) for o in expected]
+    assert [(o.pod.key, o.node, o.is_waiting) for o in found] == [(o.pod.key, o.node, o.is_waiting) for o in expected]
     assert at_once.state.digest() == one_by_one.state.digest()
 
 

@@ -17,8 +17,8 @@ from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import REGISTRY, cluster
 
 POLICY = compile_policy(BUILTIN["first-fit"], REGISTRY, implied=True)
-RESTS = NodeRejections(2, "TopologyAffinityError", "10:31 UTC", rests=True)
-TRIED = NodeRejections(2, "TopologyAffinityError", "10:31 UTC", rests=False)
+RESTS = NodeRejections(2, "TopologyAffinityError", "10:31 UTC", backs_off=True)
+TRIED = NodeRejections(2, "TopologyAffinityError", "10:31 UTC", backs_off=False)
 
 
 def of(owner: str, name: str) -> PodSpec:
@@ -54,14 +54,18 @@ def test_one_pod_is_tried_after_the_backoff_and_the_next_once_it_runs() -> None:
     assert scheduler.schedule(of("red", "a")).node == "n1"
     assert scheduler.schedule(of("red", "b")).node is None
     assert "default/a is tried there first" in diagnose(scheduler, of("red", "b")).summary
-    proven = NodeRejections(2, "TopologyAffinityError", "10:31 UTC", rests=False, proven=frozenset({"default/a"}))
-    scheduler.state.avoided = {"red": Avoided({"n1": proven})}
+    rejections = NodeRejections(
+        2, "TopologyAffinityError", "10:31 UTC", backs_off=False, running=frozenset({"default/a"})
+    )
+    scheduler.state.avoided = {"red": Avoided({"n1": rejections})}
     assert scheduler.schedule(of("red", "b")).node == "n1"
 
 
 def test_an_owner_that_is_refused_everywhere_rests() -> None:
     scheduler = on("n1", "n2")
-    scheduler.state.avoided = {"red": Avoided({}, rest=NodeRejections(5, "OutOfcpu", "10:40 UTC", rests=True))}
+    scheduler.state.avoided = {
+        "red": Avoided({}, everywhere=NodeRejections(5, "OutOfcpu", "10:40 UTC", backs_off=True))
+    }
     assert scheduler.schedule(of("red", "a")).node is None
     found = diagnose(scheduler, of("red", "a"))
     assert (found.verdict, found.reasons[0].nodes) == (Verdict.NOT_NOW, 2)

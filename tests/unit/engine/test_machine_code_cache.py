@@ -24,15 +24,15 @@ def twice(number: int) -> int:
 
 def test_uncacheable_code_is_compiled_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code, "njit", no_place)
-    made, kept = machine_code.compiled_for_good(twice)
+    made, kept = machine_code.compile_cached(twice)
     assert (made(21), kept) == (42, False)
 
 
 def test_uncached_code_is_compiled_for_many_pods_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "KEPT", False)
-    assert [batch._worth_it(pods) for pods in (50_000, 500_000)] == [False, True]
+    assert [batch._is_worthwhile(pods) for pods in (50_000, 500_000)] == [False, True]
     monkeypatch.setattr(kernel, "KEPT", True)
-    assert batch._worth_it(50_000)
+    assert batch._is_worthwhile(50_000)
 
 
 @loop_function

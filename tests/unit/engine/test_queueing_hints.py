@@ -12,7 +12,7 @@ from hetsched.contracts.objects.policy import PluginUse
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import NODE_FACTS, Event, bits, bits_of, describe_waits
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import diagnose, refused_rows
+from hetsched.engine.explain.diagnosis import diagnose, rejected_rows
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.policy import Policy
@@ -185,7 +185,7 @@ def test_returning_gpu_prevents_the_never_fits_verdict() -> None:
     assert bits_of(found.waits_for) & bits([Event.POD_RELEASED])
     assert {(reason.plugin, reason.nodes) for reason in found.reasons} == {("taints", 1), ("resource-fit", 1)}
     # Preemption uses the same evaluation: no evicted pod brings the GPU back.
-    refused = refused_rows(Scheduler(state, policy), state.compile(pod))
+    refused = rejected_rows(Scheduler(state, policy), state.compile(pod))
     assert [refused[state.row_of[name]][1] for name in ("n0", "n1")] == [False, False]
 
 

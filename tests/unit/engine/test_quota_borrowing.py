@@ -136,7 +136,7 @@ def test_unguaranteed_resources_are_not_shared() -> None:
 def test_pods_without_a_quota_are_unrestricted() -> None:
     scheduler = deciding(quota("q1"), quota("q2"))
     assert scheduler.schedule(pod("free", "x", "8").build()).node
-    assert scheduler.state.quotas.left("cpu") == 8000
+    assert scheduler.state.quotas.remaining("cpu") == 8000
 
 
 def test_use_follows_the_bookings_on_copies_too() -> None:

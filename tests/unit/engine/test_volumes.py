@@ -283,7 +283,7 @@ def test_copy_and_rebuilt_state_have_the_chosen_volumes() -> None:
     taken = scheduler.schedule(using("p1", "one"))
     running = msgspec.structs.replace(taken.pod, node_name="a", allocation=taken.allocation)
     for state in (scheduler.state.fork(), ClusterState(scheduler.state.reports, [running], storage=stored)):
-        assert state.volumes.taken == {"v": "default/one"}
+        assert state.volumes.claim_of_volume == {"v": "default/one"}
         assert Scheduler(state, scheduler.policy).schedule(using("p2", "two")).node is None
 
 

@@ -116,7 +116,7 @@ def test_unfinished_binding_of_an_extender_is_sent_by_the_workers(
     with pytest.raises(BaseException, match="it died here"):
         extender.bind(to(pod, "amd"))
     assert Pod.objects.get().state == "binding"
-    binding_cycle.note(live, [write(api, binding_cycle.to_bind([Pod.objects.get().pk])[0])])  # type: ignore[arg-type]
+    binding_cycle.record_results(live, [write(api, binding_cycle.binding_requests([Pod.objects.get().pk])[0])])  # type: ignore[arg-type]
     assert Pod.objects.get().state == "bound"
     assert [binding["target"]["name"] for binding in api.bound] == ["amd"]
 

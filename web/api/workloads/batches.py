@@ -28,7 +28,7 @@ from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.ledger import Conflict
 from hetsched.placement.models import Hold
 from hetsched.placement.quotas import lock_names
-from hetsched.storage.named_locks import lock, undisturbed
+from hetsched.storage.named_locks import lock, retry_on_deadlock
 from hetsched.storage.write_lock import write_transaction
 
 from .. import bodies
@@ -161,7 +161,7 @@ def _submit_together(items: _Items, subject: Subject, request_key: str) -> list[
     looked = [
         _parse_item(index, item, own_key, key, subject) for (index, item, own_key), key in zip(items, keys, strict=True)
     ]
-    return undisturbed(lambda: _submit_all(items, looked, keys, subject))
+    return retry_on_deadlock(lambda: _submit_all(items, looked, keys, subject))
 
 
 def _submit_all(items: _Items, looked: list[_Looked], keys: list[str], subject: Subject) -> list[ItemAnswer]:

@@ -33,7 +33,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import Submission, submit, submit_live
 from hetsched.placement.actions.submissions import stored_response
 from hetsched.placement.quotas import has_queued
-from hetsched.storage.named_locks import undisturbed
+from hetsched.storage.named_locks import retry_on_deadlock
 
 from .. import bodies, request_scope
 from ..documents import Document, Request
@@ -127,7 +127,7 @@ def accept_parsed(looked: ParsedSubmission, subject: Subject, key: str, body_has
 
     Raises: InputError, or RequestRefused as `accept` does.
     """
-    return undisturbed(lambda: _store(looked, subject, key, body_hash))
+    return retry_on_deadlock(lambda: _store(looked, subject, key, body_hash))
 
 
 def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:

@@ -21,7 +21,7 @@ from hetsched.journal.publish import revision_of
 from hetsched.placement.queries.pod_counts import published_metrics
 from hetsched.placement.queries.topics import DECISIONS, decisions_document
 from hetsched.policies.models import Policy
-from hetsched.storage.snapshot_read import one_moment
+from hetsched.storage.snapshot_read import consistent_reads
 from web.translation import with_summaries
 
 from ..script_texts import grid_texts, state_texts
@@ -57,7 +57,7 @@ def _content(cluster: Cluster) -> dict[str, object]:
 
 def _initial(cluster: Cluster) -> dict[str, Any]:
     """Return the documents of the page's topics at these revisions."""
-    with one_moment():
+    with consistent_reads():
         return {
             "revisions": {"cluster": revision_of(cluster_topic(cluster)), "decisions": revision_of(DECISIONS)},
             "cluster": without_nulls(published_metrics(Cluster.objects.get(pk=cluster.pk))),

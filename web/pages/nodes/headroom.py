@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS
-from hetsched.engine.simulation.node_capacity import CARD_MEMORY, CARDS, ZONE_CPU, ZONE_MEMORY, NodeRoom
+from hetsched.engine.simulation.node_capacity import CARD_MEMORY, CARDS, ZONE_CPU, ZONE_MEMORY, NodeCapacity
 from hetsched.inventory.models import Node
 from hetsched.placement.queries.node_headroom import ShapeHeadroom, headroom_on
 
@@ -48,7 +48,7 @@ def _row(one: ShapeHeadroom) -> dict[str, Any]:
     }
 
 
-def _more(room: NodeRoom) -> str:
+def _more(room: NodeCapacity) -> str:
     """Return why the next copy does not fit; for a resource, its name and the request."""
     return "" if room.reason is None or room.reason.code == "InsufficientResource" else room.reason.message
 
@@ -74,7 +74,7 @@ def _sentence(found: list[ShapeHeadroom]) -> str:
     return _("%(fits)s; %(binding)s is the binding resource.") % {"fits": text, "binding": binding}
 
 
-def binding_text(room: NodeRoom) -> str:
+def binding_text(room: NodeCapacity) -> str:
     """Name the binding resource; empty if the reason is not a resource."""
     named = {
         CARDS: _("GPUs"),

@@ -47,8 +47,8 @@ class Admission:
         avoided = state.avoided.get(request.pod.owner) if state.avoided else None
         if avoided is None:
             return SKIP
-        if avoided.rest is not None:
-            return _resting(avoided.rest)
+        if avoided.everywhere is not None:
+            return _backoff_refusal(avoided.everywhere)
         request.memo[_PREPARED] = _closed(avoided, request, state)
         return None
 
@@ -79,8 +79,8 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
     closed = {}
     for name, refused in avoided.nodes.items():
         row = state.row_of.get(name)
-        if refused.rests:
-            message = _rejected(name, refused, Message("tried again at {time}", time=refused.until))
+        if refused.backs_off:
+            message = _rejection_message(name, refused, Message("tried again at {time}", time=refused.until))
             if refused.reason == MOVED_AWAY:
                 message = Message(
                     "a pod of this owner was moved away from {node}; tried again at {text}",
@@ -88,25 +88,25 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
                     text=refused.until or "the end",
                 )
             closed[name] = Refusal(MOVED_CODE if refused.reason == MOVED_AWAY else REFUSED_CODE, message)
-        elif row is not None and (tried := _on_trial(request, state, row, refused)):
-            message = _rejected(name, refused, Message("{pod} is tried there first", pod=tried))
+        elif row is not None and (tried := _trial_pod(request, state, row, refused)):
+            message = _rejection_message(name, refused, Message("{pod} is tried there first", pod=tried))
             closed[name] = Refusal(REFUSED_CODE, message)
     return closed
 
 
-def _on_trial(request: Request, state: ClusterState, row: int, refused: NodeRejections) -> str:
+def _trial_pod(request: Request, state: ClusterState, row: int, refused: NodeRejections) -> str:
     """Return another pod of the same owner that is placed on the node and does not run yet; empty without one."""
     owner = request.pod.owner
     others = (key for key, booking in state.on_row[row].items() if booking.pod.owner == owner)
-    return next((key for key in others if key not in refused.proven and key != request.pod.key), "")
+    return next((key for key in others if key not in refused.running and key != request.pod.key), "")
 
 
-def _resting(rest: NodeRejections) -> Refusal:
-    message = _rejected("", rest, Message("tried again at {time}", time=rest.until))
+def _backoff_refusal(rest: NodeRejections) -> Refusal:
+    message = _rejection_message("", rest, Message("tried again at {time}", time=rest.until))
     return Refusal(REFUSED_CODE, message, verdict=Verdict.NOT_NOW)
 
 
-def _rejected(node: str, refused: NodeRejections, then: Message) -> Message:
+def _rejection_message(node: str, refused: NodeRejections, then: Message) -> Message:
     """Return how many pods a kubelet rejected, or all kubelets together, and what comes next."""
     templates = _REJECTED if node else _REJECTED_EVERYWHERE
     count = Message(templates[refused.pods != 1], node=node, n=refused.pods, text=refused.reason)

@@ -86,7 +86,7 @@ class Devices:
             return found
         if not found.open:
             return None
-        grants = state.devices.allocate(found.open, state.reports[row].name, state.devices.taken())
+        grants = state.devices.allocate(found.open, state.reports[row].name, state.devices.devices_in_use())
         if isinstance(grants, str):
             return Refusal("DevicesNotAvailable", Message("the devices are taken by now"))
         return Allocation(devices=tuple(grants))
@@ -118,7 +118,7 @@ def _survey(request: Request, state: ClusterState, only: int | None = None) -> _
 
 def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
     """Return the nodes on which the open claims of a pod find no devices."""
-    taken, few = state.devices.taken(), np.ones(len(state.reports), np.bool_)
+    taken, few = state.devices.devices_in_use(), np.ones(len(state.reports), np.bool_)
     long: Bools = np.zeros(len(state.reports), np.bool_)
     named = range(len(state.reports)) if state.devices.has_reachable else _rows(state)
     for row in named:

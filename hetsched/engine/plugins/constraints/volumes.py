@@ -26,9 +26,9 @@ from hetsched.engine.cluster.volumes import (
     Attachment,
     PendingClaim,
     choose,
-    nodes_made,
+    nodes_of_selected_volume,
     nodes_of_volume,
-    nodes_selected,
+    provisionable_nodes,
 )
 from hetsched.engine.framework.compiled_terms import LoopReserve
 from hetsched.engine.framework.extension_points import Scope
@@ -128,7 +128,7 @@ def _survey(request: Request, state: ClusterState) -> _PreparedVolumes | Refusal
         else:
             waiting.append(found)
             refused.append(_without(found, state))
-        if others := state.volumes.others_with(request.pod, use):
+        if others := state.volumes.other_users(request.pod, use):
             refused += _in_use(use.name, others, state)
     if len(waiting) > 1:
         refused.append(_together(waiting, refused, state))
@@ -138,11 +138,11 @@ def _survey(request: Request, state: ClusterState) -> _PreparedVolumes | Refusal
 def _without(waiting: PendingClaim, state: ClusterState) -> Refused:
     """Return the nodes on which one waiting claim gets no volume."""
     claim = waiting.claim
-    selected = nodes_selected(state, claim)
-    if selected is not None and waiting.made_by is not None:
+    selected = nodes_of_selected_volume(state, claim)
+    if selected is not None and waiting.provisioner is not None:
         message = Message("a volume for claim {claim} is being made for another node", claim=claim.name)
         return Refusal("VolumeSelectedElsewhere", message, (claim.name,)), ~selected
-    fits = nodes_made(state, waiting).copy()
+    fits = provisionable_nodes(state, waiting).copy()
     for volume in waiting.volumes:
         fits |= nodes_of_volume(state, volume)
     size = format_amount("memory", claim.asks.request_bytes)

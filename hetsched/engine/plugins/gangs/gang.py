@@ -46,10 +46,10 @@ from hetsched.engine.framework.gangs import GangMembers, gang_key
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import ALLOW, SKIP, Allow, Refusal, Skip, Wait
-from hetsched.engine.framework.waiting_pods import PermitRoom
+from hetsched.engine.framework.waiting_pods import WaitingPods
 
 
-def room_for(group: GangMembers, state: ClusterState, *, empty: bool = False) -> int:
+def slots_for(group: GangMembers, state: ClusterState, *, empty: bool = False) -> int:
     """Return an upper bound of the members that could be booked, by free (or, if `empty`, all) amounts alone.
 
     Members of one shape are counted by whole pods per node, different shapes as if they did not compete: the result is
@@ -88,7 +88,7 @@ def _slots(shape: Shape, state: ClusterState, *, empty: bool) -> int:
     return int(slots.sum())
 
 
-def short_of(least: Sequence[tuple[str, int]], state: ClusterState, *, empty: bool = False) -> tuple[str, ...]:
+def missing_resources(least: Sequence[tuple[str, int]], state: ClusterState, *, empty: bool = False) -> tuple[str, ...]:
     """Return the resources of which the whole cluster has less free (less in total if `empty`) than `least`."""
     nodes = state.all_rows
     short = []
@@ -162,7 +162,7 @@ class Gang:
         group = gangs.group_of(request.pod)
         if group is not None and group.refusal is not None:
             return group.refusal
-        if key in gangs.resting:
+        if key in gangs.backoff_until:
             refusal = _refusal("GangBackOff", Message("gang {key} rests after it could not be placed whole", key=key))
             if group is not None:
                 group.refusal = refusal
@@ -171,7 +171,7 @@ class Gang:
             return None if gangs.members_booked(key) else _without_least_resources(key, gang, state)
         if not group.checked:
             group.checked = True
-            group.refusal = _hopeless(key, gang, group, state)
+            group.refusal = _unresolvable(key, gang, group, state)
         return group.refusal
 
     def waits(self, request: Request) -> Message:
@@ -179,14 +179,14 @@ class Gang:
         least = gang.min_available if gang is not None else 0
         return Message("room for {n} members of its gang at once", n=least) if least else Message("its PodGroup")
 
-    def permit(self, request: Request, row: int, room: PermitRoom) -> Allow | Wait | Refusal:
+    def permit(self, request: Request, row: int, room: WaitingPods) -> Allow | Wait | Refusal:
         gang, gangs = request.pod.gang, room.state.gangs
         if gang is None:
             return ALLOW
         key = f"{request.pod.namespace}/{gang.name}"
         members = gangs.booked[key]
         if len(members) >= gang.min_available:
-            for member in members if room.held else ():
+            for member in members if room.pods else ():
                 room.allow(member, _NAME)
             return ALLOW
         group = gangs.group_of(request.pod)
@@ -200,7 +200,7 @@ class Gang:
         )
         return Wait(room.now_seconds + seconds, late)
 
-    def missed(self, request: Request, room: PermitRoom, diagnose: Callable[[], Diagnosis]) -> None:
+    def missed(self, request: Request, room: WaitingPods, diagnose: Callable[[], Diagnosis]) -> None:
         pod, gangs = request.pod, room.state.gangs
         key, gang, group = gang_key(pod), pod.gang, gangs.group_of(pod)
         if key is None or gang is None:
@@ -217,27 +217,27 @@ class Gang:
                     m=gang.min_available,
                     pod=pod.key,
                 )
-                self._send_away(key, _refusal("GangIncomplete", message), room)
+                self._reject_members(key, _refusal("GangIncomplete", message), room)
             return
         group.missed(pod, None if group.knows(pod.shape) else diagnose())
         if booked + len(group.untried) < gang.min_available:
             group.refusal = _incomplete(key, gang, group, state=room.state)
-            self._send_away(key, group.refusal, room)
+            self._reject_members(key, group.refusal, room)
 
-    def withdrawn(self, request: Request, room: PermitRoom) -> None:
+    def withdrawn(self, request: Request, room: WaitingPods) -> None:
         key, gang, group = gang_key(request.pod), request.pod.gang, room.state.gangs.group_of(request.pod)
         if key is None or gang is None or room.state.gangs.members_booked(key) >= gang.min_available:
             return
         refusal = group.refusal if group is not None else None
         message = Message("gang {key}: {pod} was taken back", key=key, pod=request.pod.key)
-        self._send_away(key, refusal or _refusal("GangIncomplete", message), room)
+        self._reject_members(key, refusal or _refusal("GangIncomplete", message), room)
 
-    def _send_away(self, key: str, refusal: Refusal, room: PermitRoom) -> None:
+    def _reject_members(self, key: str, refusal: Refusal, room: WaitingPods) -> None:
         """Reject all waiting members and start the back-off of the gang."""
-        for member in room.state.gangs.booked.get(key, ()) if room.held else ():
+        for member in room.state.gangs.booked.get(key, ()) if room.pods else ():
             room.reject(member, (_NAME, refusal))
         if self.params.backoff_seconds:
-            room.state.gangs.resting[key] = room.now_seconds + self.params.backoff_seconds
+            room.state.gangs.backoff_until[key] = room.now_seconds + self.params.backoff_seconds
 
 
 _PRIORITIES = "gang {key}: its members have different priorities: {names}"
@@ -257,10 +257,10 @@ def _refusal(
 
 
 def _without_least_resources(key: str, gang: GangMember, state: ClusterState) -> Refusal | None:
-    short = short_of(gang.min_resources, state)
+    short = missing_resources(gang.min_resources, state)
     if not short:
         return None
-    never = short_of(gang.min_resources, state, empty=True)
+    never = missing_resources(gang.min_resources, state, empty=True)
     if never:
         message = Message(
             "gang {key}: its minResources are more than the whole cluster has when empty ({names})",
@@ -275,7 +275,7 @@ def _without_least_resources(key: str, gang: GangMember, state: ClusterState) ->
     return msgspec.structs.replace(_refusal("GangMinResources", message), missing=short)
 
 
-def _hopeless(key: str, gang: GangMember, group: GangMembers, state: ClusterState) -> Refusal | None:
+def _unresolvable(key: str, gang: GangMember, group: GangMembers, state: ClusterState) -> Refusal | None:
     """Return why an announced gang cannot be placed, None if it has to be tried."""
     members = group.members.values()
     for template, field, values in (
@@ -297,10 +297,10 @@ def _hopeless(key: str, gang: GangMember, group: GangMembers, state: ClusterStat
     if refusal is not None:
         return refusal
     lacking = gang.min_available - booked
-    room = room_for(group, state)
+    room = slots_for(group, state)
     if room >= lacking:
         return None
-    most = room_for(group, state, empty=True)
+    most = slots_for(group, state, empty=True)
     if most < lacking:
         message = Message(_NEVER_ROOM_FOR_MORE if booked else _NEVER_ROOM, key=key, n=lacking, m=most)
         return _refusal("GangTooBig", message, Verdict.NEVER_FITS)

@@ -83,7 +83,7 @@ class Preemption:
         if not state.budgets or not _may_preempt(request.pod):
             return None
         rule = self._rule(request, state, ProtectedPods(foreign=state.spared.foreign))
-        leaving = Removable.of(state, rule.key, rule.may_leave).on_row
+        leaving = Removable.of(state, rule.key, rule.is_evictable).on_row
         for budget in state.budgets:
             selector = matcher(budget)
             rows = np.flatnonzero(state.neighbours.matching(state, (selector,))).tolist()

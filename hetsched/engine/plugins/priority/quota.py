@@ -54,7 +54,7 @@ class Quota:
         short = quotas.exhausted(request.shape.requests)
         if short:
             shared = quotas.shared
-            text = _sums(request, {name: (shared[name] - quotas.left(name), shared[name]) for name in short})
+            text = _sums(request, {name: (shared[name] - quotas.remaining(name), shared[name]) for name in short})
             name = quotas.limits[pod.namespace].name
             message = Message(
                 "quota {name} of {namespace} can borrow no more, what all quotas guarantee is in use: {text}",
