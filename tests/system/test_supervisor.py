@@ -112,7 +112,7 @@ def test_a_program_that_does_not_answer_its_probe_is_restarted(tmp_path: Path) -
     process = Process(command, env=os.environ, log=tmp_path / "output", cwd=ROOT)
     pid = tmp_path / "server-pid"
     try:
-        wait_until(pid.exists, what=process.said)
+        wait_until(lambda: pid.exists() and pid.read_text(), what=process.said)
         first = int(pid.read_text())
         time.sleep(4)  # twice the limit
         assert living([first]), "a program that answers keeps running"
