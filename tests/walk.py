@@ -22,7 +22,7 @@ from hetsched.placement.models import Pod, Workload
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.models import PolicyRevision
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
-from tests.scenes import ALICE, a_cluster, submitted
+from tests.situations import ALICE, a_cluster, submitted
 from workers import schedule
 
 

@@ -19,7 +19,7 @@ from django.utils import timezone
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cards import cards_of, installed_cards
-from hetsched.contracts.objects.doubts import remaining_conflicts
+from hetsched.contracts.objects.fact_conflicts import remaining_conflicts
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many

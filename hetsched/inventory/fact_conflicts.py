@@ -13,7 +13,7 @@ from typing import Any
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
-from hetsched.contracts.objects.doubts import FactConflict
+from hetsched.contracts.objects.fact_conflicts import FactConflict
 from hetsched.journal.audit import SYSTEM, Actor, record, record_many
 from hetsched.journal.publish import Patch, publish_many
 

@@ -5,7 +5,7 @@ Never: I/O beyond its own data tables, the clock, another hetsched package.
 """
 
 from .cpuinfo import CpuReport, detect, read_cpuinfo
-from .described import isa_document, lattice
+from .isa_document import isa_document, lattice
 from .matching import match
 from .paper import paper_match, runnable_isas
 from .requirement import label_value, parse, published_isa

@@ -2,7 +2,7 @@
 
 A golden placement guards the policy that it names, or all. The engine schedules its pod on the cluster's nodes as if
 empty, with the plugins that take part in every decision there. Node states are cached while the nodes do not change. A
-golden placement created from a decision is checked on the state of that decision instead (`agreed_states`).
+golden placement created from a decision is checked on the state of that decision instead (`golden_states`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hetsched.engine.simulation.golden_placements import Golden, empty, judge
 from hetsched.inventory.actions import effective_report
 from hetsched.inventory.models import Cluster, Node
 
-from .agreed_states import state_of
+from .golden_states import state_of
 from .models import GoldenPlacement
 
 _NODE = ("id", "name", "report", "unschedulable")

@@ -35,9 +35,9 @@ from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
 from .actions import policy_unknown_error
-from .agreed_states import RecordedCluster, delete_state, store_state
 from .documents import GOLDENS, golden_document
 from .golden_checks import check_rows, empty_state, inventory_key, worst_result
+from .golden_states import RecordedCluster, delete_state, store_state
 from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
 
 MOST_GOLDENS = 500

@@ -5,7 +5,7 @@ import { drawComparison } from "./compare.js";
 import { copyBy } from "./copying.js";
 import { element, fill, stateChip, words as readWords } from "./draw.js";
 import { NodeGrid } from "./grid.js";
-import { holdButton } from "./holding.js";
+import { holdButton } from "./hold-button.js";
 import { IsaPicker } from "./isa-picker.js";
 import { changedText, commandOf, curlOf } from "./manifest.js";
 import { NodeMatrix } from "./matrix.js";

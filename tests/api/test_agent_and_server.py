@@ -19,7 +19,7 @@ from hetsched.agent.program import Agent, build
 from hetsched.inventory.models import Node
 from hetsched.inventory.models.node_facts import NodeFacts
 from tests.builders import a_node
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 
 from .conftest import Api
 

@@ -19,7 +19,7 @@ from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from tests.api.test_agent_report_endpoint import message
 from tests.builders import a_pod
-from tests.scenes import placing, recorded, submitted
+from tests.situations import placing, recorded, submitted
 
 from .conftest import Api
 

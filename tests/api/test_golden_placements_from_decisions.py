@@ -11,12 +11,12 @@ from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.models import Decision, Pod
-from hetsched.policies import agreed_states
+from hetsched.policies import golden_states
 from hetsched.policies.goldens import recheck_goldens
 from hetsched.policies.manifest import pod_text
 from hetsched.policies.models import AgreedState, GoldenPlacement
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, submitted
+from tests.situations import a_cluster, submitted
 from workers.schedule import run
 
 from .conftest import Api
@@ -58,7 +58,7 @@ def test_later_changes_of_the_cluster_do_not_matter(admin: Api, decided: Decisio
     admin("POST", "golden-placements/", agreed(decided, decision=decided.pk), status=201)
     cordon(decided.cluster, "n2", actor=SYSTEM, reason="repair")
     Cluster.objects.get().nodes.filter(name="n1").update(unschedulable=True)
-    agreed_states._state_of.cache_clear()
+    golden_states._state_of.cache_clear()
     recheck_goldens()
     assert GoldenPlacement.objects.get().state == "kept"
     tag = admin.tag("golden-placements/second/")
@@ -92,7 +92,7 @@ def test_a_decision_that_is_not_known_is_refused(admin: Api, decided: Decision) 
 
 
 def test_states_have_a_bound(admin: Api, decided: Decision, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreed_states, "MOST_BYTES", 10)
+    monkeypatch.setattr(golden_states, "MOST_BYTES", 10)
     refused = admin("POST", "golden-placements/", agreed(decided, decision=decided.pk), status=400).json()
     assert refused["code"] == "GoldenStateTooLarge"
     assert not GoldenPlacement.objects.exists()

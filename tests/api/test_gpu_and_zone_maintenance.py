@@ -18,7 +18,7 @@ from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import import_cluster
 from hetsched.placement.models import Pod
 from tests.builders import a_node, a_pod
-from tests.scenes import placing, recorded, submitted
+from tests.situations import placing, recorded, submitted
 from workers.schedule import run
 
 from .conftest import Api

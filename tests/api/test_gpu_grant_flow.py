@@ -20,7 +20,7 @@ from hetsched.placement.actions import begin_binding
 from hetsched.placement.models import HandedOut, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from tests.builders import a_card, a_node, a_pod
-from tests.scenes import a_cluster, placing, recorded, submitted
+from tests.situations import a_cluster, placing, recorded, submitted
 from tests.unit.agent.kubelet import Kubelet, Refused, eventually
 
 from .conftest import Api

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from hetsched.adapters.files import parse_cluster
 from hetsched.contracts.documents import encode
-from hetsched.contracts.objects.doubts import FactConflict
+from hetsched.contracts.objects.fact_conflicts import FactConflict
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.models import Node
 from hetsched.journal.models import AuditEntry

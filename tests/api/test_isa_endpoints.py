@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from hetsched.cli.isa.command import app as isa_command
 from hetsched.isa import isa_document, parse
-from hetsched.isa.described import lattice
+from hetsched.isa.isa_document import lattice
 from tests.builders import a_node
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 from web.api.nodes import isa
 from web.api.whatif import what_if
 

@@ -25,7 +25,7 @@ from hetsched.placement.models import Pod
 from hetsched.placement.queries.kubelet_pods import pods_with_grants
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, submitted
+from tests.situations import a_cluster, submitted
 from workers import schedule
 
 from .conftest import Api

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.builders import a_node
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 
 from .conftest import POD, Api
 

@@ -24,7 +24,7 @@ from hetsched.placement.actions import import_cluster
 from hetsched.placement.models import Decision, Delivery
 from hetsched.policies.cluster_policies import apply_policy_objects
 from tests.builders import a_node, a_pod
-from tests.scenes import placed
+from tests.situations import placed
 from web.api import examples
 from web.api.examples import FILE, JSON
 from workers import callback, replay, schedule

@@ -13,7 +13,7 @@ from hetsched.placement.actions import release
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed, recorded, refusing, submitted
+from tests.situations import a_cluster, placed, recorded, refusing, submitted
 from workers.schedule import run
 
 from .conftest import Api

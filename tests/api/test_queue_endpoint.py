@@ -16,7 +16,7 @@ from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import a_pod
-from tests.scenes import ALICE, submitted
+from tests.situations import ALICE, submitted
 
 from .conftest import Api
 

@@ -19,7 +19,7 @@ from hetsched.placement.actions import import_cluster, rebalances
 from hetsched.placement.actions.rebalances import advance_plan, prune_plans
 from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
 from tests.builders import a_node, a_pod
-from tests.scenes import placed, submitted
+from tests.situations import placed, submitted
 from workers import evict
 from workers.schedule import run
 

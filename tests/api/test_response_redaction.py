@@ -236,7 +236,7 @@ class TestETags:
     def test_tag_of_a_node_is_independent_of_hidden_contradictions(
         self, limited: Api, operator: Api, cluster: Cluster
     ) -> None:
-        from hetsched.contracts.objects.doubts import FactConflict
+        from hetsched.contracts.objects.fact_conflicts import FactConflict
         from hetsched.inventory.models import Node
 
         tags = set()

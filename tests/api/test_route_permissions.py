@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern, URLResolver
 
-from hetsched.contracts.objects.doubts import FactConflict
+from hetsched.contracts.objects.fact_conflicts import FactConflict
 from hetsched.inventory.models import Node
 from web.api.routes import extender_address, unknown_address, urlpatterns
 

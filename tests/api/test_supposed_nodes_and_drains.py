@@ -11,7 +11,7 @@ import pytest
 
 from hetsched.inventory.models import Cluster, Node
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed
+from tests.situations import a_cluster, placed
 from tests.unit.cli.calling import run
 
 from .conftest import POD, Api

@@ -21,7 +21,7 @@ from hetsched.journal.admin import AuditedAdmin
 from hetsched.journal.models import AuditEntry
 from hetsched.policies.models import GoldenPlacement, NamespaceRule, Policy, PolicyPlan
 from tests.builders import a_node
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 
 pytestmark = pytest.mark.django_db
 

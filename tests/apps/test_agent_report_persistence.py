@@ -25,7 +25,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import load_state
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
-from tests.scenes import placing, recorded, submitted
+from tests.situations import placing, recorded, submitted
 
 pytestmark = pytest.mark.django_db
 REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (MachineZone(0, "0-7", 32768),), (), None)

@@ -15,7 +15,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster
 from hetsched.storage import backup
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed, submitted
+from tests.situations import a_cluster, placed, submitted
 
 pytestmark = pytest.mark.django_db
 

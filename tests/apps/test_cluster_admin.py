@@ -17,7 +17,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed, recorded, refusing, submitted
+from tests.situations import a_cluster, placed, recorded, refusing, submitted
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("builtins")]
 

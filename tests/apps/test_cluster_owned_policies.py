@@ -17,7 +17,7 @@ from hetsched.policies.actions import activate, ensure_builtins, rollback, save_
 from hetsched.policies.cluster_policies import apply_policy_objects, set_owner
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy, PolicyObject
-from tests.scenes import ALICE
+from tests.situations import ALICE
 
 pytestmark = pytest.mark.django_db
 EPOCH = 3

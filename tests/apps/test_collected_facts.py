@@ -40,7 +40,7 @@ from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import a_node
 from tests.builtins import builtin_policies
-from tests.scenes import ALICE, a_cluster
+from tests.situations import ALICE, a_cluster
 
 pytestmark = pytest.mark.django_db
 

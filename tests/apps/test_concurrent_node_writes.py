@@ -18,7 +18,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.models.node_facts import NodeFacts
 from tests.api.test_agent_report_endpoint import message
 from tests.builders import a_node
-from tests.scenes import ALICE, a_cluster
+from tests.situations import ALICE, a_cluster
 
 pytestmark = pytest.mark.django_db
 REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (), (), (), agent="1.2")

@@ -12,7 +12,7 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.decision_matrix import matrix_of, scheduler_before
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster, submitted
+from tests.situations import ALICE, a_cluster, submitted
 from tests.walk import Walk
 from workers import schedule
 

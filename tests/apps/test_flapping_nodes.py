@@ -16,7 +16,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import worker_host
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
-from tests.scenes import submitted
+from tests.situations import submitted
 
 pytestmark = pytest.mark.django_db
 NODES, FLAPPING, TURNS, PODS = 10, 2, 10, 30

@@ -27,7 +27,7 @@ from hetsched.scheduling import worker_host
 from hetsched.storage.snapshot_read import database_now
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
-from tests.scenes import placing, recorded
+from tests.situations import placing, recorded
 
 pytestmark = pytest.mark.django_db
 KEY, REMNANT = "default/p", "p~u1"

@@ -13,7 +13,7 @@ from hetsched.placement.models import HandedOut, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import PodBuilder, a_card, a_node, a_pod
-from tests.scenes import a_cluster, placing, recorded, submitted
+from tests.situations import a_cluster, placing, recorded, submitted
 
 pytestmark = pytest.mark.django_db
 SHARE = 500

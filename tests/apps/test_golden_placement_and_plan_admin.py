@@ -16,7 +16,7 @@ from hetsched.journal.models import AuditEntry
 from hetsched.policies.actions import save_draft
 from hetsched.policies.models import GoldenPlacement, Policy, PolicyPlan, PolicyRevision
 from tests.builders import a_node
-from tests.scenes import ALICE, a_cluster
+from tests.situations import ALICE, a_cluster
 
 pytestmark = pytest.mark.django_db
 

@@ -21,7 +21,7 @@ from hetsched.policies.golden_checks import check_goldens
 from hetsched.policies.goldens import recheck_goldens, save_golden
 from hetsched.policies.models import GoldenPlacement
 from tests.builders import NodeBuilder, a_node, a_pod
-from tests.scenes import ALICE, a_cluster, placed
+from tests.situations import ALICE, a_cluster, placed
 
 pytestmark = pytest.mark.django_db
 

@@ -28,7 +28,7 @@ from hetsched.placement.models import Hold, IdempotencyKey, Pod, Reservation, Wo
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import load_state
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster
+from tests.situations import ALICE, a_cluster
 
 pytestmark = pytest.mark.django_db
 

@@ -8,7 +8,7 @@ from django.db import IntegrityError, models, transaction
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.models import Decision
 from hetsched.policies.models import PolicyRevision
-from tests.scenes import a_cluster, recorded, refusing, submitted
+from tests.situations import a_cluster, recorded, refusing, submitted
 
 pytestmark = pytest.mark.django_db
 

@@ -24,7 +24,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import load_state
 from hetsched.policies.models import PolicyRevision
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
-from tests.scenes import ALICE, a_cluster, placed, placing, recorded, submitted
+from tests.situations import ALICE, a_cluster, placed, placing, recorded, submitted
 
 pytestmark = pytest.mark.django_db
 

@@ -29,7 +29,7 @@ from hetsched.policies.models import PolicyRevision
 from hetsched.scheduling import worker_host
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
-from tests.scenes import placing, recorded
+from tests.situations import placing, recorded
 
 pytestmark = pytest.mark.django_db
 KEY = "default/p"

@@ -28,7 +28,7 @@ from hetsched.placement.models import (
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.zones import zones_at_risk
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placing, recorded, submitted
+from tests.situations import a_cluster, placing, recorded, submitted
 
 pytestmark = pytest.mark.django_db
 

@@ -6,7 +6,7 @@ import pytest
 
 from hetsched.inventory.tiles import shorten_isa
 from tests.builders import a_node
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 
 # 80 features like those of the kernel: 9 + 80 x 7 = 569 characters.
 LONG = "x86-64-v4" + "".join(f"+feat{number:02}" for number in range(80))

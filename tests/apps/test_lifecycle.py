@@ -7,7 +7,7 @@ from django.db import IntegrityError, connection, transaction
 
 from hetsched.placement.lifecycle import FINISHED, HOLDING, LIVE, TRANSITIONS, State, workload_state
 from hetsched.placement.models import Pod
-from tests.scenes import a_cluster, submitted
+from tests.situations import a_cluster, submitted
 
 
 def test_every_state_can_be_reached_and_every_unfinished_one_left() -> None:

@@ -21,7 +21,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import load_state
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
-from tests.scenes import placing, recorded
+from tests.situations import placing, recorded
 
 pytestmark = pytest.mark.django_db
 

@@ -16,7 +16,7 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
-from tests.scenes import ALICE, placed
+from tests.situations import ALICE, placed
 
 pytestmark = pytest.mark.django_db
 

@@ -11,7 +11,7 @@ from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.scheduling import worker_host
 from tests.builders import a_pod
-from tests.scenes import a_cluster, placed, submitted
+from tests.situations import a_cluster, placed, submitted
 from web.translation import translate
 
 pytestmark = pytest.mark.django_db

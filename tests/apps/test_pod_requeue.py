@@ -23,7 +23,7 @@ from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_timed
 from hetsched.scheduling.leases import Lease, following
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
-from tests.scenes import ALICE, a_cluster, placed, recorded, submitted
+from tests.situations import ALICE, a_cluster, placed, recorded, submitted
 from workers import schedule
 
 pytestmark = pytest.mark.django_db

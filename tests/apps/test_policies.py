@@ -17,7 +17,7 @@ from hetsched.policies.actions import activate, ensure_builtins, rollback, save_
 from hetsched.policies.effective import Chooser, active_specs, effective_policy
 from hetsched.policies.models import Policy, PolicyRevision
 from tests.builders import a_pod
-from tests.scenes import ALICE, a_cluster
+from tests.situations import ALICE, a_cluster
 
 pytestmark = pytest.mark.django_db
 

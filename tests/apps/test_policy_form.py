@@ -18,7 +18,7 @@ from hetsched.engine.framework.registry import load_registry
 from hetsched.journal.models import AuditEntry
 from hetsched.policies.forms import PolicyForm
 from hetsched.policies.models import Policy, PolicyRevision
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 
 pytestmark = pytest.mark.django_db
 

@@ -21,7 +21,7 @@ from hetsched.policies.models import Measure, Policy, PolicyPlan
 from hetsched.policies.plan_contracts import Condition, Measured, Once
 from hetsched.policies.plans import evaluate_plans, forecast_switches, remove_plan, save_plan
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster, placed
+from tests.situations import ALICE, a_cluster, placed
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -28,7 +28,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import load_state
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster, placed, placing, recorded, refusing, submitted
+from tests.situations import ALICE, a_cluster, placed, placing, recorded, refusing, submitted
 
 pytestmark = pytest.mark.django_db
 SHARE = CardGrant(0, 300, 12288)

@@ -23,7 +23,7 @@ from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.storage.snapshot_read import database_now
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster, led, placed, placing, recorded, refusing, submitted
+from tests.situations import ALICE, a_cluster, led, placed, placing, recorded, refusing, submitted
 
 pytestmark = pytest.mark.django_db
 WHOLE_CARD_0 = CardGrant(0, 1000, 40960)

@@ -16,7 +16,7 @@ from hetsched.placement.queries import topics
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import a_pod
-from tests.scenes import a_cluster, placed
+from tests.situations import a_cluster, placed
 
 pytestmark = pytest.mark.django_db
 

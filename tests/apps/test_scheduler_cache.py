@@ -19,7 +19,7 @@ from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import SchedulerCache, cache_of, load_state
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed
+from tests.situations import a_cluster, placed
 from tests.walk import Walk
 
 pytestmark = pytest.mark.django_db
@@ -74,7 +74,7 @@ def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.
     from hetsched.placement import scheduler_cache
     from hetsched.placement.actions import record, release
     from hetsched.placement.lifecycle import State
-    from tests.scenes import placing, submitted
+    from tests.situations import placing, submitted
 
     cluster = a_cluster(a_node("n1"))
     old = placed(cluster, "n1", a_pod("old"))
@@ -97,7 +97,7 @@ def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.
 def test_node_facts_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
     from hetsched.inventory.actions import cordon
     from hetsched.placement import scheduler_cache
-    from tests.scenes import ALICE
+    from tests.situations import ALICE
 
     cluster = a_cluster(a_node("n1"), a_node("n2"))
     with cache_of(cluster.pk).locked_snapshot():
@@ -112,7 +112,7 @@ def test_node_facts_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatc
 
 def test_recreated_pod_is_charged_once() -> None:
     from hetsched.placement.actions import cancel
-    from tests.scenes import ALICE, placing, recorded, submitted
+    from tests.situations import ALICE, placing, recorded, submitted
 
     cluster = a_cluster(a_node("n1"), a_node("n2"))
     workload = submitted(cluster, a_pod("p"))

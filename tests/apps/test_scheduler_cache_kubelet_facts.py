@@ -23,7 +23,7 @@ from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.storage.write_lock import write_transaction
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
-from tests.scenes import a_cluster, placed, submitted
+from tests.situations import a_cluster, placed, submitted
 from workers import schedule
 
 pytestmark = pytest.mark.django_db

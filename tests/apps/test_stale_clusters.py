@@ -17,7 +17,7 @@ from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
 from hetsched.placement.queries.topics import snapshot
 from hetsched.scheduling.leases import following
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 
 pytestmark = pytest.mark.django_db
 KINDS = ("nodes", "pods")

@@ -13,7 +13,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, cancel, submissions, submit
 from hetsched.placement.models import IdempotencyKey, Pod, Workload
 from tests.builders import a_pod
-from tests.scenes import ALICE, a_cluster, placed, submitted
+from tests.situations import ALICE, a_cluster, placed, submitted
 
 pytestmark = pytest.mark.django_db
 

@@ -7,7 +7,7 @@ import pytest
 from hetsched.contracts.errors import InputError
 from hetsched.placement.queries.topics import find_node, resolve_topic, snapshot
 from tests.builders import a_node
-from tests.scenes import a_cluster, submitted
+from tests.situations import a_cluster, submitted
 
 pytestmark = pytest.mark.django_db
 

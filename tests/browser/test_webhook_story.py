@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.receiving import Receiver, receiving
+from tests.recording_server import Receiver, receiving
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from hetsched.placement.models import Pod, SubmittedObject, Workload
 from hetsched.scheduling.informer import Informer
 from tests.kube.kubelet import Kubelet, ends
 from tests.kube.scene import an_informer, eventually, make_node, make_pod
-from tests.scenes import placing, recorded
+from tests.situations import placing, recorded
 from workers import create
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]

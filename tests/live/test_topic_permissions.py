@@ -16,7 +16,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Workload
 from hetsched.placement.queries import topics
 from tests.builders import a_pod
-from tests.scenes import submitted
+from tests.situations import submitted
 from web.live import rights, socket_reads
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -17,7 +17,7 @@ from django.test import Client
 from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
 from tests.builders import a_node
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,13 @@ import pytest
 from django.test import Client
 
 from hetsched.contracts.objects.allocation import CardGrant
-from hetsched.contracts.objects.doubts import FactConflict
+from hetsched.contracts.objects.fact_conflicts import FactConflict
 from hetsched.inventory.maintenance import set_maintenance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.models import Pod, Workload
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placing, recorded, submitted
+from tests.situations import a_cluster, placing, recorded, submitted
 
 from .reading import main_of
 

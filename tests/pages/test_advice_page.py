@@ -13,7 +13,7 @@ from django.test import Client
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Rebalance
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed, recorded, refusing, submitted
+from tests.situations import a_cluster, placed, recorded, refusing, submitted
 
 from .reading import main_of
 from .test_balance_page import words

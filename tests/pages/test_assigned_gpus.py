@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import reconcile_devices
 from hetsched.placement.models import Pod
 from tests.builders import a_card, a_node, a_pod
-from tests.scenes import a_cluster, placing, recorded, submitted
+from tests.situations import a_cluster, placing, recorded, submitted
 
 from .reading import main_of
 

@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.policies.models import Measure
 from hetsched.policies.plan_contracts import Measured
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 from web.pages.clusters.balance import HEIGHT, WIDTH, dots, trend
 
 

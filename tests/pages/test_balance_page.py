@@ -15,7 +15,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.collection import record_failure, store_findings
 from hetsched.inventory.models import Cluster, Collector
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed
+from tests.situations import a_cluster, placed
 
 from .reading import main_of
 

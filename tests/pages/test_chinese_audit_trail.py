@@ -22,7 +22,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import cancel
 from tests.builders import a_pod
 from tests.pages.reading import main_of
-from tests.scenes import ALICE, submitted
+from tests.situations import ALICE, submitted
 from web.pages.account.audit import changed
 
 ROOT = Path(__file__).resolve().parents[2]

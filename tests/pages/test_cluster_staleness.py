@@ -11,7 +11,7 @@ from django.utils import timezone
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
 from hetsched.scheduling.leases import following
 from tests.builders import a_node
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 
 PAGES = ("/", "/nodes/", "/nodes/n1/", "/workloads/", "/decisions/", "/what-if/", "/policies/", "/shadow/")
 

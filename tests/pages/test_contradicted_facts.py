@@ -9,12 +9,12 @@ import pytest
 from django.test import Client
 
 from hetsched.contracts.api.decision import Reason, Verdict
-from hetsched.contracts.objects.doubts import FactConflict
+from hetsched.contracts.objects.fact_conflicts import FactConflict
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Decision, Pod, Rejection
 from tests.builders import a_pod
 from tests.pages.test_node_facts import words
-from tests.scenes import placed, recorded, refusing, submitted
+from tests.situations import placed, recorded, refusing, submitted
 
 DOUBT = FactConflict("numa", "2026-11-21T10:00:00Z", "default/p", "TopologyAffinityError", "no <b>locality</b>", "red")
 

@@ -7,7 +7,7 @@ from django.test import Client
 from hetsched.contracts.api.decision import Evicted
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision
-from tests.scenes import a_cluster, placed
+from tests.situations import a_cluster, placed
 
 
 def test_evicted_pods_are_listed_with_priority_node_and_budget(db: None, viewer: Client) -> None:

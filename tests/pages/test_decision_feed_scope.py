@@ -10,7 +10,7 @@ from django.test import Client
 from hetsched.inventory.models import Cluster
 from hetsched.placement.queries.topics import LATEST
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed
+from tests.situations import a_cluster, placed
 
 
 def test_busy_cluster_does_not_displace_decisions_of_a_quiet_one(viewer: Client, cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from hetsched.placement.actions import HoldPart, cancel_hold, create_hold
 from hetsched.placement.models import Hold, Reservation
 from tests.builders import a_node, a_pod
 from tests.pages.test_node_agent_reports import words
-from tests.scenes import ALICE, a_cluster, submitted
+from tests.situations import ALICE, a_cluster, submitted
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from hetsched.journal.audit import record
 from hetsched.placement.models import Decision, ForgottenDecision, Pod, Workload
 from tests.builders import a_node, a_pod
 from tests.hostile import HOSTILE
-from tests.scenes import a_cluster, submitted
-from web.pages.visible import visible
+from tests.situations import a_cluster, submitted
+from web.pages.visible_characters import visible
 
 MARKS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 LIVE_MARKUP = re.compile(

@@ -18,7 +18,7 @@ from hetsched.contracts.api.decision import Reason
 from hetsched.placement.models import Decision
 from hetsched.storage.text_lookups import Wildcard, folded
 from tests.builders import a_node
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 from tests.system.databases import postgres
 from web.pages.lists.kinds import ValueKind
 

@@ -21,7 +21,7 @@ from hetsched.inventory.maintenance import set_maintenance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.queries import topics
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster, placing, recorded, submitted
+from tests.situations import ALICE, a_cluster, placing, recorded, submitted
 
 from .test_balance_page import words
 

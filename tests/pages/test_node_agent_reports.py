@@ -24,7 +24,7 @@ from hetsched.placement.models import Pod
 from tests.api.test_agent_report_endpoint import message
 from tests.builders import a_pod
 from tests.pages.test_node_facts import words
-from tests.scenes import placed
+from tests.situations import placed
 
 CARDS = tuple(MachineCard(i, f"GPU-{i}", "A100-SXM4-40GB", 40960, zone=0, healthy=True) for i in range(2))
 REPORT = AgentReport("n1", MachineIsa("x86", "x86-64-v3"), (MachineZone(0, "0-7", 16384),), (), CARDS, agent="1.2")

@@ -16,7 +16,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Reservation
 from tests.builders import a_card, a_node, a_pod
-from tests.scenes import a_cluster, placed
+from tests.situations import a_cluster, placed
 
 from .reading import main_of
 

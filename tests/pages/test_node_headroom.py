@@ -10,7 +10,7 @@ from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGra
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Reservation
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed, recorded, refusing, submitted
+from tests.situations import a_cluster, placed, recorded, refusing, submitted
 
 from .test_node_facts import words
 

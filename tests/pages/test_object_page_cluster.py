@@ -10,7 +10,7 @@ from django.test import Client
 
 from hetsched.placement.models import Decision
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed
+from tests.situations import a_cluster, placed
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from django.test import Client
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision
 from tests.builders import a_pod
-from tests.scenes import placed
+from tests.situations import placed
 
 ADDRESSES = (
     "/", "/nodes/", "/nodes/n1/", "/nodes/n1/gpu/", "/workloads/", "/workloads/{workload}/", "/decisions/",

@@ -17,7 +17,7 @@ from hetsched.access.roles import Role
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision
 from tests.builders import a_pod
-from tests.scenes import placed
+from tests.situations import placed
 from web.api.routes import urlpatterns as rest
 
 LOOK = {"viewer", "submitter", "operator", "policy-admin", "root"}

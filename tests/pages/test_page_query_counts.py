@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from hetsched.inventory.models import Cluster
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed
+from tests.situations import a_cluster, placed
 
 # Session, user, groups and clusters are four of them; a topic's revision is a fifth.
 MOST_QUERIES = 14

@@ -11,7 +11,7 @@ from hetsched.contracts.api.decision import NodeOutcome, PluginScore, Reason
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, Pod, Shadow
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, submitted
+from tests.situations import a_cluster, submitted
 from workers import schedule
 
 WAITS = "a node with 3 free A100 cards"

@@ -10,7 +10,7 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Workload
 from tests.builders import a_pod
-from tests.scenes import a_cluster, placed, recorded, refusing, submitted
+from tests.situations import a_cluster, placed, recorded, refusing, submitted
 from web.pages.clusters.fleet import verdicts
 from web.pages.workloads.workload_list import TABS
 

@@ -14,7 +14,7 @@ from hetsched.contracts.api.decision import NodeOutcome, PluginScore, Reason, Ve
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Pod
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, placed, submitted
+from tests.situations import a_cluster, placed, submitted
 
 
 def decide(pod: Pod, seconds: int, *reasons: Reason, version: int = 1, top: tuple[NodeOutcome, ...] = ()) -> Decision:

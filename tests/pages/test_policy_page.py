@@ -18,7 +18,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.policies.actions import activate, save_draft, set_namespace_rule
 from hetsched.policies.models import Policy, PolicyRevision
 from tests.builders import a_pod
-from tests.scenes import ALICE, placed
+from tests.situations import ALICE, placed
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

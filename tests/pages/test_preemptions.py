@@ -11,7 +11,7 @@ from hetsched.placement.queries.redaction import Redaction
 from hetsched.placement.queries.why import preemptions_of
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
-from tests.scenes import a_cluster, submitted
+from tests.situations import a_cluster, submitted
 from workers.schedule import run
 
 from .test_balance_page import words

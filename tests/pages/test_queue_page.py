@@ -15,7 +15,7 @@ from hetsched.placement.models import Pod
 from hetsched.placement.queries.pending_order import list_queue
 from tests.builders import a_pod
 from tests.pages.test_node_agent_reports import words
-from tests.scenes import submitted
+from tests.situations import submitted
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hetsched.placement.actions import Result
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, recorded, submitted
+from tests.situations import a_cluster, recorded, submitted
 
 HOSTILE = "</script><img src=x onerror=alert(1)>'\"{{7*7}}"
 

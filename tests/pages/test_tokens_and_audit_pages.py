@@ -18,7 +18,7 @@ from hetsched.journal.models import AuditEntry
 from hetsched.storage.triggers import install_of
 from tests.builders import a_pod
 from tests.pages.test_node_agent_reports import words
-from tests.scenes import submitted
+from tests.situations import submitted
 
 ADA = Program("ada", "operator")
 

@@ -36,8 +36,8 @@ from hetsched.policies.plans import save_plan
 from tests.browser.screens import SCREENS
 from tests.builders import a_pod
 from tests.builtins import builtin_policies
-from tests.pages.walked import english
-from tests.scenes import ALICE, submitted
+from tests.pages.readable_texts import english
+from tests.situations import ALICE, submitted
 from workers.demo import tick
 from workers.schedule import run as decide
 

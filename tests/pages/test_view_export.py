@@ -13,7 +13,7 @@ from django.test import Client
 
 from hetsched.inventory.models import Cluster
 from tests.builders import a_node
-from tests.scenes import a_cluster
+from tests.situations import a_cluster
 from web.pages.lists.exports import _harmless
 
 

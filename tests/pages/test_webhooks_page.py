@@ -14,7 +14,7 @@ from hetsched.placement.actions.webhooks import WebhookSettings, add_webhook, tr
 from hetsched.placement.models import Delivery, Webhook
 from tests.builders import a_pod
 from tests.pages.test_node_agent_reports import words
-from tests.scenes import ALICE, placing, recorded, submitted
+from tests.situations import ALICE, placing, recorded, submitted
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from django.utils import timezone
 from hetsched.inventory.models import ImageIndex
 from hetsched.placement.models import Workload
 from tests.builders import a_pod
-from tests.scenes import a_cluster, submitted
+from tests.situations import a_cluster, submitted
 
 pytestmark = pytest.mark.django_db
 

@@ -21,7 +21,7 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
     from hetsched.scheduling import scheduling_loop, worker_host
     from hetsched.scheduling.leases import Lease, leading
     from tests.builders import a_pod
-    from tests.scenes import submitted
+    from tests.situations import submitted
 
     leading.take = lambda cluster_id, holder: Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
     leading.renew = lambda held: True  # type: ignore[assignment]

@@ -21,7 +21,7 @@ BEGIN = """
 import django; django.setup()
 import json
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, submitted, ALICE
+from tests.situations import a_cluster, submitted, ALICE
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 from hetsched.access.tokens import create_token

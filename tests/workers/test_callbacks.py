@@ -16,8 +16,8 @@ from hetsched.placement.actions import cancel
 from hetsched.placement.models import CallbackHost, Delivery, Workload
 from hetsched.placement.notifications import deliveries
 from tests.builders import a_pod
-from tests.receiving import Receiver, receiving
-from tests.scenes import ALICE, a_cluster, placing, recorded, submitted
+from tests.recording_server import Receiver, receiving
+from tests.situations import ALICE, a_cluster, placing, recorded, submitted
 from workers import callback, sweep
 
 pytestmark = pytest.mark.django_db

@@ -20,7 +20,7 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, ForgottenDecision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster, submitted
+from tests.situations import ALICE, a_cluster, submitted
 from workers import schedule, sweep
 
 pytestmark = pytest.mark.django_db

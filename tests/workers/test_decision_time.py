@@ -34,7 +34,7 @@ from hetsched.scheduling.bindings_in_flight import BindingsInFlight
 from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.worker_host import run
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster, submitted
+from tests.situations import ALICE, a_cluster, submitted
 
 SLOW = "hostile"
 

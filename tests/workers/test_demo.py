@@ -13,7 +13,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import import_cluster
 from hetsched.placement.models import Pod, Workload
 from hetsched.placement.queries.invariants import check_invariants
-from tests.scenes import ALICE
+from tests.situations import ALICE
 from workers import bind, demo, schedule
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("builtins")]
@@ -107,7 +107,7 @@ def test_pods_ended_an_hour_ago_are_deleted(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_other_clusters_are_unchanged() -> None:
-    from tests.scenes import a_cluster
+    from tests.situations import a_cluster
 
     a_cluster()
     assert demo.tick() == {"finished": 0, "submitted": 0, "given_up": 0, "forgotten": 0}

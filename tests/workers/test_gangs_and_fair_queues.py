@@ -19,7 +19,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import scheduling_cycle
 from tests.builders import PodBuilder, a_node, a_pod
-from tests.scenes import ALICE, a_cluster, submitted
+from tests.situations import ALICE, a_cluster, submitted
 from workers import schedule
 
 

@@ -13,7 +13,7 @@ from hetsched.placement.models import Pod
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster, submitted
+from tests.situations import ALICE, a_cluster, submitted
 from workers.schedule import run
 
 

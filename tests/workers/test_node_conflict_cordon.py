@@ -15,7 +15,7 @@ from hetsched.placement.actions.ledger_conflicts import record_ledger_conflicts
 from hetsched.placement.models import CommitRefusal, Decision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from tests.builders import a_node, a_pod
-from tests.scenes import ALICE, a_cluster, placed, submitted
+from tests.situations import ALICE, a_cluster, placed, submitted
 from workers import schedule
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 
 from tests import calls_outside
-from tests.receiving import Receiver, receiving
+from tests.recording_server import Receiver, receiving
 
 
 @pytest.fixture

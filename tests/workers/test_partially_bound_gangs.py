@@ -24,7 +24,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
-from tests.scenes import placing, recorded
+from tests.situations import placing, recorded
 
 pytestmark = pytest.mark.django_db
 NO = "a webhook says no"

@@ -43,7 +43,7 @@ from hetsched.policies.effective import active_specs
 from hetsched.policies.models import PolicyRevision, Preview
 from hetsched.policies.plan_contracts import PreviewParameters
 from tests.builders import PodBuilder, a_node, a_pod
-from tests.scenes import ALICE, a_cluster, submitted
+from tests.situations import ALICE, a_cluster, submitted
 from tests.unit.cli.calling import document, run
 from tests.walk import Walk
 from workers import replay as worker

@@ -22,7 +22,7 @@ from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
-from tests.scenes import ALICE, a_cluster, placed, placing, submitted
+from tests.situations import ALICE, a_cluster, placed, placing, submitted
 from workers import bind, schedule
 
 PLUGINS = ("node-ready", "quota", "resource-fit", "gpu-fit", "least-allocated", "preemption")

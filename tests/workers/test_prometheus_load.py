@@ -21,7 +21,7 @@ from hetsched.inventory.models import Cluster, Collector, Node
 from hetsched.placement.models import Decision
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import NodeBuilder, a_node, a_pod
-from tests.scenes import ALICE, a_cluster, submitted
+from tests.situations import ALICE, a_cluster, submitted
 from tests.system.processes import wait_until
 from tests.workers.monitoring import Machine, Monitoring, a_monitoring
 from web.api.monitoring.fleet import Fleet

@@ -40,7 +40,7 @@ from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
-from tests.scenes import ALICE, a_cluster, recorded, submitted
+from tests.situations import ALICE, a_cluster, recorded, submitted
 from workers import schedule, sweep
 
 pytestmark = pytest.mark.django_db

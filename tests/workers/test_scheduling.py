@@ -27,7 +27,7 @@ from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import scheduling_loop, worker_host
 from hetsched.scheduling.leases import leading
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
-from tests.scenes import ALICE, a_cluster, led, placed, submitted
+from tests.situations import ALICE, a_cluster, led, placed, submitted
 
 
 def _placements() -> dict[str, str | None]:
@@ -197,8 +197,8 @@ def test_lost_commit_check_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> 
         return real(*arguments, **named)
 
     monkeypatch.setattr(scheduling_loop, "record", beaten)
-    monkeypatch.setattr("tests.scenes.record", real)
-    monkeypatch.setattr("tests.scenes.first_active_pods", _only("foreign"))
+    monkeypatch.setattr("tests.situations.record", real)
+    monkeypatch.setattr("tests.situations.first_active_pods", _only("foreign"))
     assert worker_host.run(cluster.pk) == 1
     assert len(tries) == 2
     assert _placements() == {"p": "n1", "foreign": "n2"}

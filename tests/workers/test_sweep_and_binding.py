@@ -15,7 +15,7 @@ from hetsched.placement.actions import begin_binding, confirm, release, retentio
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import ForgottenDecision, IdempotencyKey, Pod, Workload
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, led, placed, recorded, refusing, submitted
+from tests.situations import a_cluster, led, placed, recorded, refusing, submitted
 from workers import bind, sweep
 
 pytestmark = pytest.mark.django_db

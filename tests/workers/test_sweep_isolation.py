@@ -10,7 +10,7 @@ from django.db import OperationalError
 
 from hetsched.placement import dispatch
 from tests.builders import a_node, a_pod
-from tests.scenes import a_cluster, submitted
+from tests.situations import a_cluster, submitted
 from workers import sweep
 
 pytestmark = pytest.mark.django_db

@@ -30,8 +30,8 @@ from hetsched.placement.actions.webhooks import (
 from hetsched.placement.models import CallbackHost, Delivery, SigningSecret, Webhook
 from hetsched.placement.notifications import callbacks, deliveries
 from tests.builders import a_pod
-from tests.receiving import ReceivedRequest, Receiver, receiving
-from tests.scenes import ALICE, a_cluster, placing, recorded, submitted
+from tests.recording_server import ReceivedRequest, Receiver, receiving
+from tests.situations import ALICE, a_cluster, placing, recorded, submitted
 from workers import callback
 
 pytestmark = pytest.mark.django_db

@@ -18,7 +18,7 @@ from hetsched.access.subject import subject_of
 from web.api import problems
 
 from .shell import grouped, places_for
-from .visible import visible
+from .visible_characters import visible
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -34,7 +34,7 @@ from hetsched.journal.publish import revision_of
 from web.api.problems import RequestRefused
 from web.api.rates import READ, take_token
 
-from .visible import visible
+from .visible_characters import visible
 
 MOST_QUERY_CHARACTERS = 200
 GROUPS = {

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.api.discovery import Discovery
 from hetsched.contracts.objects.cluster import ClusterContent
-from hetsched.contracts.objects.doubts import FactConflict
+from hetsched.contracts.objects.fact_conflicts import FactConflict
 from hetsched.contracts.objects.facts import Maintenance
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.observed import Quarantined

@@ -3,7 +3,7 @@
 A row exists only for nodes with an agent report, a collector, a quarantined fact or an override. `base` is the report
 of the cluster or a file, `reported` that of the agent, `collected` that of other systems; the node's own report merges
 them. Usage samples are stored here as they arrive and copied to the node's report in batches
-(`agent_messages.take_samples`).
+(`agent_messages.apply_samples`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from hetsched.contracts.message import verbatim
-from hetsched.contracts.objects.doubts import FactConflict
+from hetsched.contracts.objects.fact_conflicts import FactConflict
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339

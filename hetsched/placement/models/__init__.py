@@ -1,7 +1,7 @@
 """Tables of the app, one module for each group."""
 
 from .charges import Charge
-from .handouts import HandedOut
+from .device_allocations import HandedOut
 from .holds import Hold
 from .nominations import CommitRefusal, Eviction, HalfGang, Nomination, Preemption
 from .rebalances import Rebalance, RebalanceMove

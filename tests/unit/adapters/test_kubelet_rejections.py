@@ -8,7 +8,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.pod_failures import refusal, waiting
 from hetsched.adapters.objects.fields import FieldView
-from hetsched.contracts.objects.doubts import FactConflict, remaining_conflicts
+from hetsched.contracts.objects.fact_conflicts import FactConflict, remaining_conflicts
 from hetsched.contracts.objects.node_report import IsaReport, NodeReport
 from hetsched.contracts.objects.observed import NodeRefusal
 

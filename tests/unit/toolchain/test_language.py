@@ -75,7 +75,7 @@ LEFT_NAMES = {
     "hetsched/client/documents.py: standing",  # field of the queue's JSON document
     "web/api/workloads/queue.py: standing",  # the same, and parameter of GET queue/
     "web/pages/workloads/queue.py: standing",  # parameter of the queue page's address
-    "web/api/nodes/facts/words.py: heard_at",  # field `heardAt` of the agent's JSON document
+    "web/api/nodes/facts/source_reports.py: heard_at",  # field `heardAt` of the agent's JSON document
 }
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _NO_CODE = re.compile(r"(?m)^ *//.*$|\"(?:[^\"\\\n]|\\.)*\"")

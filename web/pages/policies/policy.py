@@ -34,7 +34,7 @@ from web.api.policies.policies import etag
 
 from ..shell import Shell, page
 from .rows import rows_of
-from .words import editor_texts
+from .script_texts import editor_texts
 
 METRICS = {
     "gpuAllocation": gettext_lazy("GPU allocation (0–1)"),
@@ -126,7 +126,7 @@ def policy(shell: Shell, name: str) -> HttpResponse:
             locked=locked,
         ),
     }
-    return shell.render("policy/desk", context)
+    return shell.render("policy/workflow", context)
 
 
 def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
@@ -147,7 +147,7 @@ def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
         "etag": "",
         "desk": _editor_data(spec, shown=0, state="", active=0, deciding=_uses(begun), locked=""),
     }
-    return shell.render("policy/desk", context)
+    return shell.render("policy/workflow", context)
 
 
 def _editor_data(spec: PolicySpec, **facts: Any) -> dict[str, Any]:

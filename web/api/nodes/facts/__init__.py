@@ -19,9 +19,9 @@ from .detail import (
     isa_facts,
     node_detail,
 )
-from .doubts import BackOff, FactConflictDetail, back_offs, conflict_details
+from .fact_conflicts import BackOff, FactConflictDetail, back_offs, conflict_details
 from .origin import Origin, origin, quantities, source_of, stated
-from .words import AgentFacts, QuarantinedFact, StatedFact, agent_facts, quarantined, stated_fact
+from .source_reports import AgentFacts, QuarantinedFact, StatedFact, agent_facts, quarantined, stated_fact
 from .zones import NumaFacts, PinFacts, ZoneFacts, numa_facts, pins
 
 __all__ = [

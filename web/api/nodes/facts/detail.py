@@ -18,9 +18,9 @@ from hetsched.isa import parse
 from hetsched.placement.models import HandedOut, Reservation
 
 from ...documents import Document
-from .doubts import BackOff, FactConflictDetail, back_offs, conflict_details
+from .fact_conflicts import BackOff, FactConflictDetail, back_offs, conflict_details
 from .origin import Origin, origin, quantities, source_of, stated
-from .words import AgentFacts, QuarantinedFact, StatedFact, agent_facts, quarantined, stated_fact
+from .source_reports import AgentFacts, QuarantinedFact, StatedFact, agent_facts, quarantined, stated_fact
 
 
 class DeviceAllocation(Document, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hetsched.placement.models import Decision
-from hetsched.policies.agreed_states import RecordedCluster
+from hetsched.policies.golden_states import RecordedCluster
 
 from .decision_matrix import scheduler_before
 
