@@ -340,6 +340,9 @@ def _cached(version: str) -> Any:
         assert version
         return _place(pods, stops, draws, static, load, at, terms, kinds, shapes, kept, log, logged, decided)
 
+    # Each version has cache files of its own: numba rewrites the index of a file without a lock, so that processes
+    # which compile different versions at the same time would assign the code of one to the key of the other.
+    place.__qualname__ = f"place_{version}"
     return place
 
 

@@ -48,3 +48,11 @@ def test_other_code_has_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
         assert linker.link(four_times)(1) == callee(callee(1))
         versions.add(linker.version())
     assert len(versions) == 2
+
+
+def test_each_version_of_the_loop_has_its_own_cache_files() -> None:
+    """numba names the files after the module and the qualified name of the function."""
+    files = {kernel._cached(version).__qualname__ for version in ("1f", "2e")}
+    assert len(files) == 2
+    place = kernel.loop_of(()).place
+    assert place.py_func.__qualname__ == kernel._cached(place.py_func.__closure__[0].cell_contents).__qualname__
