@@ -50,7 +50,7 @@ def advise(
     goal: Annotated[
         Goal | None,
         typer.Option(
-            "--goal", help="Goal of the moves; default: room if -f is given, otherwise balance.", show_default=""
+            "--goal", help="Goal of the moves; default: room if -f is given, otherwise balance.", show_default=False
         ),
     ] = None,
     target: Annotated[float, typer.Option("--target", min=0, max=1, help="Target balance.")] = 0.95,
@@ -77,7 +77,7 @@ def advise(
     token: TokenOption = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Propose moves of running pods with their gain and cost; moves need a confirmation.
+    """Propose moves of running pods with their gain and cost; moves must be confirmed.
 
     Exit codes: 0 a plan or nothing to do, 1 a plan that reaches a part of the goal, 10 no plan, 2 wrong files or
     options.

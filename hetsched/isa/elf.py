@@ -172,7 +172,7 @@ def inspect_elf(data: bytes | memoryview) -> ElfNeed:
 
 def _read_header(data: memoryview) -> _Header:
     if bytes(data[:4]) != b"\x7fELF" or len(data) < 20 or data[4] not in (1, 2) or data[5] not in (1, 2):
-        refuse("ElfMalformed", "the file is no ELF file", hint="Name a compiled program or an OCI image")
+        refuse("ElfMalformed", "the file is no ELF file", hint="Pass a compiled program or an OCI image")
     bits, order = 32 * data[4], "<" if data[5] == 1 else ">"
     wide = bits == 64
     (machine,) = struct.unpack_from(order + "H", data, 18)

@@ -46,7 +46,11 @@ def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int |
         if unknown is not None:
             raise InputError(
                 "PriorityNotAllowed",
-                Message("{said}, and {n} is the highest priority for this token", said=unknown.message, n=most),
+                Message(
+                    "{said}; it cannot be compared with {n}, the highest priority for this token",
+                    said=unknown.message,
+                    n=most,
+                ),
                 place=unknown.field,
                 hint="Use a PriorityClass of the cluster, or none",
             )

@@ -70,7 +70,7 @@ def test_pod_waits_for_the_end_of_maintenance(zoned: Cluster, operator: Api) -> 
     run(zoned.pk)
     pods = {pod.name: (pod.state, pod.decision.summary) for pod in Pod.objects.select_related("decision")}
     assert {state for state, _ in pods.values()} == {"not-now"}
-    assert "cards that would do are in maintenance" in pods["card"][1]
+    assert "suitable cards are in maintenance" in pods["card"][1]
     assert "online workloads or maintenance leave up to 4 less" in pods["zone"][1]
     act(operator, action="end-maintenance", card=0)
     run(zoned.pk)

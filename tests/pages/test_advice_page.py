@@ -97,7 +97,7 @@ def test_a_workload_that_waits_can_be_chosen(viewer: Client, tight: Cluster) -> 
 def test_error_of_a_question_is_shown_in_place(viewer: Client, tight: Cluster) -> None:
     assert "Enter a number." in asked(viewer, goal="balance", target="much")
     assert "WorkloadEmpty" in asked(viewer, goal="room")
-    bounds = "The balance target must be between 0 and 1, and the maximum moves between 1 and 100."
+    bounds = "The balance target must be between 0 and 1, and the maximum number of moves between 1 and 100."
     assert bounds in asked(viewer, goal="balance", target="3")
     assert bounds in asked(viewer, goal="balance", most="0")
 

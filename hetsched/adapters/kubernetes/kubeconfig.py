@@ -160,7 +160,7 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
 def _check_cluster(cluster: Plain) -> None:
     place = "clusters.cluster"
     if not _is_https(cluster.get("server", "")):
-        raise _malformed(f"{place}.server", "it is not an https URL of a host")
+        raise _malformed(f"{place}.server", "it is not an https URL with a host")
     name = cluster.get("tls-server-name")
     if name and not _HOST.fullmatch(name):
         raise _malformed(f"{place}.tls-server-name", "it is not a host name")

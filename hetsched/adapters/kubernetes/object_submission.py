@@ -65,7 +65,9 @@ def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str
         if resource is None:
             said = Message("{kind} is not created by a submission", kind=str(plain.get("kind"))[:80])
             known = joined(", ", [one.kind for one in SUBMITTED])
-            hint = Message("A live cluster takes {text}; create other objects there yourself", text=known)
+            hint = Message(
+                "On a live cluster a submission can create only {text}; create other objects with kubectl", text=known
+            )
             raise document.locate(InputError("KindNotSubmitted", said, place="kind", hint=hint))
         one = _ready(plain, resource, workload, suffix, scheduler_name)
         if (one.resource, one.namespace, one.name) in taken:

@@ -48,7 +48,9 @@ def provide(api: Api, one: BindingRequest) -> BindingOutcome | None:
 def _claim(api: Api, one: BindingRequest, name: str, volume: str) -> BindingOutcome | None:
     found = _read(api, CLAIMS, name, one.namespace)
     if found is None:
-        return BindingOutcome(one.pod_id, BindingResult.WAITING, Message("claim {claim} is not there yet", claim=name))
+        return BindingOutcome(
+            one.pod_id, BindingResult.WAITING, Message("claim {claim} does not exist yet", claim=name)
+        )
     meta, spec = found["metadata"], found.get("spec", {})
     if "deletionTimestamp" in meta:
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name))

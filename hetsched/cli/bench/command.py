@@ -63,7 +63,7 @@ def bench(
     """Run a performance scenario: decisions per second, ISA matching, what-if, evictions, cluster, watch,
     console.
 
-    Exit code 1 if a result was wrong (decisions that differ from a full sweep, a what-if that changed state, pods
+    Exit code 1 if a result was wrong (decisions that differ from a full evaluation, a what-if that changed state, pods
     that were never bound).
     """
     if scenario is Benchmark.CLUSTER:

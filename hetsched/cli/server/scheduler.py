@@ -37,7 +37,7 @@ def scheduler(
     ] = None,
     context: Annotated[str, typer.Option(help="Context of the kubeconfig; default: its current context.")] = "",
     in_cluster: Annotated[
-        bool, typer.Option("--in-cluster", help="Schedule the cluster that runs this process.")
+        bool, typer.Option("--in-cluster", help="Schedule the pods of the cluster that runs this process.")
     ] = False,
     namespace: Annotated[
         list[str] | None, typer.Option(help="Namespace that submissions may use; repeat for more.", show_default=False)
@@ -55,7 +55,7 @@ def scheduler(
     webs: standalone.Webs = 1,
     workers: standalone.Workers = 1,
 ) -> None:
-    """Schedule Kubernetes clusters, in cluster or by kubeconfig; instances on one database elect a leader."""
+    """Run the scheduler for Kubernetes clusters. Instances on one database elect a leader for each cluster."""
     if kubeconfig is not None:
         kubeconfig = kubeconfig.expanduser().absolute()
         read_kubeconfig(kubeconfig, context)  # errors in it are reported before any process starts

@@ -63,8 +63,9 @@ def batch(
 ) -> None:
     """Submit many files or folders in one request; each file is one workload.
 
-    Exit codes: 0 all accepted (with --wait or --for: all reached), 2 some were refused or wrong, else the worst of 10
-    not now, 11 never fits, 12 misconfigured, 13 time-out, 14 a run failed; 3 server unreachable or token refused.
+    Exit codes: 0 all accepted (with --wait or --for: all reached), 2 some files were rejected; otherwise
+    the most severe result: 10 not now, 11 never fits, 12 misconfigured, 13 time-out, 14 a run failed. 3 server
+    unreachable or token rejected.
     """
     files = read_each(filename)
     key = check_key_option(idempotency_key) or str(uuid.uuid4())

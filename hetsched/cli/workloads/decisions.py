@@ -72,7 +72,7 @@ def explain(
 ) -> None:
     """Explain a decision: verdict, reasons, scores of the nodes, and changes that would help.
 
-    Exit codes: 0 placed, 10 not now, 11 never fits, 12 misconfigured, 2 there is none, 3 server unreachable.
+    Exit codes: 0 placed, 10 not now, 11 never fits, 12 misconfigured, 2 unknown decision, 3 server unreachable.
     """
     with connect(server, token) as client:
         if watch and identity.isdecimal():  # a decision never changes; its pod gets new ones

@@ -104,9 +104,9 @@ class DeviceState:
         claim = self.known.claims.get(f"{pod.namespace}/{use.claim}") if use.claim else None
         if claim is None:
             message = (
-                Message("claim {claim} is not there yet", claim=use.claim)
+                Message("claim {claim} does not exist yet", claim=use.claim)
                 if use.claim
-                else Message("the claim for {claim} is not there yet", claim=use.name)
+                else Message("the claim for {claim} does not exist yet", claim=use.name)
             )
             return _refused("ResourceClaimMissing", message, use.claim or use.name)
         if claim.deleting:

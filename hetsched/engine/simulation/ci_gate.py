@@ -173,7 +173,7 @@ def _compared(pod: PodSpec, stated: str, source: str, artefact: Artefact) -> Ite
         yield Finding(
             "IsaOverstated", Level.NOTE, pod.key,
             f"{artefact.name} needs {requirement} only; the pod asks for {more} besides, which narrows its nodes",
-            field=source, hint=f"{requirement} would do",
+            field=source, hint=f"{requirement} is sufficient",
         )  # fmt: skip
 
 
@@ -229,5 +229,5 @@ def _summary(pods: Sequence[PodSpec], findings: Sequence[Finding], waiting: int)
     if waiting:
         do = "does" if waiting == 1 else "do"
         whole = "the pod does not fit now" if total == 1 else f"{waiting} of {total} pods {do} not fit now"
-        return f"{whole} and would wait; this does not stop a merge{counted}"
+        return f"{whole} and would wait; this does not fail the check{counted}"
     return f"{'the one pod' if total == 1 else f'all {total} pods'} may be merged{counted}"

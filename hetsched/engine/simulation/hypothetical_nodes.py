@@ -111,5 +111,7 @@ def check_drained(state: ClusterState, names: Sequence[str]) -> tuple[str, ...]:
         if name not in state.row_of:
             raise _unknown(name, "drain")
     if len(set(names)) != len(names):
-        raise InputError("NodeRepeated", "a node is drained once", place="drain", hint="Name each node once")
+        raise InputError(
+            "NodeRepeated", "the drain lists a node more than once", place="drain", hint="Name each node once"
+        )
     return tuple(names)

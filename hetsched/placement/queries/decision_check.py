@@ -90,7 +90,7 @@ def _spec(name: str, version: int) -> PolicySpec:
     rows = PolicyRevision.objects.filter(policy__name=name, version__gt=0).order_by("-version")
     found = rows.filter(version=version).first() if version else rows.filter(state="active").first()
     if found is None:
-        text = "unknown policy {name} of version {version}" if version else "unknown policy {name}"
+        text = "policy {name} has no version {version}" if version else "unknown policy {name}"
         raise InputError("PolicyUnknown", Message(text, name=repr(name[:80]), version=version), place="policy")
     return msgspec.structs.replace(found.spec, version=found.version)
 

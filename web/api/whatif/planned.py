@@ -45,7 +45,7 @@ def check_known(cluster: Cluster) -> None:
         raise RequestRefused(409, "ClusterInShadow", Message(template, cluster=cluster.name))
     if not is_synced(cluster):
         message = Message("the data of cluster {cluster} may be stale", cluster=cluster.name)
-        hint = "Try again when the cluster is watched; see GET clusters/ for the reason"
+        hint = "Retry when the informer of the cluster is in sync; GET clusters/ shows why it is not"
         raise RequestRefused(409, "ClusterNotInStep", message, hint=hint, headers={"Retry-After": "5"})
 
 

@@ -75,7 +75,8 @@ def plan_text(plan: PolicyPlan) -> str:
     if condition is None:
         return ""
     return _(
-        "%(cluster)s, %(metric)s: above %(above)g v%(high)d, below %(below)g v%(low)d, for %(minutes)d min"
+        "v%(high)d if %(metric)s of %(cluster)s is above %(above)g for %(minutes)d min, "
+        "v%(low)d if it is below %(below)g"
     ) % {
         "cluster": condition.cluster,
         "metric": METRICS[condition.metric],

@@ -135,8 +135,8 @@ def _golden_words() -> dict[str, str]:
         "golden-add": _("Add a golden placement"),
         "golden-add-text": _(
             "A golden placement from a decision is evaluated on the cluster state of that decision, "
-            "otherwise on empty nodes. For empty nodes, prefer labels or an instruction set to one node "
-            "name. A version that breaks it cannot be activated."
+            "otherwise on empty nodes. For empty nodes, expect node labels or an instruction set rather than one "
+            "node name. A policy version that fails a golden placement cannot be activated."
         ),
         "golden-then": _("Evaluate on the cluster state of decision {decision} (otherwise on empty nodes)"),
         "golden-agree": _("Add"),

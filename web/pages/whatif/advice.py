@@ -142,9 +142,9 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
     try:
         asked = bodies.convert(question, AdviceQuestion)
     except InputError:
-        bounds = _("The balance target must be between 0 and 1, and the maximum moves between 1 and %(most)d.") % {
-            "most": MOST_MOVES
-        }
+        bounds = _(
+            "The balance target must be between 0 and 1, and the maximum number of moves between 1 and %(most)d."
+        ) % {"most": MOST_MOVES}
         return {"problem": {"code": "QueryInvalid", "detail": bounds, "hint": ""}}
     try:
         found = advice_for(cluster, asked)

@@ -46,7 +46,10 @@ class BinpackParams(Params, frozen=True):
         dict[str, _Weight], msgspec.Meta(title="Resources", description="Weight of each resource, 1-100.")
     ] = msgspec.field(default_factory=lambda: {CPU: 1, MEMORY: 1})
     mode: Annotated[
-        Literal["plain", "upstream"], msgspec.Meta(title="Arithmetic", description="Exact mean, or kube-scheduler's.")
+        Literal["plain", "upstream"],
+        msgspec.Meta(
+            title="Arithmetic", description="plain: exact mean; upstream: integer arithmetic of kube-scheduler."
+        ),
     ] = "plain"
 
     def __post_init__(self) -> None:

@@ -71,7 +71,7 @@ class ResourceFit:
         asked = zip(names, needs, strict=True)
         parts = [f"{name} {format_amount(name, int(need[0]))}" for name, need in asked if name != "pods"]
         if not parts:
-            return Message("a node with a place for one more pod free")
+            return Message("a node with a free pod slot")
         return Message("a node with {names} free", names=joined(", ", parts))
 
     @staticmethod

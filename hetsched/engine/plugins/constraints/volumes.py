@@ -91,8 +91,8 @@ class Volumes:
     def waits(self, request: Request) -> Message:
         names = [use.name for use in request.shape.claims]
         if len(names) > 1:
-            return Message("claims {names} to have a volume on a node that fits", names=joined(", ", names))
-        return Message("claim {name} to have a volume on a node that fits", name=names[0])
+            return Message("volumes for claims {names} on a feasible node", names=joined(", ", names))
+        return Message("a volume for claim {name} on a feasible node", name=names[0])
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         if not request.shape.claims:
@@ -123,7 +123,11 @@ def _survey(request: Request, state: ClusterState) -> _PreparedVolumes | Refusal
         if isinstance(found, Refusal):
             return found
         if isinstance(found, PersistentVolume):
-            message = Message("volume {volume} of claim {claim} is elsewhere", volume=found.name, claim=use.name)
+            message = Message(
+                "the node affinity of volume {volume} of claim {claim} does not match the node",
+                volume=found.name,
+                claim=use.name,
+            )
             refused.append((Refusal("VolumeNodeConflict", message, (found.name,)), ~nodes_of_volume(state, found)))
         else:
             waiting.append(found)

@@ -127,7 +127,7 @@ class GangParams(Params, frozen=True):
         msgspec.Meta(title="Time-out", description="Waiting time of members without a time-out in their PodGroup."),
     ] = 60.0
     backoff_seconds: Annotated[
-        _Seconds, msgspec.Meta(title="Back-off", description="Pause of a gang after its rejection.")
+        _Seconds, msgspec.Meta(title="Back-off", description="Back-off of a gang after its rejection.")
     ] = 0.0
     gap_percent: Annotated[
         _Percent,

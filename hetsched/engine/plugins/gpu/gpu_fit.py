@@ -68,7 +68,7 @@ MEMORY = Refusal("GpuMemoryTooSmall", Message("too few cards with that much memo
 CORES = Refusal("GpuCoresTooFew", Message("too few cards with that many cores"), missing=("gpu-core",))
 TOO_FEW = Refusal("GpuTooFewCards", Message("the node has too few suitable cards"), missing=("gpu-number",))
 FACT_UNKNOWN = Refusal("GpuFactUnknown", Message("a fact that the pod asks of a card is unknown"), unknown=True)
-MAINTENANCE = Refusal("GpuInMaintenance", Message("cards that would do are in maintenance"), missing=("gpu-number",))
+MAINTENANCE = Refusal("GpuInMaintenance", Message("suitable cards are in maintenance"), missing=("gpu-number",))
 BUSY = Refusal("GpuInsufficient", Message("too few suitable cards are free now"), resolvable=True)
 
 
