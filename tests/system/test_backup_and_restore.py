@@ -27,7 +27,7 @@ from django.utils import timezone
 from hetsched.access.tokens import create_token
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.connections import connect
-from hetsched.placement.actions import forget_finished, release, retention
+from hetsched.placement.actions import delete_finished_workloads, release, retention
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod
 from workers import bind, schedule
@@ -46,7 +46,7 @@ schedule.run(cluster.pk); bind.run(cluster.pk)
 old = submitted(cluster, a_pod("old"))
 schedule.run(cluster.pk); bind.run(cluster.pk)
 release(cluster.pk, [old.pods.get().pk], to=State.SUCCEEDED, reason="done")
-forget_finished(cluster.pk, finished_before=timezone.now())
+delete_finished_workloads(cluster.pk, finished_before=timezone.now())
 submitted(cluster, a_pod("waits").cpu(2))
 print(json.dumps({"token": token, "last": Decision.objects.order_by("-id").values_list("id", flat=True).first()}))
 """
