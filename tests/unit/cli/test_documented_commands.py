@@ -80,7 +80,7 @@ def test_the_files_that_the_readme_names_are_there() -> None:
 
 def test_first_commands_of_the_readme_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    first = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Talk to a server")[0]
+    first = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Use a server")[0]
     quick = [line for line in commands(first) if re.match(r"hetsched (isa|whatif|check|simulate) ", line)]
     assert len(quick) == 4
     for line in quick:
