@@ -1,7 +1,8 @@
 """Nodes that pods of one owner avoid for a while because their kubelets rejected pods of that owner.
 
-A controller replaces a rejected pod at once; decided on the same facts it would go to the same node. The driver of the
-engine reports the results per owner and node, because the engine has no clock. A node in back-off (`backs_off`) accepts
+A controller replaces a rejected pod at once, and with the same facts the new pod would be placed on the same node. The
+driver of the engine reports the results per owner and node, because the engine has no clock. A node in back-off
+(`backs_off`) accepts
 no pod of the owner. After the back-off it accepts a single pod, and the next one only after that pod ran (`running`).
 An owner that is rejected on many nodes may be put into back-off on all nodes.
 Invariant: without an entry nothing changes; capacity is never affected.

@@ -1,6 +1,7 @@
 """The snapshot as columns: one array row per fact, one array column per node.
 
-A decision reads thousands of nodes; Python objects per node cost a hundred times more than arrays. Facts are stored in
+A decision reads thousands of nodes, and Python objects per node cost a hundred times more than arrays. Facts are stored
+in
 two int64 blocks, `static` (the inventory) and `load` (changed by placements), divided into named fields by a
 `ColumnLayout`. Node rows are in name order, so the first maximum of a score is the lowest name. A `Window` shows the
 same fields over all rows, a few changed rows or hypothetical rows; plugins see only windows.

@@ -1,14 +1,14 @@
 """Device allocation for the ResourceClaims of pods (DRA).
 
-Two pods decided one after the other must not both count on one device before the cluster records it. A device is taken
-if a claim has it, by any scheduler, or if it is promised to a booked pod. A claim is
-    allocated   its pod goes to a node that reaches its devices;
-    promised    devices are assigned through another booked pod and the cluster does not know yet: others wait;
-    open        on each node, devices are searched, request by request, in the order of names, with the first
+Two pods decided one after the other must not both get one device before the cluster records the allocation. A device is
+in use if a claim, allocated by any scheduler, has the device, or if it is promised to a booked pod. A claim is
+    allocated   its pod must run on a node that can use its devices;
+    promised    another booked pod has chosen the devices, but the cluster has not recorded them yet: other pods wait;
+    open        on each node, devices are searched request by request, in the order of names, with the first
                 alternative that leads to a solution; a constraint must hold for all its devices together;
-    refused     anything else: `settle` returns the reason.
-A selector that cannot be evaluated for a device that passed the selectors before it refuses the claim; there is no
-guess. The search on a node stops after `MOST_STEPS` and reports it.
+    refused     in all other cases; `settle` returns the reason.
+If a selector cannot be evaluated for a device that passed the earlier selectors, the claim is refused. The search on a
+node stops after `MOST_STEPS` and reports it.
 Source: kube-scheduler's structured allocator (first fit, depth first, at most 32 devices of a claim).
 Invariants: promises follow from the bookings alone; a cluster without claims has no overhead.
 """
@@ -183,7 +183,7 @@ class DeviceState:
         return bool(self._on_any_node)
 
     def devices_in_use(self) -> set[DeviceId]:
-        """Return every device that a claim has or was promised."""
+        """Return every device that is allocated or promised to a claim."""
         held = {device for claim in self.known.claims.values() for device in claim.allocated or ()}
         return held | self.allocated.keys()
 

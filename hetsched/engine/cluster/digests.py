@@ -1,7 +1,7 @@
 """Digest of the whole content of a state.
 
-A decision is recomputed on the state on which it was made; the digest identifies that state without storing it. It
-covers the rows' digests, in row order, and the content outside the rows: namespaces, quotas, disruption budgets,
+To verify a decision, it is recomputed on its original state; the digest identifies that state without storing it. The
+digest covers the rows' digests, in row order, and the content outside the rows: namespaces, quotas, disruption budgets,
 volumes, learnt usage. A row's digest covers its report, the allocation of every pod on it, all pod fields that another
 decision may read, and its use since a fresh sample.
 Invariant: equal nodes and bookings give equal digests in any process, independent of the history; only rows that

@@ -1,7 +1,7 @@
 """Disruption budgets: how many more of the selected pods may be evicted.
 
 Head-room = booked pods that the budget selects - the pods that should keep running. A moved pod counts again once it
-runs on its new node, so of several moves one after the other each needs only the head-room of its own pods.
+runs on its new node, so each of several consecutive moves needs head-room only for its own pods.
 Source: Kubernetes policy/v1 PodDisruptionBudget.
 """
 

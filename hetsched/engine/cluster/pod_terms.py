@@ -1,7 +1,7 @@
 """Inter-pod terms of booked pods: affinity, anti-affinity and host ports.
 
-A rule between pods concerns every pod of the cluster; evaluating each of them again for every decision would cost more
-than all the rest. Rules of booked pods are counted per distinct rule and row as pods are added and removed, so a
+An inter-pod rule concerns every pod of the cluster, and evaluating all rules again for every decision would dominate
+its cost. Rules of booked pods are counted per distinct rule and row as pods are added and removed, so a
 cluster without such rules has no overhead. Pods are neighbours if their nodes have the same value of a topology label.
 Invariants: every count equals a full scan of the bookings; the namespaces of a state never change.
 """

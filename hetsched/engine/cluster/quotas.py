@@ -3,8 +3,8 @@
 Per resource, with `used` summed over the booked pods of a namespace and one new request:
     own maximum   used + request <= max;               a resource that `max` leaves out has no limit
     borrowing     sum of used + request <= sum of min  over all namespaces with a quota
-A namespace may thus use more than its own min while others leave theirs unused. A resource that no quota guarantees is
-not shared, and only maxima limit it. Pods of namespaces without a quota are not counted.
+A namespace may thus use more than its own min while other namespaces use less than theirs. A resource without a min in
+any quota is not shared; only `max` limits its use. Pods of namespaces without a quota are not counted.
 Source: scheduler-plugins, KEP-9 "Capacity scheduling" and `pkg/capacityscheduling`; there a resource that no `min`
 names could never be borrowed, so a quota in CPUs would refuse every pod that also requests memory.
 Invariants: `used` is the sum over the bookings; a cluster without quotas has no overhead.
@@ -52,7 +52,7 @@ class Quotas:
         )
 
     def over_min(self, namespace: str, requests: Amounts = ()) -> tuple[str, ...]:
-        """Return the resources in which the namespace would exceed its min, and so borrow."""
+        """Return the resources in which the namespace would exceed its min, that is, borrow."""
         least, asked = dict(self.limits[namespace].min), dict(requests)
         names = asked.keys() if requests else self.used[namespace].keys()
         used = self.used[namespace]
@@ -63,7 +63,7 @@ class Quotas:
         )
 
     def exhausted(self, requests: Amounts) -> tuple[str, ...]:
-        """Return the resources of which less than the request is left to borrow or to claim."""
+        """Return the resources of which the unused guaranteed quota is less than the request."""
         return tuple(
             name for name, amount in requests if amount and name in self.shared and amount > self.remaining(name)
         )

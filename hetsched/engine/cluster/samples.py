@@ -3,10 +3,10 @@
 `used` of a row starts from its sample, which includes all pods booked at that time, or from the requests; later
 bookings add and subtract their expected use. A sample is stale if the newest sample of the cluster is more than
 STALE_SECONDS newer, or if its owner marks it so; a stale sample is ignored and replaced by the requests. A sample
-without a readable time counts as fresh. The engine does not use a clock, so that a file gives the same result
-tomorrow. The server has one and sets `Usage.stale` by it (`hetsched.inventory.freshness`); in its states (`clocked`)
-only that mark counts. Thus a sample from the future, or one of a source whose samples stay valid longer, does not
-affect the others.
+without a readable time counts as fresh. The engine does not use a clock, so that a cluster file gives the same result
+on any day. The server uses its clock to set `Usage.stale` (`hetsched.inventory.freshness`); in its states (`clocked`)
+only that mark counts. A sample from the future, or from a source whose samples stay valid longer, thus does not affect
+other samples.
 Source: MBCGT's edge case of stale metrics, reconstructed; five minutes are twenty of Prometheus' usual 15 s intervals.
 """
 

@@ -1,6 +1,7 @@
 """Number of booked pods per node that a selector matches.
 
-Tens of thousands of pods run, hundreds of selectors query them, and each decision changes one pod. Pods with equal
+A cluster has tens of thousands of pods and hundreds of selectors, but each decision changes only one pod. Pods with
+equal
 namespace and labels are of one kind, and a selector is evaluated once per kind. Additions and removals on the rows of
 the state's change log are recorded once, in a journal; every count continues from its position in the journal.
 Recording starts with the first selector.
@@ -97,7 +98,7 @@ class SelectorCounts:
 
     @property
     def overgrown(self) -> bool:
-        """Return whether starting again costs less than continuing."""
+        """Return whether a full recount costs less than an update from the journal."""
         return len(self._journal) > _MOST_ENTRIES or len(self._faces) > _MOST_KINDS
 
     def _follow(self, state: StateView) -> None:

@@ -3,9 +3,9 @@
 Share(group) = max over resources of used / capacity, capacity summed over all nodes; GPUs are one resource, counted in
 milli-GPU. Groups form two levels, teams and the namespaces in each, each with a weight. Progressive filling: of the
 pods with the highest priority, the next is the first one of the namespace with the lowest share / weight, in the team
-with the lowest share / weight; ties go to the earliest pod. A gang is one step. A placed pod counts at once. A refused
-pod does not count, but its group is skipped until a pod of another group was placed, or all groups are skipped: a
-flood of pods that fit nowhere gets at most one attempt per round.
+with the lowest share / weight; ties go to the earliest pod. A gang is one step. A placed pod counts at once. A rejected
+pod does not count, but its group is skipped until a pod of another group was placed, or until all groups are skipped. A
+flood of pods that fit nowhere thus gets at most one attempt per round.
 Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011 (algorithm 1, weighted form); two levels as in
 Bhattacharya et al., Hierarchical Scheduling for Diverse Datacenter Workloads, SoCC 2013, without its rescaling.
 Invariants: every pod is yielded once; within a namespace of a team the order of submission is kept; equal bookings

@@ -1,9 +1,10 @@
 """Cluster state: the inventory of every node and the allocation of every pod on it.
 
-A decision must see all earlier ones at once, and a failed one must leave no trace. `assume` books a pod, `forget`
-reverts exactly that; both write one load column and append the row to `log`, so a cached evaluation knows which rows
-to evaluate again. GPUs and zones that a running pod does not name are selected when it is booked: the lowest GPUs with
-room, and the zones that a kubelet with a static CPU policy would take. The inventory changes only by `apply_report` or
+A decision must see all earlier decisions at once, and a failed decision must not change the state. `assume` books a
+pod, and `forget` reverts this. Both write one load column and append the row to `log`, so that a cached evaluation
+knows which rows to evaluate again. GPUs and zones that a running pod does not name are selected when the pod is booked:
+the lowest GPUs with enough free capacity, and the zones that a kubelet with a static CPU policy would use. The
+inventory changes only by `apply_report` or
 by a rebuild, which raises `epoch` and drops everything cached about facts.
 Invariants: load == fold of the booked pods over an empty cluster; assume then forget restores every cell; rows are in
 node-name order.
@@ -194,7 +195,7 @@ class ClusterState:
         self._compiled_width = 0
 
     def redefine(self, content: ClusterContent) -> None:
-        """Replace volumes, devices and budgets, including what is booked; all other names are unchanged."""
+        """Replace volumes, devices and budgets, including their use by booked pods; all other names are unchanged."""
         self.budgets = tuple(content.budgets)
         if content.storage != self.volumes.storage:
             self.volumes = VolumeState(content.storage)
@@ -260,7 +261,7 @@ class ClusterState:
     def label(self, key: str) -> tuple[Ints, Vocabulary[str]]:
         """Return the value ids (N,) of one node label, -1 where absent, and the vocabulary of values.
 
-        Only keys that some node has get a column: pods may name any number of others.
+        Only keys that at least one node has get a column, because pods may use any number of other keys.
         """
         found = self._labels.get(key)
         if found is not None:

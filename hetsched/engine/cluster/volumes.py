@@ -1,13 +1,15 @@
 """Volumes of the claims of pods, and attachments per node.
 
-Two pods decided one after the other must not both count on the same volume before the cluster records it. A claim is
+Two pods decided one after the other must not both get the same volume before the cluster records the binding. A claim
+is
     bound        it has a volume, or a booked pod chose one for it;
     waiting      its class waits for the first consumer: the smallest free volume that suits it is chosen, and if there
                  is none the class provisions one, on nodes of its allowed topologies;
-    refused      anything else: `settle` returns the reason.
-A volume suits a claim of its class that requests no more bytes, only modes that the volume has, and whose selector
-matches it; a volume that names a claim suits only that claim. Claims of one pod take volumes in the order of size, as
-in kube-scheduler. An attachment is identified by the volume's driver and handle, or the claim's name at the driver
+    refused      in all other cases; `settle` returns the reason.
+A volume suits a claim of its class if the claim requests no more bytes than the volume has, only access modes of the
+volume, and a selector that matches the volume. A volume that references a claim suits only that claim. The claims of
+one pod choose volumes in the order of size, as in kube-scheduler. An attachment is identified by the volume's driver
+and handle, or the claim's name at the driver
 that will provision it.
 Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits plugins; component-helpers/storage/volume.
 Invariants: choices and attachments follow from the bookings alone; a cluster without claims has no overhead.

@@ -1,10 +1,10 @@
 """Schedule many pods: in the compiled loop if it covers every formula, else in the scheduling cycle.
 
-Both paths give the same result for one policy and one order. Pods are taken in the given order. A run of consecutive
-pods that the loop can place is placed by one call; any other pod ends the run and goes through `Scheduler.schedule`.
-The loop can place a pod if it covers its shape (`plans`) and no other part of the policy concerns the pod: no
-inter-pod rule of a booked pod, no gang, no quota. A pod that fits nowhere but could preempt others (PostFilter) ends
-the run too and goes to the cycle.
+Both paths give the same result for the same policy and order. Pods are processed in the given order. One call of the
+loop places a run of consecutive pods that the loop can place; any other pod ends the run and goes through
+`Scheduler.schedule`. The loop can place a pod if it covers the pod's shape (`plans`) and no inter-pod rule of a booked
+pod, no gang and no quota concerns the pod. A pod that fits nowhere but could preempt others (PostFilter) also ends the
+run and goes to the cycle.
 Invariants: outcomes, bookings and state equal those of scheduling the pods one by one.
 
 Allocations that all pods of one demand share on all nodes of one kind come from one Reserve plugin: `reserve` runs once

@@ -1,9 +1,10 @@
 """Compiled inner loop for placing pods: full sweep or update of changed rows, selection, booking.
 
-A recurring shape keeps its totals of all nodes, with the maximum of every block of 64; for its next pod only the rows
-changed since are computed again, gathered side by side first, so that both paths run the same formulas (`terms`). The
-best row is the first of the first block with the maximum total. The totals of a shape that occurs only once are not
-kept. The formulas of the plugins are linked into the loop by `loop_of`.
+For a recurring shape the loop caches the totals of all nodes, with the maximum of every block of 64 rows. For the next
+pod of the shape, only the rows changed since then are computed again. These rows are first gathered side by side, so
+that both paths run the same formulas (`terms`). The best row is the first row with the maximum total in the first block
+that has it. The totals of a shape that occurs only once are not cached. The formulas of the plugins are linked into the
+loop by `loop_of`.
 Invariants: as in `terms`; -inf marks infeasible rows.
 """
 

@@ -6,8 +6,8 @@ A shape is covered if each plugin of the policy is one of
     selective           it declares which shapes or pods it handles (`handles`, `handled_pods`, `concerns`); those are
                         left to the cycle
     any other plugin    that skips the shape (SKIP)
-and no score is normalised. Every other shape is left to the cycle, and so is one with rules between pods, claims,
-devices or zones, because its booking changes more than the loop's columns. Shapes share equal parts: a *kind* is a set
+and no score is normalised. Every other shape is left to the cycle. So is a shape with inter-pod rules, claims, devices
+or zones, because its booking changes more than the loop's columns. Shapes share equal parts: a *kind* is a set
 of resources, a *base* the answers of STATIC plugins, a *variant* the formulas that run and their numbers.
 Invariants: a position denotes the same shape until the epoch changes.
 """

@@ -1,8 +1,9 @@
 """Blocking pods: the running pods whose removal would admit a pending pod, regardless of priority.
 
-A *not now* verdict names the pods whose end would admit the pod, and the nodes where the fewest must end. On each node
-the set is the smallest one that preemption's own search finds, as if every pod might be preempted; nodes with the
-fewest such pods come first, then the least important, then by name. The result is no recommendation to evict.
+A *not now* verdict names the pods whose end would make the pod fit, on the nodes where the fewest pods must end. The
+set of each node is the smallest that the preemption search finds if every pod may be preempted. Nodes with the fewest
+blocking pods come first, then those with the least important pods, then by name. The result is not a recommendation to
+evict.
 Invariants: the state is unchanged afterwards; without these pods, but not with any one of them, every filter accepts
 the pod.
 """
@@ -29,7 +30,7 @@ _LOOKED_AT = 48
 def blockers(scheduler: Scheduler, pod: PodSpec, most: int = MOST_NODES) -> tuple[tuple[Evicted, ...], ...]:
     """Return the blocking pods on the `most` best nodes; empty if their removal would not help.
 
-    A member of a gang gets no result: it needs room for all members.
+    The result is empty for a member of a gang, which needs capacity for all members.
     """
     if not pod.ready or pod.gang is not None:
         return ()

@@ -1,4 +1,4 @@
-"""Comparison of another scheduler's choice with our own.
+"""Comparison of another scheduler's choice with the choice of our policy.
 
 The same pod is scored on the same state by our policy; `score` is the total divided by the sum of the score weights,
 as everywhere. The comparison uses the node that we would book, not the one with the best score if its reservation

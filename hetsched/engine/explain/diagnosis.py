@@ -1,12 +1,12 @@
 """Diagnosis of a refused pod: reasons per node, verdict and events that may help.
 
-"0/48 nodes are available" has to name the rule for each group of nodes, the missing amounts, and whether waiting can
-help. Every node is counted for the first filter, in policy order, that refuses it. The verdict is
+The message "0/48 nodes are available" has to state the reason for each group of nodes, the missing amounts, and whether
+waiting can help. Every node is counted for the first filter, in policy order, that rejects it. The verdict is
     misconfigured  the pod's own request is invalid;
     never-fits     no node fits even empty: all pods gone, nodes Ready and uncordoned, condition taints off, rules
                    between pods assumed satisfiable;
-    not-now        otherwise. A node refused only because a fact is unknown counts as a candidate, and so does one
-                   that no single filter refuses both now and empty.
+    not-now        otherwise. A node rejected only because a fact is unknown counts as a candidate, and so does a
+                   node that no single filter rejects both now and when empty.
 Explanations run the filters and scores of the decision, as full evaluations, outside the hot path. The events to wait
 for follow from the first refusing filter of each node: no node becomes feasible before one of those changes its answer.
 """
@@ -51,9 +51,9 @@ _FEW = 8
 class _Sweep:
     """Evaluation of all filters over one window: the refused rows and reasons of each filter.
 
-    An evaluation of the emptied cluster gets the one of the current cluster as `now`, and counts a refusal only if the
-    same filter refuses the row there too: what the emptied cluster restores (a GPU in maintenance) may exclude a node
-    that the filter accepts today.
+    The evaluation of the emptied cluster gets the evaluation of the current cluster as `now`. It counts a refusal only
+    if the same filter rejects the row in both, because a fact that the emptied cluster restores (a GPU in maintenance)
+    may exclude a node that the filter accepts today.
     """
 
     def __init__(self, scheduler: Handle, request: Request, nodes: Window, now: _Sweep | None = None) -> None:
@@ -88,7 +88,7 @@ class _Sweep:
     def fewest(self, rows: Bools) -> tuple[tuple[str, ...], ...]:
         """Return the sets of plugins that refuse these rows, in policy order; only sets of the smallest size.
 
-        A row opens once all plugins of its set accept it, so the smallest sets are the nearest to acceptance.
+        A row becomes feasible once all plugins of its set accept it, so rows with the smallest sets are closest to it.
         """
         if not self.refused:
             return ()
@@ -108,7 +108,7 @@ class _Sweep:
         )
 
     def candidates(self, rows: Bools, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """Return, for each of the reasons, the first of these rows that it refuses, by name."""
+        """Return, for each reason, the first of these rows (by name) that the reason applies to."""
         found: dict[tuple[str, Refusal], list[str]] = {}
         for plugin, refusal, charged in self.first:
             places = np.flatnonzero(charged & rows)[:_MOST_CANDIDATES].tolist()
@@ -384,7 +384,7 @@ def first_rejections(scheduler: Handle, request: Request) -> list[tuple[Reason, 
 
 
 def rejected_rows(scheduler: Handle, request: Request) -> dict[int, tuple[Reason, bool]]:
-    """Return, for each refused row, the first reason, and whether preemption could open the row."""
+    """Return, for each infeasible node (by row), the first reason and whether preemption could make it feasible."""
     state = scheduler.state
     now = _Sweep(scheduler, request, state.all_rows)
     empty = _Sweep(scheduler, request, state.emptied(), now)

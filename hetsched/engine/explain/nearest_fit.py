@@ -1,12 +1,12 @@
 """Nearest fit: the smallest change of a request that makes it fit.
 
 A refusal is completed by a statement such as "with 7 GiB instead of 8 it would run on gpu-3". Every relaxable field of
-the request is dropped alone; if that opens a node, the smallest sufficient change of the field is a result. Only if no
-single field helps, short of dropping it completely, pairs of the fields that do not help alone are tried in the same
+the request is first dropped alone. If a node then fits, the smallest sufficient change of the field is a result. If no
+single field helps unless it is dropped completely, pairs of the fields that do not help alone are tried in the same
 way. Filters add relaxations of fields that only they read (`relaxations`). Every result is applied to the request and
 verified by the real cycle, Reserve included. Results are sorted by size (see `relaxations.py`), then by the number of
 fitting nodes, then by field: at most five, and the smallest of each field. The search evaluates filters over windows of
-nodes, and returns its results so far once it evaluated `Budget.rows` of them.
+nodes. Once it has evaluated `SearchBudget.rows` rows, it returns the results found so far.
 Invariants: the state is unchanged afterwards; same state, policy and pod give the same results.
 """
 
@@ -161,7 +161,7 @@ class _FieldSearch:
                 yield position, self._candidate(step)
 
     def _pairs(self, relaxations: list[Relaxation]) -> Iterator[_Candidate]:
-        """Yield changes of two fields: the first as small as possible with the second dropped, then the second."""
+        """Yield changes of two fields: minimise the first while the second is dropped, then minimise the second."""
         shape = self._pod.shape
         for one, other in combinations(relaxations, 2):
             loosest = other.loosest(one.loosest(shape))

@@ -1,10 +1,11 @@
 """Relaxations of a request: its numbers, and the protocol shared with rules.
 
-A relaxation is one field of the request. `loosest` drops it completely, so if not even that fits, no smaller change
-has to be tried; resources that every pod uses (CPU, memory, storage, watts) keep the least amount. A number is
-searched for the fitting value nearest to the requested one: by bisection if less is never harder to place, value by
-value if it can be (CPUs and GPUs that zones and kubelets align). The size of a change is the dropped share of a
-number, and 1/2 (half a request) for every rule that is dropped or added, since a rule has no natural number.
+A relaxation is one field of the request. `loosest` drops the field completely; if not even that fits, no smaller change
+has to be tried. Resources that every pod uses (CPU, memory, storage, watts) are not dropped but set to the least
+amount. For a number, the search finds the fitting value nearest to the requested value. It uses bisection if a smaller
+value is never harder to place. Otherwise (CPUs and GPUs that zones and kubelets align) it tries value by value. The
+size of a change is the dropped share of a number. For a rule that is dropped or added it is 1/2 (half a request),
+because a rule has no natural size.
 Units: numbers are in the base units of the request; in pods with several containers the largest ones are reduced.
 """
 

@@ -1,6 +1,7 @@
 """Rules of a request that can be dropped or widened: selectors, taints, neighbours, ports, zones, GPU models.
 
-`loosest` drops the whole field; if that fits, the options are tried: each entry alone, then the field as a whole.
+`loosest` drops the whole field. If the pod then fits, the options are tried: first each entry dropped alone, then the
+whole field.
 Options that widen towards existing values are read from the nodes that would then fit: their taints, the models of
 their GPUs. Taints that represent a node's condition are not proposed for toleration.
 """
@@ -141,7 +142,7 @@ def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
 
 
 def _taint_options(state: ClusterState, shape: Shape, rows: Rows) -> Iterator[Step]:
-    """Yield the tolerations that open the nodes with the fewest further taints, most nodes first."""
+    """Yield the tolerations that make nodes with the fewest other taints feasible, those for most nodes first."""
     ids, counts = np.unique(state.columns.field("taint_set")[rows], return_counts=True)
     nodes: dict[tuple[Taint, ...], int] = {}
     for taint_set, count in zip(ids.tolist(), counts.tolist(), strict=True):

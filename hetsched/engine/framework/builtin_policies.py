@@ -1,8 +1,8 @@
 """The policies that ship with the product.
 
-A policy is data: ordered plugins, weights, parameters and a tie rule. Filters come first, the cheapest and most
-selective ones in front; `numa-fit` precedes `gpu-fit`, so that GPUs are selected within zones that are already
-selected. Baselines from the literature are ordinary policies.
+A policy is data: ordered plugins, weights, parameters and a tie-breaking rule. Filters come first, starting with the
+cheapest and most selective ones. `numa-fit` precedes `gpu-fit`, so that GPUs are selected within the selected zones.
+Baselines from the literature are ordinary policies.
 """
 
 from __future__ import annotations

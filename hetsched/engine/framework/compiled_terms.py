@@ -1,11 +1,11 @@
-"""Declarations with which a plugin takes part in the compiled loop, without machine code.
+"""Declarations of a plugin that let the compiled loop run it.
 
-A plugin declares as attributes of its class
+A plugin declares these attributes of its class:
     compiled_term          its score, as formulas over stretches of nodes
-    compiled_filter        its filter: one that the loop has itself, or formulas that exclude nodes
+    compiled_filter        its filter: a filter built into the loop, or formulas that exclude nodes
     compiled_reserve       how the loop gets the allocation that `reserve` would return
-    evicts_lower_priority  PostFilter: victims have a lower priority than the pod, which has to allow preemption
-A formula is a function marked with `loop_function`, of the parameters
+    evicts_lower_priority  PostFilter: victims have a lower priority than the pod, and the pod must allow preemption
+A formula is a function marked with `loop_function`. Its parameters are:
     total (n,)   totals of a stretch of nodes; a formula adds `weight * score`, or sets refused nodes to -inf
     weight       weight of the plugin in the policy
     nodes        the stretch: `static` and `load` are the blocks of columns, `first` and `last` its bounds in them,
@@ -44,24 +44,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def loop_function(function: F) -> F:
-    """Mark a function that the compiled loop calls; it is compiled later, and remains a plain function here."""
+    """Mark a function that the compiled loop calls; the function itself stays a plain Python function."""
     vars(function)["loop_function"] = True
     return function
 
 
 class FiltersCards(Protocol):
-    """Filter whose choice of GPUs the loop makes itself (`BuiltinFilter.CARDS`)."""
+    """Filter for which the loop itself chooses the GPUs (`BuiltinFilter.CARDS`)."""
 
     def card_demand(self, demand: GpuDemand, state: ClusterState) -> CardDemand:
         """Return the demand as this filter checks it."""
 
     @property
     def checks_every_fact(self) -> bool:
-        """Return whether no part of the demand is ignored."""
+        """Return whether this filter checks every part of the demand."""
 
 
 class FormulaInput(NamedTuple):
-    """Formula for one shape, and at most `MOST_NUMBERS` numbers that it gets."""
+    """Formula for one shape, with at most `MOST_NUMBERS` numbers as its input."""
 
     formula: Formula
     numbers: Sequence[float] = ()
@@ -92,7 +92,7 @@ class CompiledTerm(NamedTuple):
 class BuiltinFilter(enum.Enum):
     """Filters built into the compiled loop.
 
-    RESOURCES: every requested resource fits into what is left of it; GPU resources are left to a CARDS filter. CARDS:
+    RESOURCES: every requested resource fits into its free amount; a CARDS filter checks GPU resources instead. CARDS:
     enough GPUs satisfy the demand (`FiltersCards`).
     """
 
@@ -101,7 +101,7 @@ class BuiltinFilter(enum.Enum):
 
 
 class LoopReserve(enum.Enum):
-    """Reserve plugins that the loop does not call: they refuse no node that their filter accepts.
+    """Reserve plugins that the loop does not call, because they reject no node that their filter accepts.
 
     NOTHING: `reserve` returns no allocation for a pod that the loop places. CARDS: the loop assigns the GPUs.
     """
@@ -111,9 +111,10 @@ class LoopReserve(enum.Enum):
 
 
 class SharedReservation(NamedTuple):
-    """Reserve plugin with one allocation for all pods of a demand on all nodes of a kind; it refuses no node.
+    """Reserve plugin whose allocation depends only on the pod's demand and the kind of node; it rejects no node.
 
-    `demand(shape)` is the part of the shape that decides, `field` the static field of one row that decides.
+    `demand(shape)` returns the part of the shape that determines the allocation. `field` is the static field that
+    determines the kind of a node.
     """
 
     demand: Callable[[Shape], Hashable]

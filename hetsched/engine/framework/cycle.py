@@ -1,9 +1,9 @@
 """One scheduling cycle, from a pending pod to an assumed pod.
 
 The extension points run in the order of the Scheduling Framework: PreFilter, Filter, (PostFilter), PreScore, Score,
-NormalizeScore, node selection, Reserve, Permit; then, outside the serial part, PreBind, Bind, PostBind. A refusal
-after Reserve runs Unreserve and forgets the assumed pod; the permit plugins then reject the waiting pods that depended
-on it, in the same cycle. Among nodes of equal total score the lowest node name wins, or a draw that depends only on
+NormalizeScore, node selection, Reserve, Permit; then, outside the serial part, PreBind, Bind, PostBind. A refusal after
+Reserve runs Unreserve and forgets the assumed pod. In the same cycle, the permit plugins reject the waiting pods that
+depended on this pod. Among nodes of equal total score the lowest node name wins, or a draw that depends only on
 the seed and the pod.
 Source: Kubernetes documentation, "Scheduling Framework".
 Invariants: a refused pod leaves the state unchanged; the same state, policy and pod give the same outcome.
@@ -205,7 +205,7 @@ class Scheduler:
             self.waiting_pods.add(outcome, waits)
 
     def settle(self) -> None:
-        """Undo the placements that still wait for a permit: the queue is empty, so no further members arrive."""
+        """Undo the placements that still wait for a permit; the queue is empty, so no further members arrive."""
         for key, waiting_pod in list(self.waiting_pods.pods.items()):
             self.waiting_pods.reject(key, (min(waiting_pod.holders), OTHERS_NOT_PLACED))
         self._undo_rejected()

@@ -1,14 +1,14 @@
 """Scheduler extender: filter, prioritize and preempt on behalf of another scheduler.
 
 The other scheduler knows requests and labels, but no instruction sets, GPUs, NUMA zones or exclusive CPUs. The filters
-and scores of our own policy answer for the nodes that it names.
+and scores of our policy evaluate the nodes of its request.
     fitting      every filter, and for the `_MOST_RESERVED` best nodes also a trial reservation. A node is hopeless
                  (FailedAndUnresolvable) if preemption of other pods would not help
     priorities   10 for the node that our own cycle would select among these, and for no other; 0 to 9 for the others,
-                 linear between the lowest and the highest total of the named nodes
-    leaving      the victims that the other scheduler named, if the pod then fits here too; otherwise with further
-                 pods of lower priority, the least important first, less those that can be reprieved. Members of a
-                 gang and pods under a disruption budget are never added
+                 linear between the lowest and the highest total of the nodes of the request
+    leaving      the victims of the other scheduler, if the pod then fits here too. Otherwise further pods of lower
+                 priority are added, the least important first, and those that can be reprieved are removed again.
+                 Members of a gang and pods under a disruption budget are never added
 A pod that is already assumed, because its binding is in flight, fits on that node and on no other.
 Source: Kubernetes kube-scheduler, extender/v1 (MaxExtenderPriority = 10).
 Invariants: the state is unchanged afterwards; a higher total never has the lower priority.
@@ -37,7 +37,7 @@ UNKNOWN_NODE = "are not known to hetsched yet"
 
 
 class FilteredNodes(msgspec.Struct):
-    """Result of the filter call: nodes that fit, nodes refused for now, and nodes where preemption cannot help."""
+    """Result of the filter call: feasible nodes, nodes rejected for now, and nodes where preemption cannot help."""
 
     feasible: list[str] = []
     rejected: dict[str, str] = {}
@@ -45,7 +45,7 @@ class FilteredNodes(msgspec.Struct):
 
 
 def filter_nodes(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> FilteredNodes:
-    """Return for each named node whether `pod` may run there now, or the reason why not."""
+    """Return, for each node of the request, whether `pod` may run there now, or why not."""
     result = FilteredNodes()
     pod_refusal = _pod_refusal(pod)
     if pod_refusal:
@@ -103,7 +103,7 @@ def _fill_bound_node(result: FilteredNodes, pod: PodSpec, names: Iterable[str], 
 
 
 def prioritize_nodes(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> dict[str, int]:
-    """Return a priority of 0 to 10 for each named node; 0 if the node is unknown or the pod does not fit."""
+    """Return a priority of 0 to 10 for each node of the request; 0 if the node is unknown or the pod does not fit."""
     state = scheduler.state
     scores = dict.fromkeys(names, 0)
     booked = state.bookings.get(pod.key)
@@ -132,7 +132,8 @@ def find_victims(
 ) -> dict[str, tuple[str, ...]]:
     """Return, for each node on which `pod` would fit, the uids of the victims; `offered` holds uids too.
 
-    Nodes are left out on which the pod would not fit even so, or whose victims may not be preempted.
+    The result omits nodes on which the pod would not fit even without the victims, and nodes whose victims may not be
+    preempted.
     """
     if _pod_refusal(pod) or pod.key in scheduler.state.bookings:
         return {}

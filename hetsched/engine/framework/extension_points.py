@@ -1,4 +1,4 @@
-"""The extension points: methods, parameters, and what an answer depends on.
+"""The extension points: methods, parameters, and the data that an answer depends on.
 
 A plugin serves exactly the points whose methods it has; `plugin_interfaces` describes them. Names and order are those
 of the Kubernetes Scheduling Framework: QueueSort | PreFilter, Filter, PostFilter, PreScore, Score, NormalizeScore,
@@ -12,14 +12,14 @@ import enum
 
 
 class Reads(enum.StrEnum):
-    """Whether placements can change a plugin's answer; STATIC answers are cached until the inventory changes."""
+    """Dependence of a plugin's answer on placements; STATIC answers are cached until the inventory changes."""
 
     STATIC = "static"
     LOAD = "load"
 
 
 class Scope(enum.StrEnum):
-    """Whether a row's answer depends on that row alone, or on the whole cluster (then it is never cached)."""
+    """Dependence of a row's answer: on that row only, or on the whole cluster (such answers are never cached)."""
 
     ROW = "row"
     CLUSTER = "cluster"

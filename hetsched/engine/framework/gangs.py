@@ -1,12 +1,12 @@
 """Gangs: pods that start together or not at all.
 
-Two gangs that each hold half of their needs would deadlock. A rejected gang holds nothing, and its other members are
-not tried one by one to find that out again. The state tracks which members are booked, by any scheduler. A driver that
-has a complete queue *announces* it, so the members that can still arrive are known. A gang is rejected as soon as the
-booked members and the untried members together are too few, and stays rejected until the next announcement; the first
-member that found no node is kept with its reasons. Without an announcement members are taken as they arrive.
+Two gangs that each reserve half of the resources they need would deadlock. A rejected gang therefore reserves nothing,
+and its other members are not tried. The state tracks which members are booked, by any scheduler. A driver that has the
+complete queue *announces* it, so that the remaining members are known. A gang is rejected as soon as its booked and
+untried members together are fewer than the minimum, and stays rejected until the next announcement. The first member
+that found no node is recorded with its reasons. Without an announcement, members are registered as they arrive.
 Source: Kubernetes scheduler-plugins, KEP-2 and KEP-42 (coscheduling).
-Invariants: `booked` equals a full scan of the bookings; a copy has the bookings and no announcement.
+Invariants: `booked` equals a full scan of the bookings; a copy of the registry has the bookings but no announcement.
 """
 
 from __future__ import annotations

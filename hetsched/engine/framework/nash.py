@@ -1,12 +1,13 @@
 """The balance game: how evenly a node is used, and the effect of one more pod on the product over all nodes.
 
-A node with full CPU and idle network has stranded both. Filling by one or two resources cannot detect this; the four
-together can. Over the resources k (CPU, memory, network, disk) that the node has, C_k > 0:
+A node with full CPU and idle network wastes its network capacity. A score over one or two resources cannot detect this;
+a score over all four can. Over the resources k (CPU, memory, network, disk) that the node has, C_k > 0:
     u_k = used_k / C_k, clamped to 0-1     used: measured if a fresh sample exists, else requested
     mu  = mean of u_k                      B = mean of (u_k - mu)^2, `variance`, or its root, `std`
     S   = 1 - B                            the node's utility; one resource or none -> 1
-The nodes are players; the Nash bargaining solution maximises the product of their utilities. A placement changes one
-factor only, so the best node is the one with the greatest S_new / S_old. Equal gains: the lower mu after placement.
+The nodes are players; the Nash bargaining solution maximises the product of their utilities. A placement changes only
+one factor, so the best node is the one with the greatest S_new / S_old. Of nodes with equal gains, the one with the
+lower mu after placement wins.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (2)-(6); (2) and (5) are reconstructed
 from its text ("the larger the variance, the smaller the utility").
 Worked: u = (.50, .25, .10, .15) -> mu .25, B .02375, S .97625.  u = (1, 1, 0, 0) -> B .25, S .75, the minimum.
@@ -34,7 +35,7 @@ _QUANTA = 1e9  # per unit
 
 
 class FourResources(NamedTuple):
-    """The resources present in the cluster, of the four: positions in `used`, rows of `allocatable`; (k,) each."""
+    """Those of the four resources that the cluster has: positions in `used` and rows of `allocatable`, (k,) each."""
 
     used: Rows
     allocatable: Rows

@@ -15,8 +15,8 @@ from .status import Eviction, Refusal
 class Outcome(msgspec.Struct, eq=False, gc=False):
     """Result of one scheduling cycle. `node` None: not placed; `is_waiting`: assumed, but waiting for a permit.
 
-    `request` is set if the cycle compiled one. If no node fits, `eviction` names the pods that could be preempted; a
-    scheduler that evicts removes them, keeps their bookings in `evicted` and places the pod.
+    `request` is set if the cycle compiled a request. If no node fits, `eviction` names the pods that could be
+    preempted. A scheduler that evicts removes these pods, stores their bookings in `evicted` and places the pod.
     """
 
     pod: PodSpec

@@ -33,7 +33,7 @@ class QueueSort(Protocol):
 
 class PreFilter(Protocol):
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal | Rows:
-        """Prepare `request.memo`; SKIP skips this plugin's filter, rows narrow the nodes, a refusal ends the cycle."""
+        """Prepare `request.memo`. SKIP skips this plugin's filter, rows limit the nodes, a refusal ends the cycle."""
 
 
 class Filter(Protocol):
@@ -41,7 +41,7 @@ class Filter(Protocol):
         """Return (n,) True where the pod may run."""
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        """Yield reasons with the rows (n,) they hold for; together they cover the rows that `filter` refuses."""
+        """Yield reasons with the rows (n,) that they apply to; together they cover the rows that `filter` rejects."""
 
 
 class PreScore(Protocol):
@@ -111,11 +111,11 @@ class KeepsGangsTogether(Protocol):
 
 @runtime_checkable
 class OrdersByPriority(Protocol):
-    """Queue order that may be that of priority, then submission, apart from adjacent members of gangs."""
+    """Queue order that may equal priority, then submission, apart from adjacent members of gangs."""
 
     @property
     def by_priority(self) -> bool:
-        """Return whether it is; the database can then read the first pending pods by an index."""
+        """Return whether the order is by priority; the database can then read the first pending pods by an index."""
 
 
 @runtime_checkable
@@ -132,7 +132,7 @@ class WantsMix(Protocol):
 
     @property
     def wants_mix(self) -> bool:
-        """Return whether it reads the mix with its parameters; a state without a mix gets that of its pods."""
+        """Return whether the plugin reads the mix with its parameters; a state without a mix gets that of its pods."""
 
 
 @runtime_checkable
@@ -141,7 +141,7 @@ class MeasuresUse(Protocol):
 
     @property
     def measures(self) -> bool:
-        """Return whether it reads measured use with its parameters."""
+        """Return whether the plugin reads measured use with its parameters."""
 
 
 @runtime_checkable
@@ -150,12 +150,12 @@ class CountsZoneMemory(Protocol):
 
     @property
     def counts_zone_memory(self) -> bool:
-        """Return whether it counts memory by zone with its parameters."""
+        """Return whether the plugin counts memory by zone with its parameters."""
 
 
 @runtime_checkable
 class HasStaticKey(Protocol):
-    """STATIC plugin with fewer answers than there are shapes."""
+    """STATIC plugin whose answer is shared by many shapes."""
 
     def static_key(self, request: Request) -> Hashable:
         """Return a key; requests with the same key get the same answers until the inventory changes."""
@@ -163,7 +163,7 @@ class HasStaticKey(Protocol):
 
 @runtime_checkable
 class DescribesWait(Protocol):
-    """Filter that describes the end of its refusal."""
+    """Filter that describes the condition under which it would accept the pod."""
 
     def waits(self, request: Request) -> Message:
         """Describe the condition that would admit a refused pod: `a node with 4 CPUs free`."""
@@ -171,15 +171,15 @@ class DescribesWait(Protocol):
 
 @runtime_checkable
 class DescribesEviction(Protocol):
-    """PostFilter that describes a later chance to preempt."""
+    """PostFilter that describes when preemption will be possible."""
 
     def waits_to_evict(self, request: Request, state: ClusterState) -> Message | None:
-        """Describe the condition that would let other pods leave for a refused pod, None without one."""
+        """Describe the condition under which other pods could be evicted for the pod, or None."""
 
 
 @runtime_checkable
 class RelaxesRequests(Protocol):
-    """Filter that reads a field of the request that the nearest fit does not relax by itself."""
+    """Filter on a request field that the nearest fit cannot relax without the plugin."""
 
     def relaxations(self, shape: Shape, state: ClusterState) -> Iterator[Relaxation]:
         """Yield the relaxations of the shape's fields that this filter reads."""
@@ -187,7 +187,7 @@ class RelaxesRequests(Protocol):
 
 @runtime_checkable
 class HasConcerns(Protocol):
-    """Permit plugin for some pods only."""
+    """Permit plugin that handles only some pods."""
 
     def concerns(self, pod: PodSpec) -> bool:
         """Return whether the plugin handles this pod; if not, its `permit` is skipped."""
@@ -195,7 +195,7 @@ class HasConcerns(Protocol):
 
 @runtime_checkable
 class HandlesShapes(Protocol):
-    """Plugin without effect on pods of most shapes, whatever the state; the compiled loop places these without it."""
+    """Plugin that cannot affect pods of most shapes in any state; the compiled loop places these without the plugin."""
 
     def handles(self, shape: Shape) -> bool:
         """Return whether the plugin can affect a pod of this shape."""
@@ -203,10 +203,10 @@ class HandlesShapes(Protocol):
 
 @runtime_checkable
 class HandlesPods(Protocol):
-    """Plugin without effect on most pods of a state; the compiled loop places these without it."""
+    """Plugin that cannot affect most pods in the current state; the compiled loop places these without the plugin."""
 
     def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
-        """Return which pods the plugin can affect now, None for no pod; called once per batch."""
+        """Return a predicate for the pods that the plugin can affect now, or None for no pod; called once per batch."""
 
 
 @runtime_checkable
@@ -214,7 +214,7 @@ class OnMissed(Protocol):
     """Permit plugin with pods that wait for a pod that found no node."""
 
     def missed(self, request: Request, room: WaitingPods, diagnose: Callable[[], Diagnosis]) -> None:
-        """Allow or reject the waiting pods: a pod found no node and no pod is preempted for it."""
+        """Allow or reject waiting pods after a pod found no node and no pod is preempted for this pod."""
 
 
 @runtime_checkable
@@ -222,4 +222,4 @@ class OnWithdrawn(Protocol):
     """Permit plugin with pods that wait for a placement that was undone."""
 
     def withdrawn(self, request: Request, room: WaitingPods) -> None:
-        """Allow or reject the waiting pods: a placement was undone."""
+        """Allow or reject waiting pods after a placement was undone."""

@@ -1,8 +1,8 @@
 """Compiled policy: plugins resolved, parameters checked, extension points filled in order.
 
-The order of `PolicySpec.plugins` is the order of filters; a plugin that is not listed is disabled. Exactly one plugin
-sorts the queue; without one the order is priority, then submission. Under a policy with Permit plugins, the members of
-a gang are tried one directly after the other, so that no other pod is refused because of their reservations.
+The order of `PolicySpec.plugins` is the order of filters; a plugin that is not listed is disabled. At most one plugin
+sorts the queue; the default order is priority, then submission. Under a policy with Permit plugins, the members of a
+gang are tried directly after one another, so that no other pod is rejected because of their reservations.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class Policy:
     ) -> Iterator[PodSpec]:
         """Announce pods, given in submission order, and yield them in the order in which to try them on `state`.
 
-        If the order follows placements, decide each pod before drawing the next. `behind`: see `by_decision_time`.
+        If the order follows placements, the caller must decide each pod before it draws the next. `behind`: see
+        `by_decision_time`.
         """
         state.gangs.register(pods)
         groups = by_decision_time(pods, behind or {})
@@ -191,8 +192,9 @@ class Policy:
 def by_decision_time(pods: Sequence[PodSpec], behind: Mapping[str, float]) -> list[Sequence[PodSpec]]:
     """Return the pods in groups to be tried one after another.
 
-    `behind` maps namespaces that used more than their share of decision time to the seconds used: at equal priority
-    they follow all other namespaces, the one with the least time first. A gang has the priority of its first member
+    `behind` maps namespaces that used more than their share of decision time to the seconds used. At equal priority,
+    their pods follow the pods of all other namespaces, the namespace with the least time first. A gang has the priority
+    of its first member
     and stays in one group; within a group the caller's order is kept.
     """
     if not behind:
@@ -209,7 +211,8 @@ def by_decision_time(pods: Sequence[PodSpec], behind: Mapping[str, float]) -> li
 def compile_policy(spec: PolicySpec, registry: Registry, *, implied: bool = False) -> Policy:
     """Check a policy against the known plugins and compile it.
 
-    `implied`: for a live cluster; the plugins that declare themselves implied come last, listed or not.
+    `implied` is set for a live cluster: the plugins that declare themselves implied are added at the end if they are
+    not listed.
 
     Raises: InputError `PolicyEmpty`, `PolicyPluginUnknown`, `PolicyPluginRepeated`, `PolicyWeightInvalid`,
     `PolicyParamInvalid` or `PolicyPointDoubled`.

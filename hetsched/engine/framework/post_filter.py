@@ -1,4 +1,4 @@
-"""Input of PostFilter plugins for a pod that no node fits now, and the trials that they may run.
+"""Input of PostFilter plugins for a pod that fits no node now, and the trials that the plugins may run.
 
 The policy's own filters decide whether an eviction would help. `fits` runs all of them on one row of the current
 state, so a plugin may remove pods, call it, and restore them; `possible` runs the row-scoped ones on rows with a
@@ -44,7 +44,7 @@ class Attempt:
 
     @property
     def resolvable(self) -> tuple[int, ...]:
-        """The rows that preemption could open."""
+        """The rows that preemption could make feasible."""
         return self.diagnosis.resolvable
 
     def possible(self, columns: Columns, rows: Rows) -> Rows:
@@ -76,7 +76,7 @@ class Attempt:
         return True
 
     def local(self) -> bool:
-        """Return whether the node alone decides whether the pod may run there."""
+        """Return whether only the state of the node decides if the pod may run there."""
         request, state = self._request, self._scheduler.state
         return all(
             plugin.serves("pre-filter") and plugin.instance.pre_filter(request, state) is SKIP

@@ -1,14 +1,16 @@
 """QueueingHint: the events that may make an unschedulable pod schedulable.
 
-Retrying every pending pod after every change costs a batch each time; retrying too few leaves a pod pending for ever.
-A node becomes feasible only after the first filter that refuses it changes its answer, so the events to register are
-the union of those of these filters (`helped_by`); the filters also describe the condition in words (`waits`). If the
-filters accepted a node but the reservation failed, any event counts. For a pod that fits no empty node, arrivals and
-departures of pods are left out. PostFilter plugins may add an event that lets other pods leave (`waits_to_evict`).
-The text names only conditions that would help: those of the nodes that the fewest filters refuse and, for a pod that
-fits an empty cluster, only of nodes that would accept it when empty. Conditions that one node needs together are
-joined by "and".
-Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; using the first refusers only is our own.
+Retrying every pending pod after every change costs a batch each time; retrying too few pods leaves some pending for
+ever. A node becomes feasible only after the first filter that rejects it changes its answer. The events to register are
+therefore the union of the events of these filters (`helped_by`). The filters also describe the condition in words
+(`waits`). If the filters accepted a node but the reservation failed, any event counts. For a pod that fits no empty
+node, arrivals and departures of pods are omitted. PostFilter plugins may add an event after which other pods could be
+evicted (`waits_to_evict`).
+The text names only conditions that would help: those of the nodes that the fewest filters reject. For a pod that fits
+an empty cluster, only nodes that would accept the pod when empty are considered. Conditions that one node needs
+together are joined by "and".
+Source: Kubernetes documentation, "Scheduling Framework", QueueingHint. Using only the first rejecting filters is
+specific to hetsched.
 Invariant: a change that makes a refused pod schedulable is of a registered kind.
 """
 
@@ -65,8 +67,8 @@ def waits_for(
 ) -> tuple[WaitsFor, ...]:
     """Return the events that may help a refused pod, per plugin; `reasons` are the first refusals of all nodes.
 
-    `together` holds the sets of plugins that must all accept to open a node; the first plugin of a set describes the
-    condition for all of them. None: each plugin describes its own condition.
+    `together` holds sets of plugins that all must accept a node before it becomes feasible. The first plugin of a set
+    describes the condition for the whole set. None: each plugin describes its own condition.
     """
     if verdict is Verdict.MISCONFIGURED:
         return ()

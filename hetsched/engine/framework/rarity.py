@@ -1,14 +1,15 @@
 """Rarity of nodes: find pods that occupy a rare node without needing what makes it rare.
 
-A node is rare in a way, and a pod needs that way or does not:
+A node can be rare in three ways, and a pod may need each of them:
     cards   the node has healthy GPUs                    a pod needs it if it requests a GPU
     isa     at most `_FEW` of all nodes run all that     a pod needs it if it runs on no more nodes than could
             it runs, by the ISA lattice                  replace this one
     size    it has `_LARGE` times the median CPU, or     a pod needs it if it requests whole CPUs in one NUMA
             more zones than the median node              zone, or more CPU than the median node has
-A pod is misplaced ("narrow") on a rare node if it needs none of the ways in which the node is rare, and another pod
+A pod is misplaced ("narrow") on a rare node if it needs none of the ways in which the node is rare, but another pod
 does: a pending pod, or else a running one. A way that no pod needs does not justify a restart.
-Source: the opportunity cost of a placement, as in `isa-scarcity` and `gpu-scarcity`; thresholds are our own.
+Source: the opportunity cost of a placement, as in `isa-scarcity` and `gpu-scarcity`; the thresholds are specific to
+hetsched.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _unless_all(rows: Iterable[int], count: int) -> frozenset[int]:
 
 
 def _stand_ins(state: ClusterState) -> list[int]:
-    """Return (N,) the number of nodes that run all that each node runs; a node without a stated ISA is not rare."""
+    """Return (N,), per node, the number of nodes that run everything it runs; a node with unknown ISA is not rare."""
     offers = tuple(state.offers.values)
     at = state.all_rows.static("isa_offer")
     nodes = np.bincount(at, minlength=len(offers)).tolist()
@@ -87,7 +88,7 @@ def _stand_ins(state: ClusterState) -> list[int]:
 
 
 def needs(shape: Shape, row: int, rarity: Rarity, state: ClusterState) -> frozenset[str]:
-    """Return in which of a node's rare ways a shape needs it."""
+    """Return the ways in which a node is rare and which the shape needs."""
     found = set()
     if shape.gpu is not None and shape.gpu.count:
         found.add("cards")

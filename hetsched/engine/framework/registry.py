@@ -1,6 +1,6 @@
 """Discover, check and describe plugins.
 
-A new plugin costs one file; forms, REST schema, docs and tests derive from its declaration. Every module of
+A new plugin needs one file; forms, REST schema, docs and tests are generated from its declaration. Every module of
 `hetsched.engine.plugins` and its groups is scanned, then the entry points of group `hetsched.plugins`. A class
 decorated with `@plugin` is registered under its name. Names, points and signatures are checked on loading; an error
 names the file.
@@ -37,10 +37,10 @@ class PluginError(Exception):
 class PluginInfo(msgspec.Struct, frozen=True):
     """Declaration of a plugin; `points` are the extension points it serves.
 
-    `helped_by` are the events that may turn its refusal into an acceptance, `translations` by language those of its
-    messages, whose templates are the keys. `implied`: the plugin takes part in every decision for a
-    live cluster, whether or not its policies list it. The last five are attributes of the class:
-    `places_gangs_whole`, and those that the compiled loop reads (see `compiled_terms`).
+    `helped_by` are the events that may turn its refusal into an acceptance. `translations` maps a language to the
+    translations of its messages, by message template. `implied`: the plugin takes part in every decision for a live
+    cluster, whether or not the policy lists it. The last five fields are attributes of the class: `places_gangs_whole`,
+    and those that the compiled loop reads (see `compiled_terms`).
     """
 
     name: str
@@ -84,9 +84,10 @@ def plugin(
 ) -> Callable[[C], C]:
     """Declare the decorated class as a plugin; `summary` is the one line that forms and docs show.
 
-    For a filter, `helped_by` lists the events that may turn its refusal into an acceptance, for a PostFilter those
-    that may let other pods leave. The default is any event and the passage of time; for a filter whose answer
-    placements cannot change (STATIC, row scope), any node fact. `translations` maps a language such as zh-hans to the
+    For a filter, `helped_by` lists the events that may turn its refusal into an acceptance; for a PostFilter, the
+    events after which other pods could be evicted. The default is any event and the passage of time. For a filter whose
+    answer placements cannot change (STATIC, row scope), the default is any change of a node fact. `translations` maps a
+    language such as zh-hans to the
     plugin's messages and their translations, with placeholders in braces: `{"{n} pods": ...}`.
     """
     static = reads is Reads.STATIC and scope is Scope.ROW

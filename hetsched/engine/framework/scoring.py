@@ -1,6 +1,7 @@
 """Feasibility and score of nodes per pod shape: evaluated once, then updated row by row.
 
-Scoring 5,000 nodes again for every pod wastes nearly all of the work, because a placement changes one node. STATIC
+Scoring 5,000 nodes again for every pod repeats nearly all of the work, because a placement changes only one node.
+STATIC
 answers are cached per (plugin, static key) until the inventory changes. Per shape, feasibility and the weighted total
 of row-scoped plugins are cached for all rows; for the next pod of that shape only the rows added to the state's change
 log since then are evaluated again. Results that depend on more than one row (normalised scores, cluster-scoped

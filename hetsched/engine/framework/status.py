@@ -13,7 +13,8 @@ from hetsched.contracts.message import Message
 class Refusal(msgspec.Struct, frozen=True):
     """Reason of a refusal.
 
-    `unknown`: the fact is not stated, so the node might fit. `resolvable`: preemption could help. `verdict` is set if
+    `unknown`: the required fact is unknown, so the node might fit. `resolvable`: preemption could help. `verdict` is
+    set if
     the refusal concerns the pod as a whole, independent of nodes; `because` holds another pod's reasons that led to
     it.
     """

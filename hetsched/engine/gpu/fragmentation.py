@@ -1,11 +1,11 @@
 """GPU fragmentation: how much of a node's free GPU the workload cannot use, and how a placement changes that.
 
-A GPU that is half free, or free on a node without free CPU, counts as capacity that no pod can use. F of a node = sum
+A GPU that is half free, or is free on a node without free CPU, may be capacity that no pod can use. F of a node = sum
 over the mix's shapes of popularity * unusable milli:
     all free milli of the node    if the shape does not fit there, or requests no GPU
     else                          the milli of GPUs with less free than it requests of one GPU, or of another model
-A placement's gain is F before - F after, over the GPUs it may take: a shared pod tries each, whole GPUs are the lowest
-ones. `DemandMix` is a mix against one state: the typical shapes, with shares normalised to a sum of 1.
+The gain of a placement is F before - F after. A shared pod is evaluated on each possible GPU; whole GPUs are those with
+the lowest indices. `DemandMix` is a mix against one state: the typical shapes, with shares normalised to a sum of 1.
 Source: FGD (Weng et al., USENIX ATC 2023, section 4) and its simulator, whose F uses CPU and GPUs only.
 Invariants: a row's result depends on that row alone; the sum of F over the rows is `gpu_fragments` of `balance`.
 """
@@ -84,7 +84,7 @@ def whole_mix(state: ClusterState) -> DemandMix:
 
 
 def demand_mix(typical: Sequence[tuple[Shape, float]], state: ClusterState) -> DemandMix:
-    """Compile shapes by all their requests that some node of the state has as a resource."""
+    """Return the demand mix of the shapes, limited to the requested resources that at least one node offers."""
     asked = {name for shape, _ in typical for name, _ in shape.requests}
     return DemandMix(typical, state, sorted(asked & state.resources.index.keys() - set(GPU_RESOURCES)))
 
@@ -114,7 +114,7 @@ def _columns(mix: DemandMix, nodes: Window) -> tuple[Ints, Ints, Ints]:
 
 
 class FragmentationTrial:
-    """One pod's demand against a mix: the loss of each row, and of each GPU of it, by taking the pod."""
+    """Trial of one pod's demand against a mix: the change of F on each row, and for each GPU of the row."""
 
     __slots__ = ("asked", "cards", "count", "fill", "milli", "mix", "published")
 
@@ -173,9 +173,9 @@ def fragmented(state: ClusterState) -> bool:
 def expected_rests(mix: Mix) -> Floats:
     """Return (1001,) W: the expected unused milli of a GPU with that much free, after pods of the mix arrived.
 
-    Pods arrive at random, each that fits is taken, until none fits: W(f) = f if no size fits, else the mean of W(f -
-    size) over the sizes that fit, weighted by the number of GPUs of each size requested. Only the most frequent sizes
-    that cover 95 % of these GPUs count: a GPU is not kept free for a rare one.
+    Pods arrive at random, and each pod that fits is placed, until no pod fits. W(f) = f if no size fits, else the mean
+    of W(f - size) over the sizes that fit, weighted by the number of requested GPUs of each size. Only the most
+    frequent sizes that cover 95 % of these GPUs count, so that no GPU is kept free for a rare size.
     """
     cards: Counter[int] = Counter()
     for shape, count in mix.counts:

@@ -1,10 +1,11 @@
 """Choose the GPUs of a node with the best links between them for one pod.
 
-Two GPUs joined by NVLink exchange gradients ten times as fast as two on different sockets; the lowest indices ignore
-that. The worth of a pair of GPUs is its bandwidth in MB/s: the greater of both reports, else the nominal one of the
-link's kind (nvlink 25 GB/s, switch 24, zone 20, system 10), else zone or system depending on their zones. Of all sets
-of the requested size take, in this order,
-    the greatest least pair (a collective is as slow as its slowest link), the greatest sum of pairs, the lowest indices
+Two GPUs joined by NVLink exchange gradients ten times as fast as two GPUs on different sockets; choosing the lowest
+indices ignores this. The worth of a pair of GPUs is its bandwidth in MB/s: the greater of the two reported values, else
+the nominal value of the kind of link (nvlink 25 GB/s, switch 24, zone 20, system 10). Without a stated link, the zones
+of the GPUs decide between the kinds zone and system. Of all sets of the requested size, the best is the one with
+    the greatest worth of its slowest pair (a collective is as slow as its slowest link), then the greatest sum over
+    its pairs, then the lowest indices
 If zones were selected before, as many GPUs as possible come from them first. The search is exact up to `MOST_SETS`
 sets (all of up to 16 free GPUs); beyond that the set grows from the best pair by the GPU that adds most. Nodes without
 stated links use the lowest indices.

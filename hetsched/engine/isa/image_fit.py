@@ -1,9 +1,9 @@
 """Whether a pod's images have a build that runs on a node.
 
-An image without a build for the node's architecture, or only with one for a newer core, ends in a crash loop. All
-images must offer the node's architecture, and the node must have what they need there (the floor). The baseline of
-programs without a variant (x86-64-v1, armv8.0-a, rv64gc) is assumed on a node of that architecture that states a lower
-bound only, because the kubelet that reports it is such a program. Everything else beyond a lower bound is unknown. An
+If an image has no build for the node's architecture, or only a build for newer cores, its container crashes in a loop.
+All images must offer the node's architecture, and the node must have the instruction set that they require there (the
+floor). If a node states only a lower bound, the baseline of its architecture (x86-64-v1, armv8.0-a, rv64gc) is assumed,
+because the node's kubelet is itself such a program. All other features beyond a lower bound are unknown. An
 emulator runs the images if it covers their floor of its architecture. Architectures outside the lattice are compared
 by name.
 Source: public contract section 1; opencontainers/image-spec image-index.md; GORISCV64=rva20u64 of the Go toolchain.
@@ -30,7 +30,7 @@ NONE_IN_COMMON = Refusal("ImagesDisagree", Message("there is no Linux architectu
 
 @lru_cache(maxsize=65536)
 def image_gap(images: ImageDemand, offer: IsaReport) -> Refusal | None:
-    """Return why the images do not run natively on a node; None if they do or nothing is known of them."""
+    """Return why the images do not run natively on a node; None if they do, or if their platforms are unknown."""
     if images.floors is None:
         return None
     floors = dict(images.floors)

@@ -1,9 +1,9 @@
 """How a pod's instructions run on a node: natively, emulated, not at all, or unknown.
 
-The filter, the affinity and the grant share this module, for the lattice and for the publication's letters.
+The filter, the affinity and the grant use this module, both for the lattice and for the letters of the publication.
 
-A native requirement is compared with the node's native ISA; a requirement that allows emulation with the node's
-emulators (for `cross-isa` with its cross toolchains, for the label QEMU with either). `passes` sets the order:
+A native requirement is compared with the node's native ISA. A requirement that allows emulation is compared with the
+node's emulators (`cross-isa`: with its cross toolchains; label QEMU: with both). `passes` sets the order:
     native-first  native outranks emulated, and a pod without a native requirement may still run natively;
     qemu-first    emulation outranks native, and a pod without a native requirement runs only where it is emulated.
 A pod that runs natively on the selected node is granted native, whichever pass found the node.
@@ -12,8 +12,9 @@ A pod that runs natively on the selected node is granted native, whichever pass 
 two RISC-V labels and searches other labels as substrings of the node's, as published, and falls back to the lattice
 for strings without a rule in the publication (profiles, levels, other spellings of an architecture).
 
-A node without a stated ISA is unknown, not refused; so is a feature beyond a lower bound (`complete` false), unless
-the source of the report rules it out (`absent`). The pod's images have to run in the same way as its stated
+The result for a node without a stated ISA is unknown, not rejected. The same holds for a feature beyond a lower bound
+(`complete` false), unless the source of the report rules the feature out (`absent`). The pod's images have to run in
+the same way as its stated
 requirement (`image_fit`): natively, or by the emulator; with a cross toolchain they run natively. A pod without a
 requirement runs natively wherever its images do.
 

@@ -1,8 +1,8 @@
 """CPU selection for a pod on a row, and the neighbours on its cores.
 
-`pinned` CPUs are the unassigned, unreserved CPUs of a zone, in the order of `cpu_selection`; the `shared` pool of a
-zone is all of it except reserved CPUs and those that belong exclusively to one pod (CPUs of `immovable` pods are only
-protected against other pins; every pod may run there).
+`pinned` chooses from the unassigned, unreserved CPUs of a zone, in the order of `cpu_selection`. The `shared` pool of a
+zone contains all CPUs except reserved CPUs and the exclusive CPUs of a pod. It includes the CPUs of `immovable` pods:
+no other pod can be pinned to these, but every pod may run on them.
 Source: cassini (Tencent 2022); gocrane `pkg/ensurance/cm/cpumanager/policy.go`.
 """
 

@@ -1,13 +1,14 @@
 """Selection of the exact CPUs of a zone for a pod.
 
-Two hardware threads of one core are not two CPUs: a busy application slows itself down on both, and splitting a free
-core makes it unusable for a pod that needs a whole one. Among the free CPUs of one zone:
-    spread   one thread of each core, cores by (strain, lowest id); second threads only after each core has given one
+Two hardware threads of one core are slower than two cores: a busy application on both threads slows itself down. A pod
+that needs a whole core, however, cannot use a core of which one thread is assigned. The order among the free CPUs of
+one zone is
+    spread   one thread of each core, cores by (strain, lowest id); second threads only after all cores are in use
     pack     whole free cores by lowest id while they fit; then single threads of the cores with the fewest free
-Strain rates the effect of a core's held threads on the new pod, by the worst of them: 1 for a thread that is never
-busy at the same hours, 2 for one of unknown profile, 2 + hours for one that is busy for that many hours a day at the
-same time; ties by the number of held threads. For a new pod that is idle, or of unknown profile, only the number of
-held threads counts. An application that is busy at some hours is spread under either order.
+Strain rates the effect of the assigned threads of a core on the new pod. The worst thread determines it: 1 if the pods
+are never busy at the same hours, 2 if the profile is unknown, and 2 + h if they are busy at the same time for h hours a
+day. Ties are broken by the number of assigned threads. For a new pod that is idle or has an unknown profile, only the
+number of assigned threads counts. An application that is busy at some hours is spread under either order.
 Source: cassini (Tencent 2022) for hyper-threads and load profiles; kubelet's CPU manager for the packed order.
 Invariants: as many CPUs as requested, each of them free; no application gets two threads of a core while another core
 of the zone has a usable free thread under `spread`.
@@ -72,7 +73,7 @@ def strain(own: Hours | None, held: Iterable[Hours | None]) -> Rank:
 
 
 def pick(count: int, cores: Iterable[Core], free: Set[int], order: str, rank: Callable[[Core], Rank]) -> list[int]:
-    """Choose `count` of the `free` CPUs, which must be as many, in the order `spread` or `pack`."""
+    """Choose `count` of the `free` CPUs (at least `count`) in the order `spread` or `pack`."""
     left = [(core, [cpu for cpu in core if cpu in free]) for core in cores]
     left = [(core, threads) for core, threads in left if threads]
     chosen: list[int] = []

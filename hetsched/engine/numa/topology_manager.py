@@ -1,12 +1,12 @@
 """Prediction of the kubelet's pod admission: hint providers, the topology manager's merge, and the allocation.
 
-A pod that the kubelet rejects after binding stays Failed, and its controller creates the next one: a loop of schedule,
-reject, recreate. Therefore the verdict is predicted before a node is selected.
+A pod that the kubelet rejects after binding stays Failed, and its controller creates a new pod, which may be rejected
+again in a loop. Therefore the verdict is predicted before a node is selected.
 Hint    an affinity (a set of zones, as bits) whose free amounts hold the request; preferred if its size is the
         smallest that could hold the request if everything were free, or, with `align-by-socket`, if it spans the
         fewest sockets
-Providers: the CPU manager, and the device manager once for each resource whose devices have zones. A provider without
-a preference returns None, one that cannot serve the request an empty list.
+Providers: the CPU manager, and the device manager once for each resource whose devices have zones. A provider without a
+preference returns None; a provider that cannot serve the request returns an empty list.
 Merge   one hint of each resource, with the intersection of their affinities; preferred if all are preferred and
         equal. The best is preferred, then has the fewest zones, then (`prefer-closest-numa-nodes`) the smallest mean
         distance, then the lowest ids; if none is preferred, the largest size up to the largest smallest hint.
@@ -14,7 +14,7 @@ Merge   one hint of each resource, with the intersection of their affinities; pr
     restricted          admits if the best hint is preferred
     single-numa-node    admits if a preferred hint of one zone exists for every resource
 Scope `container` merges for each container in turn, `pod` once for their sum (or an init container that needs more).
-Devices and CPUs are then taken inside the affinity first; `cpu_manager` selects the CPUs. `full-pcpus-only` refuses
+Devices and CPUs are then taken inside the affinity first; `cpu_manager` selects the CPUs. `full-pcpus-only` rejects
 requests that are not a multiple of the threads of a core, or exceed the CPUs of cores without a reserved CPU.
 Source: kubernetes pkg/kubelet/cm/{topologymanager,cpumanager,devicemanager} (1.36).
 Invariant: pure; equal arguments give equal verdicts.

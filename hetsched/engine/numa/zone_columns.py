@@ -1,7 +1,7 @@
 """Columns of a node's NUMA zones: the facts of each zone, and changes of its free amounts.
 
-"8 CPUs free" on a node may be four on each of two zones, half of them pinned, some lent to online workloads. Per zone,
-in columns next to the node's own:
+A node with 8 free CPUs may have four in each of two zones, some of them pinned or used by online workloads. The
+following amounts are therefore stored per zone, in columns next to the node's own:
     effective CPU   min(allocatable, offline_capacity), in millicores; allocatable is at most the CPUs that are named
                     and not reserved
     free            effective - allocations in the zone;  it may become negative when the capacity falls: then no

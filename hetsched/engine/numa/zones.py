@@ -1,7 +1,8 @@
-"""NUMA zones of every node: their allocations, and the holders of each CPU. `zone_columns` holds the amounts.
+"""NUMA zones of every node: their allocations, and the pods that each CPU is assigned to.
 
-A grant of policy `exclusive`, `immovable` or the kubelet's `static` holds the CPUs it names; `numa` and `none` count
-only. `predicted` grants count like CPUs that the kubelet selected.
+`zone_columns` has the amounts. A grant of the policy `exclusive`, `immovable` or the kubelet's `static` assigns the
+CPUs that it names; grants of the policies `numa` and `none` only charge amounts. `predicted` grants count like CPUs
+that the kubelet selected.
 
 The kubelet's actual assignment (`NumaReport.grants`, from the agent) replaces the predicted one of the same pod. That
 of a pod that the control plane does not know (`foreign`) is held as long as it is reported.
@@ -10,7 +11,7 @@ of a pod that the control plane does not know (`foreign`) is held as long as it 
 part of the use that the current bookings do not explain is reserved until the next report,
     unexplained = use - allocations by bookings            if the kubelet pins and the sum over all zones is not below 0
     unexplained = max(0, use - allocations by bookings)    otherwise
-so a pod that was running at the time of the report counts once, and a later one is subtracted.
+so a pod that was running at the time of the report counts once, and a later pod is charged in addition.
 
 Invariants: charging with 1 and then with -1 restores every cell and every holder; in a zone with named CPUs, at least
 as many whole CPUs are unassigned as `free` states.
@@ -47,7 +48,7 @@ class _Grants(NamedTuple):
         """Return the grant of a pod: by its uid, or by its name if the uid of either is unknown.
 
         The kubelet's uid of a static pod is not that of its mirror pod, so static pods are known by name too. Another
-        grant of the name is that of an earlier pod.
+        grant under the same name belongs to an earlier pod.
         """
         if pod.uid in self.by_pod:
             return self.by_pod[pod.uid]

@@ -1,7 +1,8 @@
 """Per-row index of the booked pods that may be preempted, updated incrementally.
 
 Searching for victims pod by pod over all nodes costs more than a thousand decisions. Pods that may be preempted are
-kept in slots per row, the least important first; their amounts and priorities are arrays. `relieved` is the load of
+stored in slots per row, the least important first, with their amounts and priorities in arrays. `relieved` is the load
+of
 every row without all of them, computed by the same charging code as the state. The lower bound of the eviction cost on
 each row is kept per shape. Only rows in the state's change log are read again. The caller's rule, identified by a key,
 decides which pods may be preempted.

@@ -1,16 +1,16 @@
 """Recommended moves of running pods: the fewest that balance the cluster, make room, or free rare nodes.
 
-Every move is one of `moves`, so each target is the node that the policy itself selects at that moment. By goal:
-    balance  until the mean balance degree reaches the target: among the least balanced nodes, the move that gains
-             most; then moves that are not needed for the target are dropped. A move has to raise the sum of the
-             nodes' degrees by `LEAST_GAIN`, else it does not justify a restart, and it takes no rare place that the
-             pod does not need.
-    room     pods are taken in queue order; for each that fits nowhere, `minimal_moves` finds the fewest moves.
-    rare     for each pending pod that needs a rare node and fits nowhere, the fewest moves of narrow pods (`rarity`)
-             off such nodes after which the cycle places it. Moves that place no pending pod are not proposed.
+Every move is made by the module `moves`, so each target is the node that the policy selects at that moment. By goal:
+    balance  until the mean balance degree reaches the target, the search takes the move with the greatest gain among
+             the least balanced nodes; then it drops moves that the target does not need. A move has to raise the sum
+             of the nodes' degrees by `LEAST_GAIN` to justify a restart, and must not use a rare node without need.
+    room     for each pod (in queue order) that fits nowhere, `minimal_moves` finds the fewest moves.
+    rare     for each pending pod that needs a rare node and fits nowhere, the search finds the fewest moves of narrow
+             pods (`rarity`) off such nodes after which the cycle places the pod. Moves that place no pending pod are
+             not proposed.
 `balance` is a bounded greedy search: each step examines the `WORST` least balanced nodes and `CANDIDATES` of their
-pods, so its number of moves is small but not proven minimal; `room` proves it within its tries. This module moves and
-writes nothing: an operator confirms a plan, and each step is checked again then.
+pods. Its number of moves is small but not proven minimal; `room` proves minimality within its tries. This module only
+proposes moves. An operator confirms a plan, and each step is checked again before it is applied.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ROOM = "by {moves} there is room for {pods} on {names}"
 
 
 class _Found(msgspec.Struct):
-    """Result of a search; `moves` are made on the board and reported in their order."""
+    """Result of a search; `moves` are applied to the board and reported in this order."""
 
     verdict: AdviceVerdict
     summary: Message
@@ -72,7 +72,7 @@ def advise(
     own: Mapping[str, Policy] | None = None,
     consume: bool = False,
 ) -> Advice:
-    """Return the moves that answer a question, or why there are none.
+    """Return the moves for a question, or the reason why no moves were found.
 
     `state` is unchanged unless the caller sets `consume`. `own` maps pods (keys) to the policies that decide for them,
     if not `policy`.
@@ -160,7 +160,7 @@ def _balance(board: Board, units: Units, question: Question) -> _Found:
 
 
 def _best_for_balance(board: Board, left: Sequence[Unit], rarity: Rarity, most_tries: int) -> Unit | None:
-    """Return the unit whose move gains most, the cheapest of equals; moves that waste a rare place are excluded."""
+    """Return the unit whose move gains most, the cheapest of equals; moves that waste a rare node are excluded."""
     least = LEAST_GAIN / max(int((board.state.all_rows.static("ready") != 0).sum()), 1)
     best: tuple[float, tuple[int, int, int, int, float]] | None = None
     chosen: Unit | None = None
@@ -205,7 +205,7 @@ def _promising(board: Board, left: Sequence[Unit]) -> list[Unit]:
 
 
 def _without_needless(board: Board, made: list[AppliedMove], goal: float) -> list[AppliedMove]:
-    """Drop moves that the goal does not need; the board then has the others made."""
+    """Drop moves that the goal does not need; afterwards the board has only the other moves applied."""
     if board.balance < goal - _TRIFLE:
         return made
     plan = [moved.unit for moved in made]

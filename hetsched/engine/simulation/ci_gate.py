@@ -1,9 +1,10 @@
 """CI gate: findings that stop a merge, from a what-if result and the requirements of the built programs.
 
-A manifest can be valid for the scheduler and wrong for its program: built with vector instructions, requesting none,
-it runs until it is placed on a board without them. The scheduler's verdict is used as it is. A program's requirement
-is matched against the pod's statement as if that were a node: what is missing there could be missing on the node that
-the pod gets. A pod is tried with the requirements of its programs, including those that it does not state.
+A manifest can be valid for the scheduler and wrong for its program. If a program is built with vector instructions but
+its pod does not request them, the pod fails on a node without them. The gate uses the scheduler's verdict unchanged. It
+matches the program's requirement against the pod's stated requirement as if that were a node: an instruction set that
+the pod does not request may be missing on its node. A pod is tried with all requirements of its programs, including
+those that the pod does not state.
 Invariant: without artefacts there are no findings about instruction sets.
 """
 
@@ -29,7 +30,7 @@ _MOST_NAMES = 6
 
 
 def with_needs(pods: Iterable[PodSpec], artefacts: Mapping[str, Sequence[Artefact]]) -> list[PodSpec]:
-    """Return the pods with their programs' requirements where they state less or nothing."""
+    """Return the pods, with the requirement of their programs added where a pod states less or nothing."""
     return [_raised(pod, artefacts.get(pod.key, ())) for pod in pods]
 
 
@@ -98,7 +99,7 @@ def _raised(pod: PodSpec, artefacts: Sequence[Artefact]) -> PodSpec:
 
 
 def _needed(stated: str, artefacts: Sequence[Artefact]) -> str | None:
-    """Return the one requirement to try a pod with: of the stated architecture, or of the only one there is."""
+    """Return the requirement to try a pod with: that of the stated architecture, or else the only requirement."""
     wanted = [_of_architecture(artefact, stated) for artefact in artefacts]
     known = [requirement for requirement in wanted if requirement is not None]
     if not known or len(known) != len(wanted):

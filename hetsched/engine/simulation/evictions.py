@@ -1,4 +1,4 @@
-"""Evictions of one run: pods evicted from running, and pods of the run that lose their placement.
+"""Evictions of one run: running pods that are evicted, and pods of the run that lose their placement.
 
 A driver reports every placement at the end of its run. A pod that the run placed and later evicted counts as not
 placed, with the reason `Preempted`; it is not tried again, so every pod is decided once and a run always ends.

@@ -1,8 +1,8 @@
 """Evaluate golden placements: one pod, one policy, nodes without any pod.
 
-The pod goes through the scheduling cycle on nodes that are Ready, uncordoned and free of condition taints and of
-maintenance, without measured usage. It is tried alone: its gang and shared volumes or devices do not count. A pod that
-finds no node, but is refused on some node only for unknown facts, is *unknown*, not broken.
+The scheduling cycle places the pod on the cluster's nodes as if all were Ready, uncordoned, without condition taints,
+maintenance or measured usage. The pod is tried alone: its gang and shared volumes or devices do not count. If the pod
+fits no node, but unknown facts are the only reason on some node, the result is *unknown*, not broken.
 Invariant: an evaluation leaves the state unchanged.
 """
 

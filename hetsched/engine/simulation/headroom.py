@@ -1,13 +1,13 @@
 """Headroom: how many more copies of a pod fit, node by node.
 
-A utilisation of 68 % does not say whether and where one more job fits. Copies of a shape without rules about other
-pods (`alone`) do not interact across nodes, so the result for a set of nodes is the sum over its nodes. If only
-the filter of amounts depends on the load, a node takes
+A utilisation of 68 % does not show whether and where one more job fits. Copies of a shape without rules about other
+pods (`alone`) do not interact across nodes, so the result for a set of nodes is the sum over its nodes. If
+`resource-fit` is the only filter that depends on the load, the number of copies on a node is
     min over the requested resources of floor((allocatable - requested) / request)
-Otherwise copies are booked on the node one after another, by the policy's own filters and Reserve plugins, until one
-is refused; then they are undone. The result depends on the node's own columns and its assigned CPUs, so it is cached
-by these, and an unchanged node, or one equal to another, costs a look-up. Quotas, preemption and gangs are not
-considered: this is the room in addition to all booked pods.
+Otherwise copies are booked on the node one after another, by the policy's own filters and Reserve plugins, until a copy
+is rejected; then all copies are undone. The result depends only on the node's columns and its assigned CPUs, and is
+cached by these. Quotas, preemption and gangs are not considered: the result is the free capacity in addition to all
+booked pods.
 Invariants: the sum equals the number of copies that a what-if places without evictions; the state is unchanged
 afterwards.
 """
@@ -50,7 +50,7 @@ class Copies(msgspec.Struct, frozen=True):
 
 
 class BookingBudget(msgspec.Struct):
-    """Number of copies that may be booked before the rest is left for the next call."""
+    """Budget of trial bookings per call; the remaining counts are computed by the next call."""
 
     bookings: int
 
@@ -124,7 +124,7 @@ def _quotients(scheduler: Scheduler, request: Request) -> Ints:
 
 
 def _booked(scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int) -> int:
-    """Book copies on a row until one is refused, and undo them."""
+    """Book copies on a row until a copy is rejected, then undo them."""
     state, here = scheduler.state, np.array([row], np.intp)
     keys: list[str] = []
     try:

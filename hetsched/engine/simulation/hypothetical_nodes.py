@@ -1,7 +1,7 @@
-"""Hypothetical nodes: a cluster with additional described nodes, or copies of existing ones.
+"""Hypothetical nodes: a cluster with additional nodes from a description, or with copies of existing nodes.
 
-A copy has all facts of its original except those of a single machine: uid, addresses, the uuids of GPUs, measured use,
-the label of the host name. It is named `<node>-copy-<n>`, with the first free numbers. Added nodes are empty.
+A copy has all facts of its original except those that identify a machine: uid, addresses, GPU uuids, measured use, and
+the hostname label. It is named `<node>-copy-<n>`, with the first free numbers. Added nodes are empty.
 Invariants: the given state is unchanged; running pods stay on their nodes.
 """
 

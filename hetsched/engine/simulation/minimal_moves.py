@@ -1,13 +1,13 @@
 """Minimal moves: the fewest moves of running pods that make room for a pod that fits nowhere.
 
-Plans of one move are tried, then of two, and so on; a plan is a sequence of different units, each of which goes to the
-node that the policy selects. Before k moves are tried all shorter plans have failed, so the first successful length is
-the minimum; among the first few plans of that length the cheapest is taken. Two bounds shorten the search without
-losing a plan. If the node alone decides, the last unit leaves a node on which the pod fits without all movable pods,
-and the largest amounts give the least number b of pods that have to leave it: at most k. And a plan of k moves spends
-k - b on other nodes. After `most_tries` moves the search stops and every promising node is emptied greedily instead:
-pod by pod, the cheapest first, until the pod fits; then moves that are not needed are dropped, within `PRUNING_TRIES`
-per node. Such a plan is not reported as minimal.
+A plan is a sequence of different units, each moved to the node that the policy selects. Plans of one move are tried
+first, then plans of two moves, and so on, so the first successful length is the minimum. Among the first few plans of
+that length, the cheapest is returned. Two bounds shorten the search without losing a plan, if the pod's fit depends on
+the node alone. First, the last unit leaves a node on which the pod would fit without all movable pods; the largest pods
+there give the least number b of pods that have to leave, and b is at most k. Second, a plan of k moves has at most k -
+b moves on other nodes. After `most_tries` moves the search stops. Each promising node is then emptied greedily, the
+cheapest pod first, until the pod fits; then moves that are not needed are dropped, within `PRUNING_TRIES` per node.
+Such a plan is not reported as minimal.
 Invariant: the board is unchanged afterwards.
 """
 
@@ -36,11 +36,11 @@ _NAMED = 5
 
 
 class _Spent(Exception):
-    """The tries are used up."""
+    """The limit on tries is reached."""
 
 
 class MinimalMoves:
-    """Result: the units to move, in order; None if there is no such plan within the bounds."""
+    """Result: the units to move, in order; None if no plan was found within the bounds."""
 
     def __init__(self, units: list[Unit] | None, *, fewest: bool, at_least: int) -> None:
         self.units = units
@@ -208,7 +208,7 @@ class MoveSearch:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def _rows(self) -> list[tuple[int, int]]:
-        """Return the rows that fit without all movable pods, and how many of these have to leave at least."""
+        """Return the rows that fit without all movable pods, and the least number of these pods that have to leave."""
         state = self.board.state
         movable = {booking.pod.key for unit in self._units for booking in unit}
         relieved = Removable(state, lambda booking: booking.pod.key in movable).relieved
@@ -220,7 +220,7 @@ class MoveSearch:
         return sorted(found, key=lambda item: (item[1], item[0]))
 
     def _least(self, row: int, resources: Rows, short: Sequence[int]) -> int:
-        """Return how many pods have to leave a row at least: those with the largest amounts of the short resources."""
+        """Return the least number of pods that have to leave a row, by their use of the short resources."""
         requested = self.board.state.columns.layout.load["requested"]
         here = [b for unit in self.on_row[row] for b in unit if b.row == row]
         least = 1
@@ -263,7 +263,7 @@ class MoveSearch:
         return Nearest(names[row], message, pods[:_NAMED])
 
     def _staying(self, row: int) -> list[Booking]:
-        """Return the pods of a row without another place, tried one by one after all others left."""
+        """Return the pods of a row that find no other node, tried one by one after all other pods left."""
         made: list[AppliedMove] = []
         stuck: list[Booking] = []
         try:

@@ -1,8 +1,8 @@
 """Movable pods: which running pods may be moved, and why the others stay.
 
-A pod stays if its node's kubelet or a DaemonSet runs it, it would leave data on its node, its owner forbids eviction,
-another scheduler would place it, it is being bound, nominated or terminated, or the caller keeps it. A gang moves as a
-whole or not at all. The remaining pods form units, returned with the reason of every other pod.
+A pod stays in these cases: it is a static pod or a DaemonSet pod; it has local data on its node; its owner forbids
+eviction; another scheduler would place it; it is being bound, nominated or terminated; or the caller keeps it in place.
+A gang moves as a whole or not at all. The other pods form the movable units.
 Source: Kubernetes descheduler and cluster-autoscaler, which apply the same rules.
 """
 
@@ -37,7 +37,7 @@ _STAYS = {"annotation": "SafeToEvict", "local-volume": "LocalVolume"}
 
 
 class Units(msgspec.Struct, frozen=True):
-    """Movable units by row, in node order and least important first; and the other pods by code."""
+    """Movable units by row, in node order and least important first, and the pods that stay, by reason code."""
 
     on_row: dict[int, list[Unit]]
     stays: dict[str, list[str]]
@@ -93,7 +93,7 @@ def _stays(pod: PodSpec, state: ClusterState) -> str:
 def runs_per_node(pod: PodSpec) -> bool:
     """Return whether a pod belongs to its node: a static pod of the kubelet or a pod of a DaemonSet.
 
-    Reserved capacity is not preemptible either, but a drain has to find another node for it.
+    Pods that only reserve capacity cannot be preempted either, but a drain has to find another node for them.
     """
     is_static = not pod.preemptible and pod.stays != "hold"
     return is_static or pod.controller.partition("/")[0] in ("DaemonSet", "Node")

@@ -1,9 +1,9 @@
 """Trial moves of running pods on a copy of the cluster.
 
-A unit is moved by removing it and placing it through the policy's own cycle, as after an eviction: filters, scores and
-selection are those of real decisions, and the owner avoids the node that it leaves for the rest of the plan. No other
-pod is preempted for it, so the target has room before the move; a unit without a target does not move. Every
-disruption budget must have head-room for the unit's pods at that moment.
+To move a unit, the board removes its pods and places them again through the cycle of their policy, as after an
+eviction. Filters, scores and node selection are those of real decisions. For the rest of the plan, pods of the same
+owner avoid the node that the unit left. No other pod is preempted for the unit, so it moves only if a target has free
+capacity. Every disruption budget must allow the eviction of the unit's pods at that moment.
 Invariant: a move that is undone leaves the copy unchanged.
 """
 
@@ -36,7 +36,7 @@ _LEFT = NodeRejections(1, MOVED_AWAY, "", backs_off=True)
 
 
 class AppliedMove(msgspec.Struct, eq=False):
-    """One move made on the copy, with the data to undo it."""
+    """One move applied to the copy, with the data to undo the move."""
 
     unit: Unit
     outcomes: list[Outcome]
@@ -164,8 +164,8 @@ class Board:
     def price(self, moves: Sequence[AppliedMove]) -> tuple[int, int, int, int, float]:
         """Sort key of plans with equally many moves, the cheapest first.
 
-        Pods that are not recreated, pods with exclusive CPUs, restarts, seconds of lost run time, and then the lower
-        balance.
+        The key compares, in this order, the number of pods that are not recreated, pods with exclusive CPUs, restarts,
+        seconds of lost run time, and the resulting balance.
         """
         pods = [booking for moved in moves for booking in moved.unit]
         alone = sum(not (self.returns or booking.pod.controller) for booking in pods)

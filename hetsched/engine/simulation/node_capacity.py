@@ -1,8 +1,8 @@
-"""Remaining capacity of one node: how many more copies of a pod fit, and the binding constraint.
+"""Remaining capacity of one node: how many more copies of a pod fit, and the limiting constraint.
 
-Copies are booked one after another, by the policy's own filters and Reserve plugins, until one is refused; then they
-are undone. The refusal of the next copy determines the binding constraint: a resource, the GPUs or their memory, the
-CPUs or the memory of a zone, or else the rule that refuses.
+Copies are booked one after another, by the policy's own filters and Reserve plugins, until a copy is rejected; then all
+copies are undone. The rejection determines the limiting constraint: a resource, the GPUs or their memory, the CPUs or
+the memory of a zone, or else the rule that rejects the copy.
 Invariant: the state is unchanged afterwards.
 """
 
@@ -21,9 +21,10 @@ _ZONES = {CPU: ZONE_CPU, MEMORY: ZONE_MEMORY}
 
 
 class NodeCapacity(msgspec.Struct, frozen=True):
-    """How many copies fit, a lower bound if not `exact`; `binding` is the exhausted resource, empty if a rule refuses.
+    """Number of copies that fit, a lower bound if not `exact`.
 
-    `reason` is why the next copy is refused.
+    `binding` is the limiting resource; it is empty if a rule rejects the next copy. `reason` is the reason of that
+    rejection.
     """
 
     copies: int
@@ -70,7 +71,7 @@ def _binding(scheduler: Scheduler, pod: PodSpec, row: int, reason: Reason | None
 
 
 def _of_cards(scheduler: Scheduler, pod: PodSpec, row: int) -> str:
-    """Return whether GPUs or their memory are short: memory, if enough GPUs have the requested share."""
+    """Return whether GPUs or GPU memory are the limit: memory, if enough GPUs have the requested share free."""
     demand, field = pod.shape.gpu, scheduler.state.columns.field
     if demand is None or demand.milli >= 1000:
         return CARDS

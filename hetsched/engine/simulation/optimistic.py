@@ -1,19 +1,19 @@
-"""Optimistic concurrency: several schedulers decide on copies of one state, and conflicts are tried again.
+"""Optimistic concurrency: several schedulers decide on copies of one state, and pods in conflict are tried again.
 
-Schedulers that lock the whole cluster wait for each other; schedulers without a lock may assign one place twice. A
+Schedulers that lock the whole cluster wait for each other; schedulers without a lock may assign a resource twice. A
 `Branch` is a copy of the shared state with its own scheduler, and records its position in the state's log. A commit
 applies each placement, in the order decided, unless
-    the inventory has changed since the copy,
-    its node, or the node of a pod that it evicts, was changed by another writer since, or should have been by an
-    eviction of this branch that is itself a conflict: the allocation may still be in use,
-    or the filters of its policy refuse it on the current shared state (rules between pods, quotas).
+    the inventory has changed since the copy was made;
+    another writer has changed its node, or the node of a pod that it evicts, since then;
+    an eviction of this branch on one of these nodes is itself a conflict, so the allocation may still be in use; or
+    the filters of its policy reject the placement on the current shared state (rules between pods, quotas).
 A placement that is not applied is a conflict: nothing of it is written, and its pod is decided again on a fresh
 branch. The caller of `commit` owns the shared state during the call; deciding needs no lock.
 Source: Schwarzkopf et al., "Omega: flexible, scalable schedulers for large compute clusters" (EuroSys 2013): shared
 state, optimistic concurrency, conflicts detected by node and incremental transactions. The database does the same for
 whole batches: `placement.actions.record` compares the cluster's revision and the leader's epoch.
 Invariant: the shared state after a commit is one that a single scheduler could have reached; of two placements that
-need the same room one is applied.
+need the same resources, only one is applied.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Branch:
         return conflicts
 
     def _is_broken(self, pod: PodSpec, truth: ClusterState) -> bool:
-        """Return whether the pod's gang is complete here but would not be on the shared state, because members left."""
+        """Return whether the pod's gang is complete on this branch but incomplete on the shared state."""
         gang, key = pod.gang, gang_key(pod)
         if gang is None or key is None:
             return False

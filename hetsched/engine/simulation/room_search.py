@@ -1,10 +1,10 @@
-"""Search for moves of running pods that make room for pending pods, verified by the scheduling cycle.
+"""Search for moves of running pods after which pending pods fit, verified by the scheduling cycle.
 
-Pending pods are taken in groups: the members of one gang, or one pod. A group that fits without a move is booked, as
-the scheduler would book it. For the others `MoveSearch` finds moves, member by member; the whole group then has to be
-placed by the real cycle, permits included, else its moves are dropped. At the end each move is tested for necessity: a
-move without which all groups are still placed is dropped.
-Invariant: `steps` are made on the board, in their order; nothing else is.
+Pending pods are tried in groups: the members of one gang, or a single pod. A group that fits without a move is booked,
+as the scheduler would do. For the other groups, `MoveSearch` finds moves, member by member. The real cycle, permits
+included, then has to place the whole group; otherwise the group's moves are dropped. At the end, every move is dropped
+without which all groups are still placed.
+Invariant: exactly `steps` are applied to the board, in this order.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ PRUNING_STEPS = 3000  # bounds the time spent on dropping moves
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why no moves make room for a group: its first pod without room, and the nearest node."""
+    """Reason why no moves help a group: its first pod that does not fit, and the nearest node."""
 
     pod: PodSpec
     nearest: Nearest
 
 
 class RoomSearch:
-    """Search for moves for one group of pending pods after the other; `accepts` refuses harmful moves."""
+    """Search for moves, one group of pending pods at a time; `accepts` rejects harmful moves."""
 
     def __init__(self, board: Board, question: Question) -> None:
         self.board = board
@@ -50,7 +50,7 @@ class RoomSearch:
 
     @property
     def moves(self) -> list[AppliedMove]:
-        """Return the moves that are made, in order."""
+        """Return the applied moves, in order."""
         return [done for done in self._done if isinstance(done, AppliedMove)]
 
     @property
@@ -65,7 +65,7 @@ class RoomSearch:
     def make_room(
         self, group: Sequence[PodSpec], candidates: Candidates, accepts: Accepts | None = None
     ) -> Failure | None:
-        """Find moves of `candidates` after which the whole group fits, and make them; else return the reason."""
+        """Find and apply moves of `candidates` after which the whole group fits; otherwise return the reason."""
         mark = len(self._steps)
         steps: list[Unit | PodSpec] = []
         for pod in group:
@@ -122,7 +122,7 @@ class RoomSearch:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _extend(self, steps: list[Unit | PodSpec]) -> bool:
-        """Make further steps; if one of them fails, make none."""
+        """Apply further steps; if a step fails, undo them all."""
         state = self.board.state
         mark, backoff_until = len(self._steps), dict(state.gangs.backoff_until)
         state.gangs.register([step for step in steps if isinstance(step, PodSpec)])
@@ -156,7 +156,7 @@ class RoomSearch:
 
 
 def groups_of(pods: Sequence[PodSpec]) -> list[list[PodSpec]]:
-    """Return pending pods in their order, the members of a gang together."""
+    """Group pending pods in their order; the members of a gang form one group."""
     groups: dict[str, list[PodSpec]] = {}
     for pod in pods:
         groups.setdefault(gang_key(pod) or f"pod {pod.key}", []).append(pod)

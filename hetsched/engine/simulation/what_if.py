@@ -1,10 +1,10 @@
 """What-if: run the scheduling cycle on a copy of the cluster, without writing.
 
-Pods are tried in queue order, each seeing the earlier placements, by the `Scheduler` of real decisions; placements
-that still wait for a permit after the last pod are undone. Pods of drained nodes are placed first, because they would
-have to move before new pods arrive; static pods and those of DaemonSets stay, as with `kubectl drain
---ignore-daemonsets`. A displaced pod that finds no node fails the request like an unplaced one. If the policy
-preempts, victims are removed from the copy; they are listed, not placed again.
+The `Scheduler` of real decisions tries the pods in queue order; each pod sees the earlier placements. Placements that
+still wait for a permit after the last pod are undone. Pods of drained nodes are placed first, because they would have
+to move before new pods arrive. Static pods and pods of DaemonSets stay, as with `kubectl drain --ignore-daemonsets`. A
+displaced pod that finds no node fails the request, like any unplaced pod. If the policy preempts, victims are removed
+from the copy; they are listed, but not placed again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def what_if(
 ) -> WhatIfAnswer:
     """Place `pods` on a copy of `state` and return the complete result; `drain` empties nodes first.
 
-    `consume`: the caller gives up the state, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller
+    `consume`: the state may be modified, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller
     because the engine has no clock. `outcomes` receives the outcome of each pod, for a caller that books it.
     """
     snapshot = state.digest()
@@ -139,16 +139,16 @@ def what_if(
 
 
 def _vacated(scheduler: Scheduler, pod: PodSpec) -> Scheduler:
-    """Return a scheduler on the state without the evicted pods: on that state `pod` was scored."""
+    """Return a scheduler on the state without the evicted pods, which is the state on which `pod` was scored."""
     state = scheduler.state.fork()
     state.forget(pod.key)
     return Scheduler(state, scheduler.policy)
 
 
 class _Explanations:
-    """Diagnoses and nearest fits of refused pods; equal pods with no booking in between share both.
+    """Diagnoses and nearest fits of rejected pods; equal pods with no booking in between share both.
 
-    Each search for nearest fits has a budget, and so have all together.
+    Each search for nearest fits has a budget, and all searches together have a second budget.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -220,7 +220,7 @@ def _drain(
 
 
 def _displaced(scheduler: Scheduler, from_: str, outcome: Outcome) -> Displaced:
-    """Return the target of a pod of a drained node, or why it has none."""
+    """Return the target of a pod of a drained node, or the reason why no node fits."""
     key = outcome.pod.key
     if outcome.node is not None:
         return Displaced(key, from_, outcome.node, Verdict.PLACED)
@@ -234,7 +234,7 @@ def _displaced_twice(scheduler: Scheduler, item: Displaced, outcome: Outcome) ->
 
 
 def _drain_summary(displaced: Sequence[Displaced]) -> Message:
-    """Summarise whether the pods of drained nodes find other nodes; several failures are led by the worst."""
+    """Summarise whether the pods of drained nodes find other nodes; of several failures, name the worst."""
     if not displaced:
         return Message("no pod has to move")
     homeless = [item for item in displaced if item.to is None]
@@ -286,7 +286,7 @@ def _balance(before: float, state: ClusterState) -> Balance:
 
 
 def _summary(placements: list[Placement], refusals: list[Diagnosis], nodes: int) -> Message:
-    """Summarise the result in one sentence; of several refusals, name the first of the worst."""
+    """Summarise the result in one sentence; of several rejections, name the first with the worst verdict."""
     total = len(placements) + len(refusals)
     if not refusals:
         if total == 1:

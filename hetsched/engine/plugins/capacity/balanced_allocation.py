@@ -3,12 +3,12 @@
 Rule: f_r = min(1, requested_r / capacity_r) with the pod included, over the resources the node has.
     std          std = |f_cpu - f_memory| / 2 (0 if the node has only one of them);  score = floor((1 - std) * 100)
     difference   score = floor((1 - |f_cpu - f_memory|) * 100), a resource that the node lacks counts as full;
-                 0 where either is full by requests; measured use beyond the capacity counts for what it is
-With `use` "measured" the node's measured use and the pod's expected use take the place of requests. Pods that use
-neither CPU nor memory are left to the other scores.
-Source: kube-scheduler's NodeResourcesBalancedAllocation (noderesources/balanced_allocation.go); "difference" is that of
-version 1.18 (priorities/balanced_resource_allocation.go), which the publications compared with. Its authors advise
-to use it only together with least-allocated.
+                 it is 0 if requests fill either resource; measured use above the capacity is not cut to 1
+With `use` "measured", the node's measured use and the pod's expected use replace the requests. Pods that request
+neither CPU nor memory are not scored.
+Source: kube-scheduler's NodeResourcesBalancedAllocation (noderesources/balanced_allocation.go). The form "difference"
+is from version 1.18 (priorities/balanced_resource_allocation.go), the baseline of the publications. Upstream recommends
+the plugin only together with least-allocated.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Prefer the node with the least CPU and GPU left, as the openb study's best fit does.
+"""Prefer the node with the least free CPU and GPU after the placement, as the openb study's best fit does.
 
-Rule: score = int(100 * (1 - (left_cpu / largest_cpu + left_gpu / largest_gpu) / 2)), what is left after the placement,
-the largest node of the cluster as measure; GPU in milli over all cards, also for pods without a GPU demand.
+Rule: score = int(100 * (1 - (left_cpu / largest_cpu + left_gpu / largest_gpu) / 2)).
+`left_*` is the free amount after the placement, `largest_*` the capacity of the largest node of the cluster. GPU is the
+sum over all GPUs in milli, and counts also for pods that request no GPU.
 Source: the BestFit baseline of Weng et al. (USENIX ATC 2023): weights 0.5 and 0.5, largest node 128 cores and 8 cards.
-Its simulator then stretches the scores to 0-100, which changes no order. `tightest-fit` is the one with parameters.
+Its simulator then stretches the scores to 0-100, which does not change the order. The plugin `tightest-fit` is a
+variant with parameters.
 Worked: 96 of 128 cores and 4 of 8 cards left after the placement: int(100 * (1 - (0.75 + 0.5) / 2)) = int(37.5) = 37.
 """
 

@@ -1,9 +1,10 @@
 """Prefer the node whose free capacity is least aligned with the request (dot product).
 
-Rule: score = int(100 * (1 - (free_cpu * asked_cpu + free_gpu * asked_gpu) / 2)), all four as shares of the largest
-node; GPU is the free milli of all GPUs. Less alignment is better here: the node with less free capacity wins.
-Source: the DotProd baseline of Weng et al. (USENIX ATC 2023), after Tetris' alignment (SIGCOMM 2014), which prefers
-more alignment; the study reverses it.
+Rule: score = int(100 * (1 - (free_cpu * asked_cpu + free_gpu * asked_gpu) / 2)), all four divided by the capacity of
+the largest node. `free_gpu` is the free milli of all GPUs. Less alignment is better here: the node with less free
+capacity wins.
+Source: the DotProd baseline of Weng et al. (USENIX ATC 2023), derived from the alignment score of Tetris (SIGCOMM
+2014), with the sign reversed by Weng et al.
 Worked: free 96 of 128 cores and 4 of 8 GPUs, request 32 cores and 2 GPUs: int(100 * (1 - (0.75 * 0.25 + 0.5 * 0.25)
 / 2)) = int(100 * (1 - 0.3125 / 2)) = int(84.375) = 84.
 """

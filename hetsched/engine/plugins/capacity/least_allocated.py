@@ -2,8 +2,9 @@
 
 Rule, per resource with weight w:  score = floor((capacity - requested) * 100 / capacity), 0 if it does not fit or the
 capacity is 0; the plugin's score is floor(sum(w * score) / sum(w)). `requested` includes the pod; a container without
-a request counts as 100m CPU and 200 MiB memory. With `use` "measured" the node's measured use and the pod's expected
-use take the place of requests (requests without a sample). `pods` "cpu" leaves pods with GPUs to the other scores.
+a request counts as 100m CPU and 200 MiB memory. With `use` "measured", the node's measured use and the pod's expected
+use replace the requests; a node without a sample is scored by requests. With `pods` "cpu", pods with GPUs are not
+scored.
 Source: kube-scheduler, NodeResourcesFit with the LeastAllocated strategy (noderesources/least_allocated.go).
 """
 

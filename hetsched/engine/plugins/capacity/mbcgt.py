@@ -1,12 +1,13 @@
-"""Place a pod where it raises the product of all nodes' utilities most: balance of four resources as a game.
+"""Place a pod where it raises the product of all nodes' utilities most, to balance four resources.
 
 Rule: gain_i = ln S_i(with the pod) - ln S_i(now), S = 1 - dispersion of the node's utilisations of CPU, memory, network
-and disk, measured if a fresh sample exists (see `engine.nash`). The score is the position of the gain between the
-smallest and the greatest gain of the feasible nodes, 0-100; one candidate, or all equal -> 100. Equal gains: the lower
-mean utilisation, then the name.
-The publication's constraints (9)-(12), no load beyond the measured free capacity, are the plugin `measured-fit`.
-An empty node is perfectly balanced, so this score fills unbalanced nodes and can leave nodes idle; together with
-`least-allocated` (with measured use) it spreads too.
+and disk, measured if a fresh sample exists (see `engine.framework.nash`). The score maps the smallest gain of the
+feasible nodes to 0 and the greatest to 100; it is 100 for a single candidate and if all gains are equal. Of nodes with
+equal gains, the one with the lower mean utilisation wins, then the first by name.
+The publication's constraints (9)-(12) forbid load beyond the measured free capacity; the plugin `measured-fit`
+implements them.
+An empty node is perfectly balanced, so this score fills unbalanced nodes and can leave nodes idle. Combine it with
+`least-allocated` (with measured use) to spread pods too.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equation (6) and its algorithm, reconstructed.
 Worked: demand (.2, 0, 0, 0) on A = (.3, .1, .1, .3) and B = (.1, .7, .7, .7): S_A .99 -> .9725, S_B .9325 -> .97; A has
 the greater S afterwards, B the greater gain: B is chosen (products .90686 against .9603).

@@ -2,9 +2,9 @@
 
 Rule: for CPU, memory, network and disk, if the pod uses them and the node has them:
     used + expected use <= capacity * (1 - free share)
-`used` is measured if a fresh sample exists (the sample, plus the expected use of the pods placed since, minus that of
-the pods that ended), else requested; the pod adds its expected use, else its request. `resource-fit` checks requests;
-with it, and without measurements, this plugin is inactive.
+If the node has a fresh sample, `used` is that sample, plus the expected use of the pods placed since, minus that of the
+pods that ended; otherwise it is the requested amount. The pod adds its expected use, or its request if that is unknown.
+The plugin is inactive without measurements if the policy has `resource-fit`, which checks requests.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), constraints (9)-(12), reconstructed.
 """
 

@@ -1,9 +1,10 @@
 """Prefer nodes that the pod balances: the gain of `mbcgt` on a fixed scale, node by node.
 
-Rule: score = 50 + 50 * (S_new / S_old - 1) / full, cut to 0-100; S as in `engine.nash`, `full` the relative gain that
-scores 100 (its negative 0), by default 1/3, the greatest that variance allows (S >= 0.75). The order of nodes is that
-of `mbcgt`, as ln grows with its argument. Unlike there the points do not depend on the other candidates, so they can be
-added to other scores with a constant weight. `pods` "cpu" excludes pods with GPUs.
+Rule: score = 50 + 50 * (S_new / S_old - 1) / full, cut to 0-100; S as in `engine.framework.nash`, `full` is the
+relative gain
+that scores 100; a gain of -`full` scores 0. Its default is 1/3, the greatest gain that variance allows (S >= 0.75). The
+nodes are ordered as by `mbcgt`, because ln is monotonic. Unlike in `mbcgt`, the score of a node does not depend on the
+other candidates, so it can be added to other scores with a constant weight. `pods` "cpu" excludes pods with GPUs.
 Source: as `mbcgt`; the fixed scale is specific to hetsched.
 Worked: S .9325 -> .97: gain .040214, full 1/3 -> 50 + 50 * .120643 = 56.03.
 """
@@ -74,7 +75,8 @@ def _gain(use: Any, more: Any, room: Any, has: Any, count: float, scale: float) 
 def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any) -> None:
     """Add the score of nash-gain.
 
-    `given`: the rows of the four resources in `allocatable`, -1 for none; 50 / full gain; 1 if all nodes have all.
+    `given`: the rows of the four resources in `allocatable` (-1: no node has the resource); 50 / `full`; and 1 if every
+    node has all four resources, else 0.
     """
     scale = given[4]
     known_a, known_b, known_c, known_d = given[0] >= 0, given[1] >= 0, given[2] >= 0, given[3] >= 0
@@ -128,7 +130,7 @@ def _inputs(
 
 
 def _four_resources(state: ClusterState) -> tuple[list[int], float]:
-    """Return the rows of the four resources in `allocatable`, -1 for none, and 1 if every node has all four."""
+    """Return the rows of the four resources in `allocatable` (-1: none), and 1 if every node has all four, else 0."""
     rows = [state.resources.index.get(name, UNKNOWN) for name in USAGE_RESOURCES]
     return rows, float(UNKNOWN not in rows and bool((state.columns.field("allocatable")[rows] > 0).all()))
 

@@ -1,7 +1,7 @@
 """Never assign more of a resource than a node has.
 
 Rule: for every requested resource, requested + request <= allocatable, including extended resources. If the policy has
-`gpu-fit`, that plugin checks GPU resources, because it knows the single GPUs.
+`gpu-fit`, that plugin checks GPU resources, because it knows each GPU of a node.
 Source: kube-scheduler's NodeResourcesFit plugin; requests follow Kubernetes' rules for init and sidecar containers
 and pod overhead (see `adapters.manifests`).
 """
@@ -76,7 +76,7 @@ class ResourceFit:
 
     @staticmethod
     def _short(request: Request, nodes: Window) -> Ints:
-        """Return (k, n) the missing amount of each needed resource; positive means that it does not fit."""
+        """Return (k, n) the missing amount of each requested resource; positive if the pod does not fit."""
         rows: Rows = request.memo[_PREPARED][1]
         needs: Ints = request.memo[_PREPARED][2]
         short: Ints = nodes.load("requested").take(rows, axis=0)

@@ -1,1 +1,1 @@
-"""Keep the placement rules of Kubernetes."""
+"""Enforce the placement constraints of Kubernetes."""

@@ -1,10 +1,10 @@
 """Keep pods of an owner off nodes whose kubelet rejected its previous pods, during the backoff.
 
-Problem: a rejection ends the pod, and the controller's next pod is placed by the same facts and rejected again,
-thousands of times an hour.
-Rule: a node in backoff takes no pod of the owner. After the backoff it takes one pod; the others wait until that pod
-runs. An owner that nodes all over the fleet rejected backs off on all nodes. Without rejections the plugin is inactive.
-The caller sets the length of the backoff: see `placement.backoffs`.
+Problem: after a rejection the pod is failed. The next pod of its controller is placed by the same facts and rejected
+again, thousands of times an hour.
+Rule: a node in backoff accepts no pod of the owner. After the backoff it accepts one pod; the others wait until that
+pod runs. An owner whose pods are rejected on nodes across the fleet backs off on all nodes. Without rejections the
+plugin is inactive. The caller sets the length of the backoff: see `placement.scheduling_queue.node_backoffs`.
 Source: kubernetes/kubernetes#84869 (runaway pods of TopologyAffinityError); the rule is specific to hetsched.
 """
 
@@ -95,7 +95,7 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
 
 
 def _trial_pod(request: Request, state: ClusterState, row: int, refused: NodeRejections) -> str:
-    """Return another pod of the same owner that is placed on the node and does not run yet; empty without one."""
+    """Return the key of another pod of the same owner that is placed on the node but does not run yet, or ""."""
     owner = request.pod.owner
     others = (key for key, booking in state.on_row[row].items() if booking.pod.owner == owner)
     return next((key for key in others if key not in refused.running and key != request.pod.key), "")
@@ -107,7 +107,7 @@ def _backoff_refusal(rest: NodeRejections) -> Refusal:
 
 
 def _rejection_message(node: str, refused: NodeRejections, then: Message) -> Message:
-    """Return how many pods a kubelet rejected, or all kubelets together, and what comes next."""
+    """Return how many pods one kubelet, or all kubelets together, rejected, and when the next pod is tried."""
     templates = _REJECTED if node else _REJECTED_EVERYWHERE
     count = Message(templates[refused.pods != 1], node=node, n=refused.pods, text=refused.reason)
     return joined("; ", [count, then])

@@ -1,8 +1,8 @@
 """Allocate the devices of a pod's resource claims, on a node where they are free.
 
-Rule: a node fits if the devices of every allocated claim of the pod are there, and devices for all its open claims are
-free together (see `engine.devices`). The plugin chooses the devices with the node, and the pod reserves them until they
-are written into the claims.
+Rule: a node fits if it can use the devices of every allocated claim of the pod, and if its free devices satisfy all
+open claims of the pod at the same time (see `engine.cluster.devices`). Reserve chooses the devices on the selected
+node. They stay reserved for the pod until they are written into the claims.
 Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dynamic Resource Allocation".
 """
 
@@ -32,7 +32,7 @@ Refused = tuple[Refusal, Bools]
 
 
 class _PreparedClaims(NamedTuple):
-    """Prepared claims of a pod: refusals with their nodes (N,), and the claims without an allocation."""
+    """Prepared claims of a pod: refusals with the mask (N,) of their nodes, and the claims without an allocation."""
 
     refused: list[Refused]
     open: list[ResourceClaim]
@@ -92,11 +92,11 @@ class Devices:
         return Allocation(devices=tuple(grants))
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Do nothing: the removal of the booking releases the choice."""
+        """Do nothing: the devices are released with the removal of the booking."""
 
 
 def _survey(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
-    """Settle the claims of a pod; with `only`, prepare no refusals of other rows."""
+    """Determine the state of each claim of a pod; `only` limits the refusals to these rows."""
     refused: list[Refused] = []
     still_open: list[ResourceClaim] = []
     for use in request.shape.devices:

@@ -1,4 +1,4 @@
-"""Never assign one port of a node to two pods.
+"""Never assign the same host port of a node to two pods.
 
 Rule: two pods conflict on a node if they request the same host port and protocol on the same address, or if either
 requests it on all addresses (0.0.0.0).

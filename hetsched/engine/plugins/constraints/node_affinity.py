@@ -1,7 +1,8 @@
 """Place a pod on nodes that it selects by label, field or name.
 
-Rule: a node fits when it has every label of nodeSelector, meets at least one required affinity term, and is the node
-that the pod names, where it names one. Preferred terms score, with raw = sum of the weights of the terms it meets:
+Rule: a node fits if it has every label of nodeSelector and matches at least one required affinity term. If the pod sets
+nodeName, only that node fits. Preferred terms give the score, where raw is the sum of the weights of the terms that the
+node matches:
     score = floor(100 * raw / largest raw of a feasible node)
 Source: kube-scheduler's NodeAffinity and NodeName plugins.
 """

@@ -1,12 +1,12 @@
-"""Place pods together or apart.
+"""Place pods together or apart by inter-pod affinity and anti-affinity.
 
 Rule: two pods are neighbours under a term if their nodes have the same value of its topology label. A node fits if
-    affinity       for every required term a placed pod that all terms select is a neighbour there. If no such pod
-                   exists, the first of a group fits any node with the labels, if its own terms select itself
+    affinity       for every required term, the node has a neighbour: a placed pod that all terms select. If no such
+                   pod exists and the terms select the pod itself, it fits any node with the topology labels
     anti-affinity  no placed pod that a required term selects would be a neighbour
-    symmetry       no placed pod has a required anti-affinity term that selects this pod and holds on this node
-Preferred terms score, those of the pod and those of placed pods that select it (weight below 0: anti-affinity), and
-each required affinity term of a placed pod that selects it counts `hard_weight`:
+    symmetry       no placed pod would be a neighbour under its own required anti-affinity term that selects this pod
+The preferred terms give the score: those of the pod, and those of placed pods that select it. Anti-affinity has a
+negative weight. Each required affinity term of a placed pod that selects this pod counts with `hard_weight`:
     raw = sum of weight * matching neighbours;   score = floor(100 * (raw - least) / (most - least)) over feasible nodes
 Source: kube-scheduler's InterPodAffinity plugin.
 """
@@ -82,7 +82,7 @@ class PodAffinity:
     params: PodAffinityParams
 
     def handles(self, shape: Shape) -> bool:
-        """Return whether the shape states rules; batches leave pods that rules of booked pods select to the cycle."""
+        """Return whether the shape has inter-pod terms; the cycle handles pods that a term of a booked pod selects."""
         return bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity)
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:

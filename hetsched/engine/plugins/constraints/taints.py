@@ -1,9 +1,9 @@
 """Filter and score nodes by taints.
 
-Rule: a NoSchedule or NoExecute taint that the pod does not tolerate refuses the node. The score counts
-PreferNoSchedule taints that it does not tolerate; fewer is better:
+Rule: a NoSchedule or NoExecute taint that the pod does not tolerate refuses the node. The score falls with the number
+of PreferNoSchedule taints that the pod does not tolerate:
     score = 100 - floor(100 * count / largest count of a feasible node)
-Nodes share few distinct taint sets, so tolerations are evaluated once per set, and the result of a node is a look-up.
+Nodes share few distinct taint sets, so tolerations are evaluated once per set; for a node the result is looked up.
 Source: kube-scheduler's TaintToleration plugin.
 """
 

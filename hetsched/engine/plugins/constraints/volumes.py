@@ -1,9 +1,11 @@
 """Place a pod where its volumes are usable or can be created.
 
-Rule: every claim of the pod has a volume that the node can use, or waits for the pod's node and can get one there (see
-`engine.volumes`); no other pod uses a ReadWriteOncePod claim; and no storage driver exceeds its limit on the node:
-    attached + new ones of this pod <= limit of the driver
-The plugin chooses the free volume of a claim with the node, and the pod reserves it until it is written.
+Rule: every bound claim of the pod has a volume that the node can use. Every claim that waits for the first consumer can
+get a volume on the node (see `engine.cluster.volumes`). No other pod uses a ReadWriteOncePod claim of the pod. No
+storage driver exceeds its limit on the node:
+    attached volumes + new volumes of this pod <= limit of the driver
+Reserve chooses a free volume for each waiting claim on the selected node. The volume stays reserved until the binding
+of the claim is written.
 Source: kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits plugins.
 """
 
@@ -42,7 +44,7 @@ Refused = tuple[Refusal, Bools]
 
 
 class _PreparedVolumes(NamedTuple):
-    """Prepared claims of a pod: refusals with their nodes (N,), and the claims that wait for a volume."""
+    """Prepared claims of a pod: refusals with the mask (N,) of their nodes, and the claims that wait for a volume."""
 
     refused: list[Refused]
     waiting: list[PendingClaim]
@@ -112,7 +114,7 @@ class Volumes:
         return Allocation(volumes=grants) if grants else None
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Do nothing: the removal of the booking releases the choice."""
+        """Do nothing: the volumes are released with the removal of the booking."""
 
 
 def _survey(request: Request, state: ClusterState) -> _PreparedVolumes | Refusal:
@@ -140,7 +142,7 @@ def _survey(request: Request, state: ClusterState) -> _PreparedVolumes | Refusal
 
 
 def _without(waiting: PendingClaim, state: ClusterState) -> Refused:
-    """Return the nodes on which one waiting claim gets no volume."""
+    """Return the nodes on which this waiting claim has no candidate volume."""
     claim = waiting.claim
     selected = nodes_of_selected_volume(state, claim)
     if selected is not None and waiting.provisioner is not None:
@@ -155,7 +157,7 @@ def _without(waiting: PendingClaim, state: ClusterState) -> Refused:
 
 
 def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
-    """Refuse every node; preemption can only help on the node of the claim's user."""
+    """Reject every node; preemption can help only on the node of the pod that uses the claim."""
     there: Bools = np.zeros(len(state.reports), np.bool_)
     there[list(rows)] = True
     message = Message("claim {claim} is for one pod, and another one uses it", claim=name)
@@ -166,7 +168,7 @@ def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
 
 
 def _together(waiting: list[PendingClaim], refused: list[Refused], state: ClusterState) -> Refused:
-    """Return the nodes on which each waiting claim has a candidate, but not every claim one of its own."""
+    """Return the nodes on which each waiting claim has a candidate, but too few volumes exist for all claims."""
     left: Bools = ~np.logical_or.reduce([rows for _, rows in refused])
     short: Bools = np.zeros(len(state.reports), np.bool_)
     for row in np.flatnonzero(left).tolist():
@@ -175,7 +177,7 @@ def _together(waiting: list[PendingClaim], refused: list[Refused], state: Cluste
 
 
 def _full(request: Request, state: ClusterState) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield, for each driver with more to attach, the nodes that cannot attach so much."""
+    """Yield, for each driver with new volumes, the nodes where its attach limit would be exceeded."""
     new: dict[str, set[Attachment]] = {}
     for what in state.volumes.attachments(request.pod, EMPTY):
         new.setdefault(what[0], set()).add(what)

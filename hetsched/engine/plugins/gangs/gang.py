@@ -1,23 +1,23 @@
 """Place all members of a gang, or none (coscheduling).
 
 Rule, for a pod of a gang of which `min` members must run together:
-    PreFilter   rejects during the backoff of the gang, after the gang failed in this queue, with fewer than `min`
-                existing members (reserved or pending), or if the gang cannot fit as a whole: the missing members must
-                fit into the free capacity of all nodes, and minResources of the PodGroup into the whole cluster;
-                minResources beyond the capacity of the empty cluster never fit
+    PreFilter   rejects the pod in four cases: during the backoff of the gang; after the gang failed in this queue;
+                if fewer than `min` members exist (reserved or pending); if the gang cannot fit as a whole. To fit,
+                the missing members need enough free capacity on all nodes together, and the minResources of the
+                PodGroup enough in the whole cluster. minResources beyond the empty cluster never fit
     Permit      `booked` counts this member; booked >= min: allowed, with all waiting members; otherwise the member
                 waits for scheduleTimeoutSeconds of the PodGroup, or `timeout_seconds`
-    PostFilter  booked >= min: no effect. With an announced queue the remaining members are known: booked + untried >=
-                min: the members wait on; otherwise all waiting members are rejected and the rest of the gang is not
-                tried. Without one, a gap (min - booked) / min of at most `gap_percent` is waited for; a larger gap
-                rejects all
-    Unreserve   a reservation of a member is removed, by a time-out or otherwise: all waiting members are rejected
-A rejected gang backs off for `backoff_seconds`. Members with different priorities or sizes make the whole gang
-misconfigured.
+    PostFilter  booked >= min: no effect. If the queue was announced, the remaining members are known: with
+                booked + untried >= min the members continue to wait; otherwise all waiting members are rejected and
+                the other members are not tried. Without an announced queue, the members continue to wait if the gap
+                (min - booked) / min is at most `gap_percent`; otherwise all waiting members are rejected
+    Unreserve   rejects all waiting members when the reservation of a member is removed, by a time-out or otherwise
+A rejected gang backs off for `backoff_seconds`. A gang whose members have different priorities, or state different
+sizes of the gang, is misconfigured.
 No deadlock: a member waits only for announced, untried members, each of which is tried once, so every wait ends with
 the queue; unannounced members wait until their time-out. The scheduler removes the reservation of a rejected member in
-the same cycle, so two gangs never hold what the other needs.
-Invariant: after an announced queue, no gang has new members and fewer than `min`.
+the same cycle, so two gangs never block each other's resources.
+Invariant: after an announced queue was tried, no gang with newly placed members has fewer than `min` members.
 Source: Kubernetes scheduler-plugins, coscheduling (KEP-2, KEP-42; core/core.go, coscheduling.go). The checks of the
 remaining members and of the gang as a whole are specific to hetsched.
 """
@@ -50,10 +50,10 @@ from hetsched.engine.framework.waiting_pods import WaitingPods
 
 
 def slots_for(group: GangMembers, state: ClusterState, *, empty: bool = False) -> int:
-    """Return an upper bound of the members that could be booked, by free (or, if `empty`, all) amounts alone.
+    """Return an upper bound of the members that fit the free amounts (if `empty`, the total amounts) of the nodes.
 
-    Members of one shape are counted by whole pods per node, different shapes as if they did not compete: the result is
-    never too low, and exact for one shape if only amounts decide.
+    Members of one shape are counted in whole pods per node; different shapes are counted as if they did not compete.
+    The result is never too low, and is exact for one shape if no filter checks more than amounts.
     """
     shapes = {id(pod.shape): pod.shape for pod in group.members.values()}
     by_identity = Counter(id(pod.shape) for pod in group.members.values())  # most members share one object
@@ -89,7 +89,7 @@ def _slots(shape: Shape, state: ClusterState, *, empty: bool) -> int:
 
 
 def missing_resources(least: Sequence[tuple[str, int]], state: ClusterState, *, empty: bool = False) -> tuple[str, ...]:
-    """Return the resources of which the whole cluster has less free (less in total if `empty`) than `least`."""
+    """Return the resources of which the cluster has less free (if `empty`, less in total) than `least` requires."""
     nodes = state.all_rows
     short = []
     for name, amount in least:
@@ -276,7 +276,7 @@ def _without_least_resources(key: str, gang: GangMember, state: ClusterState) ->
 
 
 def _unresolvable(key: str, gang: GangMember, group: GangMembers, state: ClusterState) -> Refusal | None:
-    """Return why an announced gang cannot be placed, None if it has to be tried."""
+    """Return the reason why an announced gang cannot be placed, or None if the gang has to be tried."""
     members = group.members.values()
     for template, field, values in (
         (_PRIORITIES, "spec.priority", {pod.priority for pod in members}),
@@ -322,7 +322,7 @@ def _incomplete(key: str, gang: GangMember, group: GangMembers, *, state: Cluste
 
 
 def _foremost(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """Return a few reasons by number of nodes; reasons of nodes that could take the pod come first."""
+    """Return a few reasons, sorted by number of nodes; reasons of nodes that could still become feasible come first."""
     ranked = sorted(reasons, key=lambda reason: (not reason.candidates, -reason.nodes))
     return tuple(sorted(ranked[:_TOP_REASONS], key=lambda reason: -reason.nodes))
 

@@ -1,12 +1,12 @@
 """Order the queue by priority, the members of a gang adjacent.
 
-Rule: higher priority first; among equals submission order, where a gang has the position of its first member and the
-other members follow in submission order. That is the key (-priority, time of the gang or pod, number of the gang or
-pod, time of the pod, its name) with the submission as the time: the first attempt of a plain pod and the creation of a
-group are both the moment at which the queue received them, and no two are equal, so the later parts of the key never
-decide. Without gangs the order is that of `priority-sort`.
-Source: Kubernetes scheduler-plugins, coscheduling's Less (KEP-2 and KEP-42); derived, because its published
-tie-breaks differ and the latest can interleave two groups of one second.
+Rule: pods with higher priority come first. Pods with equal priority keep their submission order, where a gang has the
+position of its first member and the other members follow in submission order. This is the order of upstream
+coscheduling's QueueSort, which compares priority, then the creation time of the gang (or the first attempt of a plain
+pod), then names. Here both times are the submission time, which is unique, so the names are never compared. Without
+gangs the order is that of `priority-sort`.
+Source: Kubernetes scheduler-plugins, coscheduling's Less (KEP-2 and KEP-42); derived, because the tie-breaks differ
+between its versions and the latest version can interleave two groups that were created in the same second.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Keep pods without GPUs off nodes with GPUs: as a rule, or as a preference.
+"""Keep pods without GPUs off nodes with GPUs, as a filter or as a preference.
 
-Problem: CPU pods use the CPUs of GPU nodes, and no pod can reach the free GPUs any more.
-Rule: a node with a GPU is a GPU node, also while the GPU is unhealthy or in maintenance; a pod that requests a GPU is
-a GPU pod.
+Problem: if CPU pods use all CPUs of a GPU node, no pod can use the free GPUs of that node.
+Rule: a node with a GPU is a GPU node, even while the GPU is unhealthy or in maintenance. A pod that requests a GPU is a
+GPU pod.
     strict   a CPU pod runs on CPU nodes only, as in a fleet split into two clusters without shared capacity
     wish     a CPU node scores 100 for a CPU pod, a GPU node 0: other scores decide whether the pod uses a GPU node
 The plugin does not score GPU pods; `gpu-fit` does.
-Source: IHEP (Liu et al., Computer Engineering 2023(2)) compares itself with split clusters; the preference is its class
-rule without the load.
+Source: IHEP (Liu et al., Computer Engineering 2023(2)) is compared there with split clusters. The form `wish` is the
+node-class rule of IHEP without its load term.
 """
 
 from __future__ import annotations

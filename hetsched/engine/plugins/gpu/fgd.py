@@ -1,10 +1,11 @@
 """Fragmentation gradient descent: place each pod where it fragments the GPUs least.
 
-Rule: score = int(100 * sigmoid((F_before - F_after) / 1000)), F in milli as in `fragmentation`, over the workload's mix
-with pods of equal CPU and GPU requests as one shape. A shared pod uses the GPU with the highest score, the first of
-equal ones; whole GPUs are the lowest free ones. List the plugin before `gpu-fit`, which allocates the selected GPU.
+Rule: score = int(100 * sigmoid((F_before - F_after) / 1000)), F in milli as in `fragmentation`, over the workload mix,
+in which pods with equal CPU and GPU requests are one shape. A shared pod uses the GPU with the highest score; of equal
+GPUs, the first. Whole GPUs are the free GPUs with the lowest indices. List the plugin before `gpu-fit`, which allocates
+the selected GPU.
 Without a mix or without GPUs the plugin is inactive.
-Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), and its simulator, whose int() makes many ties.
+Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), and its simulator, whose int() causes many ties.
 Worked: one shape of 500 milli, GPUs of 1000 and 300 free: F = 300. A pod of 300 milli on the second GPU leaves
 F = 0: int(100 * sigmoid(0.3)) = int(57.44) = 57; on the first it leaves 700 and 300: F stays 300: int(50.0) = 50.
 """
@@ -41,5 +42,5 @@ class Fgd:
             trial.prefer(request, row, state)
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Drop the choice of a GPU; the plugin that granted it releases it."""
+        """Drop the choice of a GPU; the plugin that allocated the GPU releases it."""
         request.near_cards = None

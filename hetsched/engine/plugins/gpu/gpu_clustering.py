@@ -1,12 +1,12 @@
 """Keep pods with equal GPU requests together (GPU clustering).
 
-Rule: a pod's kind is "shared", or how many whole cards it asks for; the kinds on a node are those of its pods.
-    75  only this kind is there;   50  this kind among others;   25  no pod with cards;   0  other kinds only
-    score = that + 25 * (largest - free milli) / largest in whole numbers, largest = the node with the most cards;
-    pods without cards: 0
+Rule: the kind of a pod is "shared", or the number of whole GPUs that it requests. A node has the kinds of its pods:
+    base = 75  only this kind;   50  this and other kinds;   25  no pod with GPUs;   0  only other kinds
+    score = base + 25 * (largest - free milli) / largest in integers, where largest is the milli of all GPUs of the
+    node with the most GPUs; 0 for pods without GPUs
 Source: the GpuClustering baseline of Weng et al. (USENIX ATC 2023); the idea is Gandiva's (OSDI 2018).
-Worked: a node of 8 with one shared pod of 500 milli, 7500 of 8000 free: a shared pod scores
-75 + 25 * 500 / 8000 = 75 + 1 = 76, a pod of one whole card 0 + 1 = 1, on a fresh node 25 + 0 = 25.
+Worked: a node of 8 with one shared pod of 500 milli, 7500 of 8000 free: a shared pod scores 75 + 25 * 500 / 8000 = 75 +
+1 = 76, and a pod of one whole GPU 0 + 1 = 1. On an empty node both score 25 + 0 = 25.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """Allocate whole and shared GPUs by the facts of each GPU.
 
-Problem: a GPU has a model, memory, cores and a free share; a count of GPUs is not enough.
+Problem: pods request a model, memory, cores or a share of a GPU, so a count of free GPUs is not enough.
 Rule: a pod that requests n GPUs fits if n healthy GPUs each satisfy the whole request:
     free share    whole GPU: 1000 of 1000 milli;  shared GPU: free milli >= requested milli
     memory        whole GPU: the GPU's memory >= requested;  shared GPU: free memory >= charged memory, where
                   charged = requested, or ceil(GPU memory * milli / 1000) without a request (0 if unknown)
     cores, model  those of the GPU; vendor if the pod requests an extended resource
-`check` restricts this: "model" ignores memory and cores, "count" the model too, as a scheduler that only counts GPUs.
-A GPU in maintenance takes no pods; the reason names it if the node would fit with it.
+`check` restricts this: "model" ignores memory and cores; "count" also ignores the model, like a scheduler that only
+counts GPUs.
+A GPU in maintenance accepts no pods. If the node would fit with this GPU, the reason names the maintenance.
 An unknown fact does not satisfy a positive request, and the reason states this (`GpuFactUnknown`).
-Allocation: a whole GPU uses all of the GPU, lowest index first. Several GPUs on a node with stated links are the
-best-linked ones (`engine.links`), unless `links` is "ignore". A shared pod uses the GPU with the least sufficient
-free share (least free milli, then lowest index), so that empty GPUs stay whole. If zones were chosen before, GPUs in
-them come first.
+Allocation: whole GPUs are allocated by lowest index. If a pod requests several GPUs and the node states links, the
+best-linked GPUs are allocated (`engine.gpu.links`), unless `links` is "ignore". A shared pod uses the GPU with the
+smallest sufficient free share (then the lowest index), so that empty GPUs stay whole. If zones were chosen before, GPUs
+in these zones come first.
 Source: public contract section 1 "Cards"; tightest fit per GPU as in IHEP and in the openb trace's simulators.
 """
 

@@ -1,12 +1,12 @@
-"""Place each pod where it costs the fewest GPUs: current fragments, and the expected rest of a GPU.
+"""Place each pod where it strands the least GPU capacity, counting fragments now and the expected rest of each GPU.
 
 Rule, in GPUs:  gain = (F_before - F_after) + fill * (W(free) - W(free - asked)), summed over the GPUs used;
 score = 50 + 5 * gain, cut to 0-100. F is the capacity of the node that the mix's shapes cannot use now
-(`fragmentation`). W is the expected rest of a GPU after random pods of the mix filled it until none fits
-(`expected_rests`).
-Reason: F treats rests of 210 and 190 milli alike if no shape of 200 exists; W accounts for 1000 - 810 = 190 remaining
-unused, and for another 470 that fits into 1000 - 470. Unlike FGD's score the gain is not rounded, so ties are rare. A
-shared pod uses the GPU with the largest gain; list this plugin before `gpu-fit`.
+(`fragmentation`). W is the expected unused rest of a GPU after random pods of the mix have filled it until no other pod
+fits (`expected_rests`).
+Reason: F does not distinguish rests that the same shapes fit. W does: after a pod of 810 milli, a rest of 190 stays
+unused, but after one of 470, another 470 fits. Unlike the score of FGD, the gain is not rounded, so ties are rare. A
+shared pod uses the GPU with the largest gain. List this plugin before `gpu-fit`.
 Source: F from FGD (Weng et al., USENIX ATC 2023); W and the sum are specific to hetsched.
 Worked: sizes 600 and 400 equally often: W(400) = 0, W(600) = (W(0) + W(200)) / 2 = 100,
 W(1000) = (W(400) + W(600)) / 2 = 50. A pod of 400 on an empty GPU gains 50 - 100 = -50 by W, on a rest of 400 none.
@@ -63,5 +63,5 @@ class GpuGradient:
             trial.prefer(request, row, state)
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Drop the choice of a GPU; the plugin that granted it releases it."""
+        """Drop the choice of a GPU; the plugin that allocated the GPU releases it."""
         request.near_cards = None

@@ -1,27 +1,26 @@
-"""Keep the CPU and memory next to free GPUs that future pods with GPUs need.
+"""Keep enough CPU and memory free on nodes with free GPUs for future GPU pods.
 
-Problem: a free GPU without CPU is unusable; free CPU next to no GPU is no loss.
-Rule for a pod with GPUs: filling G free GPUs of a node takes a random amount of CPU, mean rho * G, variance
-sigma^2 * G, where rho and sigma^2 are the mix's CPU per GPU and its variance per GPU, over pods with GPUs. The GPUs
-expected to stay empty for lack of CPU, with C left, are the newsvendor's loss (demand taken as logistic,
-s = sigma * sqrt(3 G) / pi):
+Problem: a free GPU is unusable without free CPU on its node. Free CPU on a node without free GPUs is no loss.
+Rule for a pod with GPUs: filling the G free GPUs of a node takes a random amount of CPU with mean rho * G and variance
+sigma^2 * G. Here rho and sigma^2 are the mean and the variance of the CPU per GPU over the GPU pods of the mix. With C
+CPU free, the expected number S of GPUs that stay empty for lack of CPU is the newsvendor loss (for a logistic demand, s
+= sigma * sqrt(3 G) / pi):
     S(C, G) = s / rho * ln(1 + exp((rho * G - C) / s));   S = 0 without free GPUs
     cost = S(C - c, G - g) - S(C, G), of CPU and of memory, + tightness * (C - c) / rho of CPU
     score = 50 - 5 * cost, cut to 0-100
-Rule for a pod without GPUs: it takes the share x of the node's free CPU or memory, the larger one, and with it the
-same share of the G free GPUs:
+Rule for a pod without GPUs: the pod takes a share x of the node's free CPU or free memory (the larger of the two), and
+makes the same share of the G free GPUs unusable:
     cost = x * G + tightness * (C - c) / rho of CPU
-so the pod goes to nodes with few free GPUs and much CPU, and whole GPU nodes stay whole. The rule needs no mean,
-because a pod that takes every core of a node needs all of them.
-A pod with little CPU per GPU goes to a node that is short of CPU (cost < 0), one with much to a node with spare CPU
-(cost 0): the ratios of pods and nodes match without a table of node kinds. `tightness` decides if both costs are
-equal: the node with less free CPU, so that large pods find capacity. `need` "capacity" needs no mix: rho is the CPU
-that half of all GPUs have at least, and sigma 0, so that S = max(0, G - C / rho).
+The pod therefore goes to nodes with few free GPUs and much CPU, and empty GPU nodes stay empty.
+A GPU pod with little CPU per GPU goes to a node that is short of CPU (cost < 0). A GPU pod with much CPU per GPU goes
+to a node with spare CPU (cost 0). The ratios of pods and nodes thus match without a table of node kinds. If both costs
+are equal, `tightness` prefers the node with less free CPU, so that large pods find capacity elsewhere. `need`
+"capacity" needs no mix: rho is the median CPU per GPU of the cluster, and sigma is 0, so that S = max(0, G - C / rho).
 Source: the newsvendor loss of inventory theory, applied to GPUs and CPU; specific to hetsched.
-Worked: rho = 10 cores, sigma -> 0: a node with 2 free GPUs and 15 cores has S = (20 - 15) / 10 = 0.5 GPUs. A pod of
-1 GPU and 4 cores leaves 1 and 11: S = 0, cost -0.5; one of 1 GPU and 12 cores leaves 1 and 3: S = 0.7, cost 0.2.
-A pod of 12 cores without GPUs takes 12 / 104 of a node with 2 free GPUs and 104 cores: cost 0.23; of one with 8 and 96
-cores it takes 12 / 96: cost 1.
+Worked: rho = 10 cores, sigma -> 0: a node with 2 free GPUs and 15 free cores has S = (20 - 15) / 10 = 0.5 GPUs. After a
+pod of 1 GPU and 4 cores, 1 GPU and 11 cores are free: S = 0, cost -0.5. After a pod of 1 GPU and 12 cores, 1 GPU and 3
+cores are free: S = 0.7, cost 0.2. A pod of 12 cores without GPUs takes 12 / 104 of a node with 2 free GPUs and 104 free
+cores: cost 0.23. On a node with 8 free GPUs and 96 free cores it takes 12 / 96: cost 1.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def needs_by_mix(state: ClusterState) -> tuple[Need, ...]:
-    """Return the amounts per GPU that the mix's GPU pods request; unrequested resources are left out."""
+    """Return the amounts per GPU that the GPU pods of the mix request, without resources that no pod requests."""
     shapes = [(shape, share) for shape, share in normalized(state.mix) if shape.gpu is not None and shape.gpu.count]
     cards = {id(shape): shape.gpu.count * shape.gpu.milli / WHOLE_CARD_MILLI for shape, _ in shapes if shape.gpu}
     gpus = sum(share * cards[id(shape)] for shape, share in shapes)
@@ -101,7 +100,7 @@ def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
 
 
 def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
-    """Return (n,) the expected number of GPUs that stay empty because only `left` of a resource remains."""
+    """Return (n,) the expected number of GPUs that stay empty if `left` of a resource is free."""
     if not need.deviation:
         certain: Floats = left / need.mean
         np.subtract(gpus, certain, out=certain)
@@ -124,7 +123,8 @@ def _gpu_headroom(
 ) -> None:
     """Add the score of gpu-headroom.
 
-    `given`: CPU and memory per GPU, 0 for none; tightness by CPU; number of requested GPUs; points per GPU.
+    `given`: the CPU and the memory per GPU (0: unknown), `tightness` per CPU, the number of requested GPUs, and the
+    score points per GPU.
     """
     cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
     memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]

@@ -1,13 +1,13 @@
-"""Use cards that are shared already, then free cards of used nodes, then fresh nodes (GPU packing).
+"""Prefer GPUs that are already shared, then free GPUs of nodes in use, then empty nodes (GPU packing).
 
-Rule, for a pod with cards:
-    1. it goes on a shared card:                       max(100 - int(free milli / 10) / 10, 50), both divisions whole
-    2. it needs free cards of a node in use:           max(50 - free cards it takes, 33)
-    3. all cards of the node are free, n of them:      max(33 - n, n)
-    pods without cards: 0.  The card of case 1 is the fullest one with room.
+Rule, for a pod with GPUs (all divisions are integer divisions):
+    1. it fits on a shared GPU:                        max(100 - free milli / 10 / 10, 50)
+    2. it needs free GPUs of a node in use:            max(50 - free GPUs that it takes, 33)
+    3. all n GPUs of the node are free:                max(33 - n, n)
+    A pod without GPUs scores 0. In case 1 the pod uses the GPU with the least sufficient free share.
 Source: the GpuPacking baseline of Weng et al. (USENIX ATC 2023).
-Worked: 300 milli on a node whose cards have 1000 and 450 free: 100 - 45 / 10 = 96; one card of it: 50 - 1 = 49;
-the same on a fresh node of 8: 33 - 8 = 25.
+Worked: a pod of 300 milli on a node whose GPUs have 1000 and 450 milli free: 100 - 45 / 10 = 96. A pod of one whole GPU
+on this node: 50 - 1 = 49; on an empty node with 8 GPUs: 33 - 8 = 25.
 """
 
 from __future__ import annotations

@@ -1,23 +1,25 @@
-"""Keep GPUs free for pods that can use no others.
+"""Keep GPUs free for the pods that can use only these GPUs.
 
-Problem: a pod that fits any GPU can take the last one of a model that another pod requires, or break into one of the
-few nodes that are large enough for another.
-Rule: the mix's shapes that not every GPU serves share their demand among the GPUs that serve them: those of the model,
-memory, cores and vendor they accept, on nodes with the requested number of them, CPU and memory.
-load(g) = that demand's part of all GPU demand / the part of all GPUs that share it: at 1 these pods alone fill the GPU
-when the cluster is full. With random arrivals, one of them needs a given GPU with
+Problem: a pod that fits any GPU can take the last GPU of a model that another pod requires. It can also occupy a part
+of one of the few nodes that are large enough for another pod.
+Rule: some shapes of the mix can use only a part of the GPUs: those of the accepted model, memory, cores and vendor, on
+nodes with the requested number of such GPUs and the requested CPU and memory. The demand of such a shape is divided
+among these GPUs.
+load(g) = this demand as a part of all GPU demand / these GPUs as a part of all GPUs. At load 1 these pods alone fill
+the GPU when the cluster is full. With random arrivals, the probability that such a pod needs the GPU is the first term
+of the price:
     price(g) = 1 - exp(-load(g)) + rarity * (1 - GPUs of its model / GPUs of the most frequent model)
                + reserve * max(0, 4 * rank - 3), rank = share of the model's nodes before its node by name
     score = 100 - 5 * requested GPUs * mean price of the node's GPUs that fit
-so the price of a GPU is the expected loss of another pod. `rarity` is the price of a rare model without known demand;
-`need` "capacity" needs no mix and omits the first term. `reserve` raises the price over the last quarter of a model's
-nodes: nodes fill up by rank, so the rank shows the used part of the model, and pods that fit any model use other models
-before they break into its last whole nodes.
-Source: opportunity cost, priced as the chance of a Poisson arrival; specific to hetsched.
+The price of a GPU is thus the expected loss of another pod. `rarity` prices a rare model without a known demand. `need`
+"capacity" needs no mix and omits the first term. `reserve` raises the price on the last quarter of a model's nodes.
+Nodes fill up by rank, so the rank of the next free node shows the used part of the model. Pods that fit any model then
+use other models before they use the last empty nodes of this model.
+Source: opportunity cost, priced as the probability of a Poisson arrival; specific to hetsched.
 Worked: 100 GPUs of A and 300 of B; a tenth of the demand accepts A alone: load(A) = 0.1 / 0.25 = 0.4,
 price(A) = 1 - exp(-0.4) = 0.3297, price(B) = 0: a pod of 2 GPUs scores 100 - 5 * 0.3297 * 2 = 96.70 on A, 100 on B.
-With rarity 0.3 price(A) = 0.3297 + 0.3 * (1 - 100 / 300) = 0.5297: 94.70 on A. Reserve 1.5 adds 1.5 * (4 * 0.9 - 3) =
-0.9 to each price on the tenth of ten nodes of a model.
+With rarity 0.3 price(A) = 0.3297 + 0.3 * (1 - 100 / 300) = 0.5297: 94.70 on A. With reserve 1.5, the last of a model's
+ten nodes has rank 0.9, so its price rises by 1.5 * max(0, 4 * 0.9 - 3) = 0.9.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class GpuScarcityParams(Params, frozen=True):
 
 
 def prices_of(state: ClusterState, rarity: float = 0.0, reserve: float = 0.0, *, by_mix: bool = True) -> Floats | None:
-    """Return (G, N) the price of every GPU, None where all cost the same."""
+    """Return (G, N) the price of every GPU, or None if all prices are equal."""
     nodes = state.all_rows
     healthy: Bools = nodes.static("card_milli") > 0
     gpus = np.count_nonzero(healthy)

@@ -1,18 +1,18 @@
 """Assign good GPUs to the pods that fit them most tightly, and CPU pods to CPU nodes while these have capacity.
 
 Problem: CPU pods use the CPUs of GPU nodes, and GPUs are assigned without regard to their facts.
-Rule: a pod with cards scores a node, N its free vector and R the request, by
-    S_card = (w1*compute + w2*bandwidth + w3*clock) / (w1 + w2 + w3), the mean over the cards that would do; each fact
-             divided by the largest of the cluster's cards, 0 if unknown
-    S_sim  = ratio: mean over k of R_k / N_k;   cosine: R.N / (|R| |N|)      k: cards, MiB and cores per card,
-             CPU cores, memory GiB; a k with N_k = 0 is left out, none left: 0
+Rule: the score of a node for a pod with GPUs, where N is the free vector of the node and R that of the request, is
+    S_card = (w1*compute + w2*bandwidth + w3*clock) / (w1 + w2 + w3), the mean over the GPUs that satisfy the request;
+             each fact is divided by the largest value in the cluster, and is 0 if unknown
+    S_sim  = ratio: mean over k of R_k / N_k;   cosine: R.N / (|R| |N|)      k: GPUs, MiB and cores per GPU,
+             CPU cores, memory GiB; each k with N_k = 0 is omitted; S_sim is 0 if all are
     score  = mean: 100 * (S_card + S_sim) / 2;   product: 100 * S_card * S_sim
-and a pod without cards, with a = GPU nodes / nodes that take pods and S = 100 * (w*free share of CPU + v*free share of
-memory after placement) / (w + v), by
+For a pod without GPUs, let a = GPU nodes / nodes that accept pods, and S = 100 * (w*free share of CPU + v*free share of
+memory after placement) / (w + v). The score is
     CPU node: 100*a + (1 - a) * S  (100*a to 100)          GPU node: a * S  (0 to below 100*a)
-so that a full CPU node still outranks an empty GPU node. Scores are never rounded: 33.33 and 33.30 must stay apart.
-A fact that the card's node does not state is looked up by the card's model. Compute capability is known by the model
-only: where no card of the cluster is of a model that has one, their FP32 TFLOPS are compared instead.
+so that a full CPU node still ranks above an empty GPU node. Scores are not rounded, because 33.33 and 33.30 must stay
+different. If the node does not state a fact of a GPU, the fact is looked up by the GPU's model. Compute capability is
+known only by model. If it is unknown for all GPUs of the cluster, their FP32 TFLOPS are compared instead.
 Source: IHEP (Liu et al., Computer Engineering 2023(2)), equations (1)-(5), reconstructed.
 Worked: a = 1/2, S = 200/3: CPU node 83.33, GPU node 33.33.
 """
@@ -104,7 +104,8 @@ def _part_of(asked: float, free: float) -> float:
 def _ihep_gpu(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any) -> None:
     """Add the score of ihep for GPU pods.
 
-    `given`: GPUs, MiB and cores per GPU, CPU cores, memory GiB; 1 for the product of quality and similarity.
+    `given`: the request (GPUs, MiB per GPU, cores per GPU, CPU cores, memory GiB), and 1 for the form `product`, else
+    0.
     """
     usable, worth, static, load = cards
     for i in range(len(total)):
@@ -269,7 +270,7 @@ def _weighted(*parts: tuple[float, Floats]) -> Floats:
 
 
 def _mean_ratio(*pairs: tuple[float, Floats]) -> Floats:
-    """Return the mean of request / free over what the node has, each at most 1."""
+    """Return the mean of request / free, each at most 1, over the resources that the node has."""
     total, counted = np.zeros_like(pairs[0][1]), np.zeros_like(pairs[0][1])
     for asked, free in pairs:
         has = free > 0

@@ -1,15 +1,16 @@
-"""Place a pod on the instruction set that it uses best, in ISAMatch's strict order.
+"""Prefer the node whose instruction set the pod uses most completely, in the strict order of ISAMatch.
 
-Problem: a plain program on a core with every extension uses the capacity that another program needs.
-Rule: feasible nodes are ordered by the following criteria, each only among nodes that are equal before,
+Problem: a program without special requirements on a core with every extension uses capacity that another program needs.
+Rule: feasible nodes are sorted by four criteria; each criterion only breaks ties of the criteria before it.
     1  the pass: the first choice of `passes` (native, or for `qemu-first` emulated) before the second
-    2  affinity = modules the pod names / modules the node names, 1 if the pod uses all of the node
-    3  how many feasible nodes have exactly that instruction set, more first: rare ones stay free
-    4  utilisation = mean of requested / allocatable over CPU and memory, less first; allocatable 0 counts as 1
-Score = 100 * position / (positions - 1), positions counted from the worst, equal nodes sharing one, 100 if there is
-only one: the order is exact with any weights. Raw score = 100 * affinity - utilisation. Other scores decide about a pod
-without an ISA requirement; for the others `alone` ignores them, as published.
-Source: ISAMatch (Jiang et al., Computer Systems & Applications 2022 31(9)); the definition of utilisation is ours.
+    2  affinity = modules in the pod's requirement / modules of the node (1: the pod uses all modules), higher first
+    3  number of feasible nodes with exactly the same instruction set, more first, so that rare nodes stay free
+    4  utilisation = mean of requested / allocatable over CPU and memory, lower first; allocatable 0 counts as 1
+Score = 100 * position / (positions - 1). Positions are counted from the worst; equal nodes share a position, and a
+single position scores 100. Raw score = 100 * affinity - utilisation. Pods without an ISA requirement are not scored
+here. For pods with a requirement, `alone` ignores all other scores, as published.
+Source: ISAMatch (Jiang et al., Computer Systems & Applications 2022 31(9)); the definition of utilisation is specific
+to hetsched.
 """
 
 from __future__ import annotations

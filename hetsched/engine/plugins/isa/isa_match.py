@@ -3,12 +3,13 @@
 Problem: an image for the wrong instruction set, or for a missing extension, is scheduled and fails at start.
 Rule: a node fits natively if closure(required) is a subset of closure(offered) in the ISA lattice of `hetsched.isa`.
 It fits by emulation if the pod allows that and an emulator (or, for `cross-isa`, a cross toolchain) on the node offers
-the requirement. The first choice scores 100: native, or with `passes: qemu-first` emulated. A node with an unknown ISA
-is refused and never makes the pod *never fits*; so is a feature beyond a lower bound (`complete` false).
-`hetsched.engine.isa.isa_fit` has the full rule, and the comparison of `mode: paper`. Known platforms of the pod's
-images restrict the nodes too (`hetsched.engine.isa.image_fit`). For an unreadable index `unknownImage` decides:
-refuse the pod until it is readable, or warn and use the other facts. Nodes share few distinct ISA strings, so the
-lattice is evaluated once per distinct offer, and the result of a node is a look-up.
+the requirement. The first choice (native, or emulated with `passes: qemu-first`) scores 100. A node with an unknown ISA
+is rejected, but does not lead to the verdict *never fits*. The same holds if the node states only a lower bound
+(`complete` false) that lacks a required feature. `hetsched.engine.isa.isa_fit` has the full rule, and the comparison of
+`mode: paper`. Known platforms of the pod's images also restrict the nodes (`hetsched.engine.isa.image_fit`). If an
+image index is unreadable, `unknownImage` decides whether the pod is rejected until the index is readable, or placed by
+the other facts with a warning. Nodes share few distinct ISA strings, so the lattice is evaluated once per distinct
+offer; for a node the result is looked up.
 Source: public contract section 1; ISAMatch (Jiang et al. 2022) for the labels ARCH and QEMU.
 """
 

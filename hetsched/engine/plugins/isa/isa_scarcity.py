@@ -1,13 +1,14 @@
 """Keep nodes with rare instruction sets free for the pods that need them.
 
-Problem: a plain program on one of the few cores with rare extensions uses capacity that no other node offers.
+Problem: a program without special requirements on one of the few cores with rare extensions uses capacity that no other
+node offers.
 Rule: with c(x) = number of nodes of the fleet that can replace x,
     c(pod)  = nodes on which the pod's instructions run       c(node) = nodes that run everything the node runs
     share: score = 100 * min(1, c(node) / c(pod))             log: score = 100 * min(1, ln c(node) / ln c(pod))
-so a node that offers nothing rarer than the pod needs scores 100, and the score falls with unique capabilities.
-`log` measures the surplus in bits, as information theory does, and separates rare from very rare; c(pod) = 1 scores
-100. `ratio` is the publication's affinity alone: 100 * modules the pod names / modules the node names.
-The fleet is the inventory without its load: the result is cached until a node changes.
+A node that offers nothing rarer than the pod needs scores 100; the score falls with unique capabilities. `log` measures
+the surplus in bits and so distinguishes rare from very rare; it scores 100 if c(pod) = 1. `ratio` is only the affinity
+of the publication: 100 * modules in the pod's requirement / modules of the node. The score does not depend on the load
+of the nodes, so it is cached until a node changes.
 Source: the opportunity cost of a placement; ISAMatch (Jiang et al. 2022) for the ratio.
 """
 
@@ -91,7 +92,7 @@ def _score(measure: str, for_node: int, for_pod: int) -> float:
 
 @lru_cache(maxsize=16)
 def _stand_ins(offers: tuple[IsaReport, ...], nodes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return, per offer, the number of nodes that run everything it runs; an unstated offer is never rare."""
+    """Return, per offer, the number of nodes that run everything the offer runs; an unknown offer is never rare."""
     native = [None if offer.native is None else offered_isa(offer.native) for offer in offers]
     return tuple(
         max(1, sum(n for other, n in zip(native, nodes, strict=True) if other and match(isa, other).satisfied))

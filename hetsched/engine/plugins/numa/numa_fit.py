@@ -1,14 +1,16 @@
 """Give pods zones with enough free capacity and exact CPUs, and skip nodes whose kubelet would reject them.
 
-Problem: a node with 8 free CPUs in two zones cannot take a pod that needs 6 in one, and lent CPUs are not free. If only
-the kubelet detects it after the binding, the pod is scheduled, rejected and recreated in a loop.
-Rule: `zone_demand` defines the request and the zones of a pod, `zones` their free capacity, `cpu_selection` the
-CPUs, and `topology_manager` whether the node would admit the pod. The plugin applies to pods with a request (awareness
-or a CPU policy); to other pods with whole CPUs on nodes that treat them as aware; with `pods` "whole-cpus" everywhere,
-as in crane. If the kubelet pins, the plugin chooses nothing and only predicts its result.
+Problem: a node with 8 free CPUs in two zones may not have 6 free CPUs in one zone, and CPUs used by online workloads
+are not free. If only the kubelet detects this after the binding, the pod is scheduled, rejected and recreated in a
+loop.
+Rule: `zone_demand` defines the request and the zones of a pod, `zones` their free capacity, `cpu_selection` the CPUs,
+and `topology_manager` whether the kubelet of the node would admit the pod. The plugin applies to (1) pods that ask for
+NUMA placement by the topology-awareness or the CPU-policy annotation, and (2) other pods with whole-CPU requests on
+nodes with topology awareness enabled. With `pods` "whole-cpus", (2) applies on all nodes, as in crane. If the kubelet
+pins the CPUs of a pod, the plugin only predicts the kubelet's choice.
     exclusive, immovable   whole CPUs of each zone, in the order `spread` or `pack`
-    numa                   the shared CPUs of the zones;  none   the zones are counted, nothing is pinned
-`gpu-fit` prefers GPUs in the chosen zone; with `cards` "require" the pod fits only with them.
+    numa                   the shared CPUs of the zones;  none   the zones are charged, but no CPUs are pinned
+`gpu-fit` prefers GPUs in the chosen zone. With `cards` "require", the pod fits only if the zone has these GPUs.
 Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`.
 """
 
@@ -181,7 +183,7 @@ def _only(positions: tuple[int, ...], node: Window) -> Bools:
 
 
 def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield the reasons why zones have no room, with the largest amounts of the nodes that each reason holds for."""
+    """Yield the reasons why zones lack capacity, each with the largest amounts on the nodes that it applies to."""
     if demand is None:
         return
     setup = nodes.static("topology_setup")
@@ -240,9 +242,7 @@ def _lent(rows: Bools, lent: Ints, cpu: str) -> tuple[Refusal, Bools]:
 
 
 def _else_suitable(demand: ZoneDemand, nodes: Window) -> Bools:
-    """Return the (Z, n) mask of zones that may have the memory and the GPUs for the whole pod; unknown memory may be
-    enough.
-    """
+    """Return the (Z, n) mask of zones that have the memory (or unknown memory) and the GPUs for the whole pod."""
     suitable: Bools = np.ones((nodes.columns.layout.zones, nodes.n), np.bool_)
     if demand.memory_mib:
         unknown = nodes.static("zone_memory") == UNKNOWN
@@ -253,7 +253,7 @@ def _else_suitable(demand: ZoneDemand, nodes: Window) -> Bools:
 def _without_memory(
     demand: ZoneDemand, nodes: Window, rows: Bools, with_cpu: Bools | None
 ) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield which of the rows lack memory: in a zone `with_cpu` (Z, n), or in all zones together."""
+    """Yield the rows that lack memory, either in each zone of `with_cpu` (Z, n) or in all zones together."""
     if not demand.memory_mib:
         return
     asked = format_amount(MEMORY, demand.memory_mib * MIB)
@@ -301,7 +301,7 @@ def _few_cpus(reason: str) -> Refusal:
 
 
 def _kubelet_refusals(admission: KubeletAdmission | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield the expected rejections of kubelets, one refusal for each error."""
+    """Yield the expected kubelet rejections, one refusal for each admission error."""
     if admission is None:
         return
     rows, reasons = admission.reasons(nodes)

@@ -1,7 +1,7 @@
 """Prefer nodes on which the pod uses fewer NUMA zones.
 
-Rule: score = 100 // zones that the pod would get there (1: 100, 2: 50, 3: 33, 4: 25), 0 where it gets none. Pods
-without a zone request are not scored.
+Rule: score = 100 // number of zones that the pod would use on the node (1: 100, 2: 50, 3: 33, 4: 25); 0 without zones.
+Pods without a zone request are not scored.
 Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology/scorer.go`.
 """
 

@@ -1,1 +1,1 @@
-"""Order the queue, preempt pods and keep quotas."""
+"""Order the queue, preempt pods and enforce quotas."""

@@ -1,9 +1,10 @@
 """Order the queue by dominant share: the namespace with the lowest share of the cluster comes next.
 
-Rule: higher priority first; among equals the next pod is the first one of the namespace with the lowest weighted
-dominant share, in the team with the lowest one (`engine.shares`). The team of a pod is the value of its label
-`team_label`, or of that label of its namespace; with an empty `team_label` there is one team. The members of a gang
-follow one another. A namespace that floods the queue delays only itself.
+Rule: pods with higher priority come first. Among pods with equal priority, the team with the lowest weighted dominant
+share comes next, in this team the namespace with the lowest share, and in this namespace the first pod
+(`engine.cluster.shares`). The team of a pod is the value of its label `team_label`, or else of that label on its
+namespace. With an empty `team_label` all pods belong to one team. The members of a gang are adjacent. A namespace that
+floods the queue delays only its own pods.
 Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
 Worked (the publication's example): 9 CPUs and 18 GiB, A requests 1 CPU and 4 GiB a pod, B 3 CPUs and 1 GiB. A gets 3
 pods (12 of 18 GiB = 2/3), B 2 (6 of 9 CPUs = 2/3).

@@ -1,15 +1,15 @@
 """Select victims of lower priority for a pod that fits no node.
 
-Rule: if no node fits the pod, and one would without some pods, the plugin selects the cheapest victims by the order and
-the minimal sets of `engine.preemption`. Possible victims:
+Rule: if no node fits the pod, but a node would fit without some of its pods, the plugin selects the cheapest victims,
+by the order and the minimal sets of `engine.preemption`. Possible victims:
     pods of lower priority                             if the namespace of the preemptor has no quota
-    pods of other quotas that use more than their min  if it has one, and used + request <= its own min: they return
-                                                       borrowed capacity, whatever their priority
-    pods of lower priority of its own namespace        if used + request > its own min
-Quotas count only with the plugin `quota`. A pod with `preemptionPolicy: Never` and a member of a gang, which might not
-start even then, preempt nothing. Pods that the kubelet runs from a file are no victims. Neither are pods that the
-caller excludes: those with a recently rejected eviction and, on a live cluster unless `foreign` is set, pods of other
-schedulers, which could place them on the same node again. The caller evicts the victims.
+    pods of other quotas that use more than their min  if the namespace has a quota, and used + request <= its min;
+                                                       their borrowed capacity is reclaimed, whatever their priority
+    pods of lower priority in the same namespace       if the namespace has a quota, and used + request > its min
+Quotas count only if the policy has the plugin `quota`. Pods with `preemptionPolicy: Never` do not preempt. Gang members
+do not either, because the gang might not start even after a preemption. Static pods are not victims. The caller can
+exclude further pods: those with a recently rejected eviction and, on a live cluster unless `foreign` is set, pods of
+other schedulers, which could place them on the same node again. The caller evicts the victims.
 Source: kube-scheduler's DefaultPreemption; scheduler-plugins, KEP-9 "Capacity scheduling".
 """
 
@@ -79,7 +79,7 @@ class Preemption:
         return search.best(self.params.most_nodes)
 
     def waits_to_evict(self, request: Request, state: ClusterState) -> Message | None:
-        """Name disruption budgets if one of them selects a pod that may be preempted, spared or not."""
+        """Return a wait for a disruption budget that selects a possible victim, even after a rejected eviction."""
         if not state.budgets or not _may_preempt(request.pod):
             return None
         rule = self._rule(request, state, ProtectedPods(foreign=state.spared.foreign))

@@ -1,6 +1,6 @@
 """Order the queue by priority.
 
-Rule: higher priority first; among equals the longer pending pod, which is submission order.
+Rule: pods with higher priority come first. Pods with equal priority keep their submission order.
 Source: kube-scheduler's PrioritySort plugin.
 """
 

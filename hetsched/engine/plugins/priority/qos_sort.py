@@ -1,8 +1,9 @@
-"""Order the queue by priority, then by class of service.
+"""Order the queue by priority, then by QoS class.
 
-Rule: higher priority first; among equals Guaranteed > Burstable > BestEffort; among those submission order.
-Source: Kubernetes scheduler-plugins, qos/queue_sort.go, which corrects the published comparison: that one returned true
-both ways for two Guaranteed pods and was no order.
+Rule: pods with higher priority come first. Pods with equal priority are ordered Guaranteed, Burstable, BestEffort. Pods
+that are equal in both keep their submission order.
+Source: Kubernetes scheduler-plugins, qos/queue_sort.go. It corrects the published comparison, which was not an order:
+it returned true in both directions for two Guaranteed pods.
 """
 
 from __future__ import annotations

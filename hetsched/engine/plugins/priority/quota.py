@@ -1,10 +1,10 @@
 """Keep every team within its quota, and let it borrow unused quota of others.
 
-Rule, per requested resource, with the usage of the placed pods of the namespace:
-    used + request > max                       refused, `QuotaMaxExceeded`; a request above max alone never fits
-    sum of used + request > sum of min         refused, `QuotaBorrowingExhausted`: all guaranteed quota is used; a
-                                               request above the sum of min alone never fits
-Pods of namespaces without an ElasticQuota are ignored. `preemption` takes borrowed quota back.
+Rule, per requested resource, where `used` is the sum over the placed pods of the namespace:
+    used + request > max                       rejected, `QuotaMaxExceeded`; a request above max never fits
+    sum of used + request > sum of min         rejected, `QuotaBorrowingExhausted`: all guaranteed quota is used; a
+                                               request above the sum of min never fits
+Pods of namespaces without an ElasticQuota are ignored. The plugin `preemption` reclaims borrowed quota.
 Source: scheduler-plugins, KEP-9 "Capacity scheduling"; the sums are those of `engine.quotas`.
 """
 
