@@ -1,9 +1,9 @@
 """Errors that are shown to users.
 
-A wrong input is refused once, where it enters, with an `InputError` that states what is wrong, where, and what to do;
-its `code` is a stable CamelCase word that is never reused for another meaning. Wrong labels or annotations of a pod are
-no error: they give the verdict *misconfigured*, carried as a `Problem` of the pod, so that the rest of its file can
-still be placed.
+Invalid input is rejected at its entry point with an `InputError`, which states what is wrong, where, and what to do.
+Its `code` is a stable CamelCase word that is never reused for another meaning. Invalid labels or annotations of a pod
+are not an error: they become a `Problem` of the pod, with the verdict *misconfigured*, so that the other pods of the
+file can still be placed.
 The messages of msgspec's decoding errors are plain text; they are parsed into messages with parameters.
 """
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class InputError(ValueError):
-    """Refused input: nothing of it has been applied. `warnings` are about the same input."""
+    """Rejected input, of which no part has been applied. `warnings` are about the same input."""
 
     def __init__(self, code: str, message: str, *, place: str = "", hint: str = "") -> None:
         super().__init__(message)

@@ -50,9 +50,9 @@ class Message(str):
         return (str(self),)
 
     def redacted(self, is_visible: IsVisible) -> Message:
-        """Return the message without keys of pods in unseen namespaces.
+        """Replace the keys of pods that the reader may not see.
 
-        The text of another program about a hidden pod is removed with its key.
+        Verbatim text of another program about such a pod is removed too.
         """
         if isinstance(self.params, tuple):
             return joined(self.template, [_redact_value("", value, is_visible) for value in self.params])
@@ -83,7 +83,7 @@ def as_message(text: str) -> Message:
 
 
 def verbatim(text: str) -> Message:
-    """Return a text of a user or of another program as a message: it names no redacted pod and is not translated."""
+    """Return a text of a user or of another program as a message, which is neither translated nor redacted."""
     if isinstance(text, Message):
         return text
     return Message("{text}", text=text) if text else Message("")

@@ -1,8 +1,8 @@
 """Parameters that a plugin declares.
 
-The admin form, the REST schema, the docs page and the check of a policy file must never disagree. Parameters are
-therefore one frozen msgspec Struct whose fields carry `Meta(title, description, bounds)`; the JSON Schema, the defaults
-and the checked value all come from it.
+The admin form, the REST schema, the docs page and the check of a policy file must agree. Parameters are therefore
+declared once, as a frozen msgspec Struct whose fields have `Meta(title, description, bounds)`. The JSON Schema, the
+defaults and the checked values are all derived from this Struct.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Events that a pending pod waits for, and their description in words.
 
-A pod that found no node is retried when an event occurs that may help a plugin which refused it, and not before. Events
-are few and coarse: a superfluous event costs a retry, a missing one leaves a pod pending.
+A pod that found no node is retried only when an event occurs that may change the answer of a plugin that rejected the
+pod. Events are few and coarse: a superfluous event costs a retry, but a missing event leaves a pod pending.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint.
 """
 
@@ -49,7 +49,7 @@ _BITS = {event: 1 << place for place, event in enumerate(Event)}
 
 
 class WaitsFor(msgspec.Struct, frozen=True):
-    """Events that one refusing plugin registers for the pod, and the condition in words: `a node with 2 free cards`."""
+    """Events that a rejecting plugin registers for the pod, and the condition in words: `a node with 2 free cards`."""
 
     plugin: str
     events: tuple[Event, ...]

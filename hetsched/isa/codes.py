@@ -33,6 +33,6 @@ CODES: dict[str, str] = {
 
 
 def refuse(code: str, message: str, *, hint: str = "") -> NoReturn:
-    """Raise an `InputError` with one of `CODES`."""
+    """Raise an `InputError` with a code of `CODES`."""
     assert code in CODES, code
     raise InputError(code, message, hint=hint)

@@ -1,8 +1,9 @@
 """Lower a requirement to the largest part that a machine covers.
 
-It completes a refusal such as "your program needs v, these nodes lack it" by the requirement that would run there.
-Required names whose closure the offer has are kept; the others are replaced by those of their implied names that the
-offer has. A profile is replaced by the largest profile below it that the offer covers. The text is as short as the
+A refusal such as "your program needs v, these nodes lack it" is completed by the requirement that would run on these
+nodes. Required names whose closure the offer has are kept; each other name is replaced by those of its implied names
+that the offer has. A profile is replaced by the largest profile below it that the offer covers. The text is as short as
+the
 grammar allows: `rv64gc`, `x86-64-v3+sha_ni`.
 Invariant: the offer covers the result, and the requirement covers it too.
 """

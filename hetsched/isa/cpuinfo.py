@@ -1,7 +1,8 @@
 """Detect a machine's instruction set from the text of /proc/cpuinfo.
 
-Cores of one machine differ, and a program may be moved between them at any time, so only the features of every CPU
-count. RISC-V: the intersection of the `isa` lines (`hart isa` if there are none); a machine whose `cpu-vector` is 0.7,
+The cores of one machine may differ, and a program may be moved between them at any time, so only features that every
+CPU has count. RISC-V: the intersection of the `isa` lines (`hart isa` if there are none); a machine whose `cpu-vector`
+is 0.7,
 or whose cores have mvendorid 0x5b7 with marchid 0, has no `v`, even if its string states it. x86: `flags`; Arm:
 `Features`; the level follows from the family's table. A machine outside the lattice (32-bit x86 and Arm, POWER, s390x,
 LoongArch) is reported with its features, and its ISA is unknown, not "none".
@@ -34,9 +35,9 @@ Block = dict[str, str]
 class CpuReport(msgspec.Struct, frozen=True):
     """A machine as described by its kernel.
 
-    `isa` None: the machine is outside the lattice. `level` is null on RISC-V. `features` are the names common to all
-    CPUs, as the kernel prints them; `notes` list statements that differ between CPUs or were rejected, `rejected` only
-    the latter.
+    `isa` is None if the CPU has no place in the ISA lattice. `level` is None on RISC-V, which has no levels. `features`
+    are the names common to all CPUs, as the kernel prints them. `notes` lists the fields that differ between CPUs or
+    could not be parsed, `rejected` only the latter.
     """
 
     family: str

@@ -1,9 +1,9 @@
 """Requirement of an ELF program, derived from its bytes alone.
 
-The machine comes from the header; on RISC-V the requirement is the attribute Tag_RISCV_arch (without it, the minimum
-that e_flags admit); on x86-64 the GNU property ISA-needed (without it, level 1); on 64-bit Arm the first level, since
-its programs state no more; 32-bit Arm is outside the lattice and is reported by its build attributes. The result is a
-requirement in the notation of this package.
+The machine comes from the ELF header. On RISC-V the requirement is the attribute Tag_RISCV_arch, or else the minimum
+that e_flags allows. On x86-64 it is the GNU property ISA-needed, or else level 1. On 64-bit Arm it is the first level,
+because programs state nothing beyond it. 32-bit Arm is outside the lattice; its build attributes are reported instead.
+The result is a requirement in the notation of this package.
 Sources: System V gABI; riscv-elf-psabi "Attributes"; x86-64 psABI "Program Property".
 Invariant: any bytes give a result or an `InputError`; nothing beyond the file is read.
 

@@ -91,8 +91,8 @@ def _fewest(
 ) -> set[str] | None:
     """Return fewer than `bound` candidates that imply all missing names, None if there are none.
 
-    A candidate that another one implies is never needed; one that all others together do not imply always is. Few
-    remain, bundles that share parts, and their combinations are tried by size.
+    A candidate that another candidate implies is never needed; a candidate that all others together do not imply is
+    always needed. Few candidates remain (bundles that share parts), and their combinations are tried by size.
     """
     implied = {name: closure(offered | {name}, xlen) for name in candidates}
     widest: list[str] = []

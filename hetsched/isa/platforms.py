@@ -86,7 +86,7 @@ def image_floors(platforms: Iterable[str]) -> dict[str, Isa | None]:
 
 
 def archs_with_variants_only(platforms: Iterable[str]) -> tuple[str, ...]:
-    """Return the architectures of which an image offers CPU variants and neither a plain build nor a 32-bit one."""
+    """Return the architectures with only variant builds in an image: neither baseline nor 32-bit fallback."""
     offered = {normalise(platform) for platform in platforms}
     names = {platform[1] for platform in offered if platform[0] == "linux"}
     return tuple(
@@ -97,7 +97,7 @@ def archs_with_variants_only(platforms: Iterable[str]) -> tuple[str, ...]:
 
 
 def image_warnings(platforms: Iterable[str]) -> list[str]:
-    """Return warnings for nodes that meet a floor but whose stock containerd refuses the image."""
+    """Return warnings for nodes that satisfy a floor but whose stock containerd rejects the image."""
     return [
         f"stock containerd takes this image on no linux/{architecture} node: the index has variants only"
         for architecture in archs_with_variants_only(platforms)

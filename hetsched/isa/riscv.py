@@ -1,8 +1,8 @@
 """RISC-V ISA strings: `RV64IMFDV`, `rv64gc_zba_zbb`, `rva22u64_v`, and the output of kernels and device trees.
 
-The same machine is written in many ways, by people (with typing errors) and by kernels. Labels are parsed strictly,
-each error has a code; strings of kernels, device trees and compilers are parsed leniently: unreliable names are listed
-as `untrusted`, never guessed. `+` separates items like `_`.
+Users (with typing errors) and kernels write the ISA of the same machine in many ways. Labels are parsed strictly, and
+each error has a code. Strings of kernels, device trees and compilers are parsed leniently: unreliable names are listed
+as `untrusted` and not guessed. `+` separates items like `_`.
 Source: riscv-isa-manual "ISA Extension Naming Conventions"; Linux arch/riscv/kernel/cpufeature.c for the old marks.
 
 Kernels before 5.18 printed the privilege modes as letters (`rv64imafdcvsu`, `...bsux`). Such a string is of the draft

@@ -1,7 +1,7 @@
 """Joint requirement of several programs.
 
 Programs of one architecture and width need the union of their requirements: RISC-V names, x86 and Arm levels with
-features. A draft that one of them needs remains a draft.
+features. An unratified (draft) extension stays marked as draft in the union.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .x86 import X86
 
 
 def joint_requirement(requirements: Iterable[str | None]) -> str | None:
-    """Return one requirement that covers all of one architecture; None if one of them is unknown.
+    """Return the joint requirement of programs of one architecture; None if a requirement is unknown.
 
-    Raises: InputError if no machine can have all of it.
+    Raises: InputError if no machine can satisfy the joint requirement.
     """
     texts = tuple(requirements)
     if not texts or None in texts:

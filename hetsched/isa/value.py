@@ -2,7 +2,7 @@
 
 `extensions` is closed under implication, in lower case, without the RISC-V base letter; for x86 and Arm it holds Linux
 flag names. `needed` must be present on the other side for a match: all of `extensions`, except the soft names of a
-RISC-V profile. `soft` holds those: a missing soft name is reported, never a refusal.
+RISC-V profile. `soft` holds these soft names: a missing soft name is reported, but does not prevent a match.
 Invariant: `parse(isa.canonical, source=isa.source)` has the same extensions.
 """
 

@@ -4,8 +4,8 @@ On a demo cluster every binding succeeds at once. Placements of an offline clust
 change. On a live cluster each placement is written to the API server, `AT_ONCE` in parallel. Every step is a short
 transaction; none is open during an API call.
 A run binds only pods that it moved to *binding* itself, so two runs never bind the same pod. A pod that is *binding*
-for longer than `CLAIM_AFTER` belongs to a worker that died or to a binding with unknown result: one run claims it for
-the same period and binds it again, which also reveals the result of the first attempt. No write starts later than
+for longer than `CLAIM_AFTER` belongs to a worker that died or to a binding with unknown result: one run claims the pod
+for the same period and binds it again, which also reveals the result of the first attempt. No write starts later than
 `WRITE_WITHIN` after the claim, nor while the cluster is out of sync.
 A rejection frees the reservation only within `WRITE_WITHIN`. If the pod was tried before, it is read back first; while
 it is still pending, the result stays unknown for `UNKNOWN_FOR` after the decision. A binding with unknown result keeps

@@ -55,7 +55,7 @@ class ForceDeleted:
     def reason(self, scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, Message] | None:
         """Return the reason why a pod waits for force-deleted pods, and the sentence shown in its own namespace.
 
-        None if it waits for none of them.
+        None if no force-deleted pod blocks the pod.
         """
         if not self._by_row:
             return None
@@ -82,7 +82,7 @@ class ForceDeleted:
 
 
 def _sentence(names: list[str], count: int, until: str) -> Message:
-    """Return a sentence that names the first few pods, or none if all are in other namespaces."""
+    """Return a sentence that names the first few pods, but no pods if all are in other namespaces."""
     if not names:
         return Message("held by a force-deleted pod of another namespace until {time}", time=until)
     return Message("held by force-deleted pod {pods} until {time}", pods=format_pods(names, count=count), time=until)

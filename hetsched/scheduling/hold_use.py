@@ -52,7 +52,7 @@ class BatchReservations:
                 self._free[hold_id][f"{namespace}/{name}"] = pk
 
     def assign(self, scheduler: Scheduler, pending: PendingPod, top_nodes: int) -> HoldAssignment | None:
-        """Place a pod in one of its reservations; None if it has none or none fits."""
+        """Place a pod in a reservation of its hold; None if the pod has no reservation, or if no reservation fits."""
         pod, hold_id = pending.spec, pending.hold_id or ""
         free = self._free.get(hold_id)
         if not free or not pod.ready:

@@ -1,11 +1,11 @@
 """Follow a live cluster: list and watch its API server and write the changes to the database.
 
 One thread per resource runs a reflector. A single applier collects events for `COLLECT_SECONDS`, at most `MOST_EVENTS`,
-and writes them through `placement.actions.follow`. A pending pod without a node ends the collection early, so it is
+and writes them through `placement.actions.watch`. A pending pod without a node ends the collection early, so it is
 written without delay; events that arrive until then are written with it.
 Nothing is written before all required resources have synced. At that point rows of the database that are missing from
 the lists are treated as deleted. A write that loses the revision check is retried.
-Invariants: events of one object are written in order; a follower that lost its lease writes nothing.
+Invariants: events of one object are written in order; an informer that lost its lease writes nothing.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Informer:
         )
 
     def _is_fresh(self) -> bool:
-        """Return whether every required resource was heard from within `STALE`, as `is_synced` checks on the rows."""
+        """Return whether the API server responded for every required resource within `STALE`, as `is_synced` checks."""
         since = timezone.now() - STALE
         return all(
             known.synced_at is not None and known.alive_at is not None and known.alive_at >= since

@@ -80,8 +80,8 @@ def _end() -> Any:
 def end_all() -> None:
     """End every lease and leave a gap in the epochs, in a database restored from a backup.
 
-    A holder since the backup may have written epochs that are missing from these rows. To the clusters this database is
-    another installation, which waits while the previous one is still active.
+    Holders after the backup may have used epochs that are missing from these rows. For the clusters, the restored
+    database is a different installation, which waits while the previous installation is still active.
     """
     for model, name in ((Cluster, "leader"), (Connection, "follower"), (Connection, "discoverer")):
         epoch = f"{name}_epoch"

@@ -1,9 +1,10 @@
 """Nominated pods within one batch: assumption next to their victims, and validity of nominations.
 
-On a live cluster the engine places a pod as if its victims had left. Here the victims are restored next to it, and the
-pod waits. In its next scheduling cycle the nominated pod is removed from the snapshot first. While some of its victims
-remain and it would fit on its node without them, it preempts no other pods: it takes a node that is free by now or
-keeps waiting. Otherwise it is decided like any other pod. A nominated pod displaced by a more important one is not a
+On a live cluster the engine places a pod as if its victims were already deleted. This module restores the victims on
+the node, and the pod waits until they are deleted. In its next scheduling cycle the nominated pod is removed from the
+snapshot first. While some of its victims remain and the pod would fit on its node without them, it does not preempt
+other pods: it is placed on a node that has become free, or continues to wait. Otherwise it is decided like any other
+pod. A nominated pod displaced by a more important one is not a
 victim: it needs no eviction and only loses its nomination.
 """
 

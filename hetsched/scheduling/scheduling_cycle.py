@@ -1,10 +1,11 @@
 """Decide a batch of pending pods on a snapshot, without writing to the database.
 
 Pods are taken in queue order, each under the active revision of its own policy. All share one snapshot, so each pod
-sees the allocations of the earlier ones. If the engine fails on a pod, that pod is *not now* with the failure as its
-reason, and the others continue. A batch ends between gangs, never inside one: pods waiting in permit do not outlast the
-batch and are released at its end. The victims of a pod are part of its decision; a victim placed in the same batch is
-not placed after all. On a live cluster no victim is evicted at once: the pod is nominated and waits.
+sees the allocations of the earlier ones. If the engine fails on a pod, that pod gets the verdict *not now* with the
+failure as its reason, and the other pods are still decided. A batch ends between gangs, never inside one: pods waiting
+in permit do not outlast the
+batch and are released at its end. The victims of a pod are part of its decision; the placement of a victim from the
+same batch is undone. On a live cluster no victim is evicted at once: the pod is nominated and waits.
 """
 
 from __future__ import annotations

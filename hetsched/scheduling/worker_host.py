@@ -1,4 +1,4 @@
-"""Host the scheduling loop in a Celery task: for offline clusters and for pods that an informer process left behind.
+"""Host the scheduling loop in a Celery task, for offline clusters and for pods that no informer process decides.
 
 One task per cluster is the leader and iterates until no pod is due. After releasing the leader lease it checks the
 queue once more, because a wake-up in the meantime found the lease taken.

@@ -1,8 +1,8 @@
 """Bulk insert and update of rows of one model with few statements.
 
-`bulk_create` prepares every field of every row and compiles its SQL, which takes longer than the database does. Here
-the conversion of each column is determined once per model; then rows become tuples and go into statements of as many
-rows as the database takes. The stored rows are the same as with `bulk_create`.
+`bulk_create` prepares every field of every row and compiles its SQL, which takes longer than the database does. This
+module determines the conversion of each column once per model. It then converts rows to tuples and inserts them with as
+many rows per statement as the database allows. The stored rows are the same as with `bulk_create`.
 Invariant: after the insert each row has its ID, in the given order.
 """
 

@@ -1,8 +1,9 @@
 """Named locks held until the end of a transaction, for counts and single rows in tables with many writers.
 
-Two transactions that each miss the uncommitted rows of the other could both count a free place, and two that take the
-same locks in different order deadlock. A caller therefore takes all its names at once, before it writes a row; the
-names are locked in sorted order. A name locked twice in one transaction does not wait. SQLite has one writer and needs
+Two transactions that do not see each other's uncommitted rows could both count the same free slot, and two transactions
+that acquire the same locks in different order deadlock. A caller therefore acquires all its locks at once, before it
+writes a row; the names are locked in sorted order. A name locked twice in one transaction does not wait. SQLite has one
+writer and needs
 no lock. If two transactions deadlock nevertheless, the database ends one of them and `retry_on_deadlock` runs it again.
 Source: PostgreSQL documentation, "Advisory Locks" and "Deadlocks".
 """

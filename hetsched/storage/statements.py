@@ -1,9 +1,10 @@
 """Run SQL statements with little overhead.
 
-Around a statement, a Django cursor takes longer than SQLite takes to answer it; one pod that arrives in a live cluster
-costs some sixty statements. On SQLite a statement therefore goes to the open connection itself, with its placeholders
-converted to SQLite's once for each text. The other duties of a cursor are kept: the connection is opened, a broken
-transaction refuses statements, errors are Django's. With execute wrappers or a query log, and on other databases, the
+A Django cursor adds more time to a statement than SQLite needs to run it, and each new pod of a live cluster causes
+some sixty statements. On SQLite a statement is therefore sent directly to the open connection; its placeholders are
+converted to those of SQLite once per SQL text. The other behaviour of a cursor is unchanged: the connection is opened,
+a broken transaction rejects statements, and errors are Django's. With execute wrappers or a query log, and on other
+databases, the
 Django cursor is used.
 Invariant: results and errors are the same as those of a Django cursor.
 """

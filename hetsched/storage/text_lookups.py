@@ -1,4 +1,4 @@
-"""Text filters of users: one wildcard, matched in Python and in the database with the same result.
+"""Text filters of users with the wildcard `*`, matched in Python and in the database with the same result.
 
 `*` matches any characters, every other character matches itself. ASCII letters are compared without case, all other
 characters exactly: SQLite and PostgreSQL (any locale) both do that, and so does `Wildcard`. User text never becomes a

@@ -1,7 +1,8 @@
 """Write lock of SQLite: writers of a process run in order of arrival.
 
-SQLite lets waiting writers retry with growing pauses: the longest waiter retries least often, and under load some
-requests wait for seconds while later ones pass. Within a process, writers therefore queue here and only the first asks
+SQLite lets waiting writers retry with growing pauses. The writer that waits longest thus retries least often, and under
+load some requests wait for seconds while later requests succeed. Within a process, writers therefore queue here and
+only the first asks
 the database. A writer that is inside a transaction or holds the lock already (an on-commit callback) proceeds at once,
 so that no writer waits for the lock while it holds something that the lock holder waits for. The first writers of
 several processes poll a lock on a file next to the database every half millisecond; the system releases it when a

@@ -10,7 +10,7 @@ pod is ever bound without them. Results by response:
     400, 403, 422           refused, with the server's message
     429, 5xx                retried after Retry-After, at most 10 s; writing the same binding twice is one binding
     no response             read the pod: bound -> bound; pending -> unknown, the binding may still take effect
-    anything else           unknown: no component may treat it as failed until a read settles it
+    any other response      unknown: no component may treat the binding as failed before a read of the pod shows this
 After a 5xx the attempt may have succeeded, or may still succeed: a later refusal is followed by a read, and a pod that
 is still pending is unknown.
 All of this relies on uids. Before the first binding through an `Api`, a dry run with a wrong uid on a pending pod must

@@ -47,7 +47,7 @@ class Deleted(msgspec.Struct, frozen=True):
 
 
 class Synced(msgspec.Struct, frozen=True):
-    """All events up to a list of `count` objects have been emitted."""
+    """A list is complete (client-go: HasSynced): the events of its `count` objects have been emitted."""
 
     count: int
 

@@ -68,7 +68,7 @@ def _claim(api: Api, one: BindingRequest, name: str, volume: str) -> BindingOutc
 
 
 def _take(api: Api, one: BindingRequest, claim: dict[str, Any], name: str) -> BindingOutcome | None:
-    """Write the claim into the chosen volume; return a refusal if the volume belongs to another claim."""
+    """Set the claimRef of the chosen volume; return a refusal if the volume references another claim."""
     volume = _read(api, VOLUMES, name)
     if volume is None:
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("volume {volume} is gone", volume=name))

@@ -4,7 +4,8 @@ Unknown fields are kept and ignored (public contract, section 1), so `contaners:
 silently request nothing. Known fields come from the OpenAPI models of the Kubernetes Python client
 (`hetsched.adapters.kubernetes.field_table`), known annotations and labels from `keys`. Any device plugin may
 define resource names, so a name gives a warning only if it is similar to one of `units` and no known node offers it.
-An object of a kind that is not read gives a warning if it has a pod template; patterns of policies are no templates.
+An object of a kind that is not read gives a warning if it has a pod template; patterns of policies do not count as
+templates.
 kube-apiserver enforces ResourceQuota and LimitRange when it admits pods; hetsched does not simulate them and gives a
 warning. Cluster files are checked too, except their pods and controllers, which kube-apiserver wrote.
 At most `MOST` warnings are returned for one file, misspellings first, so that strict mode never misses one.

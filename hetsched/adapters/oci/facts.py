@@ -28,7 +28,7 @@ NO_PLATFORM = "no platform is listed"
 
 
 def with_facts(pod: PodSpec, known: Mapping[str, ImageFacts]) -> PodSpec:
-    """Return a pod with the known facts of its images; without a new fact its own one stays."""
+    """Return a pod with the known facts of its images; an image without a new fact keeps its previous fact."""
     stated = {facts.image: facts for facts in pod.image_facts}
     facts = tuple(_better(known.get(image), stated.get(image)) for image in pod.images)
     found = tuple(one for one in facts if one is not None)

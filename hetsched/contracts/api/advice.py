@@ -43,7 +43,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class AdviceVerdict(enum.StrEnum):
-    """Verdict of an advice; `partly`: the moves come nearer to the goal without reaching it."""
+    """Verdict of an advice; `partly`: the moves improve the cluster but do not reach the goal."""
 
     PLAN = "plan"
     PARTLY = "partly"

@@ -1,4 +1,4 @@
-"""Answer to "where should these pods run?": one document for the command line, REST and the ledger.
+"""Result of a placement request: one document for the command line, REST and the decision ledger.
 
 Field names and verdicts are the public contract (camelCase JSON); fields may be added, never renamed. Every reason
 carries a stable code, the plugin that gave it and the number of nodes it covers.
@@ -100,7 +100,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
 
 
 def funnel(reasons: Iterable[Reason]) -> list[tuple[str, int]]:
-    """Return (plugin, nodes left after it) in the order of the filters, all nodes first under the name ""."""
+    """Return (plugin, remaining nodes) in the order of the filters; the first entry has the name "" and all nodes."""
     steps: dict[str, int] = {}
     for reason in reasons:
         if not steps:

@@ -1,8 +1,8 @@
 """Golden placements: where a pod must be placed under every policy, stated by an administrator.
 
-An expectation states exactly one thing: one of these nodes, a node with these labels, a node whose native instruction
-set covers a requirement, or that the pod is refused with this verdict. It is evaluated on the cluster's nodes as if
-they were empty, so the result depends on the inventory and the policy alone.
+An expectation states exactly one of four conditions: one of these nodes, a node with these labels, a node whose native
+instruction set covers a requirement, or a rejection with this verdict. The expectation is evaluated on the cluster's
+nodes as if they were empty, so the result depends only on the inventory and the policy.
 """
 
 from __future__ import annotations

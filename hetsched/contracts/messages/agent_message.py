@@ -2,7 +2,7 @@
 
 A message is about one node. `report` is set when a part of it changed; otherwise `digest` names the report that is
 still valid, and `usage` and `pinned` are current. Messages of one agent are numbered from 1; a repeated message that
-was answered already changes nothing. Of two agents on a node the one that started later is accepted.
+was answered already changes nothing. Of two agents on a node, the agent that started later is accepted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Report of the node agent about its machine: the output of `hetsched agent --once -o json`, and part of its messages.
 
-Amounts are integers in the unit of their name. An unknown value is null and has an entry in `problems` with the reason;
-a list that could not be read is null, an empty list means that there are no items.
+Amounts are integers in the unit that their name states. An unknown value is null, and `problems` has an entry with the
+reason. A list that could not be read is null; an empty list means that the machine has no such items.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class MachineProblem(msgspec.Struct, frozen=True):
 class IsaSource(msgspec.Struct, frozen=True, rename="camel"):
     """One source of the instruction set, as it was read.
 
-    `canonical` None: it could not be read. `bound` is exact, or lower where the machine may have more than it names.
-    `conflict` describes the contradiction to the accepted source.
+    `canonical` None: the source could not be read. `bound` is exact, or lower if the machine may have more features
+    than the source names. `conflict` describes the contradiction to the accepted source.
     """
 
     source: str

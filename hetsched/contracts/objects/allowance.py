@@ -17,7 +17,7 @@ _MOST_NAMES = 32
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """Limits of one submitter: `most` by resource, in amounts of `parse_amount`, over its unfinished workloads.
+    """Limits of one submitter: `most` by resource, in amounts of `parse_amount`, summed over unfinished workloads.
 
     `pods` counts pods, `hetsched.io/gpu-milli` thousandths of GPUs; `priority` is the highest allowed for its pods. Its
     objects must be in `namespaces`; None allows all.

@@ -4,8 +4,8 @@ One GPU model has many names (`V100M32`, `Tesla-V100-SXM2-32GB`), A10 must never
 `nvidia.com/gpu` is not always a count of GPUs. A name is lower-cased, split at spaces, `-` and `_`, and its leading
 `nvidia tesla geforce rtx amd instinct` are dropped. A term matches a GPU if its tokens are a prefix of the GPU's, or if
 it is a name (id, alias or trace name) of the GPU's accelerator model. GPUs come from NodeGpu if it exists; otherwise
-allocatable N gives GPUs 0..N-1 with the facts of GPU-feature-discovery labels, time-slicing replicas divided out, MIG
-devices left out.
+an allocatable amount of N gives the GPUs 0..N-1 with the facts of GPU-feature-discovery labels. Time-slicing replicas
+are divided out, and MIG devices are omitted.
 Source: `data/accelerators.json`; NVIDIA k8s-device-plugin, docs/gpu-feature-discovery; AMD node labeller.
 Invariant: a fact that no label states is None, whatever the table contains about the model.
 """
@@ -178,7 +178,7 @@ def resting_cards(report: NodeReport) -> tuple[GpuCard, ...]:
 
 
 def at_work(card: GpuCard) -> GpuCard:
-    """Return a GPU with its maintenance ended."""
+    """Return the GPU as it is after its maintenance ends."""
     return msgspec.structs.replace(card, healthy=True, maintenance=False) if card.maintenance else card
 
 

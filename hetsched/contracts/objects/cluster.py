@@ -13,7 +13,7 @@ from .workload import LabelSelector, PodGroup, PodSpec, Toleration
 
 
 class PriorityClass(msgspec.Struct, frozen=True):
-    """Named priority; the `default` one is for pods that name none. `preempts` false: its pods preempt no others."""
+    """Named priority; the `default` class is for pods that name no class. `preempts` false: its pods do not preempt."""
 
     value: int
     default: bool = False
@@ -21,7 +21,7 @@ class PriorityClass(msgspec.Struct, frozen=True):
 
 
 class RuntimeClass(msgspec.Struct, frozen=True):
-    """Additions of a container runtime to each of its pods: overhead in base units, and the nodes that have it."""
+    """Additions of a container runtime to each of its pods: overhead in base units, and a selector of its nodes."""
 
     overhead: tuple[tuple[str, int], ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()
@@ -31,7 +31,7 @@ class RuntimeClass(msgspec.Struct, frozen=True):
 class ElasticQuota(msgspec.Struct, frozen=True):
     """Guaranteed (`min`) and largest (`max`) use of one namespace, in base units, by resource name.
 
-    A resource that `min` leaves out is guaranteed 0, one that `max` leaves out is not limited.
+    A resource that `min` omits has no guaranteed amount; a resource that `max` omits has no limit.
     """
 
     namespace: str

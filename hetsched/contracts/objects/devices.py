@@ -29,7 +29,7 @@ class Device(msgspec.Struct, frozen=True):
     """Device: its node (empty: reachable from all nodes) and its facts.
 
     `attributes` and `capacity`, in thousandths, have qualified names; `versions` are the attributes of type version.
-    `blocked` is the reason why it is not allocated.
+    `blocked` is the reason why the device must not be allocated.
     """
 
     id: DeviceId
@@ -67,7 +67,7 @@ class SameAttribute(msgspec.Struct, frozen=True):
 class ResourceClaim(msgspec.Struct, frozen=True):
     """Resource claim. `allocated`: its devices, None without an allocation; `node`: the node of the allocation.
 
-    `users` are the UIDs of the pods that it is reserved for.
+    `users` are the UIDs of the pods that the claim is reserved for.
     """
 
     namespace: str

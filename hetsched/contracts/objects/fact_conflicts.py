@@ -1,6 +1,6 @@
 """Facts of a node in conflict with the behaviour of its kubelet.
 
-A node whose report is wrong would receive pods that it cannot run again and again. When a kubelet does not run a pod,
+A node with a wrong report would repeatedly receive pods that it cannot run. When a kubelet does not run a pod,
 the facts that admitted the pod are marked as in conflict. A conflict changes no capacity; it lasts until these facts
 are reported differently, a pod of the same owner runs there, or an operator clears it.
 """

@@ -1,9 +1,10 @@
 """Statements of sources about a node, quarantined changes, overrides and maintenance.
 
-Of each fact the newest statement of each source is stored, with the times of its first and last report, and a bounded
-number of earlier statements. Sources rank: an operator's override, the node agent, objects that describe the node, its
-labels, its status. A decrease is quarantined at once: new pods do not get the missing part, existing allocations of it
-stay. An increase beyond bounds takes effect after an operator approves it.
+For each fact, the newest statement of each source is stored, with the times of its first and last report, and a bounded
+number of earlier statements. The sources rank in this order: an operator's override, the node agent, objects that
+describe the node, the node's labels, the node's status. A decrease is quarantined at once: new pods do not get the
+missing part, but existing allocations of that part stay. An increase beyond the bounds takes effect only after an
+operator approves it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def fact_id(fact: str, item: str, reported: str) -> str:
 
 
 def record_claim(claims: Claims, source: str, words: Mapping[str, str], now: str) -> Claims:
-    """Return the claims with a source's present statements; a fact that it no longer states moves to its past."""
+    """Return the claims with a source's current statements; a fact that is no longer stated moves to the history."""
     found = dict(claims)
     for fact in sorted({*claims, *words}):
         old = found.get(fact, ())
@@ -111,7 +112,7 @@ def conflicts(said: Iterable[FactStatement]) -> bool:
 
 
 class Maintenance(msgspec.Struct, frozen=True, rename="camel"):
-    """GPU or zone of a node that takes no new pods, until when, and why."""
+    """Maintenance of a GPU or a zone, which accepts no new pods, with its end and its reason."""
 
     part: str
     name: str

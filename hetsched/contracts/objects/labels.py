@@ -5,7 +5,7 @@ Per requirement on a value v (None if the label is absent):
     In: v is one of the values     NotIn: v is none of them, absent included     Exists, DoesNotExist: as named
     Gt, Lt: v and the one value are decimal int64 and are compared; anything else does not match
 
-A selector is the AND of its requirements: null selects nothing, an empty one everything.
+A selector is the AND of its requirements. A null selector matches nothing; an empty selector matches everything.
 Source: Kubernetes documentation, "Labels and Selectors".
 """
 

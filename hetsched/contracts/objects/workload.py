@@ -313,12 +313,12 @@ class PodSpec(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, as results name the pod."""
+        """`namespace/name`, the pod's key in results."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def policy_field(self) -> str:
-        """The field by which it names a policy."""
+        """The field by which the pod names a policy."""
         return "spec.schedulerName" if self.policy_rule == "scheduler-name" else "hetsched.io/policy"
 
     @property
@@ -331,5 +331,5 @@ class PodSpec(msgspec.Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Return whether it may be scheduled: its request has no problem, and it has no gate."""
+        """Return whether the pod may be scheduled: its request has no problem, and the pod has no gate."""
         return not self.problems and not self.gates

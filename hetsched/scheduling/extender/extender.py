@@ -1,7 +1,7 @@
 """Responses to the kube-scheduler of one cluster: filter, prioritize, preempt.
 
 Every response is computed on the up-to-date scheduler cache. A pod whose filter call found feasible nodes keeps its
-turn until it is bound; the filter call of the next pod waits for that (see `turns`).
+slot until it is bound; the filter call of the next pod waits until then (see `pod_slots`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from ..storage import DEFAULT_CLASS, SELECTED_NODE
 from .selectors import label_selector, node_term
 
 Plain = dict[str, Any]
-_NOW = "1970-01-01T00:00:00Z"  # the export keeps that an object is being deleted, but not since when
+# Placeholder deletionTimestamp: the export records that an object is terminating, but not since when.
+_NOW = "1970-01-01T00:00:00Z"
 
 
 def storage_objects(storage: Storage) -> Iterator[Plain]:
