@@ -1,7 +1,7 @@
 """Rows of reservations with their GPUs, CPUs and devices.
 
-Rows are inserted in bulk and ended in bulk. The partial unique indexes admit one holder of a whole GPU or an exclusive
-CPU; shares of one GPU are summed after the insert. A reservation is ended exactly once.
+Rows are inserted in bulk and ended in bulk. The partial unique indexes permit one holder for each whole GPU and each
+exclusive CPU. Shares of one GPU are summed after the insert. A reservation is ended exactly once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WHOLE_CARD_MILLI = 1000
 
 
 class BookedPod(msgspec.Struct, frozen=True):
-    """One pod and its allocation on one node; `changed`: `spec` differs from the spec of the decision."""
+    """A pod and its allocation on a node; `changed`: `spec` differs from the spec of the decision."""
 
     pod_id: int
     node_id: int
@@ -118,7 +118,7 @@ def _devices(cluster: Cluster, reservation: Reservation, booked: BookedPod) -> l
 
 
 def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
-    """Reject GPUs with shares above the whole; no index can check a sum."""
+    """Reject GPUs whose shares add up to more than 1000 milli, because no index can check a sum."""
     with connection.cursor() as cursor:
         for some in batched(node_ids):
             marks = ", ".join(["%s"] * len(some))
@@ -157,7 +157,7 @@ def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) ->
 def resized(held: Allocation, before: PodSpec, now: PodSpec, *, with_memory: bool = False) -> Allocation:
     """Return an allocation whose zone shares add up to the new request; exclusive CPUs stay unchanged.
 
-    `with_memory`: the pod's policy counts memory by zone, so that shares of 0 MiB are those of a request of 0.
+    `with_memory`: the pod's policy counts memory by zone, so zone shares of 0 MiB mean that the request was 0.
     """
     if not held.zones or held.cpu_policy in EXCLUSIVE_CPU_POLICIES:
         return held
@@ -184,7 +184,7 @@ def _rescaled(shares: list[int], before: int, now: int) -> list[int]:
     """Scale shares from one request to another, in proportion; equal shares if nothing was requested before."""
     total = sum(shares)
     if not total and before:
-        return shares  # the request was never counted by zone
+        return shares  # this resource was not counted by zone
     asked = -(-total * now // before) if before else now
     weights, of_all = (shares, total) if total else ([1] * len(shares), len(shares))
     ends = [asked * sum(weights[: place + 1]) // of_all for place in range(len(shares))]

@@ -3,11 +3,10 @@
 If another device plugin chooses, a pod may use a GPU that the ledger reserved for another pod. The ledger must follow
 without assigning one GPU twice.
 A pod moves to the GPUs that it has. A pod with a reservation for such a GPU but without an allocation yet takes an
-equivalent GPU (same model, no less memory) with free capacity. If the result is inconsistent, because two pods have one
-GPU or no equivalent is free, the affected pods keep their reservations and a problem is reported for the pod that stays
-and for each conflicting pod. The text names no other pod, because its readers may have no access to that pod.
-Invariants: pure functions; no GPU is held beyond its whole if none was before; a pod that does not move keeps its
-grants.
+equivalent GPU (same model, no less memory) with free capacity. If two pods have the same GPU, or no equivalent GPU is
+free, the affected pods keep their reservations, and a problem is reported for each of them. The text of a problem names
+no other pod, because its readers may have no access to that pod.
+Invariants: pure functions; no GPU becomes overallocated by a move; a pod that does not move keeps its grants.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Mo
         if not overfull:
             moves.grants = {key: grants for key, grants in trial.items() if grants != held[key]}
             break
-        # The last of them stays; a result in which no pod moves is always possible.
+        # The last pod stays; the loop ends, because a plan without any move is always valid.
         stays = [key for key in wanted if any(grant.index in overfull for grant in wanted[key])] or list(wanted)
         index = next((grant.index for grant in wanted[stays[-1]] if grant.index in overfull), min(overfull))
         others = sorted(key for key in overfull[index] if key != stays[-1])
@@ -125,7 +124,7 @@ def _used(held: Mapping[str, Grants]) -> dict[int, int]:
 
 
 def _overfull(held: Mapping[str, Grants]) -> dict[int, list[str]]:
-    """Return the GPUs that are held beyond their whole, with the pods that hold them."""
+    """Return the overallocated GPUs with the pods that hold them."""
     overfull = {index for index, milli in _used(held).items() if milli > WHOLE_MILLI}
     return {
         index: [key for key, grants in held.items() if any(grant.index == index for grant in grants)]

@@ -85,7 +85,7 @@ def send(row_id: int | str, task: str, *, in_seconds: float = 0.0) -> None:
         later: Any = {"countdown": in_seconds} if in_seconds else {}
         # No retry: the sweep repeats lost wake-ups, and the sender must not be delayed.
         current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True, retry=False, **later)
-    except Exception as error:  # a broker that is down, full or demoted to a replica must not undo committed work
+    except Exception as error:  # the work is committed, so a failed broker must not raise here
         log.warning("wake-up not sent", task=task, id=row_id, error=repr(error))
 
 

@@ -1,8 +1,8 @@
 """The fields of a pod that can change while it holds a node.
 
-A pod keeps the spec that was decided on. A resize, new labels, a toleration, an annotation or another owner changes the
-request of its reservation only: `updated_spec` returns that request. `fingerprint` names these fields, so that an
-update which changes none of them is recognised without reading the request from the database.
+A pod keeps the spec of its decision. A resize, new labels, a toleration, an annotation or another owner changes only
+the request of its reservation, which `updated_spec` returns. `fingerprint` hashes these fields, so that an update that
+changes none of them is recognised without reading the request from the database.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def check_quota(
 
 
 def lock_names(cluster_id: int, namespaces: Iterable[str], owner: str = "") -> set[str]:
-    """Return the names of the locks for counting submissions to these namespaces and of this owner."""
+    """Return the names of the quota locks of these namespaces and this owner."""
     return {f"namespace {cluster_id} {name}" for name in namespaces} | ({f"owner {owner}"} if owner else set())
 
 

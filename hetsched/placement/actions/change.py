@@ -3,9 +3,9 @@
 Several actions move pods between states; each must keep the pod table, the ledger, the workload states, the node
 columns and the live topics consistent.
 An action opens a `ClusterTransaction` on a cluster that `advance` locked, moves, books and frees pods through it, and
-closes it once. A move is an UPDATE that names the permitted previous states and is checked by its row count, so a pod
-that a concurrent writer moved rolls back the whole transaction.
-Invariants: what `close` publishes is a function of the written rows; nothing else is published.
+closes it once. A move is an UPDATE with the permitted previous states in its condition. Its row count is checked: if a
+concurrent writer moved one of the pods, the whole transaction is rolled back.
+Invariants: the published documents are a function of the written rows; only `close` publishes them.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class ClusterTransaction:
         self._workloads: set[str] = set()
         self._loads: dict[int, Load] = defaultdict(Load)
         self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
-        self._columns: set[str] = set()  # columns of the cluster to write in `close`
+        self._columns: set[str] = set()  # cluster columns that `close` writes
 
     @cached_property
     def database_now(self) -> datetime:
-        """Return the time shared by all processes, for deadlines that other processes check."""
+        """Return the database's time, which all processes share, for deadlines that other processes check."""
         return database_now()
 
     def touch(self, pods: Iterable[Pod]) -> None:
@@ -84,7 +84,7 @@ class ClusterTransaction:
             self.touch_row(pod.pk, pod.workload_id)
 
     def touch_workload(self, workload_id: str) -> None:
-        """Mark the own columns of this workload for publishing."""
+        """Mark this workload's own columns, without its pods, for publishing."""
         self._workloads.add(workload_id)
 
     def touch_row(self, pod_id: int, workload_id: str | None) -> None:
@@ -95,7 +95,7 @@ class ClusterTransaction:
     def move(self, pods: Sequence[Pod], to: State, **columns: Any) -> None:
         """Move pods into a state and set these columns.
 
-        Raises: Conflict if the state of one of them does not permit the move.
+        Raises: Conflict if the state of a pod does not permit the move.
         """
         if not pods:
             return
@@ -112,7 +112,7 @@ class ClusterTransaction:
     ) -> None:
         """Reserve the resources of placed pods; the unique indexes enforce exclusivity.
 
-        `events`: the events that the placements mean for pending pods.
+        `events`: events that the placements cause, to requeue pending pods.
         Raises: IntegrityError if something is reserved already, or a GPU would be assigned beyond 1000 milli.
         """
         if bookings:
@@ -123,7 +123,7 @@ class ClusterTransaction:
             self._held[booked.node_id][booked.spec.key] = held_document(reservation)
 
     def discard_decisions(self) -> None:
-        """Make unwritten decisions on earlier revisions void."""
+        """Invalidate decisions on earlier revisions that are not committed yet."""
         self.cluster.decisive_revision = self.cluster.revision
         self._columns.add("decisive_revision")
 
@@ -168,7 +168,7 @@ class ClusterTransaction:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self, decisions: Sequence[Decision] = ()) -> None:
-        """Write and publish what follows from the moves and reservations; counts alone may be left to `count_up`."""
+        """Write and publish the results of the moves and reservations; counts may follow through `publish_counts`."""
         nodes = add_loads(self.cluster, self._loads) if self._loads else {}
         if nodes:
             self._columns.update(TOTALS)
@@ -223,7 +223,7 @@ class ClusterTransaction:
         return True
 
 
-# Workload state implied by an object in a live cluster: regardless of its pods, and while it has none.
+# Workload states implied by an object in a live cluster: regardless of its pods, and while it has no pods.
 _ALWAYS = {SubmittedObject.WANTED: State.PENDING, SubmittedObject.REFUSED: State.MISCONFIGURED}
 _WITHOUT_PODS = {SubmittedObject.UNWANTED: State.PENDING, SubmittedObject.GONE: State.CANCELLED}
 
@@ -240,7 +240,7 @@ _OF_JOBS = {
 class ImpliedStates(NamedTuple):
     """Workload states implied by the workload's objects in a live cluster.
 
-    `of_jobs`: all objects are Jobs with ended pods; the Jobs then decide about ended pods.
+    `of_jobs`: all objects are Jobs with ended pods. The states of the Jobs then determine the state of the workload.
     """
 
     states: set[str]

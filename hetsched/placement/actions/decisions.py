@@ -1,8 +1,8 @@
 """Commit of a batch of decisions.
 
-One transaction checks and writes the batch. Nothing was reserved and no fact changed since the revision of the
-decisions, which were made under the current leader epoch; the policy versions used are still active; every pod is still
-pending. Decisions and reservations are inserted in bulk, the unique indexes enforce exclusivity, and the node columns
+One transaction checks and writes the batch. It checks that nothing was reserved and no fact changed since the revision
+of the decisions, that the decisions are of the current leader epoch, that the policy versions used are still active, and
+that every pod is still pending. Decisions and reservations are inserted in bulk, the unique indexes enforce exclusivity, and the node columns
 follow.
 Preemption victims are removed before anything is reserved: our pods return to the queue with the reason, imported pods
 end. The comparison includes that they still run. On a live cluster victims cannot be removed here: the pod is nominated
@@ -64,7 +64,7 @@ class NominatedNode(msgspec.Struct, frozen=True):
 
 
 class ReservationUse(msgspec.Struct, frozen=True):
-    """The row of a hold, and its `namespace/name`; a placed pod uses its reserved capacity."""
+    """The row of a hold whose capacity the placed pod uses, and the row's `namespace/name`."""
 
     pod_id: int
     key: str
@@ -73,7 +73,7 @@ class ReservationUse(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """The decision for one pending pod. `node_id` is None unless it was placed; `evicted` are its victims.
 
-    With `nominated` the pod waits and `evicted` are the victims to evict; empty: their evictions were requested before.
+    With `nominated` the pod waits, and `evicted` are the victims still to evict, without those requested before.
     `overridden` are pods whose nominations are superseded. `room` is the hold's reservation for this pod, freed when
     the pod is booked.
     """
@@ -114,9 +114,9 @@ def record(
 
     `binding`: the caller binds the `can_bind_now` pods right after the commit, so they become *binding* at once.
     `spent`: seconds of decisions per namespace since the last call.
-    `epoch` None: the caller is not the leader; the leader's own decisions in progress become void, and the reservations
-    carry its epoch.
-    Raises: Conflict, or Contradiction if the resources are reserved already.
+    `epoch` None: the caller is not the leader. The leader's decisions in progress become void, and the reservations
+        store the leader's epoch.
+    Raises: Conflict; Contradiction if the resources are reserved already.
     """
     try:
         with write_transaction():
@@ -234,7 +234,7 @@ def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
 
     Raises: Conflict if a victim holds nothing any more.
     """
-    before = [result for result in results if result.waiting.decision_id is not None]  # others have none
+    before = [result for result in results if result.waiting.decision_id is not None]  # other pods have no nomination
     over = [result.waiting.pod_id for result in before if result.nominated is None or result.evicted]
     if over:
         change.end_nominations(over, Message("decided again"))

@@ -4,8 +4,8 @@ If another device plugin assigns GPUs, the reserved GPUs are only advice; the le
 assign them again.
 The allocations that an agent reads from its kubelet are compared with the reservations on the node. A pod on other GPUs
 is reserved on those (`device_moves`): its reservation ends and another begins in the same transaction, so cached states
-follow it like any reservation. An inconsistent report changes no reservation: it is audited, and shown at the pods and
-their node until it is resolved. An unchanged report writes nothing.
+follow this change like any other. An inconsistent report changes no reservation: it is written to the audit trail, and
+shown on the pages of the pods and their node until it is resolved. An unchanged report writes nothing.
 Invariants: as of `device_moves`; the unique indexes still apply.
 """
 
@@ -59,7 +59,7 @@ def reconcile_devices(
 ) -> DeviceChanges:
     """Reserve for the pods of a node the GPUs that its kubelet reports; `advisory`: another device plugin assigns them.
 
-    `uuids` maps other device ids to GPU UUIDs: AMD's device plugin names PCI addresses.
+    `uuids` maps other device ids to GPU UUIDs: AMD's device plugin reports PCI addresses.
     If concurrent writers keep moving pods of the node, nothing is written until the next report.
     """
     for _ in range(_TRIES):
@@ -129,7 +129,7 @@ class _ObservedDevices:
         self.problems = {**self.moves.problems, **unclear}
 
     def is_known(self, advisory: bool) -> bool:
-        """Return True if the rows contain all of this already."""
+        """Return True if the stored rows equal this report."""
         if self.moves.grants:
             return False
         rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in self.pods.values()])}

@@ -61,7 +61,7 @@ def _is_pod(row: Pod) -> bool:
 
 
 def _excess_pods(node: Node, candidates: list[Pod]) -> list[Pod]:
-    """Return the shortest prefix of these pods without which the node fits, or all of them if it never fits."""
+    """Return the shortest prefix of these pods whose removal makes the node fit, or all pods if none does."""
     held: dict[int, dict[str, int]] = dict(
         Reservation.objects.filter(node=node, active=True).values_list("pod_id", "requests")
     )

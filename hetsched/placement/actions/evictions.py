@@ -51,7 +51,7 @@ class ClaimedEviction(msgspec.Struct):
 
     @property
     def short(self) -> str:
-        """Return the reason of the eviction, as the victim's message."""
+        """Return the reason for the eviction, as the victim's message."""
         return self.eviction.reason if self.nominee is None else Message("Preempted by {pods}", pods=self.nominee.key)
 
     @property
@@ -75,8 +75,7 @@ def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
 def claim_evictions(cluster_id: int) -> Iterator[list[ClaimedEviction]]:
     """Claim the due evictions exclusively and yield one list per nomination or step of a plan, and the others alone.
 
-    Each list is claimed just before it is yielded, so a claim lasts however many lists there are and however slow the
-    API server is.
+    Each list is claimed just before it is yielded, so that the claim of a late list has not expired by then.
     """
     due: dict[Hashable, list[Eviction]] = {}
     rows = due_evictions(cluster_id).select_related("victim", "move", "nomination__pod", "nomination__node")
@@ -88,7 +87,7 @@ def claim_evictions(cluster_id: int) -> Iterator[list[ClaimedEviction]]:
 
 
 def _group_key(one: Eviction) -> Hashable:
-    """Return the identity of the nomination or of the step that an eviction belongs to, else its own."""
+    """Return the key of the eviction's nomination or plan step; for an eviction without either, its own key."""
     if one.nomination_id is not None:
         return "nomination", one.nomination_id
     return ("eviction", one.pk) if one.move is None else ("step", one.move.rebalance_id, one.move.step)
@@ -145,7 +144,7 @@ def mark_refused(cluster_id: int, one: ClaimedEviction, message: str) -> None:
 def displace(cluster_id: int, one: ClaimedEviction) -> int:
     """Send a placed victim back to the queue, with all placed victims of its nomination; return how many.
 
-    0 if its binding has begun. A gang that is then below its minimum goes back as a whole; see `gangs`.
+    Return 0 if its binding has begun. A gang that is then below its minimum goes back as a whole; see `gangs`.
     """
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))

@@ -34,7 +34,7 @@ def book_requested(cluster_id: int, spec: PodSpec, result: Result, *, revision: 
     Raises: Conflict if something was reserved since `revision` or another pod of this name is live; Contradiction.
     """
     with write_transaction():
-        # Other writers of this cluster wait here, before their first write.
+        # Lock the cluster: other writers of it wait here, before their first write.
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         try:
             with write_transaction():

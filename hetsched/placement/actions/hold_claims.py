@@ -18,7 +18,7 @@ from hetsched.contracts.message import Message
 from hetsched.placement.models import Workload
 from hetsched.placement.models.holds import Hold
 
-CLAIMED = timedelta(minutes=10)  # how long the pods of a submission may take to use the reserved capacity
+CLAIMED = timedelta(minutes=10)  # time for the pods of a submission to use the reserved capacity
 
 
 def claim_hold(hold_id: str, workload: Workload) -> None:

@@ -2,7 +2,7 @@
 
 Rejections are written inside the informer's transaction, so the pod fails and its owner backs off from the node in one
 commit. A rejection marks the node facts that allowed the placement as in conflict. When a back-off ends, the affected
-pods are requeued. `backoffs` defines how long a back-off lasts.
+pods are requeued. `scheduling_queue.node_backoffs` defines how long a back-off lasts.
 Invariants: each pod counts once; the node's capacity does not change.
 """
 
@@ -76,7 +76,7 @@ def _count(cluster: str, reasons: Iterable[str]) -> None:
 
 
 class _Rounds:
-    """Consecutive rejections of each owner by each node, updated as rejections are added."""
+    """Number of consecutive rejections by owner and node, updated as rejections are added."""
 
     def __init__(self, change: ClusterTransaction, owners: Iterable[str]) -> None:
         self._change = change

@@ -1,4 +1,4 @@
-"""Quarantine of nodes with repeated conflicts between reservations and the ledger.
+"""Quarantine of nodes on which reservations repeatedly fail on the rows of the ledger.
 
 The scheduler cache can show free capacity on a node where the rows of the ledger show none. Without a limit the
 scheduler would retry the same node forever.

@@ -1,8 +1,8 @@
 """The only writers of previews: runs of a policy version over past decisions.
 
-A user has at most one open preview. A worker claims it, writes heartbeats while it runs, and writes the result. A
-preview without a heartbeat for `LOST_AFTER` counts as lost. Nothing else is written and nothing is audited, because
-neither the cluster nor its policies change. Ended previews are kept for `KEPT`, at most `MOST_KEPT` of each policy.
+A user has at most one open preview. A worker claims the preview, writes heartbeats while it runs, and writes the
+result. A preview without a heartbeat for `LOST_AFTER` counts as lost. Nothing else is written and nothing is audited,
+because neither the cluster nor its policies change. Ended previews are kept for `KEPT`, at most `MOST_KEPT` of each policy.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def fail_lost_previews(now: datetime) -> int:
     silent = Preview.objects.filter(state=Preview.RUNNING, seen_at__lt=now - LOST_AFTER)
     unheard = Preview.objects.filter(state=Preview.WAITING, asked_at__lt=now - WAITS_AT_MOST)
     if Preview.objects.filter(seen_at__gte=now - WAITS_AT_MOST).exists():
-        unheard = unheard.none()  # a worker is alive and runs other previews first
+        unheard = unheard.none()  # a worker still runs other previews, so the waiting ones are not lost
     lost = Problem("PreviewLost", "", Message("the worker that ran the preview was lost"))
     late = Problem("PreviewNotStarted", "", Message("no worker started the preview"))
     ended = silent.update(state=Preview.FAILED, ended_at=now, problem=lost)

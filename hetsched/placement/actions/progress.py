@@ -53,7 +53,7 @@ def confirm(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
 
 
 def start(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
-    """Record that these pods run.
+    """Record that these pods are running.
 
     Raises: Conflict.
     """
@@ -96,7 +96,7 @@ def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]
 def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, message: str = "") -> list[Pod]:
     """End pods that have provably stopped, as succeeded or failed, and free exactly what they held.
 
-    Raises: Conflict if one of them holds nothing any more, ValueError for a state other than these two.
+    Raises: Conflict if a pod has no reservation any more; ValueError for a state other than these two.
     """
     if to not in (State.SUCCEEDED, State.FAILED):
         raise ValueError(f"{to} is not a final state")

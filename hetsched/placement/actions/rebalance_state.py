@@ -75,7 +75,7 @@ def finish_plan(plan: Rebalance) -> None:
 
 
 def publish_plan(plan: Rebalance) -> None:
-    """Make pages that follow the cluster reload; the topic itself contains no plans."""
+    """Make the live pages of the cluster reload; its topic itself contains no plans."""
     publish_many({cluster_topic(plan.cluster): {}})
 
 

@@ -5,10 +5,10 @@ any more or would be placed on another node. A gang is one move of all its membe
 another member by then, and on a live cluster if the API server refuses the eviction of one of them in a dry run.
 In a cluster that is not live, one transaction ends the pod's reservation and books it on the target, with a decision of
 its own. On a live cluster the eviction worker calls the eviction API, and the move ends when the pod's replacement is
-placed. In both cases the pod's owner backs off from the old node for `KEPT_OFF`, as the plan assumed. A rejection by a
-budget or by missing rights stops the plan, and so does a move that takes longer than `PATIENCE`.
-Every move has its audit entry, under the name of the operator who confirmed the plan.
-Invariants: only confirmed moves are made; no move is made after the plan stopped.
+placed. In both cases the pod's owner backs off from the old node for `KEPT_OFF`, as the plan assumed. The plan stops if
+a disruption budget or missing rights prevent an eviction, or if a move takes longer than `PATIENCE`.
+Every move has an audit entry with the name of the operator who confirmed the plan.
+Invariants: only confirmed moves are executed; no move is executed after the plan stopped.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _create_plan(cluster: Cluster, advice: Advice, chosen: Sequence[Move], actor
 
 
 def stop_plan(plan: Rebalance, *, actor: Actor, reason: str) -> None:
-    """Stop a plan: make no further move and drop evictions that were not requested yet.
+    """Stop a plan: execute no further move, and drop evictions that were not requested yet.
 
     Raises: InputError `ReasonMissing` or `RebalanceOver`.
     """
@@ -412,7 +412,7 @@ def _back_off_owners(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Map
                 message=message,
                 created_at=now,
                 until=now + KEPT_OFF,
-                ran_elsewhere=True,  # no statement about the owner's pods on other nodes
+                ran_elsewhere=True,  # this row does not limit the owner's pods on other nodes
             )
             for move in moves
         ),

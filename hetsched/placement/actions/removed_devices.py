@@ -14,7 +14,7 @@ from hetsched.placement.models import ReservedCard, ReservedCpu
 
 
 def approve_fact(cluster: Cluster, node_name: str, fact: str, *, actor: Actor, reason: str) -> Node:
-    """Approve the reported value of a quarantined fact, so that it takes effect.
+    """Approve the reported value of a quarantined node fact, so that the value takes effect.
 
     Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, or `FactStillHeld` if pods hold resources that
     would be removed.

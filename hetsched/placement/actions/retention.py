@@ -5,7 +5,7 @@ pods that other schedulers placed, and for the former reservations of running po
 trail stays, and so does the summary of each decision, for the permalinks. The latest decisions stay as long as the feed
 shows them.
 Deletion changes no active reservation, so the cluster's revision stays the same. A cached state that is older than a
-deleted row cannot be brought up to date from the rows, so the cluster stores the latest such revision
+deleted row cannot catch up from the remaining rows, so the cluster stores the latest revision of a deleted row
 (`forgotten_revision`).
 """
 

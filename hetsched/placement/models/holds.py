@@ -25,14 +25,14 @@ from hetsched.storage.message_field import MessageField
 
 from ..ids import sortable_id
 
-CAME = "its pod came"  # the release reason of capacity that its pod uses now
+CAME = "its pod came"  # release reason of held capacity that a pod now uses
 MARK = "~"  # invalid in Kubernetes names, so such a row never clashes with a pod
 
 _NAME = 200  # characters of the pod's name in the row's name
 
 
 def own_name(pod: str, of: str) -> str:
-    """Return the name, or key, of a row that replaces a pod in the ledger; `of` is the pod's uid."""
+    """Return the name, or key, of a ledger row that keeps the resources of a pod; `of` makes the name unique."""
     namespace, slash, name = pod.rpartition("/")
     return f"{namespace}{slash}{name[:_NAME]}{MARK}{of}"
 

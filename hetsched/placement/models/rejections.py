@@ -2,7 +2,7 @@
 
 One row per rejected pod; only its end changes: `cleared_at` is set when a pod of that owner runs on the node or an
 operator clears the rejection. `until` ends the back-off of this owner on this node. `rest_until` ends the owner's
-back-off on all nodes, set when nodes across the fleet rejected it. See `backoffs`.
+back-off on all nodes, set when several nodes rejected it. See `scheduling_queue.node_backoffs`.
 Invariant: a pod counts once, however often its status is reported.
 """
 

@@ -79,7 +79,7 @@ class Pod(models.Model):
 
     # SUBMITTED by a user or program; IMPORTED: already running when first observed, so charged; WATCHED: observed
     # pending on a live cluster, for our scheduler; ASKED: placed for another scheduler through the extender, never
-    # queued here because that scheduler retries. REMNANT: an orphaned pod, with the resources of a force-deleted one.
+    # queued here because that scheduler retries. REMNANT: an orphaned pod; it keeps a force-deleted pod's resources.
     # HELD: capacity of a hold, for a pod that does not exist yet.
     SUBMITTED, IMPORTED, WATCHED, ASKED, REMNANT = "submitted", "imported", "watched", "asked", "remnant"
     HELD = "held"
@@ -108,7 +108,7 @@ class Pod(models.Model):
     not_before = models.DateTimeField(_("not before"), null=True)
     # The pod waits until then for the platforms of its images; a past time: they may still change; null: final.
     images_until = models.DateTimeField(_("waits for its images until"), null=True)
-    # The last try, and the events registered since, also as a bit set that queries compare.
+    # The last try, and the events registered at it, also as a bit set that queries compare.
     tried_at = models.DateTimeField(_("tried"), null=True)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     helped_by = models.IntegerField(default=EVERY_BIT, editable=False)
@@ -309,7 +309,7 @@ class IdempotencyKey(models.Model):
     owner = models.CharField(max_length=200)
     key = models.CharField(max_length=255)
     body_hash = models.CharField(max_length=64)
-    # The object of the response: one of the two.
+    # The object that the response describes: a workload or a hold.
     workload = models.ForeignKey(Workload, on_delete=models.CASCADE, null=True, related_name="+")
     hold = models.ForeignKey(Hold, on_delete=models.CASCADE, null=True, related_name="+")
     response = models.JSONField()

@@ -2,9 +2,9 @@
 
 A host that does not answer must not delay other hosts, and a lost message must be retried, but not forever.
 One process at a time calls a host. A host that does not answer is skipped for 2, 4, 8, ... 60 s, regardless of its due
-deliveries. A rejected delivery is retried after 5, 15, 45 s and so on up to 3 h, minus a random part of up to half, ten
-times or three days in total; then it is dead until a user requests it again. A webhook is paused after 20 consecutive
-dead deliveries or a response of 410 Gone.
+deliveries. A rejected delivery is retried after 5, 15, 45 s and so on up to 3 h, minus a random part of up to half.
+After ten attempts or three days the delivery is dead until a user requests a redelivery. A webhook is paused after 20
+consecutive dead deliveries or a response of 410 Gone.
 Invariant: the sweep finds due deliveries after lost wake-ups; a delivery arrives at least once unless it is given up,
 always with the same id and body.
 """
@@ -175,7 +175,7 @@ def _record_webhook_result(webhook_id: str, outcome: DeliveryOutcome, number: in
 
 
 def fail_old_deliveries(now: datetime) -> int:
-    """Give up deliveries older than `LONGEST_AGE`, as of a host that never answered; return how many."""
+    """Give up deliveries older than `LONGEST_AGE`, for example to a host that never answered; return how many."""
     expired = DeliveryOutcome(code="TooOld", message=Message("the delivery expired after three days"))
     with write_transaction():
         old = Delivery.objects.select_for_update().filter(

@@ -51,7 +51,7 @@ def reschedules_evicted_pods(cluster: Cluster) -> bool:
 
 
 def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ()) -> AdviceBasis:
-    """Return a copy of a cluster on which moves can be tried; `spec` decides for pods without another policy."""
+    """Return a copy of a cluster on which moves can be tried; `spec` is the policy of pods that name none."""
     kept = _immovable_pods(cluster)
     copy = cache_of(cluster.pk)
     with copy.locked_snapshot() as loaded:
@@ -84,7 +84,7 @@ def advice_about(cluster: Cluster, question: Question, spec: PolicySpec) -> Advi
 
 
 def pending_pods_of(workload: Workload) -> list[PodSpec]:
-    """Return the pods of a workload without a place, in the order of submission."""
+    """Return the pending pods of a workload, in the order of submission."""
     rows = workload.pods.filter(state__in=[State.PENDING.value, State.NOT_NOW.value]).order_by("id")
     return list(rows.values_list("spec", flat=True)[:MOST_WAITING])
 
@@ -111,7 +111,7 @@ def _immovable_pods(cluster: Cluster) -> dict[str, str]:
 
 
 def _own_policies(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec]) -> dict[str, PolicySpec]:
-    """Return the policies of pods with another policy than `spec`; some of `waiting` may not exist yet."""
+    """Return the policies of the pods whose policy is not `spec`; some pods of `waiting` may not exist yet."""
     alive = [state.value for state in (*HOLDING, State.PENDING, State.NOT_NOW)]
     rows = Pod.objects.filter(cluster=cluster, state__in=alive).exclude(policy__in=["", spec.name])
     named = list(rows.values_list("namespace", "name", "policy"))

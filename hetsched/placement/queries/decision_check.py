@@ -48,7 +48,7 @@ class RerunResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult:
-    """Decide again, with the original revision or another one; without `version` with the active one of `policy`.
+    """Decide again under the original policy revision, or under `version` (default: the active version) of `policy`.
 
     Raises: InputError `DecisionExpired`, `PolicyUnknown`.
     """

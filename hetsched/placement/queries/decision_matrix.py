@@ -61,7 +61,7 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
     if compiled.wants_mix:
         state.use_mix(state.booked_mix())  # as at the start of the batch
     same_batch = Decision.objects.filter(cluster=cluster, cluster_revision=decision.cluster_revision)
-    # A pod that was preempted later in the batch is not placed, but its own victims still left.
+    # A pod that was preempted later in the batch is not placed, but its own victims were still removed.
     settled = same_batch.filter(Q(verdict="placed") | ~Q(evictions=()), id__lt=decision.pk)
     for other in settled.select_related("pod").order_by("id"):
         state.forget(other.pod.spec.key)  # it was nominated before
