@@ -1,7 +1,8 @@
-"""Client address as rate limits count it.
+"""Client addresses as keys of rate limits.
 
-The address is that of the peer, which the web server takes from the proxies in FORWARDED_ALLOW_IPS only; this module
-reads no header. IPv6 counts by /64, the smallest prefix of one customer; IPv4 mapped into IPv6 counts as IPv4.
+The address is that of the peer. The web server accepts a forwarded address only from the proxies in
+FORWARDED_ALLOW_IPS; this module reads no header. IPv6 addresses are counted by their /64 prefix, the smallest that a
+customer gets; IPv4 mapped into IPv6 counts as IPv4.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def address_key(request: Any) -> str:
-    """Return the client address of a request as limits count it; "unknown" without one."""
+    """Return the rate limit key of a request's client address; "unknown" if the request has no address."""
     return peer_key(request.META.get("REMOTE_ADDR", ""))
 
 

@@ -3,9 +3,9 @@
 Counters that are read and then written admit too many requests when two requests race; counters of one process admit as
 many more as there are processes. The limits use the generic cell rate algorithm. A bucket holds one time, `full_at`:
 when all tokens taken from it are replenished. A request is admitted if, with it, that time lies at most `burst` token
-intervals ahead. Taking a token is one statement of the database, by the clock of the database, so concurrent requests
-get exactly the available tokens and the clocks of web processes do not matter. Reads write nothing: their buckets are
-in the memory of each process, by its monotonic clock.
+intervals ahead. Taking a token is one database statement that uses the clock of the database, so concurrent requests
+get exactly the available tokens and the clocks of web processes do not matter. Read requests write no rows: their
+buckets are in the memory of each process and use its monotonic clock.
 Source: ITU-T I.371, GCRA as a virtual scheduling algorithm.
 Invariant: in any interval of t seconds at most burst + t x rate requests of one key are admitted.
 """

@@ -3,10 +3,10 @@
 Locking an account after some failures would let any client lock its owner out; a limit by address alone would let a
 thousand machines guess at one account. Attempts are therefore counted for 15 minutes per account and address (10), per
 account (100) and per address (100, see `addresses.py`); above a limit the password is not checked. An attempt is
-counted before its password is checked, so a hundred concurrent attempts count as a hundred, and uncounted if the
-password was right. A browser that signed in to an account before carries a signed cookie for it and has its own count
-(10): guessing from elsewhere never locks the owner out. The response is the same for a wrong name, a wrong password and
-an exceeded limit. The counters are in the database, so all processes share them.
+counted before its password is checked, so a hundred concurrent attempts count as a hundred. If the password was right,
+the attempt is subtracted again. A browser that signed in to an account before has a signed cookie for the account and
+its own count (10), so guesses from other machines never lock the owner out. The response is the same for a wrong name,
+a wrong password and an exceeded limit. The counters are in the database, so all processes share them.
 Source: OWASP, "Slow Down Online Guessing Attacks with Device Cookies".
 """
 
@@ -80,7 +80,7 @@ def delete_expired_failures(now: datetime) -> None:
 
 
 def _account(username: str) -> str:
-    return username.lower()[:150]  # in this order: a lower-case text may be longer than its original
+    return username.lower()[:150]  # lower case first, then cut: a lower-case text may be longer than its original
 
 
 def _device(request: HttpRequest, account: str) -> str:

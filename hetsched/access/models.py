@@ -67,12 +67,12 @@ class Token(AbstractAuthToken):
 
     @property
     def submits(self) -> bool:
-        """Whether its role may submit pods."""
+        """Whether the token's role may submit pods."""
         return Action.SUBMIT in MAY[Role(self.role)]
 
     @property
     def priority_ceiling(self) -> int | None:
-        """The highest priority of its pods, None for no ceiling: as stated, else 0 if namespaces limit the token.
+        """Highest priority of the token's pods: as stated, else 0 if namespaces limit the token; None: no limit.
 
         Evaluated at each use, so that it applies to older tokens too.
         """

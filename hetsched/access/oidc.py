@@ -7,7 +7,7 @@ display and never selects an account that was created in another way. Its roles 
 (`HETSCHED_OIDC_ROLES`) at each sign-in; a user without a role is refused and loses earlier roles. The server's own
 requests to the provider go through `adapters.outbound`, with all its limits: to the issuer's host and to
 `HETSCHED_OIDC_HOSTS` at any address, and to other hosts that the provider names at public addresses only.
-Limits: a user who was removed from the provider stays signed in until the session ends or is ended here.
+Limits: a user who was removed from the provider stays signed in until the session expires or an administrator ends it.
 Source: OpenID Connect Core 1.0 §3.1; RFC 7636 (PKCE); RFC 9207 (issuer identification in the response).
 """
 
@@ -80,7 +80,7 @@ class _OutboundTransport(BaseAdapter):
         return answer
 
     def close(self) -> None:
-        """Do nothing: no connection stays open."""
+        """Do nothing, because no connection stays open."""
 
 
 def _allowed() -> outbound.Allowed:

@@ -1,7 +1,7 @@
 """Rights of an owner whose work runs later, without a request.
 
 An owner is the stable identity of a `Subject` (`user:1`, `token:…`). Its current rights apply: a token that was revoked
-or expired, a closed account, or one that lost its role, receives nothing any more.
+or expired, a closed account, and an account that lost its role receive nothing any more.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def subject_of_owner(owner: str) -> Subject | None:
 
 
 def may_receive(owner: str, namespace: str, *, several: bool = False) -> bool:
-    """Return whether an owner may currently see the events of a namespace, or those without a namespace.
+    """Return whether an owner may currently see the events of a namespace; "" stands for events without a namespace.
 
-    Work without an owner is the product's own. Work of `several` namespaces is visible to owners who see all
-    namespaces.
+    Work without an owner belongs to hetsched itself. Work of `several` namespaces is visible only to owners who see
+        all namespaces.
     """
     if not owner:
         return True

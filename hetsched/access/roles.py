@@ -1,7 +1,7 @@
 """Table of the actions that each role may perform.
 
-A view, a task or a socket checks an action, never a role. A superuser may do everything; every other user has the union
-of the actions of their groups, which are named after the roles. An action that is not in the table is denied.
+Views, tasks and sockets check an action, never a role. A superuser may perform every action. Every other user may
+perform the actions of all their groups, which are named after the roles. An action that is not in the table is denied.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Subject:
         return action in self.actions
 
     def may_in(self, namespace: str) -> bool:
-        """Return whether its rights include this namespace."""
+        """Return whether the subject's rights include this namespace."""
         return self.namespaces is None or namespace in self.namespaces
 
 

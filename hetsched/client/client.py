@@ -74,8 +74,8 @@ class Client(Transport):
     ) -> Accepted:
         """Submit pods: YAML or JSON text, or one object (a `List` for several). The same key and body submit once.
 
-        `plan` is the token of a what-if that must still be valid (`stale_plan` reads the refusal otherwise), `hold`
-        names capacity that was reserved for these pods. `strict` refuses unknown fields, annotations and kinds.
+        `plan` is the token of a what-if, which must still be valid; otherwise `stale_plan` reads the error. `hold`
+        names a hold that reserves capacity for these pods. `strict` rejects unknown fields, annotations and kinds.
         """
         body = _filled(
             manifest=manifest, cluster=cluster, policy=policy, priority=priority, callbackUrl=callback_url, name=name,
@@ -90,8 +90,8 @@ class Client(Transport):
     ) -> BatchAnswer:
         """Submit many manifests in one request, each independently, or all of them or nothing.
 
-        An item has the fields of a submission by their names in REST, in particular its manifest, and may have a `key`;
-        `common` are fields of items without their own.
+        An item has the fields of a submission under their REST names, in particular its manifest, and may have a `key`;
+                `common` are default values of these fields.
         """
         body = {"items": [dict(item) for item in items], "allOrNothing": all_or_nothing, **_filled(**common)}
         return read(self.post("submissions/", body, key=key or str(uuid.uuid4())).json(), BatchAnswer)
@@ -113,7 +113,7 @@ class Client(Transport):
     def wait(
         self, workload_id: str, goal: Goal = Goal.PLACED, *, timeout_seconds: float = 300.0, patient: bool = False
     ) -> Waited:
-        """Return the workload when it reached `goal` or cannot, or at the timeout; `patient` waits for capacity."""
+        """Return the workload when it reaches `goal`, cannot reach it, or times out; `patient` waits for capacity."""
         return waiting.wait(self, workload_id, Goal(goal), timeout_seconds, patient=patient)
 
     def watch(
@@ -147,7 +147,7 @@ class Client(Transport):
         return (read(row, DecisionRow) for row in self.items("decisions/", most=most, **query))
 
     def why(self, pod_id: int, *, outlook: bool = False) -> PodWhy:
-        """Return why a pod is where it is, over time; `outlook` computes what would place a pending pod now."""
+        """Return why a pod is placed or pending, over time; `outlook` computes changes that would place it now."""
         query = {"outlook": "true"} if outlook else {}
         return read(self.get(f"pods/{pod_id}/why/", **query), PodWhy)
 
@@ -165,7 +165,7 @@ class Client(Transport):
 
     @staticmethod
     def stale_plan(refused: Refused) -> WhatIfAnswer | None:
-        """Return the new what-if in the refusal of a plan, None if the refusal has another reason."""
+        """Return the new what-if in the error about a stale plan, None if the error has another cause."""
         found = refused.problem.get("whatIf")
         return _what_if(found) if isinstance(found, Mapping) else None
 
@@ -188,14 +188,14 @@ class Client(Transport):
         return (read(row, HoldRow) for row in self.items("holds/", most=most, **query))
 
     def extend_hold(self, hold_id: str, seconds: int, reason: str) -> Hold:
-        """Extend a hold to so many seconds from now."""
+        """Set the expiry of a hold to this many seconds from now."""
         tag, _ = self.changed(_hold_path(hold_id))
         body = encode({"action": "extend", "seconds": seconds, "reason": reason})
         answer = self.send("POST", f"{_hold_path(hold_id)}actions/", body=body, headers={**JSON, "If-Match": tag})
         return read(answer.json(), Hold)
 
     def cancel_hold(self, hold_id: str, reason: str) -> Hold:
-        """Cancel a hold; one that has ended stays unchanged."""
+        """Cancel a hold; a hold that has ended stays unchanged."""
         return read(self.send("DELETE", _hold_path(hold_id), query={"reason": reason}, repeat=True).json(), Hold)
 
     # -- deliveries ----------------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ class Decision(DecisionRow, frozen=True):
 
 
 class ReasonSpan(Part, frozen=True):
-    """Period of one reason; `until` is None for the present one. A placed pod has no pending period."""
+    """Period in which one reason held; `until` is None for the current one. A placed pod has no pending period."""
 
     code: str
     plugin: str
@@ -198,7 +198,7 @@ class PodWhy(Answer, frozen=True):
 
 
 class NodeRow(Answer, frozen=True):
-    """Node in a list; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, None without any."""
+    """Node in a list; `cpu`, `memory`, `gpu` are ratios 0-1 of requested to allocatable, None if it has none."""
 
     name: str
     family: str

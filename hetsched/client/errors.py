@@ -1,8 +1,8 @@
 """Errors between a program and a server.
 
-A request that the server refused raises `Refused`, an `InputError` like any other wrong input, with the whole problem
-document. Without a usable response, the error is `ServerUnavailable`; `passing` means that a later retry may succeed,
-which is never the case for a refused token.
+A request that the server rejected raises `Refused`, an `InputError` with the whole problem document. Without a usable
+response the error is `ServerUnavailable`; `passing` means that a later retry may succeed, which is never the case for a
+rejected token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hetsched.contracts.objects.warnings import ManifestWarning
 
 
 class Refused(InputError):
-    """The server refused this request; nothing of it was done. `problem` is its document, `status` that of HTTP."""
+    """The server rejected this request and did nothing. `problem` is the problem document, `status` the HTTP status."""
 
     def __init__(self, status: int, problem: Mapping[str, Any], fallback: str = "") -> None:
         def text(name: str, otherwise: str = "") -> str:
@@ -39,7 +39,7 @@ class Refused(InputError):
 
 
 class ServerUnavailable(Exception):
-    """The server gave no usable response; `problem` is the error, `passing` is true if a later retry may succeed."""
+    """The server gave no usable response; `problem` is the error, `passing` is true if a retry may succeed."""
 
     def __init__(self, code: str, message: str, *, place: str, hint: str = "", passing: bool = False) -> None:
         super().__init__(message)

@@ -1,9 +1,10 @@
 """HTTP requests to a server's REST API, and the errors of their responses.
 
 A request returns one response or raises one error. An unreachable server, a refused token and a server's own failure
-raise `ServerUnavailable`; a refused request raises `Refused`, with the server's problem document. Requests that change
-nothing are retried after a connection failure; a submission too, because it carries an idempotency key. A response with
-Retry-After is retried then, for `patience_seconds` in total: the server has not carried out a request that it deferred.
+raise `ServerUnavailable`; a rejected request raises `Refused`, with the server's problem document. After a connection
+failure the client retries requests that change nothing, and submissions, because they have an idempotency key. If a
+response has a Retry-After header, the client retries at that time, for `patience_seconds` in total: the server has not
+executed a request that it deferred.
 Redirects are not followed: the token goes to the named server only.
 """
 
@@ -33,7 +34,7 @@ _KEY = re.compile(r"[!-~]{1,255}", re.ASCII)
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _TIMEOUT_SECONDS = 60.0
-_SPREAD = 0.2  # share of a pause, at random, so that many clients do not retry at once
+_SPREAD = 0.2  # random share of a pause, so that many clients do not retry at once
 
 Query = Mapping[str, str | int]
 
@@ -98,7 +99,7 @@ class Transport:
             page = self._request("GET", page["next"], {}, None, {}, repeat=True).json()
 
     def changed(self, path: str, seen: str = "", **query: str | int) -> tuple[str, Any | None]:
-        """Return the tag and the document at `path`; no document if its tag is still `seen`."""
+        """Return the ETag and the document at `path`; no document if its ETag is still `seen`."""
         headers = {"If-None-Match": seen} if seen else {}
         response = self.send("GET", path, query=query, headers=headers)
         tag = response.headers.get("ETag", "")
@@ -210,7 +211,7 @@ def checked_address(server: str) -> str:
 
 
 def _put_off(response: httpx.Response, repeat: bool) -> float | None:
-    """Return the seconds for which the server defers this request, None if it does not."""
+    """Return the seconds after which the server permits a retry of this request, None if the response states none."""
     if not (response.status_code == 429 or (response.status_code == 503 and repeat)):
         return None
     after = response.headers.get("Retry-After", "")

@@ -1,8 +1,8 @@
 """Wait for a workload.
 
-A decision ends the wait, also *not now*, unless the caller is patient: then only a final state does. The server delays
-each response until the workload reaches the goal; a server that is briefly unavailable after the first response is
-retried. Exit codes are those of the contract: 0 reached, 10 not now, 11 never fits, 12 misconfigured, 13 time-out, 14
+A decision ends the wait, also *not now*. With `patient` only a final state ends the wait. The server delays each
+response until the workload reaches the goal. If the server is briefly unavailable after the first response, the client
+retries. Exit codes are those of the contract: 0 reached, 10 not now, 11 never fits, 12 misconfigured, 13 time-out, 14
 the run itself failed or was cancelled.
 """
 

@@ -1,9 +1,9 @@
 """The only writers of clusters and nodes; each action is one transaction with its audit entry and live events.
 
 An inventory change raises `inventory_revision` and `layout_revision` to the cluster's new revision, so that snapshots
-reload; a change of single nodes raises their `changed_revision`, so that snapshots refresh those nodes. It also sends
-the signal that requeues pending pods. `replace_nodes` is the node part of an import; the import itself also writes
-running pods and belongs to the app above.
+reload. A change of single nodes raises only their `changed_revision`, so that snapshots refresh these nodes. Both send
+the signal that requeues pending pods. `replace_nodes` is the node part of an import; the rest of the import also writes
+running pods and is in `hetsched.placement`.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ def apply_samples(cluster_id: int) -> int:
 
 
 def silent_since(now: datetime) -> datetime:
-    """Return the time since which an agent must have sent a message to count as reporting."""
+    """Return the earliest time of the last message with which an agent still counts as reporting."""
     return now - timedelta(seconds=3 * settings.HETSCHED_AGENT_REPORT_SECONDS)
 
 

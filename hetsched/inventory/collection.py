@@ -1,6 +1,6 @@
 """Convert the results of collectors to node facts with source and age; the only writer of collectors.
 
-A silent source must not influence decisions any longer, and its silence must be visible.
+A source that stopped reporting must not influence decisions any longer, and users must see that it stopped.
 The task that claims a due collector queries it, outside any transaction; its results are written under the cluster's
 lock. A fact is stale once its observation is older than the collector allows, once the collector has failed as often in
 a row as it may (once, for usage), or when a usage source no longer reports a node. A stale usage fact stays as the mark

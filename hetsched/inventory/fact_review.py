@@ -28,7 +28,7 @@ from .models.node_facts import NodeFacts
 from .overrides import read_override
 
 _replace = msgspec.structs.replace
-# Raises where pods still hold resources that would be removed: node, its known report without them.
+# Check (node, its known report without the parts): raises if pods hold resources that would be removed.
 Check = Callable[[Node, NodeReport], None]
 
 

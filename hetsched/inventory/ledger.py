@@ -28,7 +28,7 @@ _ANY = 2**62  # greater than any revision or epoch
 
 
 class Conflict(Exception):
-    """Another writer came first, or a newer leader is in charge: nothing was written, retry on the new state."""
+    """Another writer was first, or there is a newer leader. Nothing was written; retry on the new state."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -120,8 +120,8 @@ def _write_report(node: Node, report: NodeReport, cluster: Cluster, *, gone: boo
 def is_synced(cluster: Cluster) -> bool:
     """Return whether a cluster's data is complete and fresh; decisions on older data may assign used resources.
 
-    Every required resource was listed completely by the current informer and was heard from within `STALE`, and the
-    connection has no recorded failure. Clusters imported from files are always in sync.
+    Complete and fresh means: the current informer listed every required resource completely and received data of it
+        within `STALE`, and the connection has no recorded failure. Clusters imported from files are always in sync.
     """
     if cluster.kind != ClusterKind.KUBERNETES:
         return True

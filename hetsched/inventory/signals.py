@@ -1,4 +1,4 @@
-"""Signals by which the apps above learn of inventory changes, inside the transaction of the change."""
+"""Signals of inventory changes for the apps that import this one, sent inside the transaction of the change."""
 
 from django.dispatch import Signal
 

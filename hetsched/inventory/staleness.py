@@ -1,6 +1,6 @@
 """Age of a live cluster's data, and the time since when it is stale.
 
-A screen with yesterday's data would otherwise look like one with today's.
+Without the age, a page with yesterday's data would look like a page with current data.
 The data is as old as the required resource with the oldest event. It is stale while no decision may be based on it
 (`is_synced`), while a failure keeps the cluster from being watched, and once a required resource fails for `TROUBLE`;
 it is then stale since its last event. The published state is stored in the connection's row, so that the snapshot and

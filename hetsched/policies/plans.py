@@ -60,7 +60,7 @@ def save_plan(
     reason: str,
     now: datetime | None = None,
 ) -> PolicyPlan:
-    """Create or change a plan, which restarts it. Its note names obstacles that exist already.
+    """Create or change a plan and reset its state; its `note` lists what would block an activation now.
 
     Raises: InputError `ReasonMissing`, `PlanNameInvalid`, `PlanInvalid`, `PlansTooMany`, `PolicyUnknown`,
     `PolicyKeptInCluster`, `PolicyVersionUnknown` or `ClusterUnknown`.

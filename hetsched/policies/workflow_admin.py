@@ -27,7 +27,7 @@ from .workflow_forms import GoldenForm, PlanForm, WorkflowForm
 
 
 class WorkflowAdmin(admin.ModelAdmin):
-    """Rows that are written by actions: saving and removing require a reason."""
+    """Admin base for models that are changed only through actions; saving and deleting require a reason."""
 
     remove: ClassVar[Callable[..., None]]
 

@@ -68,7 +68,7 @@ class WorkflowForm(forms.ModelForm):
         return cleaned
 
     def act(self) -> Any:
-        """Save the form's data through the action."""
+        """Run the form's action with the cleaned data."""
         raise TypeError("subclasses implement act()")
 
     def _get_validation_exclusions(self) -> set[str]:

@@ -31,7 +31,7 @@ def check_secret_key(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def check_hosts(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
-    """Refuse a wildcard host, which would let any page pass as ours."""
+    """Reject `*` in ALLOWED_HOSTS, which disables the check of the Host header."""
     if settings.DEBUG or "*" not in settings.ALLOWED_HOSTS:
         return []
     hint = "List the host names under which people reach this server, comma-separated."

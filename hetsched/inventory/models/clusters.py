@@ -53,7 +53,7 @@ class Cluster(models.Model):
     definitions_revision = models.BigIntegerField(_("definitions revision"), default=0)
     # Decisions on an earlier revision are void: an allocation was added or facts changed since.
     decisive_revision = models.BigIntegerField(_("decisive revision"), default=0)
-    # The revision at which the usage samples of the nodes were taken: they include the allocations of that time.
+    # The revision at which the usage samples of the nodes were measured: they include the allocations of that time.
     baseline_revision = models.BigIntegerField(_("baseline revision"), default=0)
 
     # The latest revision of each kind of change, for decisions that were in progress at that time.

@@ -107,7 +107,7 @@ Key = tuple[str, str, TieRule]
 
 
 class Published(msgspec.Struct, frozen=True):
-    """Published percent of all GPUs at each load in percent: granted, and fragmented."""
+    """Published figures: allocated and fragmented GPUs in percent of all GPUs, by load in percent."""
 
     allocated: dict[int, float]
     fragmented: dict[int, float]

@@ -1,9 +1,9 @@
 """Commit of a batch of decisions.
 
 One transaction checks and writes the batch. It checks that nothing was reserved and no fact changed since the revision
-of the decisions, that the decisions are of the current leader epoch, that the policy versions used are still active, and
-that every pod is still pending. Decisions and reservations are inserted in bulk, the unique indexes enforce exclusivity, and the node columns
-follow.
+of the decisions, that the decisions are of the current leader epoch, that their policy versions are still active, and
+that every pod is still pending. Decisions and reservations are inserted in bulk, the unique indexes enforce
+exclusivity, and the node columns are updated.
 Preemption victims are removed before anything is reserved: our pods return to the queue with the reason, imported pods
 end. The comparison includes that they still run. On a live cluster victims cannot be removed here: the pod is nominated
 for the node and waits while its victims are evicted. A nomination that this decision does not repeat ends.

@@ -2,7 +2,8 @@
 
 A user has at most one open preview. A worker claims the preview, writes heartbeats while it runs, and writes the
 result. A preview without a heartbeat for `LOST_AFTER` counts as lost. Nothing else is written and nothing is audited,
-because neither the cluster nor its policies change. Ended previews are kept for `KEPT`, at most `MOST_KEPT` of each policy.
+because neither the cluster nor its policies change. Ended previews are stored for `KEPT`, at most `MOST_KEPT` per
+policy.
 """
 
 from __future__ import annotations
