@@ -147,7 +147,7 @@ def compare(cluster: Cluster, lease: Lease) -> Discovery:
 
 
 def _is_waiting(connection: Connection) -> bool:
-    """Return whether a read-only cluster was compared less than `_LOOK_ONLY` ago."""
+    """Return whether a read-only cluster was compared less than `_READ_ONLY` ago."""
     before = connection.discovery
     if before is None or before.writes or not (connection.shadow_of or connection.sealed_kubeconfig):
         return False

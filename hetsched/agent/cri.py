@@ -1,7 +1,7 @@
 """Client of the machine's container runtime through CRI, which containerd and CRI-O both serve.
 
-A container's CPUs are changed with `UpdateContainerResources` only, which runtimes apply to cgroup v1 and v2 and keep
-in their own record; a request names only the CPUs, so nothing else changes.
+The agent changes the CPUs of a container only with `UpdateContainerResources`, which runtimes apply to cgroup v1 and v2
+and store in their own state. A request contains only the CPUs, so nothing else changes.
 Source: kubernetes/cri-api, runtime/v1.
 """
 
@@ -25,7 +25,7 @@ _CONTAINER_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
 class RuntimeFailure(CallFailure):
     """Failed call of the runtime.
 
-    `gone`: it knows no such container; `late`: it did not respond in time.
+    `gone`: the runtime has no such container; `late`: the runtime did not respond in time.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -57,7 +57,7 @@ class CriContainer(msgspec.Struct, frozen=True):
 
 
 class ContainerStatus(msgspec.Struct, frozen=True):
-    """Runtime's status of one container: its CPUs, empty for all, None if not reported, and its process."""
+    """Status of one container from the runtime: its CPUs (empty: all; None: not reported) and its process."""
 
     cpus: str | None
     pid: int | None

@@ -1,9 +1,9 @@
 """Report of one machine: all readable facts in one document.
 
-Each probe reads its own part and adds unreadable facts to the tree's problems; no probe affects another.
+Each probe reads its own part and adds unreadable facts to `Tree.problems`; no probe affects another.
 
-Loading gRPC and NVML leaves a fifth of the agent's memory free but allocated to the process for as long as it runs.
-After each reading of the machine the C library returns free memory. A C library without that call is left alone.
+After gRPC and NVML are loaded, a fifth of the agent's memory is free but stays allocated to the process. After each
+reading of the machine the C library therefore returns free memory to the kernel, if it has a call for that.
 Source: malloc_trim(3).
 """
 
@@ -60,8 +60,9 @@ def read_machine(
 ) -> AgentReport:
     """Return the machine's report; `node` is its name in the cluster, by default its host name.
 
-    `nvidia_smi` is the output of `nvidia-smi -q -x` to use instead of NVML. `meter` has the present use; without it the
-    use is measured during the read. `kubelet` lists the kubelet's assignments, by default those of this machine; `uids`
+    `nvidia_smi` is the output of `nvidia-smi -q -x` to use instead of NVML. `meter` has the current usage; without
+        `meter` the usage is measured during the read. `kubelet` lists the kubelet's assignments, by default those of
+        this machine; `uids`
     maps its pods to their UIDs.
     """
     measuring = meter or UsageMeter(stated_capacities(os.environ))

@@ -89,5 +89,5 @@ def _detail(value: Any) -> Any:
         return value
     try:
         return from_parts(Message, value)
-    except (msgspec.ValidationError, LookupError, AttributeError, ValueError):  # an object of that form
+    except (msgspec.ValidationError, LookupError, AttributeError, ValueError):  # only looks like a message
         return value

@@ -1,16 +1,17 @@
 """Tamper evidence for the audit trail: a chain of digests that shows changed, deleted and inserted entries.
 
-A database trigger refuses changes of an entry, but the owner of the database can drop the trigger. Chaining each entry
-to the one before it would serialize all writers. Entries are therefore sealed later, in batches of some hundred, in
+A database trigger rejects changes of an entry, but the owner of the database can drop the trigger. Chaining each entry
+to the one before it would serialize all writers. Entries are therefore sealed later, in batches of a few hundred, in
 order of their IDs:
 
     digest(n) = HMAC-SHA-256(key, digest(n - 1) | number of entries | each entry as JSON)
 
 The key is derived from SECRET_KEY; without SECRET_KEY the digest is plain SHA-256. Only entries older than `SETTLED`
 are sealed: by then every transaction with a lower ID has ended. Verification reads the entries and computes the digests
-again. Each run verifies the seals with the oldest verification, so every entry is verified in turn at a bounded cost.
-Limits: entries younger than the last seal are not covered. An owner of SECRET_KEY can seal a forged trail; store the
-head's digest elsewhere (`hetsched audit verify` prints it, and each sealing logs it) to detect that too.
+again. Each run verifies the seals that were not verified for the longest time, so every entry is verified in turn at a
+bounded cost.
+Limits: entries younger than the last seal are not covered. Anyone who has SECRET_KEY can seal a forged trail. To detect
+that, store the digest of the latest seal elsewhere: `hetsched audit verify` prints it, and each sealing logs it.
 Source: Schneier and Kelsey, "Secure Audit Logs to Support Computer Forensics", 1999.
 """
 
@@ -171,6 +172,6 @@ def _digest(before: str, rows: list[AuditEntry]) -> str:
 
 
 def _key_name() -> str:
-    """Return an ID of the key that does not reveal it; empty without a key."""
+    """Return an ID of the key that does not reveal the key; empty without a key."""
     key = derived(_PURPOSE)
     return "" if key is None else sha256(b"name of " + key).hexdigest()[:16]

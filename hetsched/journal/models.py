@@ -69,7 +69,7 @@ class Figure(models.Model):
 
 
 class AppendOnly(models.Model):
-    """Row that is written once; a database trigger refuses every later update (`hetsched/storage/triggers.py`)."""
+    """Row that is written once; a database trigger rejects every later update (`hetsched/storage/triggers.py`)."""
 
     class Meta:
         abstract = True

@@ -1,4 +1,4 @@
-"""Locks that run a periodic task once a period, however often it is triggered.
+"""Locks that let a periodic task run once per period, even if it is triggered several times.
 
 Two beat processes trigger a task twice, a broker can deliver it twice, and a worker that was down receives all missed
 triggers at once. A task therefore takes its lock first, one row for each task, by the clock of the database: at most

@@ -2,8 +2,8 @@
 
 A message sent before the commit may announce a change that is rolled back; a message sent after it may be lost.
 `publish` numbers the event and writes it to the outbox in the caller's transaction. After the commit, all events of the
-transaction go to the channel layer in one message; a periodic task calls `relay`, which sends the events that were not
-sent. A delta is an RFC 7396 merge patch: old snapshot + deltas == fresh snapshot. Topics are numbered before patches
+transaction go to the channel layer in one message. A periodic task calls `relay`, which sends events whose message
+failed. A delta is an RFC 7396 merge patch: old snapshot + deltas == fresh snapshot. Topics are numbered before patches
 are computed, in name order, so the patches of one topic are computed one after the other and transactions never
 deadlock.
 Invariants: every event is sent at least once; a receiver drops duplicates by (topic, revision).
@@ -137,7 +137,7 @@ def start_background_sender() -> None:
 
 
 def _send_all(waiting: _Waiting) -> None:
-    """Send the events of the queue, those of a short interval together, on one connection; stop at None."""
+    """Send the events of the queue on one connection, those of a short interval in one message; stop at None."""
     loop = asyncio.new_event_loop()
     batch: list[OutboxEvent] | None = []
     while batch is not None:
@@ -192,9 +192,9 @@ def relay(older_than_seconds: float = 2.0, limit: int = 1000) -> int:
 
 
 def _relay_one_by_one(events: list[OutboxEvent]) -> int:
-    """Send the events of a refused batch one by one, so that one bad event does not block the others.
+    """Send the events of a rejected batch one by one, so that one bad event does not block the others.
 
-    An event that is refused for `GIVEN_UP_AFTER` while others are accepted is dropped: clients see the gap.
+    An event that is rejected for `GIVEN_UP_AFTER` while others are accepted is dropped: clients detect the gap.
     """
     try:
         _send([], None)
@@ -229,7 +229,7 @@ def revision_of(topic: str) -> int:
 
 
 def merge(document: Any, patch: Any) -> Any:
-    """Apply an RFC 7396 merge patch and return the new document; the old one is unchanged."""
+    """Apply an RFC 7396 merge patch and return the new document; the old document is unchanged."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(document) if isinstance(document, dict) else {}

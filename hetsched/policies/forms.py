@@ -1,7 +1,8 @@
 """The form of a policy, generated from the declarations of the plugins.
 
-A plugin is one file; its switch, weight and parameters must appear here without another edit.
-Each plugin in the registry yields a row: on, place in the order, weight, and one field per property of its JSON Schema.
+A plugin is one file; its switch, weight and parameters must appear in the form without a change of this module.
+Each plugin in the registry gets a row: a switch, its position, its weight, and one field per property of its JSON
+Schema.
 Types, bounds, titles and defaults of the schema become those of the field. Types without a field of their own (lists,
 mappings, alternatives) are edited as JSON and validated by the declaration itself.
 """

@@ -1,7 +1,8 @@
 """The stored cluster state of a golden placement that was created from a decision.
 
-Nodes and pods change after a decision; checked on the present ones, a placement could break as soon as it is created.
-So the cluster as the decision found it is stored with the golden placement, and every policy is checked on it.
+Nodes and pods change after a decision, so a golden placement that is checked on the current state could break as soon
+as it is created. The cluster state of the decision is therefore stored with the golden placement, and every policy is
+checked on that state.
 """
 
 from __future__ import annotations

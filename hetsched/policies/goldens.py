@@ -1,8 +1,8 @@
 """The only writers of golden placements, and the periodic check of them.
 
 The inventory changes too, so a golden placement may break without a change of a policy.
-Saving and removing require a reason and are recorded in the audit trail. A golden placement that breaks under the
-active version is saved and reported: it blocks the next activation until it or the policy is corrected.
+Saving and removing require a reason and are recorded in the audit trail. A golden placement that the active version
+breaks is saved and reported; it blocks the next activation until the golden placement or the policy is corrected.
 `recheck_goldens` checks those whose nodes or active versions changed since the last check, and reports those that broke
 or recovered.
 """
@@ -148,7 +148,7 @@ def _check_isa(text: str) -> None:
 
 
 def recheck_goldens(now: datetime | None = None) -> dict[str, int]:
-    """Check those whose nodes or active versions changed; return the number of golden placements per state."""
+    """Check the golden placements whose nodes or active versions changed; return the number per state."""
     now = now or timezone.now()
     specs = _active_specs()
     rows = GoldenPlacement.objects.filter(enabled=True).select_related("cluster").defer("cluster__definitions")

@@ -1,8 +1,9 @@
 """Hysteresis: when a fluctuating metric switches the active version.
 
-Above the upper bound for the whole period: one side; below the lower bound for as long: the other; in between nothing
-changes. A side is entered once: a manual override is not reverted before the metric was on the other side. Samples more
-than `GAP` apart reveal nothing about the time between, so the period restarts.
+If the metric is above the upper bound for the whole period, the *above* side is entered; if it is below the lower bound
+for the whole period, the *below* side is entered; between the bounds nothing changes. A side is not entered again
+before the other one was, so a manual activation is not reverted until then. The values between two samples more than
+`GAP` apart are unknown, so the period restarts.
 Invariant: the same values at the same times give the same switches, live or on a recorded curve.
 """
 
@@ -21,7 +22,7 @@ Side = Literal["above", "below", ""]
 
 
 class HysteresisState(msgspec.Struct, frozen=True):
-    """State of the evaluation: the side last entered, and since when the metric is beyond a bound."""
+    """State of the evaluation: the last side entered, and the time since which the metric is beyond a bound."""
 
     side: Side = ""
     above_since: datetime | None = None

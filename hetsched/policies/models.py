@@ -86,7 +86,7 @@ class PolicyRevision(models.Model):
 
     @property
     def step(self) -> Literal["activate", "rollback", "rollforward"]:
-        """What an activation of this version is: the first one, or a return to an older or newer version."""
+        """The kind of an activation of this version: the first activation, or a return to an older or newer version."""
         if self.activated_at is None:
             return "activate"
         return "rollforward" if self.version > self.policy.active_version else "rollback"

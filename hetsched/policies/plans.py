@@ -1,12 +1,12 @@
 """The only writers of plans: scheduled or metric-driven activations of policy versions, and their results.
 
-Plans let another policy apply at night, or while the GPUs are nearly all in use, without an operator.
+Plans activate another policy without an operator, for example at night or while nearly all GPUs are in use.
 A plan calls `activate` as a program of its own name and on behalf of its author: golden placements apply, and the
 reason names the plan and the metric. Rejected, skipped or late activations are recorded on the plan and in the audit
 trail.
-A missed time is made up for within `late_minutes`, otherwise skipped. A run claims a plan by advancing its due time. A
-run that dies is repeated, and activating the active version changes nothing. The result is saved only if the plan was
-not changed or removed in the meantime; a changed plan restarts.
+A missed activation is run late, within `late_minutes`, or else skipped. A run claims a plan by advancing its due time.
+A run that dies is repeated; this is safe, because activating the active version changes nothing. The result is saved
+only if the plan was not changed or removed in the meantime; a changed plan restarts.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _check_versions(policy: Policy, wanted: dict[int, str]) -> None:
 
 
 def _obstacles(policy: Policy, once: Once | None, condition: Condition | None) -> Message:
-    """Return a note on the golden placements that the plan's versions would break at present."""
+    """Return a note on the golden placements that the plan's versions would currently break."""
     versions = _versions(once, condition)
     problems: list[Message] = []
     for revision in policy.revisions.filter(version__in=versions).order_by("version"):

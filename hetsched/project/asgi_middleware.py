@@ -3,7 +3,7 @@
 A browser sends cookies with a WebSocket handshake from any site. A handshake with an `Origin` must therefore match
 scheme, host and port of this server (or a trusted origin); one without an `Origin` comes from a program and carries its
 token as the subprotocol `bearer.<token>`, never a cookie; without a token the socket closes with 4401. A body is
-counted while it streams and refused with 413 when it exceeds the limit of its path.
+counted while it streams and rejected with 413 when it exceeds the limit of its path.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def body_limit(path: str) -> int:
 
 
 class BodyCap:
-    """ASGI middleware that refuses a request whose body is larger than the limit of its path."""
+    """ASGI middleware that rejects a request whose body is larger than the limit of its path."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -73,7 +73,7 @@ async def _disconnect_message() -> Message:
 
 
 class SameOrigin:
-    """ASGI middleware that refuses a WebSocket handshake from a foreign page before it is accepted."""
+    """ASGI middleware that rejects a WebSocket handshake from a foreign page before it is accepted."""
 
     def __init__(self, app: App) -> None:
         self.app = app

@@ -1,12 +1,13 @@
 """Limits of request bodies: size before authentication, transfer rate and total memory.
 
-Django's ASGI handler stores a whole body before any middleware runs, without a deadline. Here `MOST_UNVERIFIED` bytes
-are read without a credential, the rest after `project.handler` had the credential checked; a body with a larger stated
-length is not read at all before that. A body must arrive with at least `HETSCHED_BODY_BYTES_PER_SECOND`, counted from
-`GRACE_SECONDS` after its start, and end within `HETSCHED_BODY_SECONDS`. All bodies of a process together, and those of
-one address, hold bounded bytes until their requests are answered; the first `MOST_UNVERIFIED` of each are not counted,
-so that clients without a credential cannot use up the capacity of others. A client that is refused while it sends its
-body has `LINGER_SECONDS` to read the response; what it sends in that time is dropped.
+Django's ASGI handler stores a whole body before any middleware runs, without a deadline. Here at most
+`MOST_UNVERIFIED` bytes are read before the credential check of `project.handler`, and the rest after it. If the stated
+length is larger than that, no part of the body is read before the check. A body must arrive with at least
+`HETSCHED_BODY_BYTES_PER_SECOND`, counted from `GRACE_SECONDS` after its start, and end within `HETSCHED_BODY_SECONDS`.
+All bodies of a process together, and those of one address, hold bounded bytes until their requests are answered; the
+first `MOST_UNVERIFIED` of each are not counted, so that clients without a credential cannot use up the capacity of
+others. A client that is refused while it sends its body has `LINGER_SECONDS` to read the response; what it sends in
+that time is dropped.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class BodyRefused(Exception):
-    """Refusal to read the rest of a body."""
+    """The rest of a body is not read; the response gives the reason."""
 
     def __init__(self, status: int, code: str, detail: str, *, retry: bool = False) -> None:
         super().__init__(detail)
@@ -175,7 +176,7 @@ async def _drain(receive: Receive) -> None:
 
 
 async def refuse(refused: BodyRefused, scope: Any, receive: Receive, send: Send) -> None:
-    """Refuse to read the rest of a body; respond with a problem document."""
+    """Respond with a problem document instead of reading the rest of a body."""
     request_id = choose_request_id(dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1"))
     log.info("request", method=scope["method"], path=scope["path"], status=refused.status, request_id=request_id)
     document = {

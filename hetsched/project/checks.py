@@ -1,6 +1,6 @@
-"""System checks that refuse an invalid deployment before it serves requests.
+"""System checks that reject an invalid deployment before it serves requests.
 
-A single wrong value is refused when it is read (`environment.py`); combinations of values are checked here.
+A single wrong value is rejected when it is read (`environment.py`); combinations of values are checked here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Configs = Sequence[AppConfig] | None
 
 @register(Tags.security)
 def check_secret_key(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
-    """Refuse a server without SECRET_KEY: each process would generate its own key."""
+    """Reject a server without SECRET_KEY: each process would generate its own key."""
     if settings.SECRET_KEY_GIVEN or settings.DEBUG or settings.EMBEDDED:
         return []
     hint = "Set SECRET_KEY to 40 random characters or more, the same for every process."
@@ -40,7 +40,7 @@ def check_hosts(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def check_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
-    """Refuse an incomplete identity provider, and a server without any way to sign in."""
+    """Reject an incomplete identity provider, and a server without any way to sign in."""
     found: list[CheckMessage] = []
     if settings.HETSCHED_OIDC_ISSUER and not (settings.HETSCHED_OIDC_CLIENT_ID and settings.HETSCHED_OIDC_ROLES):
         hint = "Set HETSCHED_OIDC_CLIENT_ID, and HETSCHED_OIDC_ROLES to GROUP=ROLE, comma-separated."
@@ -55,7 +55,7 @@ def check_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.compatibility)
 def check_data_folder(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
-    """Refuse an embedded database whose folder cannot be written."""
+    """Reject an embedded database whose folder cannot be written."""
     if not settings.EMBEDDED:
         return []
     folder = settings.DATA_DIR

@@ -6,7 +6,7 @@ here are synchronous, so a request is one call in a pool of a few threads, which
 PostgreSQL has its pool). Long-polling requests and probes have a second thread pool: neither pool waits for the other,
 and the many threads of the second keep no connection. A response is closed in its thread before it is
 sent; a streamed response is closed after its end, in the thread that produced its parts. If all threads
-are busy, the scope of a request stores its waiting time (`waited_seconds`): `web.api.rates` refuses requests that
+are busy, the scope of a request stores its waiting time (`waited_seconds`): `web.api.rates` rejects requests that
 waited too long. From the first request on, other threads send live events and webhooks and refresh counts, so no
 request waits for them. A large body is read only after the credential of its request was checked (`body_gate`).
 Invariant: a thread never starts a second request before the first one returned its connection.
@@ -38,7 +38,7 @@ from hetsched.placement.queries import pod_counts
 from .bodies import RequestBody, UnreadBody, send_and_drain
 from .middleware import QUIET_PATHS, BodyRequested
 
-# More would only compete for the interpreter, the one writer of SQLite, or PostgreSQL's pool of ten.
+# More threads would only compete for the interpreter, the single writer of SQLite, or PostgreSQL's pool of ten.
 WORKING_THREADS = 8
 # More than the limit of long-polling requests: above that limit `?wait=` responds at once.
 WAITING_THREADS = 320

@@ -1,8 +1,8 @@
 """Structured logs with secrets redacted.
 
-Every record, ours or a library's, passes one chain of processors. It replaces values under a secret's name, and bearer
-tokens, signed tokens, passwords of URLs and the deployment's own secrets inside any text. JSON escapes line breaks, so
-one record stays one line; the console form is for terminals.
+Every record, also of a library, passes one chain of processors. The chain redacts values of fields with a secret's
+name. In any text it redacts bearer tokens, signed tokens, passwords of URLs and the deployment's own secrets. JSON
+escapes line breaks, so one record stays one line; the console form is for terminals.
 """
 
 from __future__ import annotations

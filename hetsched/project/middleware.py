@@ -1,7 +1,7 @@
 """Request ID on every response, and one log record per request.
 
-A caller's own `X-Request-ID` is kept when it is plain (8-64 letters, digits, `-`, `_`), otherwise a new one is
-generated; problem documents and logs carry the same ID.
+A caller's `X-Request-ID` is used if it consists of 8-64 letters, digits, `-` and `_`; otherwise a new ID is generated.
+Problem documents and logs contain the same ID.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ HETSCHED_TRUSTED_PROXIES = _named_proxies or ["127.0.0.1", "::1"]
 HETSCHED_NAMED_PROXIES = HETSCHED_TRUSTED_PROXIES if _named_proxies or HTTPS == "proxy" else []
 _key = ENV.secret("SECRET_KEY", least_characters=40)
 SECRET_KEY_GIVEN = bool(_key)
-# Without a key each process has its own: fine for one-off commands, refused by a check where users log in.
+# Without a key each process generates its own: fine for one-off commands; a system check rejects it for servers.
 SECRET_KEY = _key or secrets.token_urlsafe(48)
 ALLOWED_HOSTS = ENV.names("ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
 CSRF_TRUSTED_ORIGINS = ENV.origins("CSRF_TRUSTED_ORIGINS")
@@ -107,7 +107,7 @@ EMBEDDED = _database["ENGINE"].endswith("sqlite3")
 _pool_size = ENV.number("HETSCHED_DB_POOL", 10, least=2, most=200)
 IDLE_TRANSACTION_SECONDS = 30
 if EMBEDDED:
-    with contextlib.suppress(OSError):  # the check hetsched.E003 reports it
+    with contextlib.suppress(OSError):  # the system check hetsched.E003 reports the error
         DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
         (DATA_DIR / "static").mkdir(exist_ok=True)
     _database["OPTIONS"] = {
@@ -315,7 +315,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = HETSCHED_MANIFEST_BYTES
 HETSCHED_METRICS_TOKEN = ENV.secret("HETSCHED_METRICS_TOKEN", least_characters=20)
 # Open live sockets of one user or token, in one web process.
 HETSCHED_SOCKETS_PER_USER = ENV.number("HETSCHED_SOCKETS_PER_USER", 20, least=1, most=100_000)
-# The same for one address: an office behind one gateway counts as one.
+# Open live sockets of one address; an office behind one gateway counts as one address.
 HETSCHED_SOCKETS_PER_ADDRESS = ENV.number("HETSCHED_SOCKETS_PER_ADDRESS", 100, least=1, most=100_000)
 # Open connections of one web process, live sockets included; above that requests get 503. The limit of one address
 # counts HTTP only; one more connection is closed. Then the seconds that a request head may take, and for which a client

@@ -33,12 +33,12 @@ _keys: dict[int, str] = {}  # by descriptor
 
 
 def end_handshake(descriptor: int) -> None:
-    """Count the connection of this descriptor no longer."""
+    """Stop counting the connection of this descriptor."""
     handshakes.give_back(_keys.pop(descriptor, ""))
 
 
 class _Accepted(socket.socket):
-    """Connection that is counted no longer once it is closed."""
+    """Connection that counts against its address's limit until it is closed."""
 
     def close(self) -> None:
         end_handshake(self.fileno())
@@ -46,10 +46,10 @@ class _Accepted(socket.socket):
 
 
 class BoundedListener(socket.socket):
-    """Listening socket of a server that ends TLS."""
+    """Listening socket of a server that terminates TLS."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept the next connection of an address within its limit. Raises: BlockingIOError without one."""
+        """Accept the next connection whose address is below its limit. Raises: BlockingIOError if there is none."""
         while True:
             connection, client = super().accept()
             key = handshakes.take(client[:2], None)

@@ -32,7 +32,7 @@ from .workloads.workloads import workload
 
 @require_safe
 def icon(request: HttpRequest) -> HttpResponse:
-    """Redirect the default address that browsers request for pages without an icon link, such as the API reference."""
+    """Redirect `/favicon.ico`, which browsers request for pages without an icon link."""
     return redirect(static("img/mark.svg"))
 
 

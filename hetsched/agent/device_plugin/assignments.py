@@ -1,9 +1,10 @@
 """Record of device assignments: the GPUs behind the slots that containers hold.
 
-An entry holds the slots requested for a container, the pod of the grant, and the GPUs that were assigned instead. It is
-written to a file before the response to the kubelet, because it cannot be recovered after a restart. An entry whose
-slots no container holds is void `GRACE_SECONDS` after it was made: the kubelet does not show the devices of init
-containers, nor new assignments at once. While the kubelet cannot be read, an entry is void when its grant is deleted.
+An entry holds the slots that the kubelet requested for a container, the pod of the grant, and the GPUs that were
+assigned instead. It is written to a file before the response to the kubelet, because it cannot be recovered after a
+restart. An entry whose slots no container holds expires `GRACE_SECONDS` after its creation: the kubelet does not list
+the devices of init containers, and lists new assignments late. While the kubelet's state cannot be read, an entry
+expires when its grant is deleted.
 Invariant: the file is replaced as a whole or not at all.
 """
 
@@ -19,7 +20,7 @@ import msgspec
 from hetsched.contracts.documents import encode
 from hetsched.contracts.messages.agent_report import MachineProblem
 
-GRACE_SECONDS = 5.0  # less than a plugin waits for a grant, so that early exits do not block
+GRACE_SECONDS = 5.0  # shorter than a plugin waits for a grant, so that containers that end early do not block others
 _VERSION = 1
 _MOST_BYTES = 4 * 1024 * 1024
 
@@ -51,7 +52,7 @@ class AssignmentRecord:
         return {slot: entry for entry in self.entries for slot in entry.cards}
 
     def settle(self, in_use: Collection[str] | None, granted: Collection[str]) -> None:
-        """Delete void entries: `in_use` are the slots that containers hold, None if unknown."""
+        """Delete expired entries; `in_use` are the slots that containers hold, None if unknown."""
         if in_use is not None:
             fresh = self._clock() - GRACE_SECONDS
             left = [entry for entry in self.entries if entry.at > fresh or any(slot in in_use for slot in entry.cards)]
@@ -61,7 +62,7 @@ class AssignmentRecord:
             self._write(left)
 
     def add(self, uid: str, cards: dict[str, str], millis: dict[str, int]) -> None:
-        """Record an assignment before it is made; its slots are removed from earlier entries. Raises: OSError."""
+        """Record an assignment before it takes effect, and remove its slots from earlier entries. Raises: OSError."""
         left = [other for other in self.entries if cards.keys().isdisjoint(other.cards)]
         self._write([*left, AssignedGpus(uid, cards, millis, self._clock())])
 

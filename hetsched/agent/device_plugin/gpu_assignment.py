@@ -4,9 +4,9 @@ The agent serves `nvidia.com/gpu` and `amd.com/gpu`, each as soon as the machine
 are read again every `LOOK_SECONDS`, so that an unhealthy one is reported to the kubelet. Reports name the GPUs of
 containers, not the slots that the kubelet counts.
 
-Grants come from the answers of the control plane. A pod can reach its kubelet before the agent's next report, and the
-kubelet requests its GPUs at that moment. Every answer names all grants of the node; an allocation that does not verify
-under this node's key is ignored. A caller that needs newer grants has a message sent and waits for its answer.
+Grants come in the responses of the control plane. A pod can reach its kubelet before the agent's next report, and the
+kubelet then requests its GPUs at once. Every response contains all grants of the node; an allocation that does not
+verify under this node's key is ignored. A caller that needs newer grants triggers a message and waits for the response.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .slots import Card, cards_from
 
 
 class AnsweredGrants:
-    """Verified grants in the order of their first answer; `hurry` requests an immediate message."""
+    """Verified grants in the order in which responses first contained them; `hurry` triggers an immediate message."""
 
     def __init__(self, node: str, hurry: Callable[[], None]) -> None:
         self._grants = Grants(node)

@@ -1,18 +1,18 @@
 """Device plugin of one resource: the gRPC methods that the kubelet calls.
 
 A container must get the GPUs that its pod was granted, and no container a GPU without a grant. `Allocate` finds the pod
-(`choosing`) among verified grants, records the assignment, and responds with the granted GPUs whatever slots were
-named. If no grant remains, or more than one pod could be meant, it first requests the newest grants from the control
-plane, for at most `patience_seconds`; without a grant it then refuses the pod, and the kubelet fails it.
-`GetPreferredAllocation` makes the kubelet name slots of the granted GPUs, if it can.
+(`pod_selection`) among the verified grants, records the assignment, and responds with the granted GPUs, regardless of
+the requested slots. If no grant remains, or more than one pod could be meant, it first requests the newest grants from
+the control plane, for at most `patience_seconds`. If there is still no grant, it rejects the pod, and the kubelet fails
+the pod. `GetPreferredAllocation` makes the kubelet name slots of the granted GPUs, if it can.
 Source: kubernetes/kubelet, deviceplugin/v1beta1; kubelet's devicemanager (admits one pod at a time).
 Invariant: an assignment is recorded before it is returned.
 
 The Allocate response has environment variables, device nodes, mounts and CDI names. NVIDIA GPUs are passed by CDI name,
 by the variable of NVIDIA's container runtime, or as bare device nodes; AMD GPUs as device nodes. A pod's own variables
-come after ours and may override them, and every CUDA image requests all GPUs in one: if that matters, use CDI, because
-the kernel then isolates the container from other GPUs. A share is limited if a slicing runtime is installed: memory in
-MiB by GPU, cores in percent for all of them, both read by HAMi-core in the container.
+come after ours and may override them, and every CUDA image requests all GPUs in such a variable. To prevent access to
+other GPUs, use CDI: the kernel then isolates the container. A share is limited if a slicing runtime is installed:
+memory in MiB by GPU, cores in percent for all of them, both read by HAMi-core in the container.
 Source: NVIDIA container toolkit (variables, CDI names), AMD k8s-device-plugin (device nodes), HAMi-core (variables).
 """
 
@@ -41,7 +41,7 @@ AssignedShares = Sequence[tuple[Card, CardGrant]]
 
 
 def answer(given: AssignedShares, way: str, slicing_directory: str = "") -> api.ContainerAllocateResponse:
-    """Return the kubelet's Allocate response for a container with these GPUs."""
+    """Return the Allocate response to the kubelet for a container with these GPUs."""
     response = api.ContainerAllocateResponse()
     # The annotation shows the assigned GPUs in the runtime, for debugging.
     response.annotations[CARDS] = ",".join(f"{card.id}:{share.milli}" for card, share in given)
@@ -176,7 +176,7 @@ class CardPlugin:
     def preferred(
         self, request: api.PreferredAllocationRequest, _context: Any = None
     ) -> api.PreferredAllocationResponse:
-        """Return slots of the GPUs granted to the pod, as far as they are free."""
+        """Return free slots of the GPUs granted to the pod."""
         response = api.PreferredAllocationResponse()
         with self._one_at_a_time:
             for wanted in request.container_requests:
@@ -194,7 +194,7 @@ class CardPlugin:
         return response
 
     def allocate(self, request: api.AllocateRequest, context: grpc.ServicerContext) -> api.AllocateResponse:
-        """Assign each container the GPUs of its pod's grant, or refuse the pod."""
+        """Assign each container the GPUs of its pod's grant, or reject the pod."""
         response = api.AllocateResponse()
         with self._one_at_a_time:
             for wanted in request.container_requests:
@@ -244,7 +244,7 @@ class CardPlugin:
         return choose(slots, mine, self.handed.entries, self._cards)
 
     def _matches(self, share: CardGrant, vendor: str) -> bool:
-        """Return whether a share is of a GPU of this resource's vendor, by its UUID or index."""
+        """Return whether the GPU of a share, identified by UUID or index, is of this resource's vendor."""
         if share.uuid:
             return share.uuid in self._cards
         return any(card.index == share.index and card.vendor == vendor for card in self._cards.values())

@@ -1,18 +1,18 @@
 """Choose the pod of an Allocate call, and the GPUs of its container.
 
-The kubelet requests devices while it admits a pod, and does not name the pod. It admits one pod after the other, and
-each pod's containers one after the other. So the pod is one with a verified grant that its containers have not received
-yet. Candidates, in this order:
+The kubelet requests devices while it admits a pod, and the request does not identify the pod. The kubelet admits one
+pod after the other, and each pod's containers one after the other. The pod is therefore one whose verified grant its
+containers have not received yet. Candidates, in this order:
 
-    the pod whose slots the kubelet names again: its init container had them
+    the pod whose slots the kubelet requests again: an init container of the pod had them
     the pod of which some containers have their GPUs and others do not yet
     pods whose whole grant has as many GPUs as requested, in the order in which the grants arrived
     pods whose grant is larger, likewise
 
-Two pods that cannot be distinguished have grants of the same number; each still gets GPUs of only one grant, and the
-assignment is read back by pod, so that the control plane records it and adapts the grants. An entry therefore counts
-for its own pod as long as that pod's grant names its GPUs, else for the pod whose grant names them now.
-Invariants: pure; no assignment without a grant; no GPU is assigned beyond its whole, whatever the grants contain.
+Two pods that cannot be distinguished have grants with the same number of GPUs. Each of them still gets GPUs of only one
+grant; the actual assignment is read back by pod, so that the control plane records it and changes the grants. An entry
+therefore counts for its own pod as long as that pod's grant contains its GPUs, else for the pod whose grant now does.
+Invariants: pure; no assignment without a grant; no GPU is overallocated, whatever the grants contain.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PodGrant(msgspec.Struct, frozen=True):
 
 
 class PodSelection(msgspec.Struct, frozen=True):
-    """Pod and its GPUs for one container, as many as requested; `sure`: no other pod could be meant."""
+    """The pod and the requested number of its GPUs for one container; `sure`: the request can be of no other pod."""
 
     uid: str
     cards: tuple[tuple[Card, CardGrant], ...]
@@ -48,7 +48,7 @@ class PodSelection(msgspec.Struct, frozen=True):
 def choose(
     slots: Sequence[str], grants: Sequence[PodGrant], entries: Sequence[AssignedGpus], cards: Mapping[str, Card]
 ) -> PodSelection | None:
-    """Return the GPUs of the container that requests these slots, None if no grant remains for it."""
+    """Return the GPUs for the container that requests these slots, None if no grant remains for it."""
     by_uid = {grant.uid: grant for grant in grants}
     owners = _owners(grants, entries, cards)
     named = [place for place, entry in enumerate(entries) if not entry.cards.keys().isdisjoint(slots)]
@@ -125,7 +125,7 @@ def _next_gpus(
 
 
 def card_of(share: CardGrant, cards: Mapping[str, Card]) -> Card | None:
-    """Return the GPU of a share: by UUID, by index only if the grant has none."""
+    """Return the GPU of a share: by UUID, or by index if the grant has no UUID."""
     if share.uuid:
         return cards.get(share.uuid)
     return next((card for card in cards.values() if card.index == share.index), None)

@@ -54,7 +54,7 @@ def _one_of(environment: Mapping[str, str], name: str, choices: tuple[str, ...])
 
 
 def resolve_way(settings: CardSettings, tree: Tree) -> str:
-    """Return how NVIDIA GPUs are passed on this machine: cdi, env or nodes."""
+    """Return how NVIDIA GPUs are passed to containers on this machine: cdi, env or nodes."""
     if settings.way != "auto":
         return settings.way
     names = [name for folder in _CDI_FOLDERS for name in tree.names(folder)]

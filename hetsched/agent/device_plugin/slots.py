@@ -1,10 +1,10 @@
 """Devices that the kubelet counts: slots of GPUs, not GPUs.
 
 The kubelet assigns whole devices and chooses them itself; GPUs are shared, and chosen by the control plane. Every GPU
-has as many slots as containers may share it, `UUID::0`, `UUID::1`…; with one slot, its ID is the GPU's UUID. A slot has
-the zone and the health of its GPU, for the kubelet's own alignment. A container gets the GPU granted to its pod, not
-the one of its slot; the plugin prefers slots of the granted GPU, so the two differ only if the kubelet insists. A GPU
-partitioned by MIG is no whole GPU and has no slot.
+has as many slots as containers may share it, `UUID::0`, `UUID::1`…; a single slot has the GPU's UUID as its ID. A slot
+has the zone and the health of its GPU, for the kubelet's own alignment. A container gets the GPU granted to its pod,
+not the one of its slot; the plugin prefers slots of the granted GPU, so the two differ only if the kubelet insists. A
+GPU partitioned by MIG is no whole GPU and has no slot.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Instruction sets that a machine runs by emulation: the entries of binfmt_misc, and trials of their interpreters.
 
-An entry names an interpreter and no CPU; the usable extensions and the slowdown depend on the interpreter and its
+An entry states an interpreter but no CPU. The usable extensions and the slowdown depend on the interpreter and its
 version. An entry is used if containers can use it. On this machine it is tried once
 with tiny programs (`trials`), run by the kernel as any container's would be, so that an agent in a container reports
 the machine's emulation; its version is read if the interpreter is on this file system and owned by root. In another

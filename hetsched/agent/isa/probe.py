@@ -1,9 +1,10 @@
 """Instruction set of a machine, from every available source.
 
-The sources disagree: vendor firmware names draft extensions, hypervisors hide flags, a compiler knows only the target
-of its distribution. The first readable source is accepted, in this order: /proc/cpuinfo, the device tree's exact list,
-its deprecated string, riscv_hwprobe, the capability words, the dynamic loader, the compiler. Every other source is
-compared with it, and contradictions are reported. A lower bound contradicts only by naming more.
+Sources can disagree: vendor firmware lists draft extensions, hypervisors hide flags, and a compiler knows only the
+target of its distribution. The first readable source is accepted, in this order: /proc/cpuinfo, the device tree's exact
+list, its deprecated string, riscv_hwprobe, the capability words, the dynamic loader, the compiler. Every other source
+is compared with it, and contradictions are reported. A source that gives a lower bound contradicts only by listing
+more.
 Source: domain rules of hetsched.isa; Linux Documentation/arch/riscv/uabi.rst; ISAMatch (gcc -v).
 
 Device tree: `riscv,isa-base` with `riscv,isa-extensions` is an exact list; `riscv,isa` is the deprecated string. Only

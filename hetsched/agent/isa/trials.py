@@ -116,7 +116,7 @@ def emulated_isa(interpreter: str | None, machine: str) -> Isa | None:
 
 
 def slowdown(interpreter: str | None, machine: str) -> float | None:
-    """Return time emulated / time native of the loop, None if either cannot be run."""
+    """Return the emulated time / native time of the loop, None if the loop cannot be run in both ways."""
     native = os.uname().machine
     if native not in _MACHINES:
         return None
@@ -125,7 +125,7 @@ def slowdown(interpreter: str | None, machine: str) -> float | None:
 
 
 def _try_riscv(interpreter: str | None) -> Isa | None:
-    # An exit status of the program's own shows that it runs at all.
+    # An exit status that the program sets itself shows that it runs at all.
     plain = _run("riscv64", _pack_words(_RISCV_EXIT_42), interpreter)
     if plain is None or plain.status != 42:
         return None
@@ -157,7 +157,7 @@ def _code(machine: str, *, ask: bool = False, loop: bool = False) -> bytes:
 
 
 def _run(machine: str, code: bytes, interpreter: str | None) -> ProgramOutput | None:
-    """Run a program from memory, by the emulator or by the kernel."""
+    """Run a program from memory, with the emulator or directly by the kernel."""
     file = os.memfd_create("trial", os.MFD_CLOEXEC)
     try:
         os.write(file, program(machine, code))

@@ -3,8 +3,8 @@
 The file is YAML, a language far larger than needed here, and the agent has no YAML parser. Of block mappings in column
 0 the wanted keys are read: plain or quoted scalars, and one level of such scalars below them. JSON is read as JSON. All
 other YAML (flow mappings, anchors, tags, block scalars, several documents, a duplicate key) makes the value of its key
-unknown, with a problem; it is never guessed. Other keys are skipped. Flags that kubeadm keeps for the kubelet override
-the file, as they do in the kubelet.
+unknown and is reported as a problem; it is never guessed. Other keys are skipped. Flags that kubeadm keeps for the
+kubelet override the file, as they do in the kubelet.
 Source: kubelet.config.k8s.io/v1beta1; kubernetes cmd/kubelet options; YAML 1.2.2 chapters 7 and 8.
 """
 

@@ -1,7 +1,7 @@
 """Actual assignments of a kubelet to the containers of its machine, read through its podresources API.
 
-The kubelet's own state files lag, change their format and leave devices out, and another device plugin chooses GPUs by
-itself; only the kubelet knows all assignments. Pods have names here and no UID. `cpus` are exclusive CPUs only, empty
+The kubelet's own state files are written late, change their format and lack devices, and another device plugin chooses
+GPUs by itself. Only the kubelet knows all assignments. Pods have names here and no UID. `cpus` are exclusive CPUs only, empty
 for containers that share. IDs that no machine can have are dropped.
 Source: kubernetes/kubelet, pkg/apis/podresources/v1.
 """

@@ -1,10 +1,10 @@
 """Actual CPUs of a container's processes.
 
-The runtime reports its last request; the kernel enforces the value in the cgroup, and only that shows a change by
-another process. The cgroup is that of the container's first process, whose PID the runtime reports; it is used only if
-its name contains the container's ID, so that a reused PID has no effect. cgroup v1 has `cpuset.cpus` in the hierarchy
-of that controller, v2 `cpuset.cpus.effective` in the only one. If no file can be read, the runtime's value is used; an
-empty list from it means all CPUs.
+The runtime reports the value that it last requested. The kernel enforces the value in the cgroup, and only this value
+shows a change by another process. The cgroup is that of the container's first process, whose PID the runtime reports;
+it is used only if its name contains the container's ID, so that a reused PID has no effect. cgroup v1 has `cpuset.cpus`
+in the hierarchy of that controller, v2 `cpuset.cpus.effective` in the only one. If no file can be read, the runtime's
+value is used; an empty list from it means all CPUs.
 Source: Linux Documentation/admin-guide/cgroup-v1/cpusets.rst and cgroup-v2.rst, proc_pid_cgroup(5).
 """
 

@@ -1,13 +1,13 @@
 """Order of the CPU changes of containers.
 
-Between two writes old and new sets exist together, and a crash may make that last. The next write is the first
-applicable one of
+Between two writes some containers have their old CPUs and others their new ones; after a crash this state may last.
+The next write is the first applicable one of
 
-    1. a container with shared CPUs leaves those that it may not have any more;
-    2. a container with exclusive CPUs gets them, if they are within its present set or free of other pods;
-    3. no exclusive container can get its CPUs, because they block one another: one of them shrinks to the part that
-       it may keep, or moves aside to the shared CPUs;
-    4. a container with shared CPUs can only move to CPUs that another container still has to leave;
+    1. a container with shared CPUs leaves the CPUs that are not in its target;
+    2. a container gets its exclusive CPUs, if they are within its present set or no other pod runs on them;
+    3. no exclusive container can get its CPUs, because they block one another: one of them shrinks to the CPUs
+         that it may keep, or moves aside to the shared CPUs;
+      4. a container with shared CPUs can only move to CPUs that another container still has to leave;
     5. a container with shared CPUs gets more, if they are exclusive to no pod.
 
 So other containers leave CPUs before these become exclusive, and take CPUs only after the exclusive holder left. A
@@ -25,7 +25,7 @@ import msgspec
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Target CPUs of a container; `own`: exclusive to its pod. `pod` is the pod it may overlap with."""
+    """Target CPUs of a container; `own`: they are exclusive to `pod`, whose other containers may overlap with them."""
 
     cpus: int
     pod: str
@@ -41,8 +41,8 @@ def next_write(
 ) -> tuple[str, int] | None:
     """Return the container to write next and its CPUs, None if no write is necessary or possible.
 
-    `shared` are the CPUs exclusive to no pod; `stuck` containers could not be changed, those in `aside` have moved
-    aside already.
+    `shared` is the bit mask of the CPUs that are exclusive to no pod. `stuck` are the containers whose last write
+        failed. `aside` are those that already moved to shared CPUs to unblock others.
     """
     off = [one for one, target in targets.items() if current[one] != target.cpus and one not in stuck]
     sharing = [one for one in off if not targets[one].own]
@@ -72,7 +72,7 @@ def next_write(
 
 
 def _unavailable_cpus(one: str, current: Mapping[str, int], targets: Mapping[str, Target]) -> int:
-    """Return the CPUs that are exclusive to other pods, or present CPUs of their exclusive containers."""
+    """Return the CPUs that are exclusive to other pods, or on which exclusive containers of other pods still run."""
     taken = 0
     for other, target in targets.items():
         if target.own and target.pod != targets[one].pod:

@@ -229,8 +229,9 @@ def _golden_case(
 ) -> tuple[PodSpec | None, RecordedCluster | None | msgspec.UnsetType]:
     """Return the pod and the state of the decision for a golden placement.
 
-    A state that is stored already is kept: it may be too old to be reconstructed. Raises: InputError `DecisionUnknown`
-    or `DecisionExpired`.
+    If the golden placement already has the state of this decision, return UNSET for the state, so that it stays
+        unchanged: the decision may be too old to be reconstructed. Raises: InputError `DecisionUnknown` or
+        `DecisionExpired`.
     """
     if decision is None or decision is msgspec.UNSET:
         return None, decision

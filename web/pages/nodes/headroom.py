@@ -1,4 +1,4 @@
-"""Headroom of a node: additional copies of the most common pod shapes, and the binding resource.
+"""Headroom of a node: additional copies of the most common pod shapes, and the limiting resource.
 
 The engine's own filters compute it (`hetsched.engine.simulation.node_capacity`). The summary describes the most
 requested shape among those that fit.
@@ -75,7 +75,7 @@ def _sentence(found: list[ShapeHeadroom]) -> str:
 
 
 def binding_text(room: NodeCapacity) -> str:
-    """Name the binding resource; empty if the reason is not a resource."""
+    """Return the name of the limiting resource; empty if the reason is not a resource."""
     named = {
         CARDS: _("GPUs"),
         CARD_MEMORY: _("GPU memory"),
