@@ -1,8 +1,8 @@
 """Arrival stream of the openb protocol.
 
-A list of pods that fits the cluster says little about packing; the published comparison overloads it. The stream is the
-shuffled list, followed by pods drawn from it with replacement, until the arrived GPU demand reaches `ratio` times the
-cluster's GPU capacity. A ratio below the list's own demand cuts the shuffled list short.
+A list of pods that all fit into the cluster shows little about packing; the published comparison overloads the cluster.
+The stream is the shuffled list, followed by pods drawn from it with replacement, until the arrived GPU demand reaches
+`ratio` times the cluster's GPU capacity. A ratio below the list's own demand cuts the shuffled list short.
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), section 6; `openb_pod_list_*.csv`.
 Invariants: same list, ratio and seed give the same stream; names stay unique (`-2`, `-3`, ... for repeated pods).
 """

@@ -1,10 +1,11 @@
 """Model of machines whose zones are shared with online workloads, their kubelets, and the cost for a pod.
 
-A scheduler that counts CPUs by node binds pods that the kubelet then rejects, and sends others to zones that online
-workloads use up. Neither is visible without a kubelet and a load, so both are modelled here. A kubelet has its own
-account of its pods' resources by zone and checks every bound pod against it, whichever scheduler bound it; it chooses
-CPUs and GPUs itself. Online workloads leave `offline_capacity` of each zone: half of the zones are busy, with a daily
-wave. A pod with granted zones runs there; any other runs where CPU time is left, as with ideal balancing by the kernel.
+A scheduler that counts CPUs by node binds some pods that the kubelet then rejects, and places others on zones whose CPU
+time online workloads use. Both effects appear only with kubelets and a load, so both are modelled here. A kubelet has
+its own account of its pods' resources by zone and checks every bound pod against it, whichever scheduler bound it; it
+chooses CPUs and GPUs itself. Online workloads leave `offline_capacity` of each zone; half of the zones are busy, with a
+daily wave. A pod with granted zones runs there. Any other pod runs where CPU time is free, as with ideal kernel
+balancing.
 Then, for a pod with the part s_z of its CPUs in zone z:
 
     steal_z   max(0, 1 - capacity_z / demand_z), demand_z the CPUs of all pods there
@@ -135,7 +136,7 @@ def with_capacity(report: NodeReport, capacity_millis: Sequence[int]) -> NodeRep
 
 
 def capacity_millis(report: NodeReport, step: int, seed: int, model: CostModel) -> list[int]:
-    """Return the capacity that online workloads leave in each zone at one step; same arguments, same load."""
+    """Return the capacity that online workloads leave in each zone at one step; a function of the arguments alone."""
     left = []
     for zone in zones_of(report):
         fixed = random.Random(f"{seed}/{report.name}/{zone.name}")
@@ -191,7 +192,7 @@ class SimulatedKubelet:
 
 
 class Running(NamedTuple):
-    """One pod on one machine: its CPUs, the zones it is bound to by position, and the zones of its GPUs."""
+    """One pod on one machine: its CPUs, the positions of the zones it is bound to, and the zones of its GPUs."""
 
     cpus: int
     bound: Mapping[int, int]

@@ -12,7 +12,7 @@ capacity by expected use (constraints (8)-(12)).
     improved   from the greedy plan and one that always takes the best pair of pod and node, pods move to other nodes
                and swap places as long as the product grows
 
-Pods with GPUs, zones, or rules between pods are not supported: they take more than amounts.
+Pods with GPUs, zones, or rules between pods are not supported, because they need more than amounts of resources.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (6)-(12); exact and improved are our own.
 Invariants: exact >= improved >= greedy; same problem, same plan.
 """
@@ -73,12 +73,12 @@ class JointPlan(NamedTuple):
 
     @property
     def worth(self) -> tuple[int, float]:
-        """The comparison key of plans: placed pods, then the product."""
+        """The key by which plans are compared: placed pods, then the product."""
         return len(self.rows) - self.rows.count(-1), self.log_product
 
 
 def is_plain(pod: PodSpec) -> bool:
-    """Return whether a pod takes amounts only, so that it can be part of a problem."""
+    """Return whether a pod requests only amounts of resources, so that it can be part of a problem."""
     shape = pod.shape
     apart = (
         shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports or shape.claims or shape.devices

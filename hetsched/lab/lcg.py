@@ -1,4 +1,4 @@
-"""Linear congruential generator: the same draws in any language, from a seed of one number.
+"""Linear congruential generator: one integer seed gives the same draws in any programming language.
 
 x <- (1103515245 * x + 12345) mod 2^31; a draw below k is (x >> 16) mod k, after the step.
 Source: the example generator of the C standard.

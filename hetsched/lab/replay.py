@@ -1,8 +1,8 @@
 """Replay a workload against a cluster: every pod once, in queue order; pods leave only by eviction.
 
-Pods are tried one by one in the policy's queue order (submission order among equals), each after all earlier ones; a
-pod that fits nowhere is counted as pending and not tried again, and so is one that a permit still holds at the end of
-the queue, and one that was placed and then displaced. Displaced pods that ran before the replay are counted as evicted
+Pods are tried one by one in the policy's queue order; equal pods keep the order of submission. Three kinds of pods are
+counted as pending and not tried again: pods that fit on no node, pods that a permit still holds at the end of the
+queue, and pods that were placed and then displaced. Displaced pods that ran before the replay are counted as evicted
 and not placed again.
 Invariants: same cluster, pods and policy give the same placements; only `decisions_per_second` differs between runs.
 """

@@ -1,11 +1,11 @@
 """Replay of recorded decisions under two policies, and their differences.
 
-The quality of a policy change shows on the pods that really arrived, one after the other, among pods of other
-schedulers that arrived and ended. A stream has groups of pods that were decided together, and the events between them:
-pods placed by other schedulers (`PodPlacedElsewhere`), and ended pods (`PodEnded`), wherever this run placed them. Each
-run starts from a copy of the same state; each group is tried in the queue order of the run's ordering policy, every pod
-once, by its own policy in that run. As in `replay`, a placed pod that is displaced is not placed again, the mix is that
-of the pods of the stream, and metrics are those at the end.
+The quality of a policy change shows on the pods that really arrived, in their order, together with the pods of other
+schedulers that arrived and ended in between. A stream has groups of pods that were decided together, and the events
+between them: pods placed by other schedulers (`PodPlacedElsewhere`), and ended pods (`PodEnded`), wherever this run
+placed them. Each run starts from a copy of the same state; each group is tried in the queue order of the run's ordering
+policy, every pod once, by its own policy in that run. As in `replay`, a placed pod that is displaced is not placed
+again, the mix is that of the pods of the stream, and metrics are those at the end.
 
     margin = (total of the draft's node - total of the baseline's node, both under the draft) / sum of its weights
 
@@ -54,8 +54,8 @@ class ReplaySide(msgspec.Struct, frozen=True, rename="camel"):
 class PodChange(msgspec.Struct, frozen=True, rename={"from_node": "from", "to_node": "to"}):
     """One pod with a different result: its node in the baseline, in the draft, and the recorded one.
 
-    `margin` is by how many points the draft prefers its node, null if it may not use the other; `reason` is why the
-    draft places it nowhere.
+    `margin` is the number of points by which the draft prefers its node, null if the draft may not use the baseline's
+        node; `reason` is the reason if the draft places the pod on no node.
     """
 
     pod: str
@@ -295,7 +295,7 @@ class _Running:
         return outcome
 
     def _why(self, scheduler: Scheduler, pod: PodSpec) -> str:
-        """Explain a refusal; pods of one shape share the explanation, and the number of explanations is bounded."""
+        """Explain why a pod was not placed; pods of one shape share an explanation, and their number is bounded."""
         key = (id(scheduler), pod.shape)
         if key not in self.diagnosed:
             if len(self.diagnosed) >= _MOST_DIAGNOSED:

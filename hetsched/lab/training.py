@@ -164,7 +164,7 @@ class TrainingRun:
         return tally
 
     def admit(self, pods: Sequence[PodSpec]) -> RunCounts:
-        """Place every pod once, without changes in between, and return the counts."""
+        """Place every pod once, without other changes in between, and return the counts."""
         for pod in pods:
             self._place(pod, set())
         tally = self.tally
@@ -172,7 +172,7 @@ class TrainingRun:
         return tally
 
     def _online(self, step: int) -> None:
-        """Change the load; existing grants stay, whatever remains of their zone."""
+        """Change the load; existing grants stay, even if the capacity of their zone falls below them."""
         before = {key: booking.allocation for key, booking in self.state.bookings.items()}
         for report in self.reports:
             full = [zone.capacity["cpu"] for zone in report.numa.zones] if report.numa else []

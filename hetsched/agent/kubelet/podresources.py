@@ -1,8 +1,8 @@
 """Actual assignments of a kubelet to the containers of its machine, read through its podresources API.
 
 The kubelet's own state files are written late, change their format and lack devices, and another device plugin chooses
-GPUs by itself. Only the kubelet knows all assignments. Pods have names here and no UID. `cpus` are exclusive CPUs only, empty
-for containers that share. IDs that no machine can have are dropped.
+GPUs by itself. Only the kubelet knows all assignments. Pods have names here and no UID. `cpus` are exclusive CPUs
+only; `cpus` is empty for containers on shared CPUs. IDs that no machine can have are dropped.
 Source: kubernetes/kubelet, pkg/apis/podresources/v1.
 """
 

@@ -6,8 +6,8 @@ The next write is the first applicable one of
     1. a container with shared CPUs leaves the CPUs that are not in its target;
     2. a container gets its exclusive CPUs, if they are within its present set or no other pod runs on them;
     3. no exclusive container can get its CPUs, because they block one another: one of them shrinks to the CPUs
-         that it may keep, or moves aside to the shared CPUs;
-      4. a container with shared CPUs can only move to CPUs that another container still has to leave;
+       that it may keep, or moves aside to the shared CPUs;
+    4. a container with shared CPUs can only move to CPUs that another container still has to leave;
     5. a container with shared CPUs gets more, if they are exclusive to no pod.
 
 So other containers leave CPUs before these become exclusive, and take CPUs only after the exclusive holder left. A

@@ -4,10 +4,11 @@ Cases: one shape, 64 shapes (Zipf 0.8) and all-different pods on 5,000 mixed nod
 shapes on 500 to 15,000 nodes. The baseline in the same run, alternating, is the same policy with a full sweep over all
 nodes for every pod; a third variant is the compiled loop, which takes all pods of a round as one batch. Each round
 starts from an empty copy of the fleet; compiling and first evaluations of shapes are included (the loop's machine code
-is not). Speeds are given by wall clock and by CPU time, costs against size by CPU time only, which a busy machine
-disturbs less.
-Check: at sampled moments a fresh full sweep must select the same node with the same score; all rounds of a case,
-compiled ones too, must end in the same placements; and of 40,000 pods each must get the same node and score both ways.
+is not). Speeds are given by wall clock and by CPU time. The cost by cluster size is given by CPU time only,
+because other load on the machine affects CPU time less.
+Check: at sampled times a fresh evaluation of all nodes must select the same node with the same score. All rounds of a
+case, also compiled ones, must end in the same placements. Each of 40,000 pods must get the same node and score from the
+compiled loop and from the cycle.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from .measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 class Size(msgspec.Struct, frozen=True):
     """Size of the measurement.
 
-    `swept` pods a round go to the baseline, `checked` moments a case to the oracle, `compared` pods both ways.
+    The baseline decides `swept` pods per round, the oracle checks `checked` decisions per case, and `compared` pods are
+        decided both ways.
     """
 
     nodes: int = 5_000
@@ -90,7 +92,7 @@ def run(*, quick: bool = False, progress: Progress) -> Scenario:
 
 
 def _fitting(pods: list[PodSpec], nodes: int) -> list[PodSpec]:
-    """Return at most as many pods as that many nodes can hold, so that every size is measured equally full."""
+    """Return at most as many pods as `nodes` nodes can hold, so that clusters of every size are equally full."""
     return pods[: max(1, min(len(pods), nodes * 4))]
 
 
@@ -104,7 +106,7 @@ class _Speed(NamedTuple):
 def _in_turns(
     state: ClusterState, policy: Policy, pods: list[PodSpec], size: Size, oracle: _Oracle
 ) -> tuple[list[_Speed], list[_Speed], list[_Speed]]:
-    """Return the speeds of the engine, of its compiled loop and of the baseline, round by round."""
+    """Return the speeds of the engine, its compiled loop and the baseline, one value per round."""
     kept: list[_Speed] = []
     compiled: list[_Speed] = []
     swept: list[_Speed] = []

@@ -1,11 +1,11 @@
 """Seeded mixed fleet and pods for the benchmarks.
 
-Of a hundred nodes about 55 are x86, 25 Arm and 20 RISC-V, with some thirty different ISA strings; every third x86 node
+About 55 % of the nodes are x86, 25 % Arm and 20 % RISC-V, with about thirty different ISA strings. Every third x86 node
 has eight GPUs of one model. Eight resources are counted. Nodes carry zone, pool and disk labels; a fifth of the GPU
 nodes and a tenth of the others are tainted.
 Shapes: 0.25-8 CPUs, 60 % request an ISA, 15 % GPUs (half of those a share of one), 20 % a zone or disk, 30 % tolerate
 the taints. Shapes are drawn by Zipf's law with exponent 0.8, as in production mixes.
-Invariants: same seed, same fleet; a larger fleet does not change how its nodes are drawn.
+Invariants: the same seed gives the same fleet; a larger fleet begins with the nodes of a smaller one.
 """
 
 from __future__ import annotations

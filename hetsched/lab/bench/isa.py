@@ -90,7 +90,7 @@ def requirements(count: int) -> list[str]:
 
 
 def node_by_node(need: Isa, offered: Sequence[Isa]) -> list[bool]:
-    """Match without columns: one set comparison a node."""
+    """Match without columns: one set comparison per node."""
     return [
         need.arch == offer.arch and need.xlen == offer.xlen and need.needed <= offer.extensions for offer in offered
     ]

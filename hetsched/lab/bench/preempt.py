@@ -1,11 +1,11 @@
 """Time to find preemption victims for a high-priority pod on a full cluster.
 
-Nodes of equal size are filled with pods of low priority, then high-priority pods arrive one after the other, each of
-which fits only after preemption; every eviction is carried out before the next. One cluster is that of kube-scheduler's
-PreemptionBasic benchmark (four equal pods a node); the other has 32 pods of different sizes, priorities and ages on
-each node. The baseline in the same run, alternating, is a plain loop in the manner of kube-scheduler: on every node
-remove all lower pods, put them back one by one, compare the remaining victims.
-Check: for every pod that both decide, our victims cost no more than those of the loop, by kube-scheduler's order.
+Nodes of equal size are filled with pods of low priority. Then high-priority pods arrive one after the other. Each of
+them fits only after a preemption, whose evictions are executed before the next pod arrives. One cluster is that of
+kube-scheduler's PreemptionBasic benchmark (four equal pods a node); the other has 32 pods of different sizes,
+priorities and ages on each node. The baseline in the same run, alternating, is a plain loop in the manner of
+kube-scheduler: on every node remove all lower pods, put them back one by one, compare the remaining victims.
+Check: for every pod that both decide, our victims are no worse than those of the loop, in kube-scheduler's order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CPU_MILLIS, _MEMORY = 4_000, 32 * 1024 * MIB
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One cluster: `alike` pods are all equal; `swept` preemptors a round go to the baseline as well."""
+    """One cluster; with `alike` all pods are equal. The baseline also decides `swept` preemptors per round."""
 
     nodes: int
     pods: int

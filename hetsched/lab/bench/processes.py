@@ -66,7 +66,7 @@ def _all() -> dict[int, tuple[int, list[str], float]]:
             stat = (folder / "stat").read_text()
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
-            continue  # it ended during the read
+            continue  # the process ended during the read
         fields = stat.rpartition(")")[2].split()
         found[int(folder.name)] = int(fields[1]), words, (int(fields[11]) + int(fields[12])) / tick
     return found

@@ -1,7 +1,7 @@
 """Time of a what-if on 5,000 nodes with the full node x plugin matrix.
 
-One pod a request, its shape drawn from 64, on a half-full fleet; the whole request is measured: digest of the snapshot,
-copy of the state, decision, explanation of every node, JSON text. The same is measured without the matrix.
+Each request has one pod with one of 64 shapes, on a half-full fleet. The whole request is measured: digest of the
+snapshot, copy of the state, decision, explanation of every node, JSON text. The same is measured without the matrix.
 Check: the state's digest is the same before and after.
 """
 

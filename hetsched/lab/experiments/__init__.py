@@ -1,5 +1,5 @@
-"""Comparisons of the publications, one in each file, against their own baselines, rebuilt to run anywhere.
+"""Reproduced comparisons of the publications, one per file, each with the publication's own baselines.
 
 May import: what the lab may import. A baseline is a policy like any other, never a number.
-Never: a result that was not computed in this run; the figures of a publication are listed with ours, as `published`.
+Never: a result that was not computed in this run; the published figures are listed next to ours, as `published`.
 """

@@ -1,4 +1,4 @@
-"""Binpack: packing keeps room for a large job where spreading leaves a hole on every node.
+"""Binpack: packing keeps one node free for a large job; spreading leaves too little free capacity on every node.
 
 Example: two nodes of 4 GPUs and six 1-GPU jobs. Spread evenly, 3 + 3, one GPU is left on each node and a 2-GPU job
 stays pending; packed, 4 + 2, it runs. The six jobs and then the 2-GPU job go through real policies one by one. Then

@@ -1,11 +1,12 @@
 """cassini: zones with real capacity against a scheduler that counts CPUs by node.
 
-Pods fail admission (schedule, reject, recreate) and lose CPU to online workloads if the scheduler ignores zones. Many
-Guaranteed pods at once arrive on machines of all kinds whose kubelets pin and allow a single zone only: how many are
-rejected, how many run. Then `default-kube` and `cassini` get the same jobs of `hetsched.lab.training` on the same
-machines, with online workloads and without (the level of physical machines). Jobs are compared one by one: training
-speed while they run, and time in the system. Both comparisons run again with no cost of remoteness, so that stolen CPU
-alone makes the difference. The default policy `hetsched` is shown for comparison.
+If the scheduler ignores zones, kubelets reject pods, which are recreated and rejected again, and pods lose CPU time to
+online workloads. In the first comparison many Guaranteed pods arrive at once on machines of all kinds whose kubelets
+pin CPUs and allow a single zone only; it counts the rejected and the running pods. Then `default-kube` and `cassini`
+get the same jobs of `hetsched.lab.training` on the same machines, with online workloads and without (the level of
+physical machines). Jobs are compared one by one: training speed while they run, and time in the system. Both
+comparisons run again with no cost of remoteness, so that stolen CPU alone makes the difference. The default policy
+`hetsched` is shown for comparison.
 Source: cassini (Tencent 2022). It publishes neither its machines nor its load; "up to 3 times" and "to the level of
 physical machines" are its words.
 """
@@ -131,7 +132,7 @@ def _rows(policy: str, case: str, tallies: list[RunCounts], fields: Iterable[str
 
 
 def _ratios(found: dict[tuple[str, str], list[RunCounts]], case: str) -> tuple[list[float], list[float]]:
-    """Return by job the ratios cassini / blind policy of speed, and blind policy / cassini of duration."""
+    """Return by job the speed ratio (cassini / zone-blind policy) and the duration ratio (blind policy / cassini)."""
     pairs = list(zip(found[_CASSINI, case], found[_BLIND, case], strict=True))
     speed = [ours.speed[job] / blind.speed[job] for ours, blind in pairs for job in ours.speed if job in blind.speed]
     took = [blind.took[job] / ours.took[job] for ours, blind in pairs for job in ours.took]

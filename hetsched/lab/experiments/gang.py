@@ -1,10 +1,10 @@
-"""Gangs: all members or none, where single placement deadlocks two jobs.
+"""Gangs: all members or none are placed; placing pods one by one can deadlock two jobs.
 
-Pods of one job start together or not at all. Placed one by one, two jobs that need 4 slots each take 3 each of 6 and
-wait forever; a job that is too big keeps slots that others could use. The published cases run with pods in the order in
-which two jobs interleave, through kube-scheduler's default policy and through the same policy with `gang-sort` and
-`gang`. Then two large queues run: one with gangs that can never be complete, one that requests nearly twice the
-existing slots. A gang is *partial* when some of its members are assumed, but fewer than it needs.
+Pods of one job start together or not at all. If pods are placed one by one, two jobs that need 4 slots each can take 3
+of 6 slots each and wait forever, and a job that is too big keeps slots that others could use. The published cases run
+with pods in the order in which two jobs interleave, through kube-scheduler's default policy and through the same policy
+with `gang-sort` and `gang`. Then two large queues run: one with gangs that can never be complete, one that requests
+nearly twice the existing slots. A gang is *partial* when some of its members are assumed, but fewer than it needs.
 Source: Kubernetes Scheduling Framework publication (two jobs); scheduler-plugins coscheduling, README (room for 3). The
 large queues are ours; their size is that of kube-scheduler's own gang benchmark. Speeds depend on the machine.
 """
@@ -151,7 +151,7 @@ def run(progress: Progress) -> Experiment:
 
 
 def slots_held(spec: PolicySpec, slots: int, jobs: dict[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
-    """Return the number of slots of each job after trying their pods alternately, and the number of partial gangs."""
+    """Return the slots of each job after the pods of both jobs were tried in turn, and the number of partial gangs."""
     shape = _shape(1000)
     pods = [
         _pod(job, number, least, shape)

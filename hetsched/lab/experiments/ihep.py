@@ -1,13 +1,13 @@
 """IHEP: GPU nodes for the pods that need GPUs, CPU nodes for the others.
 
-CPU pods spread over all nodes fill the CPUs of GPU nodes, and GPU pods wait although GPUs are idle; splitting the
-cluster keeps the GPUs free and leaves CPU pods waiting although CPUs are idle. Experiment 1 sends 16 CPU pods and then
-4 GPU pods to 2 CPU and 2 GPU nodes with room for five pods each, under the default, the default on split clusters, and
-IHEP; then every possible order of submission, as one search over the states of the nodes. Experiment 2 sends four GPU
-pods with GPU facts to two nodes with different GPUs; the default counts GPUs only, and a pod whose GPU has less memory
-than requested is a mismatch. Nodes have 48 cores and 192 GiB, pods of experiment 1 request 8 cores and 16 GiB: five fit
-with the system's pods, the sixth does not. In experiment 2 the system's pods request 1 core and 1 GiB, which gives the
-worked scores.
+If CPU pods spread over all nodes, they fill the CPUs of GPU nodes, and GPU pods wait although GPUs are idle. If the
+cluster is split, the GPUs stay available, but CPU pods wait although CPUs of GPU nodes are idle. Experiment 1 sends 16
+CPU pods and then 4 GPU pods to 2 CPU and 2 GPU nodes with room for five pods each, under the default, the default on
+split clusters, and IHEP; then every possible order of submission, as one search over the states of the nodes.
+Experiment 2 sends four GPU pods with GPU facts to two nodes with different GPUs; the default counts GPUs only, and a
+pod whose GPU has less memory than requested is a mismatch. Nodes have 48 cores and 192 GiB, pods of experiment 1
+request 8 cores and 16 GiB: five fit with the system's pods, the sixth does not. In experiment 2 the system's pods
+request 1 core and 1 GiB, which gives the worked scores.
 Source: Liu et al., Computer Engineering 2023(2). Its Tables 1-5 were not available: sizes and GPUs are ours.
 """
 

@@ -1,21 +1,22 @@
 """ISAMatch: the right instruction set for every pod, against a scheduler that ignores it.
 
-On one x86, one Arm and three different RISC-V nodes a pod on the wrong node fails; a scheduler that spreads evenly is
-right by chance only: 3 of 5, 2 of 5, 2 of 3 nodes. The 100 tasks of `hetsched.lab.isa_cluster` (90 services, 10 compute
-jobs) go one by one through real policies, in three groups: the base set RV64I, RV64IMFD, and RV64IMFD on nodes that a
-selector limits to RISC-V. A placement is right if the node runs the pod's instructions. Seed 5708 is fitted: with the
-scores of version 1.18 it gives the published 62 / 41 / 67 exactly. Twenty other seeds show the default without fitting.
-Then the numbered figures follow: the two tie-breaks on 14 nodes, the placement when the first choice is full, the time
-of one match, and, beyond the publication, the cost of narrow jobs on rare nodes (`regret`).
+The cluster has one x86, one Arm and three different RISC-V nodes. A pod on the wrong node fails. A scheduler that
+spreads evenly chooses a right node only by chance: 3 of 5, 2 of 5 and 2 of 3 nodes are right for the three groups. The
+100 tasks of `hetsched.lab.isa_cluster` (90 services, 10 compute jobs) go one by one through real policies, in three
+groups: the base set RV64I, RV64IMFD, and RV64IMFD on nodes that a selector limits to RISC-V. A placement is right if
+the node runs the pod's instructions. Seed 5708 is fitted: with the scores of version 1.18 it gives the published 62 /
+41 / 67 exactly. Twenty other seeds show the default without fitting. Then the numbered figures follow: the two
+tie-breaks on 14 nodes, the placement when the first choice is full, the time of one match, and, beyond the publication,
+the cost of narrow jobs on rare nodes (`regret`).
 Source: Jiang et al., Computer Systems & Applications 2022 31(9). Its Table 1 was not available: nodes and tasks are
 ours.
 
-Regret is the cost of narrow jobs on rare cores for the jobs that need these cores. With every job on a correct node a
-policy can still be wasteful: narrow jobs that could run anywhere fill the few nodes that alone can run the wide ones.
+A policy that places every job on a correct node can still be wasteful: narrow jobs, which could run anywhere, fill the
+few nodes that can run the wide jobs. Regret measures this cost.
 The cluster has 300 nodes of 8 CPUs, half rv64gc, 30 % with Zba and Zbb, 15 % with V, 5 % wide (all of these and more).
 First come 2,000 rv64gc jobs, then 400 that need the second, third or fourth set (5 : 3 : 2), all from one seed; they
-request about 94 % of all CPUs. The regret is the number of wide jobs that are refused while a narrow job runs on a node
-that the wide one could use. Node kinds are random in name order, so names carry no information.
+request about 94 % of all CPUs. The regret is the number of wide jobs that are rejected while a narrow job runs on a
+node that the wide job could use. Node kinds are random in name order, so names carry no information.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _WIDE_SIZE = (1000, 4 * _GIB)
 
 
 def regret(policy: Policy, seed: int) -> int:
-    """Place the jobs of one seed under a policy; return the number of wide jobs refused because of narrow ones."""
+    """Place the jobs of one seed under a policy; return the number of wide jobs rejected because of narrow jobs."""
     draw = random.Random(seed)
     state = ClusterState(_nodes(draw))
     scheduler = Scheduler(state, policy)

@@ -11,9 +11,10 @@ over all published lists its mean of unallocated GPUs is at most 0.9 times FGD's
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), figures 7 to 13, and the runs published with it.
 
 `fill` fills a cluster of GPUs beyond its capacity, with measurements on the way. Packing quality shows when demand
-exceeds capacity, and in the course of the filling. The pods of a stream arrive one by one, each tried once, none
-leaves; at every requested load (arrived GPU demand / GPU capacity) the granted GPUs and F, the milli out of the mix's
-reach, are recorded as shares of all GPUs. The last pod that was still below a load counts to it. Ties between equal
+exceeds capacity, and while the cluster fills. The pods of a stream arrive one by one; each is tried once, and none
+leaves. At every requested load (arrived GPU demand / GPU capacity) two values are recorded as shares of all GPUs: the
+allocated milli, and F, the milli that pods of the mix cannot use. The last pod that was still below a load counts to
+it. Ties between equal
 nodes are broken by the lowest name as given, by the lowest name after the names are shuffled for every seed, or at
 random.
 Source: the protocol of Weng et al. (USENIX ATC 2023). Its simulator puts each node's place in a random permutation in

@@ -1,8 +1,8 @@
 """Result of an experiment: rows, expectations, and plots.
 
-`rows` are the measurements of this run, with the publication's own figure if it gives one. An expectation is a sentence
-with the numbers in it and whether it held. `reconstruction` means that the data is ours: built to agree with every
-number of the publication, because its own data was never published.
+`rows` are the measurements of this run, with the published figure if there is one. An expectation is a sentence with
+the measured numbers, and whether it held. `reconstruction` means that the input data is ours: the publication's data is
+not available, so the input is constructed to agree with every published number.
 """
 
 from __future__ import annotations
