@@ -1,8 +1,8 @@
 """Translate messages of the engine, the ledger and the API into the language of the reader.
 
-The engine words its messages in English, because it has no translations; the ledger stores them with their template
-and parameters, and REST returns them unchanged to a token. A page translates a message when it is displayed, even a
-year later: it translates the template, which is an entry of the catalogue under the context `message` or of the
+The engine writes its messages in English, because it has no translations. The ledger stores their templates and
+parameters, and REST returns them unchanged to clients with a token. A page translates a message when it is displayed,
+even a year later: it translates the template, which is an entry of the catalogue under the context `message` or of the
 translations that a plugin declares (`translations` of the decorator `plugin`), and fills in the parameters. A text
 without parameters is translated as a whole; a text without an entry is returned unchanged.
 """

@@ -5,7 +5,7 @@ an asymmetric algorithm by a key of the provider, if issuer, audience, times and
 the one that started the sign-in (state in its session). An account is identified by issuer and subject; its name is for
 display and never selects an account that was created in another way. Its roles are mapped from its groups
 (`HETSCHED_OIDC_ROLES`) at each sign-in; a user without a role is refused and loses earlier roles. The server's own
-requests to the provider go through `adapters.outbound`, with all its limits: to the issuer's host and to
+requests to the provider go through `adapters.http.outbound`, with all its limits: to the issuer's host and to
 `HETSCHED_OIDC_HOSTS` at any address, and to other hosts that the provider names at public addresses only.
 Limits: a user who was removed from the provider stays signed in until the session expires or an administrator ends it.
 Source: OpenID Connect Core 1.0 §3.1; RFC 7636 (PKCE); RFC 9207 (issuer identification in the response).
@@ -60,7 +60,7 @@ class SignInRefused(Exception):
 
 
 class _OutboundTransport(BaseAdapter):
-    """Transport of the OAuth library through `adapters.outbound`; it reads no body of an error response."""
+    """Transport of the OAuth library through `adapters.http.outbound`; it reads no body of an error response."""
 
     def send(self, request: PreparedRequest, *_options: Any, **_more: Any) -> Response:
         url, body = str(request.url), request.body

@@ -1,10 +1,10 @@
 """`hetsched check`: check manifests, and the requirements of their programs, against a fleet before a merge.
 
-The command runs the engine on a copy and writes nothing. The fleet is a snapshot in files, or the present state of a
+The command runs the engine on a copy and writes nothing. The fleet is a snapshot in files, or the current state of a
 server. The check fails for pods that are misconfigured or never fit, and for programs that need more than their pod
-requests; for a pod that merely has to wait it fails only with `--fail-on not-now`. Running pods of the same names, such
-as those of an earlier run, are treated as deleted: the checked pods can only replace them. Reports are also written if
-the check fails.
+requests. For a pod that only has to wait, it fails only with `--fail-on not-now`. Running pods with the names of
+checked pods, for example of an earlier run, are treated as deleted, because the checked pods will replace them. Reports
+are written even if the check fails.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Client of a command: its server and token.
 
-A command uses one client. `main` handles its errors: an unreachable server, a refused token and a server's own failure
-with exit code 3, a refused request with 2.
+A command uses one client. `main` handles its errors: exit code 3 for an unreachable server, a rejected token or a
+server error; exit code 2 for a rejected request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`hetsched cluster`: add, connect, import, export and test the clusters of a server.
 
-An import replaces the content of the cluster, all or nothing, and only if the cluster was not changed since this
-command read it. An export is a file that `whatif`, `simulate` and `import` read. Of a kubeconfig only the chosen
-context is sent, after a check here.
+An import replaces the whole content of the cluster or nothing, and only if the cluster was not changed since this
+command read it. An export is a file that `whatif`, `simulate` and `import` read. The command checks a kubeconfig and
+sends only the chosen context of it.
 """
 
 from __future__ import annotations

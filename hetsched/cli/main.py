@@ -1,7 +1,7 @@
 """`hetsched`: all commands under one name.
 
-Every wrong input ends here as one message on standard error and exit code 2, an unreachable server or a refused token
-as exit code 3, Ctrl-C as 130. Commands return their results as exit codes.
+Every wrong input ends as one message on standard error and exit code 2, an unreachable server or a rejected token as
+exit code 3, Ctrl-C as exit code 130. Commands return their results as exit codes.
 The commands `agent` (the agent parses its own command line), `completion` and `crds` are here, too.
 """
 

@@ -1,8 +1,8 @@
 """Shell completion of names on a server.
 
-A completion never fails visibly: without a server, without a right, or after a timeout, it offers nothing. The server
-and the token are those of the command line typed so far, else of the environment. Shells evaluate completions, so names
-that would need quoting are left out, and descriptions contain plain characters only.
+A completion never shows an error: without a server, without permission, or after a timeout, it offers nothing. It uses
+the server and the token of the command line typed so far, else of the environment. Shells evaluate completions, so
+names that would need quoting are left out, and descriptions contain plain characters only.
 """
 
 from __future__ import annotations

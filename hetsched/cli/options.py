@@ -150,8 +150,8 @@ def read_inputs(
 ) -> tuple[ClusterContent, ClusterContent]:
     """Read cluster files and workload files, and check them against each other.
 
-    `replace` treats running pods with the names of requested pods as deleted. Warnings about the workload files are
-    refused if `strict`; they and those about the cluster files are printed unless `quiet`.
+    `replace` treats running pods with the names of requested pods as deleted. With `strict`, warnings about the
+        workload files are errors. Warnings about either kind of file are printed unless `quiet`.
     Returns: the cluster with all running pods, and the requests of the workload files with the warnings about both;
     `option` names the workload files.
     Raises: InputError.
@@ -207,7 +207,7 @@ def print_replaced(keys: Sequence[str]) -> None:
 def check_key_option(key: str | None) -> str:
     """Return the key of `--idempotency-key`, empty if the option is left out.
 
-    An empty value is an unset variable of a pipeline: every retry would submit again.
+    An empty value is probably an unset pipeline variable; without a key every retry would submit again.
     Raises: InputError `IdempotencyKeyInvalid`.
     """
     if key is not None and not key.strip():
@@ -219,7 +219,7 @@ def check_key_option(key: str | None) -> str:
 def read_manifest(paths: Sequence[str]) -> str:
     """Read the files of a submission as one manifest; the server checks its content.
 
-    An openb list next to other files is converted to Pod objects, since a manifest is one or the other.
+    An openb list next to other files is converted to Pod objects, because a manifest cannot contain both forms.
     Raises: InputError `FileUnreadable`, `ManifestNotUtf8`, or the errors of such a list.
     """
     sources = read_sources(paths, "-f")
@@ -261,7 +261,7 @@ def read_inventory(paths: Sequence[str]) -> str:
     if len(sources) == 1:
         return _text(sources[0])
     content = parse_cluster(sources)
-    print_warnings(content.warnings)  # of objects that the joined list cannot contain
+    print_warnings(content.warnings)  # warnings about objects that the joined list cannot contain
     return write_cluster(content).decode()
 
 
@@ -296,7 +296,7 @@ def _as_objects(name: str, data: bytes) -> bytes:
 def choose_policies(
     arguments: Sequence[str], nodes: ClusterContent, asked: ClusterContent
 ) -> tuple[list[PolicySpec], list[PodSpec]]:
-    """Return the policies of the run, and the pods, marked if the policy they name does not exist.
+    """Return the policies of the run, and the pods; a pod is marked if the policy that it names does not exist.
 
     Raises: InputError `PolicyUnknown`, `PolicyAmbiguous`, `PolicyRepeated`, or the errors of a policy's file.
     """

@@ -2,8 +2,8 @@
 
 The published algorithm takes the pods in order of arrival and gives each the node that is best at that moment; a later
 pod may have needed that node more. Joint placement maximises first the number of placed pods, then the product of the
-nodes' utilities (see `engine.nash`), so that no node is allocated beyond its free requests, nor loaded beyond its
-capacity by expected use (constraints (8)-(12)).
+nodes' utilities (see `engine.framework.nash`), so that no node is allocated beyond its free requests, nor loaded beyond
+its capacity by expected use (constraints (8)-(12)).
 
     greedy     as published: in queue order, each where the product grows most
     exact      the product factors into one term per node, and a term depends only on how many pods of each kind the

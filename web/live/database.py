@@ -1,8 +1,8 @@
 """Run database calls of sockets in the single thread that Channels reserves for them.
 
-Channels closes a connection after each call. SQLite reads schema and settings for each new connection, so hundreds of
-sockets that reconnect at once queue for the thread. An SQLite connection is therefore kept open for `KEPT_SECONDS` or
-until a call fails on it; other databases use their connection pool.
+Channels closes the connection after each call. SQLite reads schema and settings for each new connection, so hundreds of
+sockets that reconnect at once would have to wait for the thread. An SQLite connection therefore stays open for
+`KEPT_SECONDS`, or until a call on it fails; other databases use their connection pool.
 Queries that arrive while the thread is busy run together in its next slot; equal queries run once (`QueryBatcher`).
 Invariant: no query gets a result that was read before the query was made, or the error of another query.
 """
@@ -20,7 +20,7 @@ from asgiref.sync import SyncToAsync
 from django.db import connections
 
 KEPT_SECONDS = 60.0
-# Queries per slot of the thread: enough to pay for the wake-up, few enough to let others in between.
+# Queries per slot of the thread: many enough to outweigh the wake-up, few enough that other calls run in between.
 MOST_TOGETHER = 50
 P = ParamSpec("P")
 T = TypeVar("T")

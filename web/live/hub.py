@@ -1,13 +1,13 @@
 """Receive events through one subscription per process and fan them out to sockets.
 
-A channel-layer group per socket would cost a broker round trip per message and socket, drop messages silently when it
-is full, and let one slow reader hold memory without bound. The hub receives every event once. A topic keeps its latest
-events; a socket gets an event only if it directly follows the socket's revision and the socket's queue has space. After
-a gap or with a full queue the topic is *stale* for that socket: its queued events are dropped and a fresh snapshot is
-sent instead. A snapshot is read once for all sockets that wait for it. The hub compares the topics' revisions with the
-database every second to detect events that the broker lost silently. On request, a socket gets the events of a tick as
-one delta, composed and encoded once for all sockets. A socket that names its revision gets the later events if they are
-still known.
+A channel-layer group per socket would cost a broker round trip per message and socket, would drop messages silently
+when it is full, and would let one slow reader hold unbounded memory. The hub receives every event once. A topic keeps
+its latest events; a socket gets an event only if it directly follows the socket's revision and the socket's queue has
+space. After a gap or with a full queue the topic is *stale* for that socket: its queued events are dropped and a fresh
+snapshot is sent instead. A snapshot is read once for all sockets that wait for it. The hub compares the topics'
+revisions with the database every second to detect events that the broker lost silently. On request, a socket gets the
+events of a tick as one delta, composed and encoded once for all sockets. A socket that names its revision gets the
+later events if they are still known.
 Invariant: for each topic a socket gets a snapshot or permission to continue, then deltas without a gap; this may
 repeat.
 """
@@ -78,7 +78,7 @@ class Listener:
         self.queue: deque[tuple[str, str]] = deque()
 
     def offer(self, topic: str, revision: int, text: str, since: int | None = None) -> None:
-        """Queue the event if it is the next one of a topic that is not stale; `since`: the revision before it."""
+        """Queue the event if it is the next one of a topic that is not stale; `since`: the preceding revision."""
         if topic in self.stale:
             return
         known = self.revisions[topic]
@@ -132,7 +132,7 @@ class _Topic:
         self.reading: asyncio.Task[SnapshotMessage | None] | None = None
 
     def after(self, name: str, revision: int) -> list[Span]:
-        """Return the events after a revision, merged into few messages."""
+        """Return the events after a revision, merged into as few messages as possible."""
         found = self.caught.get(revision)
         if found is None:
             if len(self.caught) >= CAUGHT_MOST:
@@ -141,7 +141,7 @@ class _Topic:
         return found
 
     def outdated(self) -> bool:
-        """Return whether a snapshot must be read before one can be sent."""
+        """Return whether a new snapshot must be read before a snapshot can be sent."""
         if self.snapshot is None or self.snapshot.revision < self.newest:
             return True
         return time.monotonic() - self.read_at > KEPT_SECONDS
@@ -312,7 +312,7 @@ class Hub:
                     message = await layer.receive(channel)
                     for topic, text in message["events"]:
                         self.forward(topic, text)
-            except Exception as error:  # any error of the layer: subscribe again; `_look` finds missed events
+            except Exception as error:  # any error of the layer: subscribe again; `_poll_revisions` finds missed events
                 log.warning("live subscription lost", error=repr(error))
                 self._subscribed.set()
                 await asyncio.sleep(1)
@@ -332,7 +332,7 @@ class Hub:
                         listener.mark_stale(name)
             try:
                 owed = await self._read_revisions(list(self._topics)) if self._topics else {}
-            except Exception as error:  # the database is away: look again later
+            except Exception as error:  # the database is unavailable: poll again later
                 log.warning("live topics not read", error=repr(error))
 
 

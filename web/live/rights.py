@@ -112,7 +112,7 @@ def current_subject(held: SocketCredential) -> Subject | None:
 
 
 def denial_of(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
-    """Return why a topic is denied, None if it is not; `namespaces` are those of the pods and objects of a workload."""
+    """Return why a topic is denied, None if permitted; `namespaces` are those of a workload's pods and objects."""
     if not asker.may(Action.VIEW):
         return Denied("PermissionDenied", "listening needs the right 'view'")
     if asker.namespaces is None:

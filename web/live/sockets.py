@@ -56,7 +56,7 @@ class _RevisionWatch:
         while self.waiting:
             try:
                 number = (await socket_reads.revisions([TOPIC])).get(TOPIC, 0)
-            except Exception as error:  # without the database no permission can change
+            except Exception as error:  # the database is unavailable, so no permission can change
                 log.warning("rights not looked at", error=repr(error))
             else:
                 if number != self.number:
@@ -71,7 +71,7 @@ _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _RevisionWatch] = WeakKey
 
 
 async def until_rights_change(number: int, at_most_seconds: float) -> None:
-    """Wait until permissions changed after this revision of the topic, or until the timeout."""
+    """Wait until permissions change after this revision of the topic, or until the timeout."""
     watch = _watches.setdefault(asyncio.get_running_loop(), _RevisionWatch())
     watch.waiting += 1
     try:
@@ -94,7 +94,8 @@ MESSAGES_PER_SECOND = 10
 BURST = 20
 MOST_WAITING = 500
 PROTOCOL = "hetsched.live.v1"
-NO_LAYER = ""  # an unconfigured alias: a channel per socket would cost a message of the layer per event and socket
+# An alias that is not configured: with a channel per socket the layer would send each event once per socket.
+NO_LAYER = ""
 
 UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, TOO_MANY, NOT_TEXT, TOO_LONG = 4401, 4403, 4404, 4429, 1003, 1009
 log = structlog.get_logger(__name__)
@@ -243,7 +244,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     # -- in ------------------------------------------------------------------------------------------------------
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Obey a command of the client. Raises: SocketClosed."""
+        """Process a command of the client. Raises: SocketClosed."""
         self._throttle()
         if text_data is None:
             raise SocketClosed(NOT_TEXT)

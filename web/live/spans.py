@@ -1,7 +1,7 @@
 """Merge events of one topic into one message.
 
-A hundred changes a second, sent to two hundred sockets one by one, are twenty thousand messages, far more than a
-display needs. Adjacent merge patches therefore become one merge patch; the later value of a key wins. The message names
+A hundred changes a second, each sent to two hundred sockets, are twenty thousand messages a second, far more than a
+page needs. Adjacent merge patches therefore become one merge patch; the later value of a key wins. The message names
 its last revision and, as `since`, the revision before its first; a client at any revision in between can apply it,
 because it has the final value of every key. A key that was removed and added again with other content does not fit into
 one patch, so the span ends there.

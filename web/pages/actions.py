@@ -1,8 +1,8 @@
 """Action buttons of a page; the confirmation dialog describes the consequences.
 
-Only users with the permission see a button; the server checks the permission again. A button carries the REST
-address, the body, the ETag of the shown state (If-Match) and a description of the consequences. Bodies are JSON that
-this module encodes, because they contain names from outside.
+Only users with the permission see a button; the server checks the permission again. A button has the REST address, the
+body, the ETag of the displayed state (If-Match) and a description of the consequences. This module encodes the bodies
+as JSON, because they contain untrusted names.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeBu
 
 
 def spans() -> list[tuple[str, int, str]]:
-    """Return the durations to choose from: label, seconds, and the end if it started now."""
+    """Return the durations to choose from: label, seconds, and the end time for a start now."""
     words = {"1h": _("1 hour"), "4h": _("4 hours"), "1d": _("1 day"), "7d": _("7 days")}
     now = timezone.now()
     return [(words[name], int(span.total_seconds()), rfc3339(now + span)) for name, span in SPANS]
@@ -161,7 +161,7 @@ class _OnNode:
         )
 
     def trust(self) -> list[ActionButton]:
-        """Return the button that accepts facts again which the kubelet contradicted, if there are any."""
+        """Return the button that clears the conflicts of facts that the kubelet contradicted, if there are any."""
         if not self.node.doubts and not node_rejections(self.node, timezone.now()):
             return []
         text = _(

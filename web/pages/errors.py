@@ -90,7 +90,7 @@ def _page(request: HttpRequest, exception: Exception, status: int, title: str, t
 
 
 def _frame(request: HttpRequest) -> dict[str, Any]:
-    """Return the navigation of a logged-in user: the permitted places, none without read access."""
+    """Return the navigation of a logged-in user: the permitted pages, none without read access."""
     if not hasattr(request, "user") or not request.user.is_authenticated:
         return {}
     places = places_for(subject_of(request))

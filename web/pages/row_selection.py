@@ -1,7 +1,7 @@
 """Selection of list rows for actions on several workloads.
 
-Only users with the permission can select rows. The actions depend on the listed rows: retry for pending and
-failed pods, priority for pending pods, cancel for unfinished ones.
+Only users with the permission can select rows. The available actions depend on the listed rows: retry for pending and
+failed pods, priority for pending pods, cancel for unfinished pods.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PICK = Column("pick", "", lambda row: row.workload_id, _cell, sortable=False)
 def pickable(view: ListView, *offered: str) -> dict[str, bool]:
     """Enable row selection for users with the permission; return the context of the action bar.
 
-    `offered` are of retry, priority and cancel.
+    `offered` are the available actions: some of retry, priority and cancel.
     """
     subject = subject_of(view.shell.request)
     may = {"retry": Action.SUBMIT, "priority": Action.OPERATE, "cancel": Action.SUBMIT}

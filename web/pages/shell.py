@@ -1,8 +1,9 @@
 """Shared context of every page: permission, selected cluster and navigation.
 
-A page needs a login and the view permission, and takes a token from the read rate limit, as REST does. It shows
-the cluster of `?cluster=`, else the configured default, else the first one; links keep the selection. A page with a
-live topic names it and its revision from before the rows were read, so the browser detects later changes.
+A page requires a login and the view permission, and takes a token of the read rate limit, as REST does. It shows
+the cluster of `?cluster=`, else the configured default, else the first cluster; links keep the selection. A page with a
+live topic contains the name of the topic and the revision that it had before the rows were read, so that the browser
+detects later changes.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ IN_THE_BAR = frozenset(section for section, *_rest in PLACES[:6])
 
 
 class MenuEntry(msgspec.Struct, frozen=True):
-    """One entry of the main navigation; `key` goes there after `g`."""
+    """One entry of the main navigation; the shortcut is `g`, then `key`."""
 
     section: str
     key: str
@@ -81,7 +82,7 @@ class MenuEntry(msgspec.Struct, frozen=True):
 
 
 def places_for(subject: Subject) -> list[MenuEntry]:
-    """Return the existing places that the user may open, in the order of the table."""
+    """Return the existing pages that the user may open, in the order of the table."""
     routes = get_resolver().reverse_dict
     return [
         MenuEntry(section, key, str(label), reverse(section), group)

@@ -1,8 +1,8 @@
 """Show invisible and text-direction characters by name.
 
-A direction mark in a name reverses the text after it, so that `gnp.exe` reads as `exe.png`; escaping protects the page
-from markup, but not the reader from this. Control characters become their pictures (`␛`), direction marks and invisible
-characters become `⟦U+202E⟧`. Letters of all directions and the joiners of scripts and emoji are unchanged.
+A direction mark in a name reverses the text after it, so that `gnp.exe` is displayed as `exe.png`. Escaping protects
+the page from markup, but does not prevent this. Control characters become their pictures (`␛`), direction marks and
+invisible characters become `⟦U+202E⟧`. Letters of all directions and the joiners of scripts and emoji are unchanged.
 `static/js/draw.js` does the same.
 """
 

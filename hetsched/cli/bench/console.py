@@ -2,8 +2,9 @@
 
 A standalone server with its own processes, on embedded defaults, watches a server of prepared lists, as in `bench
 watch`. Pods of another scheduler come and go at a steady rate, each on another node; the requested number of sockets
-listen as pages do, one of them is a page in Chromium. "Push" is when the server's outbox has an event, "pixel" when the
-frame after it is painted. Then the web server is killed: all clients must end with the document of a fresh page.
+listen as pages do, one of them is a page in Chromium. "Push" is the time at which the server's outbox has an event,
+"pixel" the time at which the frame after it is painted. Then the web server is killed: all clients must end with the
+document of a fresh page.
 Without Chromium or playwright its measurements are omitted.
 """
 
@@ -122,7 +123,7 @@ def _latencies(
 
 
 def _check_convergence(server: _Server, browser: Browser, listening: Sockets) -> Checks:
-    """Wait until all clients have the document of a fresh page; one that does not has missed an event unnoticed."""
+    """Wait until all clients have the document of a fresh page; others missed an event without detecting it."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:
         newest = server.revision()

@@ -3,7 +3,7 @@
 A server of prepared lists replaces the API server, so that only our own delay is measured, not etcd's. It lists nodes
 and running pods of another scheduler in pages, then sends events at a steady rate: pods placed on nodes, and pods that
 end. Our informer runs as its own process, on a SQLite file. An event has arrived when a reader of that file sees it;
-its time starts when it was sent. Everything is removed afterwards.
+its delay counts from the time at which it was sent. The files are removed afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`hetsched experiment`: reproduce each publication's comparison, with its baselines, and check the expectations.
 
 Each experiment is a module of `hetsched.lab.experiments` with `run(progress) -> Experiment`. Exit code 1 if an
-expectation of an experiment did not hold. `openb` reads its data from files (`cli.openb`), so `all` runs it only if
+expectation of an experiment did not hold. `openb` reads its data from files (`cli.lab.openb`), so `all` runs it only if
 lists are given.
 """
 

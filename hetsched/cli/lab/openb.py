@@ -1,8 +1,9 @@
 """Options of `hetsched experiment openb`: lists, nodes, policies, loads; files become a study here.
 
-The nodes are `openb_node_list_gpu_node.csv` next to the first list unless `--cluster` names others, and the published
-figures are read from the same folder, or left out. A list's name is that of its file, without `openb_pod_list_` and
-`.csv`. One `--arrival` is measured at every tenth on the way; several are measured at exactly these loads.
+The nodes are read from `openb_node_list_gpu_node.csv` next to the first list, or from the files of `--cluster`. The
+published figures are read from the folder of the first list; without the file they are omitted. A list has the name of
+its file without `openb_pod_list_` and `.csv`. With one `--arrival` the run is measured at every tenth up to this load,
+with several at exactly these loads.
 """
 
 from __future__ import annotations

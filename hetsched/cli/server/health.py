@@ -1,8 +1,8 @@
 """`hetsched health PROCESS`: probe one process from inside its container.
 
-Workers, beat and the informer have no port, and a probe through the message store would kill healthy processes while
-the store is down. A process is healthy if its heartbeat file is recent; no network is used. A worker writes no
-heartbeat while the store is down; this probe does not fail a worker then. The web process is probed by HTTP.
+Workers, beat and the informer have no port, and probes through the message store would make Kubernetes kill healthy
+processes while the store is down. A process is healthy if its heartbeat file is recent; no network is used. A worker
+writes no heartbeat while the store is down; this probe does not fail a worker then. The web process is probed by HTTP.
 """
 
 from __future__ import annotations

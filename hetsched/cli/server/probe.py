@@ -1,6 +1,7 @@
 """Liveness probe of one program over HTTP, without blocking its supervisor.
 
-There is one request at a time: connect, send `GET /livez`, wait for the first bytes of a response; any status counts.
+The probe sends one request at a time: it connects, sends `GET /livez` and waits for the first bytes of a response; any
+status counts as alive.
 The socket listens before the program starts, so the first request waits in its backlog. A request whose connection
 broke is sent again, and the time since the first attempt counts.
 """
@@ -44,7 +45,7 @@ class Probe:
         return now - self._asked_at
 
     def reset(self) -> None:
-        """Drop the open request: the program ended, or it has responded."""
+        """Drop the open request, because the program ended or has responded."""
         self._disconnect()
         self._asked_at, self.answered, self._ask_at = None, False, 0.0
 

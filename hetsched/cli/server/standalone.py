@@ -1,12 +1,12 @@
 """`hetsched standalone`: run the whole product on one machine with one command.
 
-Trying the control plane must not require the installation of a database and a message broker. The command runs the same
-processes with the same settings as in production, on embedded defaults: SQLite in the data folder and a private Valkey
-on a unix socket. Store, preparation, web, workers, informer, beat start in this order; the address is printed only
-after the readiness page is green and a task made the round trip. The data folder remains after the command, and one
-command at a time owns it. The command itself holds the port, and its web processes accept connections from it
-alternately: while one restarts, a new connection waits for the next instead of being refused. A web process that does
-not answer `/livez` for half a minute, on a probe socket of its own, is restarted.
+Users must be able to try the control plane without installing a database and a message broker. The command runs the
+same processes with the same settings as in production, on embedded defaults: SQLite in the data folder and a private
+Valkey on a unix socket. Store, preparation, web, workers, informer, beat start in this order; the address is printed
+only after the readiness page responds with 200 and a task passed through broker and worker. The data folder stays after
+the command ends; one command at a time locks it. The command itself binds the port, and its web processes accept
+connections from the same socket: while one of them restarts, new connections wait for another one instead of being
+refused. A web process that does not answer `/livez` for half a minute, on a probe socket of its own, is restarted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .supervisor import StopRequested, SupervisedProgram, Supervisor
 
 SETTINGS = "hetsched.project.settings"
 CELERY = (sys.executable, "-m", "celery", "-A", "hetsched.project.celery:app")
-# Variables that an embedded server sets itself; inherited ones would send half of the processes elsewhere.
+# Variables that an embedded server sets itself; inherited values would send some processes to other services.
 OWN_VARIABLES = ("DATABASE_URL", "REDIS_URL", "HETSCHED_BROKER_URL", "HETSCHED_CHANNEL_URL")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ANY = ("0.0.0.0", "::")  # noqa: S104  (only compared with)
@@ -134,7 +134,7 @@ def admin_of(said: bytes) -> dict[str, str] | None:
 
 
 def web_programs(listener: socket.socket, count: int) -> list[SupervisedProgram]:
-    """Return web processes that share one listening socket; each has a probe of its own."""
+    """Return web processes that share one listening socket; each of them has its own probe."""
     found = []
     for name in numbered("web", count):
         probe = Probe()
@@ -293,7 +293,7 @@ def is_ready(url: str) -> bool:
 
 
 class RoundTrip:
-    """One task on its way through broker and worker and back."""
+    """One task that passes through broker and worker, to check both."""
 
     def __init__(self, socket_file: Path) -> None:
         from celery import Celery

@@ -1,8 +1,8 @@
 """Private message store of a standalone server.
 
-It is Valkey from its wheel, else `valkey-server` or `redis-server` from PATH; on a unix socket that only its owner can
-open, without persistence, because messages are hints. A socket path has a limit of about 100 bytes, so for a deep data
-folder the socket is in a temporary folder instead.
+The store is Valkey from its wheel, else `valkey-server` or `redis-server` from PATH. It listens on a unix socket that
+only its owner can open, and has no persistence, because messages are hints. A socket path has a limit of about 100
+bytes, so for a deep data folder the socket is in a temporary folder instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Text view of a decision and the history of its pod, in the order of the web page.
 
-Nodes are counted for the filters in their order (the funnel); the pending time of a pod is listed by reason, the
-longest first, and the shares add up to the total.
+The view shows how many nodes each filter leaves, in filter order (the funnel). It lists the pending time of a pod by
+reason, the longest first; the shares add up to the total.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`hetsched explain`: show why a pod is where it is, or why it is pending.
 
-A workload is explained by the latest decisions about its pods, the worst first; a pod by its latest decision; a
-decision by itself. The first few get further computations: changes that would place the pod now, pending time by
-reason. Exit codes are those of the verdict.
+For a workload the command shows the latest decisions about its pods, the worst first; for a pod its latest decision;
+for a decision that decision. For the first few decisions it also shows changes that would place the pod now, and the
+pending time by reason. The exit code is that of the verdict.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def explain(
     Exit codes: 0 placed, 10 not now, 11 never fits, 12 misconfigured, 2 unknown decision, 3 server unreachable.
     """
     with connect(server, token) as client:
-        if watch and identity.isdecimal():  # a decision never changes; its pod gets new ones
+        if watch and identity.isdecimal():  # a decision never changes, but its pod gets new decisions
             decided = client.decision(identity)
             identity, cluster = decided.pod, decided.cluster
         found = (

@@ -1,7 +1,7 @@
 """`hetsched plan`: create a plan; a later submission with the plan gets exactly that placement or is refused.
 
-A plan is a token signed by the server; the server stores and reserves nothing. It is kept in a file or in a
-variable, and `submit --plan` takes either. Exit codes are those of the verdict.
+A plan is a token signed by the server; the server stores and reserves nothing. The user stores the token in a file or
+in a variable, and `submit --plan` accepts either. The exit code is that of the verdict.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def read_plan(argument: str) -> str:
 
 
 def with_command_hints(refused: Refused) -> InputError:
-    """Return refusals of plans and holds with hints for the command line; return others unchanged."""
+    """Return errors about plans and holds with hints for the command line; return other errors unchanged."""
     fresh = bool((refused.problem.get("whatIf") or {}).get("plan"))
     again = "submit again with --plan and the plan printed above" if fresh else f"create a new plan later: {MAKE_ONE}"
     hints = {
@@ -108,7 +108,7 @@ def with_command_hints(refused: Refused) -> InputError:
 
 
 def show_fresh(answer: WhatIfAnswer | None, output: OutputFormat) -> None:
-    """Print the new plan that the refusal of a plan contains, if any."""
+    """Print the new plan that the error about a stale plan contains, if any."""
     if answer is None:
         return
     if output is OutputFormat.JSON:

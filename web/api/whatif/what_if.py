@@ -218,7 +218,7 @@ def with_query_cluster(asked: T, name: str) -> T:
 
 
 def simulate(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
-    """Simulate a request; nothing is written. Call it inside `turn`.
+    """Simulate a request; nothing is written. Call it inside `simulation_slot`.
 
     `names` is the seed of generated names; without it they are numbers. Raises: InputError, RequestRefused.
     """

@@ -1,8 +1,8 @@
 """The balance page: requested and measured use of a cluster, and the metric sources.
 
 The effective use of a node is its latest sample plus the pods placed since, or the requests if it has no current
-sample. The page marks nodes that should be measured and are not. The values are those of the engine's present state.
-Measured use is that of the current samples, without pods placed since.
+sample. The page marks nodes that have no current sample although they should. The values are those of the engine's
+current state. Measured use is that of the current samples, without pods placed since.
 A sample is stale if it is older than the limit, by the server's clock or relative to the newest sample of its cluster;
 a collector may have a longer limit. The page shows the age of the newest sample, stale or not.
 
@@ -42,7 +42,7 @@ MOST_NAMED = 3
 SPAN = timedelta(hours=24)
 MOST_POINTS = 96
 WIDTH, HEIGHT = 480, 96
-# Size of a label on the plane, whose sides are 100.
+# Size of a label on the chart, whose sides are 100.
 NAME_WIDTH, NAME_HEIGHT = 40, 4
 
 
@@ -81,7 +81,7 @@ def dots(nodes: Sequence[dict[str, Any]]) -> list[Dot]:
 
 
 def _free(x: float, y: float, named: Sequence[Dot]) -> float:
-    """Return the height nearest to the dot at which its label overlaps no other one."""
+    """Return the height nearest to the dot at which its label overlaps no other label."""
     near = [dot.name_y for dot in named if dot.name_y is not None and abs(dot.x - x) < NAME_WIDTH]
     heights = (y + lines * NAME_HEIGHT for lines in (0, -1, 1, -2, 2))
     return next(height for height in heights if all(abs(height - other) >= NAME_HEIGHT for other in near))

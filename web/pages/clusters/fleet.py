@@ -1,8 +1,9 @@
 """The fleet page: workload status, use of the nodes, latest decisions.
 
-The page contains the documents of its live topics with their revisions, so the first paint needs no socket and
-the socket continues from these revisions. Nodes are encoded as columns, a fifth of the size of their tiles. Decisions
-are those of the cluster; in the topic, a busier cluster may have displaced them. The browser requests headroom later.
+The page contains the documents of its live topics with their revisions, so the first paint needs no socket, and
+the socket continues from these revisions. Nodes are encoded as columns, which take a fifth of the size of their tiles.
+The decisions are read from the cluster and not from the topic, where those of a busier cluster may have replaced them.
+The browser requests headroom later.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def measures() -> list[dict[str, str]]:
 
 
 def verdicts() -> list[dict[str, str]]:
-    """Return the four status counts: the states that each one counts, and its link."""
+    """Return the four status counts: the states that each count includes, and its link."""
     return [
         {
             "state": "running",

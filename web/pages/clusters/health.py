@@ -39,12 +39,12 @@ from ..shell import Shell, page
 
 _BAD, _WAIT = "bad", "wait"
 _MOST_MAINTAINED = 20
-# Components of the installation stop without sending a message, so the page polls.
+# Components that stop send no message, so the page polls.
 _SECONDS_BETWEEN_LOOKS = 30
 
 
 class HealthProblem(msgspec.Struct, frozen=True):
-    """A problem, its fix and a link; `until` is the time at which it ends by itself."""
+    """A problem, its fix and a link; `until` is the time at which the problem ends by itself."""
 
     tone: str
     text: str

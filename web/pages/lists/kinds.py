@@ -1,7 +1,7 @@
 """Kinds of filter fields: the syntax of their values, and the comparison with a row.
 
-A kind parses the text after the operator once and returns a test of values or a database condition. An unknown value
-(None) is not equal to, less than or greater than any value; `=unknown` matches it.
+A kind parses the text after the operator once and returns a test of values or a database condition. Comparisons with an
+unknown value (None) are false; only `=unknown` matches it.
 ISA: `isa>=rv64gcv` matches nodes that run programs for rv64gcv, `isa<=rva22u64` those that offer nothing beyond that
 profile, `isa=x86-64-v3` those that offer exactly that level, each by the lattice of `hetsched.isa`; `~` matches a part
 of the text.
@@ -210,7 +210,7 @@ class IsaKind(ValueKind):
         return holds
 
 
-# Arguments: the node runs programs for the requested ISA; a machine with that ISA runs programs for the node.
+# Arguments: whether the node runs programs for the requested ISA, and whether a machine with that ISA runs the node's.
 _ISA_TESTS: dict[str, Callable[[bool, bool], bool]] = {
     ">=": lambda above, below: above,
     "<=": lambda above, below: below,
@@ -255,6 +255,6 @@ class Labels(ValueKind):
 
 
 def is_any(tests: Iterable[Test]) -> Test:
-    """Return the test that passes if one of these passes."""
+    """Return a test that passes if one of these tests passes."""
     listed = tuple(tests)
     return listed[0] if len(listed) == 1 else lambda value: any(test(value) for test in listed)

@@ -1,4 +1,4 @@
-"""The preview of a candidate pod on a node page: its allocation, read from the query string.
+"""The preview of a candidate pod on a node page: the pod's allocation, read from the query string.
 
 `?ghost=cpus:0-3;gpu:0/500` names CPUs and thousandths of GPUs. Invalid or unknown parts are ignored, because a link may
 be older than the node.

@@ -17,7 +17,7 @@ from ..amounts import amount_words
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Name and page of a holder; `room` marks the reserved capacity of a hold."""
+    """Name and page of a holder; `room`: the holder is the reserved capacity of a hold."""
 
     name: str
     url: str

@@ -17,7 +17,7 @@ from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 
 SPAN = timedelta(hours=24)
-POINTS = 49  # one per half hour of a day, both ends included
+POINTS = 49  # one point per half hour of a day, including both ends
 MOST_RESERVATIONS = 20_000
 WIDTH, HEIGHT = 480, 96
 
@@ -42,7 +42,7 @@ class NodeTrend(msgspec.Struct, frozen=True):
 
 def trend(node: Node, now: datetime) -> NodeTrend | None:
     """Return the trend of a node, at most one day; None without reservations in that time."""
-    since = max(now - SPAN, node.cluster.created_at)  # there is no data from before
+    since = max(now - SPAN, node.cluster.created_at)  # earlier, the cluster has no data
     rows = Reservation.objects.filter(node=node).filter(Q(released_at=None) | Q(released_at__gt=since))
     spans = list(rows.order_by("-id").values_list("created_at", "released_at", "requests")[:MOST_RESERVATIONS])
     if not spans:
@@ -86,6 +86,6 @@ def _line(values: list[float | None] | list[float], low: float, high: float) -> 
 
 
 def table(found: NodeTrend, every: int = 6) -> list[dict[str, Any]]:
-    """Return the trend as rows, each sixth point, the latest first."""
+    """Return every sixth point of the trend as a row, the latest first."""
     rows = found.points[::-1][::every]
     return [{"at": point.at, "ratios": point.ratios, "balance": point.balance} for point in rows]

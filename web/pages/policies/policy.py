@@ -90,7 +90,7 @@ def plan_text(plan: PolicyPlan) -> str:
 
 MOST_VERSIONS = 200
 MOST_DECISIONS = 15
-LOOK_BACK = 20_000  # decisions: bounds the search for those of a rarely used policy
+LOOK_BACK = 20_000  # decisions to search for placements by this policy, which may be rarely used
 
 
 @page("policies")

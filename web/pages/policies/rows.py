@@ -125,7 +125,7 @@ def _choice(value: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """Write a value as JSON; a float without fraction is written as an integer, as JavaScript does."""
+    """Write a value as JSON; write a float without fraction as an integer, as JavaScript does."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return encode(value).decode()

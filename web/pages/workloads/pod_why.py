@@ -34,7 +34,7 @@ from ..shell import Shell, page
 from .why import omitted_scores, why
 
 _COLOURS = 6
-# The most relevant pod is the first in this order of states.
+# The most relevant pod is the first pod in this order of states.
 _WORST = (State.MISCONFIGURED, State.NEVER_FITS, State.NOT_NOW, State.PENDING, State.FAILED)
 
 

@@ -31,7 +31,7 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
             {
                 "reason": reason,
                 "ratio": reason.nodes / most if most else None,
-                # A message often names the missing items already.
+                # The message often lists the missing items already.
                 "missing": [name for name in reason.missing if name not in reason.message],
             }
             for reason in decision.reasons
@@ -57,7 +57,7 @@ def score_weights(spec: PolicySpec) -> list[tuple[str, float]]:
 
 
 def omitted_scores(decision: Decision) -> str:
-    """Name the scoring plugins without a score for this pod, with their weights."""
+    """Return the scoring plugins without a score for this pod, with their weights."""
     rated: NodeOutcome | None = next((row for row in decision.top if row.feasible), None)
     if rated is None:
         return ""

@@ -71,7 +71,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
             "objects": found.objects_there.order_by("id")[:MOST_OBJECTS],
             "deliveries": of_workload(pk, subject_of(shell.request)),
             "wanted": wanted,
-            # A running pod would block its own what-if.
+            # A running pod would occupy the resources that its own what-if needs.
             "askable": found.state not in HOLDING and len(found.manifest) <= MOST_MANIFEST_IN_ADDRESS,
             "page": shown,
             "filter_query": shell.keep(pod=wanted).replace("?", "&", 1),
