@@ -3,7 +3,7 @@
 Rule: for every requested resource, requested + request <= allocatable, including extended resources. If the policy has
 `gpu-fit`, that plugin checks GPU resources, because it knows each GPU of a node.
 Source: kube-scheduler's NodeResourcesFit plugin; requests follow Kubernetes' rules for init and sidecar containers
-and pod overhead (see `adapters.manifests`).
+and pod overhead (see `adapters.objects.manifests`).
 """
 
 from __future__ import annotations

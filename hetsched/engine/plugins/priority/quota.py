@@ -5,7 +5,7 @@ Rule, per requested resource, where `used` is the sum over the placed pods of th
     sum of used + request > sum of min         rejected, `QuotaBorrowingExhausted`: all guaranteed quota is used; a
                                                request above the sum of min never fits
 Pods of namespaces without an ElasticQuota are ignored. The plugin `preemption` reclaims borrowed quota.
-Source: scheduler-plugins, KEP-9 "Capacity scheduling"; the sums are those of `engine.quotas`.
+Source: scheduler-plugins, KEP-9 "Capacity scheduling"; the sums are those of `engine.cluster.quotas`.
 """
 
 from __future__ import annotations
