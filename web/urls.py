@@ -1,4 +1,4 @@
-"""Everything people and programs can open."""
+"""Root URL configuration."""
 
 from django.urls import include, path
 

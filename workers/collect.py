@@ -1,4 +1,4 @@
-"""Query the external metric sources of nodes, each at its interval, outside any transaction.
+"""Query the external sources of node metrics, each at its own interval, outside any transaction.
 
 The beat finds the due collectors. The task that claims one queries it, so a duplicate message is harmless, and a source
 that does not respond does not delay the others. A failure is recorded with its reason, without any content of the

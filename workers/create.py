@@ -1,7 +1,7 @@
 """Create the objects of submissions in live clusters, read the results of Jobs, and delete withdrawn objects.
 
-Rows define the wanted objects. Each attempt is claimed first, made outside any transaction, and recorded. The next
-attempt resolves an interrupted one: the object exists under its name, or it does not.
+Rows define the wanted objects. Each attempt is claimed first, made outside any transaction, and recorded. After an
+interrupted attempt the next one checks whether the object exists under its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions.live_submissions import claim_objects, record_attempt
 from hetsched.placement.models import SubmittedObject
 
-AT_ONCE = 16  # equal to the number claimed: a claim lasts for one call
+AT_ONCE = 16  # equal to the number of claimed rows, because a claim lasts for one call
 log = structlog.get_logger(__name__)
 
 

@@ -1,6 +1,6 @@
 """Publish node facts in live clusters: labels, zones, GPUs, network and disk; and mark nodes with silent agents.
 
-Other controllers see only the facts stored in the cluster, and so does a restored or second installation.
+Other controllers, and a restored or second installation of hetsched, see only the facts stored in the cluster.
 At intervals the worker reads each live cluster with the discovery account, compares the stored objects with the
 accepted agent reports, and applies the differences (`hetsched.adapters.kubernetes.node_discovery`). One worker at a
 time per cluster, and only if this installation holds the cluster's Lease. Nothing is written if the account is missing

@@ -108,7 +108,7 @@ def _evict_group(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -
 
 
 def _dry_run(api: Api, victims: Sequence[ClaimedEviction]) -> Iterator[tuple[ClaimedEviction, EvictionResponse]]:
-    """Yield the response of the API server to each eviction alone, then those of the budgets to all of them."""
+    """Yield the API server's response to each eviction alone, then those of the disruption budgets to all together."""
     for claimed in victims:
         yield claimed, evict(api, _eviction_request(claimed), only_ask=True)
     yield from zip(victims, charge_budgets(api, [_eviction_request(claimed) for claimed in victims]), strict=True)

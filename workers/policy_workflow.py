@@ -1,7 +1,8 @@
 """Periodic tasks of the policy workflow: cluster metrics, rollout plans, golden placements, lost previews.
 
 The beat starts a run at intervals; a run claims its work through rows, so a duplicate run is harmless. Metrics are
-taken before the plans that use them. Golden placements are judged again only where nodes or active versions changed.
+recorded before the plans that use them are evaluated. Golden placements are checked again only if nodes or active
+versions changed.
 A failing part does not block the others.
 """
 

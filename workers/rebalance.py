@@ -1,7 +1,7 @@
 """Continue confirmed plans of moves.
 
-`advance_plan` executes the steps that are possible now; the sweep wakes the task again while a plan is in progress. Of
-two concurrent runs the second one finds the state changed and reads it again.
+`advance_plan` executes the steps that are possible now. The sweep wakes the task again while a plan is in progress. If
+two runs are concurrent, the second run finds that the state changed and reads it again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Replay recorded decisions under a version of a policy, as a preview before it is activated.
 
 Previews have their own queue and a worker process that runs one at a time, so they never delay a decision.
-The row holds the request, and the worker that claims it runs it, so a duplicate message is harmless. A message names
-the requested preview, but the next one run is that of the owner with the least use. A run reports its progress about
-once a second, ends when it is cancelled, and is limited to `HETSCHED_REPLAY_SECONDS`. A failure is stored on the row.
+The row holds the request. The worker that claims the row runs the preview, so a duplicate message is harmless. A
+message names the requested preview, but the worker runs the preview of the owner with the least recent run time. A run
+reports its progress about once a second, ends when it is cancelled, and is limited to `HETSCHED_REPLAY_SECONDS`. A
+failure is stored on the row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Report decisions about pods and the state of policies to a live cluster.
 
-Each pod row stores the last reported decision; a pod whose latest decision differs is due, so the next run makes up for
-a lost message. A placement is reported once the pod is bound, or as taken back with the cause (a missing right, an
-admission policy, another member of a gang). No transaction is open during a call.
+Each pod row stores the last reported decision. A pod whose latest decision differs is due, so the next run also reports
+decisions whose message was lost. A placement is reported once the pod is bound; a placement that was undone is reported
+with the cause (a missing right, an admission policy, another member of a gang). No transaction is open during a call.
 A run reports `PODS_PER_STEP` pods and enqueues the next run, so binding tasks do not wait long behind it. While pods
 are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
 starts after `REST_SECONDS`. If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in
@@ -95,7 +95,7 @@ def run(cluster_id: int) -> int:
 
 
 def _concurrency(cluster_id: int, since: datetime | None, now: datetime) -> int:
-    """Return how many pods to report in parallel; the first of them was decided at `since`."""
+    """Return how many pods to report in parallel; `since` is the time of the oldest decision among them."""
     is_late = since is not None and since < now - LATE
     return 1 if not is_late and _has_undecided_pods(cluster_id) else AT_ONCE
 
@@ -112,7 +112,7 @@ def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
         if write_status(
             api, PolicyStatus(policy.name, policy.uid, policy.generation, policy.version, since, policy.problem)
         ):
-            # Reviewed again in the meantime, it must be reported again.
+            # If the policy was reviewed again in the meantime, the new result must be reported.
             PolicyObject.objects.filter(pk=policy.pk, judged_at=policy.judged_at).update(reported=True)
 
 

@@ -141,7 +141,7 @@ def plain(body: bytes) -> Any:
 
 
 def _whole(values: Any) -> Any:
-    """Return the same values with 1.0 as 1: in JSON both are the same number."""
+    """Return the same values with 1.0 as 1, because JSON does not distinguish them."""
     if isinstance(values, float):
         return int(values) if values.is_integer() else values
     if isinstance(values, dict):

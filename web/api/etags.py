@@ -39,7 +39,7 @@ def _first(tag: str) -> str:
 
 
 def unchanged(request: Any, etag: str) -> bool:
-    """Return whether the caller's copy of a resource is current."""
+    """Return whether the version that the caller has of a resource is current."""
     given = request.headers.get("If-None-Match", "")
     # RFC 9110 §13.1.2: weak comparison.
     return given.strip() == "*" or etag.strip(_QUOTE) in (tag for _, tag in _TAG.findall(given))
@@ -56,7 +56,7 @@ def in_language(etag: str, language: str) -> str:
 
 
 def tag_of_row(row: models.Model, said: object, shown: Any) -> str:
-    """Return a two-part tag: the row's key with `said` (time or version of the last edit), then the shown state."""
+    """Return a two-part tag: the row's key with `said` (time or version of the last edit), then the displayed state."""
     return two_part(etag_of(row.pk, said), etag_of(encode(shown)))
 
 
@@ -90,7 +90,7 @@ def check_match(request: Any, etag: str, *, required: bool) -> None:
 
 @contextmanager
 def locked(row: models.Model) -> Iterator[None]:
-    """Lock a row while a write compares its tag and acts, so that of two writers with the same tag one fails."""
+    """Lock a row while a write compares its ETag and acts, so that one of two writers with the same ETag fails."""
     with write_transaction():
         type(row)._default_manager.select_for_update().filter(pk=row.pk).values_list("pk").first()
         yield

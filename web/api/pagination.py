@@ -1,8 +1,8 @@
 """Cursor pagination.
 
-Page numbers would skip and repeat rows while rows are added. A list is ordered by one unique key; the cursor holds the
-last key of a page, and the next page starts after it. `?limit=` is 1-1000, 100 by default; `next` is the address of the
-next page, null on the last one.
+With page numbers, rows would be skipped or repeated while rows are added. A list is therefore ordered by one unique
+key. The cursor holds the last key of a page, and the next page starts after this key. `?limit=` is 1-1000, 100 by
+default; `next` is the address of the next page, null on the last one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rate limits of REST and the responses beyond them.
 
-A write takes a token from a bucket that all web processes share, before the request's body is read; submissions have a
-bucket of their own, whose size an API token may set. A read takes a token from a bucket of this process; a request
+A write takes a token from a bucket that all web processes share, before the request's body is read. Submissions have a
+separate bucket, whose size an API token may set. A read takes a token from a bucket of this process; a request
 without a credential takes one from the bucket of its address. Beyond a limit the response is 429 `RateLimited` with
 `Retry-After`, and nothing was done. Agents have their own rate (`inventory.agent_messages`).
 A write that waited in the server's queue longer than `HETSCHED_LONGEST_QUEUE_MILLIS`, because this process is

@@ -1,8 +1,8 @@
 """Scope of a request: the cluster that it selects, and the namespaces that its caller sees.
 
 A request selects its cluster by `?cluster=` or a field; without a name it gets the configured default, else the only
-cluster. A token that is limited to namespaces sees workloads whose pods are all in these namespaces, and decisions and
-pods in them; other objects do not exist for it (404).
+cluster. A token that is limited to namespaces sees the workloads whose pods are all in these namespaces, and the
+decisions and pods in these namespaces; for other objects it gets 404.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def decisions(subject: Subject) -> QuerySet[Decision]:
 
 
 def deleted_decisions(subject: Subject) -> QuerySet[ForgottenDecision]:
-    """Return the stored summaries of deleted decisions that the caller would have seen."""
+    """Return the stored summaries of those deleted decisions that the caller was permitted to see."""
     rows = ForgottenDecision.objects.all()
     return rows if subject.namespaces is None else rows.filter(namespace__in=subject.namespaces)
 

@@ -58,12 +58,12 @@ class ApiView(APIView):
     permission_classes = [RolePermission]
     schema = ApiSchema()
     actions: ClassVar[dict[str, Action]] = {}
-    cluster_wide: ClassVar[bool] = False  # reads, too, are rejected for a token that is limited to namespaces
+    cluster_wide: ClassVar[bool] = False  # tokens that are limited to namespaces may not read either
     within: ClassVar[tuple[str, ...]] = ()  # methods that a token limited to namespaces may use
     queries: ClassVar[dict[str, str]] = {}
     matched: ClassVar[dict[str, bool]] = {}  # methods that read If-Match, and whether they need it
     kinds: ClassVar[dict[str, dict[str, Any]]] = {}  # JSON Schemas of queries that differ from `queries.KINDS`
-    counted: ClassVar[dict[str, str]] = {}  # methods whose rate limit does not follow from their permission
+    counted: ClassVar[dict[str, str]] = {}  # methods with a rate limit other than that of their permission
     keyed: ClassVar[tuple[str, ...]] = ()  # methods that read Idempotency-Key
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -109,7 +109,7 @@ class ApiView(APIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
-        with translation.override(language_of(request)):  # texts of the REST framework too
+        with translation.override(language_of(request)):  # also applies to texts of the REST framework
             response = super().dispatch(request, *args, **kwargs)
         route = getattr(request.resolver_match, "route", "")
         # Clients may send arbitrary methods; fold unknown ones into one label value to bound cardinality.

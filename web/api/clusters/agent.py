@@ -94,7 +94,7 @@ def _message(request: Any) -> AgentMessage:
     try:
         return _read(body)
     except msgspec.ValidationError:
-        # Slow path for rare messages: accept whole numbers written as 1.0, or report the error and its field.
+        # Slow path for rare messages: accept integers written as 1.0, or report the error and its field.
         return bodies.convert(bodies.plain(body), AgentMessage)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         message = Message("it is not JSON: {text}", text=str(error)[:200])

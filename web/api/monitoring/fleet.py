@@ -1,7 +1,7 @@
 """Prometheus metrics of the whole fleet, read from the database at each scrape.
 
 State comes from the rows of clusters, pods, leases and syncs; counters come from rows that the counting processes write
-(`hetsched.journal.counters`). Every web process therefore returns the same values, and a restart loses none.
+(`hetsched.journal.counters`). Every web process therefore returns the same values, and no value is lost at a restart.
 """
 
 from __future__ import annotations

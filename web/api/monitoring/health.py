@@ -84,7 +84,7 @@ def ready(request: Any) -> HttpResponse:
 
 
 def components() -> dict[str, Component]:
-    """Check every component; one that raises does not work."""
+    """Check every component; a component whose check raises does not work."""
     return {name: _checked(name, check) for name, check in _CHECKS.items()}
 
 
@@ -166,7 +166,7 @@ def _scheduler() -> Component:
     rows = Pod.objects.filter(Pod.due(now), state__in=[state.value for state in QUEUED], attempts=0)
     age = _age(rows.exclude(IN_SHADOW).aggregate(at=Min("created_at"))["at"], now)
     latest = _latest_decision().first()
-    # A long queue is late, but works as long as it makes progress.
+    # A long queue is late, but still works as long as tasks are taken from it.
     moving = latest is not None and (now - latest).total_seconds() < LATE_SECONDS
     return Component((age or 0.0) < LATE_SECONDS or moving, "age of the oldest pod that was never tried", age)
 
@@ -186,7 +186,7 @@ def _schedule_queue() -> Component:
 
 
 def late_after(queue: str) -> float:
-    """Return the seconds without a canary task after which a queue counts as not served."""
+    """Return the number of seconds without a canary task after which a queue counts as not served."""
     return LATE_DECISIONS_SECONDS if queue == "schedule" else LATE_CANARY_SECONDS
 
 
@@ -220,7 +220,7 @@ def _watch_of(clusters: Sequence[Cluster]) -> Component:
 
 
 def _watch_of_one(name: str) -> Component:
-    """Check whether a cluster has an informer; one without and an unknown one have the same result."""
+    """Check whether a cluster has an informer; the result for an unknown cluster is the same as without an informer."""
     found = Cluster.objects.filter(name=name, kind=ClusterKind.KUBERNETES).defer("definitions").first()
     if found is None or not is_synced(found):
         return Component(False, "no live cluster of this name is watched")

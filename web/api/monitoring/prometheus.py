@@ -63,7 +63,7 @@ def scrape(request: Any) -> HttpResponse:
 
 
 class _LimitedRegistry:
-    """The metrics without those that a limited token could influence with guessed names."""
+    """All metrics except those that a limited token could use to verify guessed names."""
 
     def collect(self) -> Iterator[Metric]:
         alarms = {metric.name for metric in OUT_OF_SCOPE.describe()}

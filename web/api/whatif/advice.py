@@ -1,9 +1,9 @@
 """`clusters/{name}/advice/` and `rebalances/`: which pods to move, and the plans that operators confirmed.
 
-Advice writes nothing. Its ETag is the plan's token: a client confirms by sending the same question again with If-Match;
-the server computes the plan again and answers 412 with the new plan's tag if the plan is now different. The workers
-carry out confirmed plans, move by move. Advice concerns a whole cluster, so a token that is limited to namespaces gets
-none.
+Advice writes nothing. Its ETag is the plan's token: a client confirms the plan by sending the same question again with
+If-Match. The server computes the plan again; if the plan is now different, it responds with 412 and the ETag of the new
+plan. The workers execute confirmed plans, move by move. Advice concerns a whole cluster, so tokens that are limited to
+namespaces get no advice.
 """
 
 from __future__ import annotations

@@ -65,10 +65,10 @@ def answer_digest(answer: WhatIfAnswer) -> str:
 def plan_of(
     cluster: str, request: str, answer: WhatIfAnswer, pods: Sequence[PodSpec], *, preempts: bool, names: str
 ) -> Plan | None:
-    """Sign a result; None if it cannot be reserved as it is.
+    """Return the signed result; None if the result cannot be reserved unchanged.
 
-    This is so if a pod is not placed, if a pod would have to be evicted first, or if a pod uses volume or device
-    claims, which cannot be reserved before the pod exists.
+    A result cannot be reserved if a pod is not placed, if a pod would have to be evicted first, or if a pod uses volume
+        or device claims, which cannot be reserved before the pod exists.
     """
     claims = any(pod.shape.claims or pod.shape.devices for pod in pods)
     if answer.verdict is not Verdict.PLACED or not answer.placements or answer.evictions or claims:

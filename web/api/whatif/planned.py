@@ -39,7 +39,7 @@ def reserved_parts(tried: WhatIfRun) -> list[HoldPart]:
 
 
 def check_known(cluster: Cluster) -> None:
-    """Reject reservations based on facts that may be stale. Raises: RequestRefused 409."""
+    """Reject a reservation on a cluster with possibly stale facts. Raises: RequestRefused 409."""
     if is_in_shadow(cluster.pk):
         template = "cluster {cluster} is in shadow mode: another scheduler places its pods"
         raise RequestRefused(409, "ClusterInShadow", Message(template, cluster=cluster.name))
@@ -50,7 +50,7 @@ def check_known(cluster: Cluster) -> None:
 
 
 def reserve(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *, names: str = "") -> T:
-    """Try a request and have `write` reserve the result; repeat while other writers are faster.
+    """Try a request and let `write` reserve the result; repeat while other writers reserve in between.
 
     Raises: RequestRefused 503 `ClusterBusy` after the last conflict; any exception of `write` except Conflict.
     """

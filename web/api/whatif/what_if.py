@@ -164,7 +164,7 @@ class WhatIfView(ApiView):
 
 @contextmanager
 def simulation_slot(seats: threading.BoundedSemaphore | None = None) -> Iterator[None]:
-    """Limit concurrent runs: each may use a whole core for a while."""
+    """Limit concurrent runs, because each may use a whole core for some time."""
     seats = seats or _running
     if not connection.in_atomic_block:
         connection.close()
@@ -241,7 +241,7 @@ def simulate(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
         raise InputError("WorkloadTooLarge", message, place="manifest")
     request_scope.check_namespaces(subject, {pod.namespace for pod in pods})
     spec, pods = _choose(asked, cluster, inline, content)
-    if cluster is not None and subject.may(Action.SUBMIT):  # rejected as the submission would be
+    if cluster is not None and subject.may(Action.SUBMIT):  # reject what the submission would reject
         check_ceiling(allowance_of(subject.token), pods, asked.priority)
     if asked.priority is not None:
         check_priority(asked.priority)

@@ -1,9 +1,9 @@
 """`submissions/`: many manifests in one request, each with its own result.
 
-Every item is accepted or rejected as if it were sent alone, in request order, each in its own transaction; 202: all
-items were accepted; 207: the client has to check each result. With `allOrNothing` all items are one transaction: the
-server checks every item even after the first error, but writes nothing, and the problem lists every invalid item. It
-takes all locks of the items before it writes, in one global order, so two batches cannot deadlock.
+Every item is accepted or rejected as if it were sent alone, in request order and in its own transaction. Status 202:
+all items were accepted; 207: the client has to check each result. With `allOrNothing` all items are one transaction:
+the server checks every item even after the first error, but writes nothing, and the problem lists every invalid item.
+It takes all locks of the items before it writes, in one global order, so two batches cannot deadlock.
 An item without its own key is identified by the request's Idempotency-Key and its index, so a client can repeat a batch
 after any failure: accepted items return their first result, the others are tried again. Each item counts as a
 submission in the sender's rate limit.

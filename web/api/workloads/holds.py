@@ -1,9 +1,9 @@
 """`holds/`: capacity reserved for pods that do not exist yet.
 
-The server decides a hold immediately, on the current state, for all pods of the manifest or for none; it preempts no
-pod, and no other pod can take the capacity. A hold ends at `expiresAt` by the database's clock unless it is extended,
-cancelled or named by a submission (`hold` in `POST workloads/`), whose pods get the capacity. Its owner and operators
-may use and change it.
+The server creates a hold at once, on the current state of the cluster, for all pods of the manifest or for none. A hold
+preempts no pod, and no other pod can take its capacity. A hold ends at `expiresAt` by the database's clock unless it is
+extended, cancelled or named by a submission (`hold` in `POST workloads/`), whose pods get the capacity. Its owner and
+operators may use and change it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Wait for a workload to reach a state, for any number of requests.
 
-A poll per waiting request multiplies queries, and a message may be lost. One thread therefore queries all awaited
-workloads at once, 20 times a second, while a request waits; a request wakes up when its workload is in one of its
-states. A waiting request holds no database connection.
+If each waiting request polled the database, there would be too many queries, and a message may be lost. While requests
+wait, one thread therefore queries all awaited workloads at once, 20 times a second, and wakes each request whose
+workload is in an awaited state. A waiting request holds no database connection.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def wait(self, workload_id: str, states: Iterable[str], seconds: float) -> None:
-        """Return when the workload is in one of these states, or after `seconds`; immediately with too many waiters."""
+        """Return when the workload is in one of these states, after `seconds`, or at once if too many requests wait."""
         waiter = _Waiter(workload_id, frozenset(states), threading.Event())
         with self._lock:
             if len(self._waiters) >= MOST_WAITING:
