@@ -1,6 +1,6 @@
 """Quotas of submitters and limits of namespaces, counted in the transaction of the submission.
 
-Two concurrent submissions that each fit into the remaining quota may not both fit.
+Two concurrent submissions may each fit into the remaining quota, but not both of them.
 A submission is written first and counted afterwards, in its transaction: it locks the names it is counted against, in
 sorted order, and sums all committed amounts with its own. If the sum exceeds a limit, the transaction is rolled back.
 The locks are held until the commit, which follows at once; a writer of several submissions takes all locks first. A

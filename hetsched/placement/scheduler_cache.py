@@ -1,11 +1,11 @@
 """The scheduler cache: the engine's state of a cluster, loaded from the database and updated incrementally.
 
 A decision needs the whole cluster in memory; loading it for each batch costs more than the decisions.
-The state is a fold: the nodes and the reservations at the time of their usage samples (`Cluster.baseline_revision` or,
-if later, `Node.sampled_revision`), then every reservation and release since. `SchedulerCache` keeps the state and
-applies changes since its revision: facts of single nodes, releases, reservations. Reservations that name no GPUs or
-CPUs are then completed again on changed rows (`CompletedAllocations`). It loads the state again after other changes:
-nodes added, removed or renamed, facts that could change the completion of reservations on a node, usage
+The state starts with the nodes and the reservations at the time of their usage samples (`Cluster.baseline_revision` or,
+if later, `Node.sampled_revision`); then every later reservation and release is applied. `SchedulerCache` keeps the
+state and applies changes since its revision: facts of single nodes, releases, reservations. Reservations that name no
+GPUs or CPUs are then completed again on changed rows (`CompletedAllocations`). It loads the state again after other
+changes: nodes added, removed or renamed, facts that could change the completion of reservations on a node, usage
 samples, and whatever else it cannot apply. Nominated pods are booked next to their victims, so that no pod of lower
 priority takes the resources; a row may therefore hold more than its capacity, and then accepts no pod.
 Invariant: an incrementally updated state equals a reloaded one in every column, after any sequence of changes. Gangs in

@@ -186,8 +186,8 @@ class _Server:
         kubeconfig.write_text(json.dumps(lists.kubeconfig()))
         key = (self._data / "secret-key").read_text().strip()
         env = {
-            **self._env, "DJANGO_SETTINGS_MODULE": "hetsched.project.settings", "SECRET_KEY": key, "REDIS_URL": "memory://",
-            "HETSCHED_LOG_LEVEL": "warning",
+            **self._env, "DJANGO_SETTINGS_MODULE": "hetsched.project.settings", "SECRET_KEY": key, "REDIS_URL":
+            "memory://", "HETSCHED_LOG_LEVEL": "warning",
         }  # fmt: skip
         words = ["connect", CLUSTER, f"--kubeconfig={kubeconfig}"]
         subprocess.run([sys.executable, "-m", "django", *words], env=env, check=True, stdout=subprocess.DEVNULL)

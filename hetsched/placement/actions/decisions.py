@@ -5,13 +5,14 @@ of the decisions, that the decisions are of the current leader epoch, that their
 that every pod is still pending. Decisions and reservations are inserted in bulk, the unique indexes enforce
 exclusivity, and the node columns are updated.
 Preemption victims are removed before anything is reserved: our pods return to the queue with the reason, imported pods
-end. The comparison includes that they still run. On a live cluster victims cannot be removed here: the pod is nominated
-for the node and waits while its victims are evicted. A nomination that this decision does not repeat ends.
-A pod that is rejected again with the same verdict keeps its decision, so the ledger grows with news, not with retries.
-Other reasons, or another policy, create another decision, at most once per quarter of the time that the pod had waited
-at its last one, limited to `NEWS_SOON` to `NEWS_AFTER`. A pod that is rejected sooner for other reasons is retried
-after that time, so the last reason is always recorded. A change of the victims is recorded at once.
-If any check fails, nothing is written and Conflict is raised: the caller discards the batch and decides again.
+end. The checks include that the victims still run. On a live cluster victims cannot be removed here: the pod is
+nominated for the node and waits while its victims are evicted. An earlier nomination that this decision does not repeat
+ends.
+A pod that is rejected again with the same result keeps its decision, so the ledger grows with changes, not with
+retries. Other reasons or another policy create another decision, but only after a quarter of the time that the pod had
+waited at its last decision; this interval is between `NEWS_SOON` and `NEWS_AFTER`. A pod that is rejected sooner for
+other reasons is retried after the interval, so the last reason is always recorded. A change of the victims is recorded
+at once. If any check fails, nothing is written and Conflict is raised: the caller discards the batch and decides again.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def build_pod_rows(
                 policy_rule=chosen.rule,
                 priority=spec.priority,
                 gang=spec.gang.name if spec.gang else "",
-                # Other controllers remove the gates of a pod in a live cluster; the watch reports the removal.
+                # The watch reports when other controllers remove the scheduling gates of a pod in a live cluster.
                 queued=not (spec.gates and origin == Pod.WATCHED),
                 images_until=images_until,
                 message=_gate_message(spec),

@@ -1,9 +1,9 @@
 """The most requested shapes of a cluster: those of its latest pods, or worked examples if there are none yet.
 
-Of the latest pods for this scheduler, those with a valid and satisfiable request count. Requests are reduced to the
-fields that decide whether a copy fits (`alone`) and counted by workloads, so that one large workload does not crowd out
-the rest. The result is the most frequent few, in an order that depends on the shapes alone, so rows of a table keep
-their places.
+The shapes come from the latest pods for this scheduler with a valid and satisfiable request. Requests are reduced to
+the fields that decide whether a copy fits (`alone`) and counted by workloads, so that one large workload does not
+displace the others. The result has the few most frequent shapes, in an order that depends on the shapes alone, so that
+rows of a table keep their positions.
 """
 
 from __future__ import annotations

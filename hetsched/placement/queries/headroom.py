@@ -1,9 +1,9 @@
 """Headroom of a cluster: how many more copies of common shapes fit now, in every pool.
 
 The engine's own filters count on a copy of the cached state (`hetsched.engine.simulation.headroom`), under the
-cluster's policy. A table is kept until the cluster's revision changes, and then as long as needed to limit the counting
-to one part in twenty of a core, so it contains the time of the count. Concurrent callers get the previous table. If no
-copy of a shape fits a pool, the most frequent first rejection by its nodes is reported.
+cluster's policy. A table is valid until the cluster's revision changes. It is then used further until a new count would
+use at most 5 % of a core on average, so the table contains the time of its count. Concurrent callers get the previous
+table. If no copy of a shape fits a pool, the most frequent first rejection by its nodes is reported.
 """
 
 from __future__ import annotations

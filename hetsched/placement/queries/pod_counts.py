@@ -1,7 +1,7 @@
 """Pod counts of a cluster by state, and the rate at which its topic publishes them.
 
-Counting takes longer the more pods there are; a single change cannot be turned into differences of the counts, and a
-count may be a second old.
+The time to count grows with the number of pods, differences of the counts cannot be derived from a single change, and
+users accept a count that is a second old.
 The counts, and the cluster's own row if nothing else of it is published, are published with each change. Processes with
 frequent writes publish them once per `COUNT_SECONDS` and once more if they have changed since. The changes of a
 transaction are pending from its commit on, so a count taken before the commit does not mark them as published.

@@ -6,7 +6,7 @@ The checks use the rows alone, and only what the rows prove.
     I13  a gang that its policy places whole has none or at least the minimum of its members placed, unless a member
          was displaced or ended or the gang is listed as half bound; a gang stays listed no longer than its timeout
     I14  the unfinished workloads of an owner are charged within the quota they were counted against
-Not provable from rows: a gang with members that another scheduler placed one after the other.
+The rows cannot prove I13 for a gang whose members another scheduler placed one after the other.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Explanation of a pod's placement or wait beyond its latest decision: over time, and as of now.
 
 The ledger has one decision for each change of the result, so the time between two decisions is attributed to the
-earlier one; the time before the first is attributed to the queue. Of several reasons, the lifted one counts: it kept
-the pod off the node on which it was placed later. While the pod waits, the reason is one that can be lifted, because a
-node that it closes accepts the pod when empty; without such a reason it is that of the last filter. Ties are resolved
-by the larger number of nodes.
+earlier decision, and the time before the first decision to the queue. If a decision has several reasons, the time is
+attributed to the reason that excluded the node on which the pod was placed later. While the pod still waits, it is
+attributed to a reason that can end, because a node that it excludes would accept the pod when empty; if there is none,
+to the reason of the last filter. Of equal candidates the reason with more nodes is used.
 Next steps and blockers are computed on a copy of the current state, by the policy that would decide now, because an
 earlier remedy may no longer help.
 Invariants: the seconds of all spans add up to the time from submission to now, or to the end; nothing is written.

@@ -3,18 +3,18 @@
 Order: priority, then submission; other queue orders are the policy's own sort over all pending pods. A rejected pod
 waits for a relevant event (see `unschedulable_pods`) and for a back-off after each try (see `backoff_queue`), so a few
 large pods do not fill every batch.
-If one member of a gang is due, all pending members are taken with it, or they would miss each other forever. Gangs are
-read whole, by priority, then the decision time that their namespaces used, and namespaces alternate. When
-`LONGEST_READ_SECONDS` are over, the members of the other gangs wait for the next batch.
+If one member of a gang is due, the batch takes all pending members; otherwise they might never be in the same batch.
+Gangs are read whole, ordered by priority and then by the decision time that their namespaces used; namespaces
+alternate. When `LONGEST_READ_SECONDS` are over, the remaining gangs wait for the next batch.
 If more pods are due than one batch takes, the namespaces share it: of equal priority, the first pod of each namespace
 comes before the second of any. So a namespace that floods the queue, or fills it with pods that never fit, delays the
-others by one batch and not by all of its own. A share of places is no share of time: a batch also has a time limit, and
-a namespace whose decisions took more than a second of the last minute comes after others of equal priority (see
-`decision_time`).
-Requests of up to 256 KiB per pod are read before a decision. If more than `PODS_PER_QUERY` pods are due, a batch reads
-at most so many per query, until `LONGEST_READ_SECONDS` are over; 500 large ones at once took seconds and 1 GiB of
-memory. The same limit applies to the sort keys of other queue orders: pods without a known key wait for the next batch.
-The time of reading counts as decision time of the pods' namespaces.
+others by one batch and not by all of its own pods. An equal number of pods does not mean an equal share of time. A
+batch therefore also has a time limit, and a namespace whose decisions took more than a second of the last minute comes
+after others of equal priority (see `decision_time`).
+Before a decision the pods' specs are read, up to 256 KiB each; 500 large specs in one query took seconds and 1 GiB of
+memory. If more than `PODS_PER_QUERY` pods are due, a batch therefore reads at most this number per query, until
+`LONGEST_READ_SECONDS` are over. The same limit applies to the sort keys of other queue orders: pods without a known key
+wait for the next batch. The time of reading counts as decision time of the pods' namespaces.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ def _first_by_sort_key(
 ) -> list[PendingPod]:
     """Return the first pods in the order of a policy that sorts each pod independently, and the rest of their gangs.
 
-    Reading every request for every batch costs the square of the queue length. The sort key of a pending pod changes
-    only with its priority, so each request is read once: by priority, namespaces alternate, and the next batch
-    continues after `LONGEST_READ_SECONDS`.
+    Reading every pod's spec for every batch would cost the square of the queue length. The sort key of a pending pod
+        changes only with its priority, so each spec is read once, ordered by priority with alternating namespaces.
+        After `LONGEST_READ_SECONDS` the next batch continues.
     """
     rows = list(active_pods(cluster_id).order_by("id").values_list("id", "priority", "namespace"))
     known = _orders.get(cluster_id)

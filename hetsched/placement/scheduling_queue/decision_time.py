@@ -1,7 +1,7 @@
 """Decision time: the scheduler's recent time per namespace.
 
-The cost of a decision differs by a factor of a thousand between pods, so a share of the places in a batch is no share
-of the scheduler's time.
+The cost of a decision differs by a factor of a thousand between pods, so namespaces with equally many pods in a batch
+can use very different shares of the scheduler's time.
 The cluster's row stores seconds per namespace, which decay with a mean life of one minute. A namespace above
 `FREE_SECONDS` is ordered after other namespaces of equal priority, by the time it used; see
 `engine.framework.policy.by_decision_time`. Values below `NOTED_SECONDS` are not written, so the row stays small.

@@ -1,9 +1,9 @@
 """Back-off of a pod's owner from nodes that rejected its pods.
 
 Per owner and node: 1 minute after the first rejection, 30 after the second, 60 after each further one. After a back-off
-one pod is tried, and the next only once it runs. So a kubelet that always rejects is tried at most three times an hour:
-of any four consecutive tries the last comes at least 91 minutes after the first. Pods that were in flight at the first
-rejection count as that try. After a day without a rejection the count starts again.
+one pod is tried, and the next pod only once the first one runs. So a kubelet that rejects every pod gets at most three
+tries an hour: of any four consecutive tries the last is at least 91 minutes after the first. Pods that were in flight
+at the first rejection count as part of that try. After a day without a rejection the count starts again.
 Per owner, over all nodes: once 3 nodes rejected it within an hour and it has run on no node since, it backs off for 1
 minute after the latest rejection, then 2, 4, 8 and at most 10, one step for each further node.
 Source: kubernetes/kubernetes#84869; the durations are our own.

@@ -1,12 +1,12 @@
 """Requeueing of rejected pods: the event or timeout after which a pod without a node is tried again.
 
-Retrying all pods after every change would take the batches that new pods need; a missed event would leave a pod pending
-forever.
-A decision that rejects a pod registers the events that may help it (`engine.framework.queueing_hints`). `requeue_pods`
-records the events, in the transaction in which they happen, and queues the pods registered for them. A pod that was
-being decided at that time on an earlier state stays in the queue (`happened_since`). A pod that waits for time alone is
-queued again after `RETRY_AFTER`. All others are flushed to the queue after `FLUSH_AFTER`; a flushed pod that is then
-placed had registered the wrong events, and is counted.
+If every change retried all rejected pods, new pods would have to wait; if an event were missed, a pod would stay
+pending forever.
+A decision that rejects a pod registers the events that may make the pod schedulable
+(`engine.framework.queueing_hints`). `requeue_pods` records events in the transaction in which they happen and queues
+the pods registered for them. A pod that was being decided at that time on an earlier state stays in the queue
+(`happened_since`). A pod that waits for time alone is queued again after `RETRY_AFTER`. All others are flushed to the
+queue after `FLUSH_AFTER`; a flushed pod that is then placed had registered the wrong events, and is counted.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; kube-scheduler's flush of unschedulable pods.
 Invariant: with or without faults, no pod is placed only because it was flushed (`hetsched_flushed_then_scheduled` is
 0).
