@@ -1,8 +1,7 @@
 """Recover work whose messages were lost, and delete expired data.
 
 The sweep finds the work of every lost message: due pods without a leader, unbound placements, unsent events, unreported
-states. The
-sweep also requeues pods rejected a minute ago and deletes old data: finished workloads, idempotency keys,
+states. The sweep also requeues pods rejected a minute ago and deletes old data: finished workloads, idempotency keys,
 events, counters of failed logins, sessions. Repeated or concurrent runs are harmless. A failing part does not block the
 others, nor does a failing cluster block other clusters.
 """

@@ -32,7 +32,7 @@ def may_receive(owner: str, namespace: str, *, several: bool = False) -> bool:
     """Return whether an owner may currently see the events of a namespace; "" selects events without a namespace.
 
     Work without an owner belongs to hetsched itself. Work of `several` namespaces is visible only to owners who see
-        all namespaces.
+    all namespaces.
     """
     if not owner:
         return True

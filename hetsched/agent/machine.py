@@ -61,9 +61,8 @@ def read_machine(
     """Return the machine's report; `node` is its name in the cluster, by default its host name.
 
     `nvidia_smi` is the output of `nvidia-smi -q -x` to use instead of NVML. `meter` has the current usage; without
-        `meter` the usage is measured during the read. `kubelet` lists the kubelet's assignments, by default those of
-        this machine; `uids`
-    maps its pods to their UIDs.
+    `meter` the usage is measured during the read. `kubelet` lists the kubelet's assignments, by default those of this
+    machine; `uids` maps its pods to their UIDs.
     """
     measuring = meter or UsageMeter(stated_capacities(os.environ))
     if meter is None:

@@ -151,7 +151,7 @@ def read_inputs(
     """Read cluster files and workload files, and check them against each other.
 
     `replace` treats running pods with the names of requested pods as deleted. With `strict`, warnings about the
-        workload files are errors. Warnings about either kind of file are printed unless `quiet`.
+    workload files are errors. Warnings about either kind of file are printed unless `quiet`.
     Returns: the cluster with all running pods, and the requests of the workload files with the warnings about both;
     `option` names the workload files.
     Raises: InputError.

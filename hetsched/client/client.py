@@ -91,7 +91,7 @@ class Client(Transport):
         """Submit many manifests in one request, each independently, or all of them or nothing.
 
         An item has the fields of a submission under their REST names, in particular its manifest, and may have a `key`;
-                `common` are default values of these fields.
+        `common` are default values of these fields.
         """
         body = {"items": [dict(item) for item in items], "allOrNothing": all_or_nothing, **_filled(**common)}
         return read(self.post("submissions/", body, key=key or str(uuid.uuid4())).json(), BatchAnswer)

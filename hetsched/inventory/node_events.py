@@ -121,7 +121,7 @@ def is_synced(cluster: Cluster) -> bool:
     """Return whether a cluster's data is complete and fresh; decisions on older data may assign used resources.
 
     Complete and fresh means: the current informer listed every required resource completely and received data of it
-        within `STALE`, and the connection has no recorded failure. Clusters imported from files are always in sync.
+    within `STALE`, and the connection has no recorded failure. Clusters imported from files are always in sync.
     """
     if cluster.kind != ClusterKind.KUBERNETES:
         return True

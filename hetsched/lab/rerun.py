@@ -55,7 +55,7 @@ class PodChange(msgspec.Struct, frozen=True, rename={"from_node": "from", "to_no
     """One pod with a different result: its node in the baseline, in the draft, and the recorded one.
 
     `margin` is the number of points by which the draft prefers its node, null if the draft may not use the baseline's
-        node; `reason` is the reason if the draft places the pod on no node.
+    node; `reason` is the reason if the draft places the pod on no node.
     """
 
     pod: str

@@ -4,8 +4,8 @@ Middleware and REST views know which clients may send a large body, but Django c
 request with a large body therefore passes all middleware and its route twice. The first pass has no body and ends here:
 a REST view checks credential and permission with its own authenticators, a page requires a signed-in user. If the check
 succeeds, `BodyRequested` makes `project.handler` read the body and repeat the request, which is then checked like any
-other. If it fails, the REST view responds with its own error before a body is read; a page responds with 413. CSRF
-is checked in the second pass, because a form carries its token in the body.
+other. If it fails, the REST view responds with its own error before a body is read; a page responds with 413. CSRF is
+checked in the second pass, because a form carries its token in the body.
 """
 
 from __future__ import annotations

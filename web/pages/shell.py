@@ -1,7 +1,7 @@
 """Shared context of every page: permission, selected cluster and navigation.
 
-A page requires a login and the view permission, and takes a token of the read rate limit, as REST does. It shows
-the cluster of `?cluster=`, else the configured default, else the first cluster; links keep the selection. A page with a
+A page requires a login and the view permission, and takes a token of the read rate limit, as REST does. It shows the
+cluster of `?cluster=`, else the configured default, else the first cluster; links keep the selection. A page with a
 live topic contains the name of the topic and the revision that it had before the rows were read, so that the browser
 detects later changes.
 """

@@ -2,12 +2,11 @@
 
 If the kubelet pins containers, no other process may pin them. The agent must therefore know the kubelet's policies,
 reserved CPUs and assignments. It reads them from files that only the kubelet writes and whose format changed several
-times. `cpu_manager_state` gives the effective
-CPU policy and overrides the configuration; a setting that no file states has the kubelet's default if the configuration
-could be read. Reserved CPUs are those that the configuration lists. If it reserves only an amount and the policy is
-static, they are chosen as the kubelet chooses them. A wrong checksum is reported and has no other effect: the kubelet
-itself would refuse to start with this file. Checksum: FNV-1a, 32 bits, over Go's dump of the object with checksum 0 and
-its type named without version.
+times. `cpu_manager_state` gives the effective CPU policy and overrides the configuration; a setting that no file states
+has the kubelet's default if the configuration could be read. Reserved CPUs are those that the configuration lists. If
+it reserves only an amount and the policy is static, they are chosen as the kubelet chooses them. A wrong checksum is
+reported and has no other effect: the kubelet itself would refuse to start with this file. Checksum: FNV-1a, 32 bits,
+over Go's dump of the object with checksum 0 and its type named without version.
 Source: kubernetes pkg/kubelet/cm/{cpumanager,memorymanager}/state, pkg/kubelet/checkpointmanager (1.36).
 Invariant: reads only; exclusive and shared CPUs that overlap, or are no CPUs of the machine, are reported.
 

@@ -1,8 +1,8 @@
 """Verified allocations of this node's pods.
 
 Any client can write an annotation, copy it from another pod or restore an earlier one, and responses of the control
-plane can arrive late or twice. An allocation is accepted only if it verifies under this node's key for the very
-pod that has it in the runtime. For one pod the highest epoch is used; within one epoch the answer of the control plane
+plane can arrive late or twice. An allocation is accepted only if it verifies under this node's key for the very pod
+that has it in the runtime. For one pod the highest epoch is used; within one epoch the answer of the control plane
 overrides the pod's annotation, because it was written later. A verified allocation stays valid, also under a new key,
 until its pod is deleted or the node belongs to another control plane.
 Invariant: `of` returns verified allocations only.

@@ -42,7 +42,7 @@ def next_write(
     """Return the container to write next and its CPUs, None if no write is necessary or possible.
 
     `shared` is the bit mask of the CPUs that are exclusive to no pod. `stuck` are the containers whose last write
-        failed. `aside` are those that already moved to shared CPUs to unblock others.
+    failed. `aside` are those that already moved to shared CPUs to unblock others.
     """
     off = [one for one, target in targets.items() if current[one] != target.cpus and one not in stuck]
     sharing = [one for one in off if not targets[one].own]

@@ -2,10 +2,10 @@
 
 A program that dies must be restarted without a tight loop. Stopping must also reach grandchildren, because a worker
 pool survives the death of its parent. Each program leads its own session and process group, and asks the kernel for a
-SIGTERM if this process dies. A program that ended is restarted after a wait that doubles from half a
-second to half a minute; the rest of its group is killed first. A program with a probe that does not respond for
-`SILENT_SECONDS` is killed and restarted; before its first response it has `START_SECONDS`. Stopping goes in reverse
-order: SIGTERM to the leader, time to finish, then SIGKILL to the group.
+SIGTERM if this process dies. A program that ended is restarted after a wait that doubles from half a second to half a
+minute; the rest of its group is killed first. A program with a probe that does not respond for `SILENT_SECONDS` is
+killed and restarted; before its first response it has `START_SECONDS`. Stopping goes in reverse order: SIGTERM to the
+leader, time to finish, then SIGKILL to the group.
 Invariant: single-threaded, so the work between fork and exec is safe.
 """
 

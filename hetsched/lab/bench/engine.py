@@ -4,8 +4,8 @@ Cases: one shape, 64 shapes (Zipf 0.8) and all-different pods on 5,000 mixed nod
 shapes on 500 to 15,000 nodes. The baseline in the same run, alternating, is the same policy with a full sweep over all
 nodes for every pod; a third variant is the compiled loop, which takes all pods of a round as one batch. Each round
 starts from an empty copy of the fleet; compiling and first evaluations of shapes are included (the loop's machine code
-is not). Speeds are given by wall clock and by CPU time. The cost by cluster size is given by CPU time only,
-because other load on the machine affects CPU time less.
+is not). Speeds are given by wall clock and by CPU time. The cost by cluster size is given by CPU time only, because
+other load on the machine affects CPU time less.
 Check: at sampled times a fresh evaluation of all nodes must select the same node with the same score. All rounds of a
 case, also compiled ones, must end in the same placements. Each of 40,000 pods must get the same node and score from the
 compiled loop and from the cycle.
@@ -37,7 +37,7 @@ class Size(msgspec.Struct, frozen=True):
     """Size of the measurement.
 
     The baseline decides `swept` pods per round, the oracle checks `checked` decisions per case, and `compared` pods are
-        decided both ways.
+    decided both ways.
     """
 
     nodes: int = 5_000

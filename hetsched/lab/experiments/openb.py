@@ -14,9 +14,8 @@ Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), figures 7 to 1
 exceeds capacity, and while the cluster fills. The pods of a stream arrive one by one; each is tried once, and none
 leaves. At every requested load (arrived GPU demand / GPU capacity) two values are recorded as shares of all GPUs: the
 allocated milli, and F, the milli that pods of the mix cannot use. The last pod that was still below a load counts to
-it. Ties between equal
-nodes are broken by the lowest name as given, by the lowest name after the names are shuffled for every seed, or at
-random.
+it. Ties between equal nodes are broken by the lowest name as given, by the lowest name after the names are shuffled for
+every seed, or at random.
 Source: the protocol of Weng et al. (USENIX ATC 2023). Its simulator puts each node's place in a random permutation in
 front of its name (`syncClusterResourceList`), so its ties by name are ties by a fixed, random order of each run.
 """

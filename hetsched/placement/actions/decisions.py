@@ -116,7 +116,7 @@ def record(
     `binding`: the caller binds the `can_bind_now` pods right after the commit, so they become *binding* at once.
     `spent`: seconds of decisions per namespace since the last call.
     `epoch` None: the caller is not the leader. The leader's decisions in progress become void, and the reservations
-        store the leader's epoch.
+    store the leader's epoch.
     Raises: Conflict; Contradiction if the resources are reserved already.
     """
     try:

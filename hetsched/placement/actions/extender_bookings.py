@@ -1,6 +1,6 @@
 """Assumed pods of the scheduler extender: reservations for pods that another scheduler places with our help.
 
-Such a pod belongs to no workload of hetsched until it is bound, and the process that binds it must own its reservation.
+Such a pod belongs to no workload of hetsched until it is bound, but its reservation must exist before it is bound.
 One transaction creates the workload and the pod, records the decision, reserves the resources and marks the binding as
 in flight. The revision check is that of every decision: if anything was reserved or changed since the state was read,
 nothing is written. A rejected binding ends the pod here (`reject`); the other scheduler retries and calls the extender

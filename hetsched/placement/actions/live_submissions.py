@@ -3,9 +3,9 @@
 A create request cannot be part of a transaction, and its response may be lost.
 One transaction first writes the workload and its objects as rows. After the commit a worker creates the objects, one
 attempt at a time, under a claim that outlasts the call. The next attempt resolves an unknown result, under the same
-name. Pods from the watch join the workload of the object that created them, matched by label and by controller: a label
-alone proves nothing. Once a pod of a Job has ended, the worker reads the state of the Job itself. Deletions follow the
-same procedure; the watch frees the pods' resources once it has proof of their end.
+name. Pods from the watch join the workload of the object that created them, matched by label and by controller, because
+any user can set a label. Once a pod of a Job has ended, the worker reads the state of the Job itself. Deletions follow
+the same procedure; the watch frees the pods' resources once it has proof of their end.
 Invariants: only enrolled namespaces are written to; this module creates no pod row before the watch reports the pod,
 and frees no resources.
 """

@@ -2,13 +2,13 @@
 
 A pod that is force-deleted disappears from the API server at once; its containers end only when the kubelet can stop
 them. A pod that got its CPUs or GPUs before then would share them with these containers.
-Kubelets report the end of a pod before the pod is deleted. A pod whose containers ran when it was last seen, or whose
-deletion was noticed only by its absence, leaves an orphaned pod: a row named `NAME~UID`, which no user can create, that
-holds the same resources on the same node. It is released once its node was ready for the pod's own grace period, or for
-`HETSCHED_FORCED_HOLD_SECONDS` if that is less: the kubelet gives the containers that long to end. Times are those of
-the database. A node that reports another boot runs none of the earlier containers, so its orphaned pods are released at
-once. A deleted node can return under its name with all its containers; if it does not return within `ANOTHER_MACHINE`,
-its orphaned pods are released.
+Kubelets report the end of a pod before the pod is deleted. An orphaned pod is created if the pod's containers ran
+when it was last seen, or if its deletion was noticed only by its absence. It is a row named `NAME~UID`, which no user
+can create, and holds the same resources on the same node. It is released once its node was ready for the pod's own
+grace period, or for `HETSCHED_FORCED_HOLD_SECONDS` if that is less: the kubelet gives the containers that long to end.
+Times are those of the database. A node that reports another boot runs none of the earlier containers, so its orphaned
+pods are released at once. A deleted node can return under its name with all its containers. If the node does not return
+within `ANOTHER_MACHINE`, its orphaned pods are released.
 Source: kubernetes/kubernetes#141471, "Force Delete StatefulSet Pods"; kubelets report terminal phases since 1.27.
 Invariant: at every commit exactly one of the two holds the resources: the pod or its orphaned pod.
 """
@@ -111,8 +111,8 @@ def orphaned_pods_on(cluster: Cluster, nodes: Collection[str]) -> list[Pod]:
 def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedelta(0)) -> int:
     """Release the orphaned pods whose time is over; return how many.
 
-    On a node that is not ready the time starts again. The row is updated at most once per `rewrite_after`, which is
-    added to the time, so the time is never shorter than the hold.
+    While a node is not ready, the time starts again. The row is updated at most once per `rewrite_after`, which is
+    added to the time, so that resources are never released early.
     """
     found = list(orphaned_pods(cluster_id).values_list("id", flat=True))
     return sum(_end_orphaned_pods(cluster_id, some, rewrite_after) for some in batched(found))

@@ -1,9 +1,9 @@
 """Operations of users on webhooks: create, change, remove, rotate the secret, test, redeliver.
 
-A webhook acts with the rights of its owner and reports only what the owner may see at that time. A secret is returned
-once, when it is created; the previous secret keeps signing for the overlap that the owner chooses, so receivers can
-switch without a message that fits neither secret. Each action is one transaction with its audit entry. The entry names
-only the host, because the rest of a URL may be a secret of the receiver.
+A webhook acts with the rights of its owner and reports only workloads that the owner may see at that time. A secret is
+returned once, when it is created. The previous secret also signs during the overlap that the owner chooses, so a
+receiver that switches secrets can verify every message. Each action is one transaction with its audit entry. The entry
+names only the host, because the rest of a URL may be a secret of the receiver.
 """
 
 from __future__ import annotations

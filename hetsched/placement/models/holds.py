@@ -1,6 +1,6 @@
 """Holds: reserved capacity for pods that do not exist yet.
 
-Between the answer that a pod fits and the submission that relies on it, other pods could take the capacity.
+After a what-if shows that a pod fits, other pods could take the capacity before the pod is submitted.
 A hold reserves, in the ledger of reservations, the resources of every pod of a manifest. Each pod has a row
 `NAME~HOLD`, which no user can create and no preemption evicts, with the labels and constraints of the future pod: the
 engine treats it as that pod. A submission names the hold and claims it; the scheduler then gives each of its pods the

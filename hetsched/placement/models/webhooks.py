@@ -1,6 +1,6 @@
 """Webhooks, their signing secrets, and deliveries with the result of each attempt.
 
-A message to an external host may be lost, late or rejected; its recipient must be able to see that and to request it
+A message to an external host may be lost, late or rejected. Users must be able to see that and to request the message
 again.
 A delivery is one message to one URL, written in the transaction of the change that it reports. Its id and body never
 change, regardless of the number of attempts; attempts are only added. A webhook reports all workloads that it covers; a

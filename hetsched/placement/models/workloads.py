@@ -210,8 +210,8 @@ class Pod(models.Model):
 class SubmittedObject(models.Model):
     """One object that a submission creates in a live cluster; its pods arrive by the watch.
 
-    `wanted` until the API server has created (`made`) or rejected it; `unwanted` until its deletion is confirmed. A Job
-    with an ended pod is `ending` until the API server reports that it `succeeded` or `failed`.
+    `wanted` until the API server has created (`made`) or rejected the object; `unwanted` until its deletion is
+    confirmed. A Job with an ended pod is `ending` until the API server reports that it `succeeded` or `failed`.
     """
 
     WANTED, MADE, REFUSED, UNWANTED, GONE = "wanted", "made", "refused", "unwanted", "gone"
@@ -290,7 +290,7 @@ class Decision(AppendOnly):
 
 
 class ForgottenDecision(models.Model):
-    """The remains of a decision of a deleted workload, shown at its permalink."""
+    """The summary of a decision of a deleted workload, shown at the decision's permalink."""
 
     id = models.BigIntegerField(primary_key=True)
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))

@@ -1,6 +1,6 @@
 """Notifications about workloads: their content and their recipients.
 
-A URL in a request would let callers make the server call hosts of their choice.
+Callback URLs in requests could make the server call arbitrary hosts (SSRF).
 Only hosts that the deployment names (`HETSCHED_CALLBACK_HOSTS`, as host or host:port) are called;
 `hetsched.adapters.http.outbound` checks the URL when it is submitted and again in each call. Each change of a
 workload's state, except to *pending*, creates one delivery for the callback URL of its submission and one for every

@@ -1,7 +1,7 @@
 """Re-run of a decision on its original state, to compare the result or to try another policy.
 
-The state is loaded as `explain` does and its digest compared, so every difference is due to the policy. Under the
-original policy revision the result must be the same; if it is not, the differences are reported.
+The state is loaded as for `explain`, and its digest is compared, so every difference is due to the policy. Under the
+original policy revision the result must be the same; otherwise the differences are reported.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult
     scheduler = scheduler_before(decision, spec)
     pod = decision.pod.spec
     if pod.gang is not None and decision.node_name:
-        pod = msgspec.structs.replace(pod, gang=None)  # the other members of its gang were placed after it
+        pod = msgspec.structs.replace(pod, gang=None)  # the other members of the pod's gang were placed after it
     elif pod.gang is not None:
         register_gang(scheduler.state, decision)
     row = scheduler.state.row_of.get(decision.node_name, -1) if decision.room else -1

@@ -1,6 +1,6 @@
 """The full node x plugin matrix of a decision, recomputed.
 
-Storing every score of every node for every decision would multiply the ledger by a hundred.
+Storing every score of every node for every decision would make the ledger a hundred times larger.
 Reservations store the revisions at which they began and ended, so the state of the decision is loaded again, the pods
 placed earlier in the same batch are booked, and the same policy revision scores the same pod. The digest of the state
 must be the one stored with the decision.

@@ -39,7 +39,7 @@ BOOKINGS = 20_000
 
 
 class NodePool(msgspec.Struct, frozen=True):
-    """Nodes of one ISA family and pool; `selector` selects them by label, empty if no label does."""
+    """Nodes of one ISA family and pool; `selector` are the labels that select them, empty if no label does."""
 
     family: str
     name: str

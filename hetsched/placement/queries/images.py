@@ -1,6 +1,6 @@
 """Image facts of pods, for users.
 
-The result combines the facts used in decisions with the latest read: digest, time, and the error of a failed read.
+The result combines the facts used in decisions with the latest registry read: digest, time, and the error if it failed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Invariants I6, I13 and I14: placements within zones, whole gangs and quotas of owners.
 
-The checks use the rows alone, and only what the rows prove.
+The checks use the rows alone and report only violations that the rows prove.
     I6   a pod that requests a single NUMA zone, with CPUs chosen here, has a single zone; a pod with exclusive CPUs
          has at least as many as it is charged for
     I13  a gang that its policy places whole has none or at least the minimum of its members placed, unless a member

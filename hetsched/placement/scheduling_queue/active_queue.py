@@ -124,8 +124,8 @@ def _first_by_sort_key(
     """Return the first pods in the order of a policy that sorts each pod independently, and the rest of their gangs.
 
     Reading every pod's spec for every batch would cost the square of the queue length. The sort key of a pending pod
-        changes only with its priority, so each spec is read once, ordered by priority with alternating namespaces.
-        After `LONGEST_READ_SECONDS` the next batch continues.
+    changes only with its priority, so each spec is read once, ordered by priority with alternating namespaces.
+    After `LONGEST_READ_SECONDS` the next batch continues.
     """
     rows = list(active_pods(cluster_id).order_by("id").values_list("id", "priority", "namespace"))
     known = _orders.get(cluster_id)

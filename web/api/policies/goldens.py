@@ -230,8 +230,8 @@ def _golden_case(
     """Return the pod and the state of the decision for a golden placement.
 
     If the golden placement already has the state of this decision, return UNSET for the state, so that it stays
-        unchanged: the decision may be too old to be reconstructed. Raises: InputError `DecisionUnknown` or
-        `DecisionExpired`.
+    unchanged: the decision may be too old to be reconstructed. Raises: InputError `DecisionUnknown` or
+    `DecisionExpired`.
     """
     if decision is None or decision is msgspec.UNSET:
         return None, decision

@@ -68,7 +68,7 @@ def plan_of(
     """Return the signed result; None if the result cannot be reserved unchanged.
 
     A result cannot be reserved if a pod is not placed, if a pod would have to be evicted first, or if a pod uses volume
-        or device claims, which cannot be reserved before the pod exists.
+    or device claims, which cannot be reserved before the pod exists.
     """
     claims = any(pod.shape.claims or pod.shape.devices for pod in pods)
     if answer.verdict is not Verdict.PLACED or not answer.placements or answer.evictions or claims:

@@ -1,7 +1,7 @@
 """The fleet page: workload status, use of the nodes, latest decisions.
 
-The page contains the documents of its live topics with their revisions, so the first paint needs no socket, and
-the socket continues from these revisions. Nodes are encoded as columns, which take a fifth of the size of their tiles.
+The page contains the documents of its live topics with their revisions, so the first paint needs no socket, and the
+socket continues from these revisions. Nodes are encoded as columns, which take a fifth of the size of their tiles.
 The decisions are read from the cluster and not from the topic, where those of a busier cluster may have replaced them.
 The browser requests headroom later.
 """
