@@ -2,7 +2,7 @@
 
 Previews have their own queue and a worker process that runs one at a time, so they never delay a decision.
 The row holds the request. The worker that claims the row runs the preview, so a duplicate message is harmless. A
-message names the requested preview, but the worker runs the preview of the owner with the least recent run time. A run
+message names the requested preview, but the worker runs that of the owner with the smallest recent run time. A run
 reports its progress about once a second, ends when it is cancelled, and is limited to `HETSCHED_REPLAY_SECONDS`. A
 failure is stored on the row.
 """
