@@ -8,7 +8,9 @@ verified connection uses a second pool of `KNOWN` without the limit per address:
 at once when it binds.
 Verified connections have `VERIFIED` slots that no other connection takes, at most `PER_CLIENT` of them for one client
 of the list. A request (head and body) and a response have `TRANSFER_SECONDS` each. If the slots are full, a new
-connection replaces one of the client with the most connections: its oldest idle one, else its oldest one in transfer.
+connection replaces one of the client with the most connections: the oldest one that has made no call yet, else the
+oldest idle one, else the oldest one in transfer. An open connection of kube-scheduler has made calls. If an idle one
+were closed while kube-scheduler sends its next call, that call would fail with EOF.
 The port for probes has a pool of its own.
 """
 
@@ -94,7 +96,7 @@ def _shut_down(connection: socket) -> None:
 
 
 class Phase(IntEnum):
-    """State of a verified connection; the lowest is replaced first, a call in progress never."""
+    """State of a verified connection; a call in progress is never replaced."""
 
     IDLE = 0
     TRANSFER = 1
@@ -107,6 +109,7 @@ class _Verified:
     client: str
     phase: Phase
     deadline: float
+    has_called: bool = False
 
 
 class Connections:
@@ -155,6 +158,7 @@ class Connections:
         with self._lock:
             if (one := self._verified.get(id(connection))) is not None:
                 one.phase, one.deadline = phase, time.monotonic() + seconds
+                one.has_called = one.has_called or phase is Phase.CALL
 
     def close_late(self) -> None:
         """Close the connections whose deadline has passed."""
@@ -173,7 +177,7 @@ class Connections:
         most = client if counts[client] >= PER_CLIENT else max(counts, key=counts.__getitem__)
         waiting = [one for one in self._verified.values() if one.client == most and one.phase is not Phase.CALL]
         if waiting:
-            self._close(min(waiting, key=lambda one: one.phase))
+            self._close(min(waiting, key=lambda one: (one.has_called, one.has_called and one.phase)))
         return bool(waiting)
 
     def _close(self, one: _Verified) -> None:

@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -178,15 +178,28 @@ def test_a_known_address_does_not_displace_another_one() -> None:
         assert not is_closed(opened[2][1])
 
 
-def test_a_new_connection_replaces_the_oldest_idle_one_of_its_client() -> None:
+def replaced(clients: Sequence[str], phases: Mapping[int, Sequence[Phase]]) -> list[int]:
+    """Return which connections are closed when one connection after the other is verified and enters its phases."""
     pool = Connections()
     with ExitStack() as stack:
-        opened = [[stack.enter_context(one) for one in socket.socketpair()] for _ in range(PER_CLIENT + 3)]
-        for (here, _), client in zip(opened, ("b", *"a" * (PER_CLIENT + 2)), strict=True):
+        opened = [[stack.enter_context(one) for one in socket.socketpair()] for _ in clients]
+        for number, ((here, _), client) in enumerate(zip(opened, clients, strict=True)):
             pool.admit(here, "10.0.0.1")
             assert pool.verify(here, client)
-            pool.enter(here, Phase.TRANSFER if here is opened[1][0] else Phase.IDLE)
-        assert [number for number, (_, there) in enumerate(opened) if is_closed(there)] == [2, 3]
+            for phase in phases.get(number, ()):
+                pool.enter(here, phase)
+        return [number for number, (_, there) in enumerate(opened) if is_closed(there)]
+
+
+def test_a_new_connection_replaces_the_oldest_one_of_its_client_without_a_call() -> None:
+    clients = ("b", *"a" * (PER_CLIENT + 2))
+    assert replaced(clients, {1: [Phase.TRANSFER], 2: [Phase.CALL, Phase.IDLE]}) == [1, 3]
+
+
+def test_of_connections_with_calls_the_oldest_idle_one_is_replaced() -> None:
+    called = {number: [Phase.CALL, Phase.IDLE] for number in range(PER_CLIENT + 1)}
+    called[0] = [Phase.CALL, Phase.TRANSFER]
+    assert replaced("a" * (PER_CLIENT + 1), called) == [1]
 
 
 HEAD = b"POST /extender/filter HTTP/1.1\r\nContent-Type: application/json\r\n"
