@@ -7,7 +7,7 @@ it cannot differ from the responses.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import msgspec.inspect
@@ -132,6 +132,7 @@ class ApiSchema(AutoSchema):
         return {**body, "required": True}
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
+        self.view.get_queryset = _no_queryset  # the rows of a view need a request and the database
         operation = super().get_operation(path, path_regex, path_prefix, method, registry)
         return with_example(operation, method, path) if operation else operation
 
@@ -153,3 +154,8 @@ class ApiSchema(AutoSchema):
             "content": {CONTENT_TYPE: {"schema": problem.ref}},
         }
         return bodies
+
+
+def _no_queryset() -> NoReturn:
+    """Refuse to select rows: drf-spectacular then describes path parameters as text."""
+    raise NotImplementedError("the OpenAPI document is generated without a request")
