@@ -132,7 +132,8 @@ class ApiSchema(AutoSchema):
         return {**body, "required": True}
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
-        self.view.get_queryset = _no_queryset  # the rows of a view need a request and the database
+        view: Any = self.view
+        view.get_queryset = _no_queryset  # the rows of a view need a request and the database
         operation = super().get_operation(path, path_regex, path_prefix, method, registry)
         return with_example(operation, method, path) if operation else operation
 
