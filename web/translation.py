@@ -45,7 +45,7 @@ def hook_for(language: str) -> Callable[[Any], str]:
 def _as_translation(value: Any) -> str:
     if isinstance(value, Message):
         return translate(value)
-    raise NotImplementedError
+    return as_text(value)
 
 
 def with_summaries(decisions: dict[str, Any]) -> dict[str, Any]:

@@ -139,20 +139,19 @@ def as_text(value: Any) -> str:
     """Encode a message as its English text (an `enc_hook` of msgspec)."""
     if isinstance(value, Message):
         return str(value)
-    raise NotImplementedError
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def as_parts(value: Any) -> Parts | str:
     """Encode a message with its parameters (an `enc_hook` of msgspec)."""
     if isinstance(value, Message):
         return _parts(value) if value.params else str(value)
-    raise NotImplementedError
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def from_parts(kind: type, value: Any) -> Any:
     """Decode a message from its JSON form, or from plain text (a `dec_hook` of msgspec)."""
-    if kind is not Message:
-        raise NotImplementedError
+    assert kind is Message, kind
     return Message(value) if isinstance(value, str) else _message(msgspec.convert(value, Parts))
 
 

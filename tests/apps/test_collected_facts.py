@@ -76,7 +76,7 @@ def receive_findings(row: Collector, *findings: CollectedNode) -> None:
 
 
 def failed(row: Collector) -> None:
-    record_failure(row, "HostUnreachable", "nobody there", now=timezone.now())
+    record_failure(row, "HostUnreachable", "connection refused", now=timezone.now())
     row.refresh_from_db()
 
 

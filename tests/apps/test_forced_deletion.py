@@ -342,6 +342,6 @@ def test_nominated_pod_names_its_force_deleted_victim(cluster: Cluster, monkeypa
     assert check_invariants() == []
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="how SQLite takes its indexes")
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="reads query plans of SQLite")
 def test_orphaned_pods_are_found_by_their_own_index(cluster: Cluster) -> None:
     assert "placement_pod_remnant" in orphaned_pods(cluster.pk).explain()

@@ -137,7 +137,7 @@ def _plans(run: Callable[[], object]) -> str:
     return " ".join(plans)
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="how SQLite takes its indexes")
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="reads query plans of SQLite")
 def test_partial_indexes_are_used() -> None:
     # Without the indexes each of these queries reads all rows that a cluster ever had.
     cluster, now = Cluster.objects.create(name="c"), timezone.now()

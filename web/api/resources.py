@@ -8,6 +8,7 @@ methods, because their docstrings describe the operations in the OpenAPI documen
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -49,7 +50,7 @@ class KeyPagination(BasePagination):
         return schema  # `page_of` describes the page
 
 
-class ResourceView(ApiView, GenericAPIView):
+class ResourceView(ApiView, GenericAPIView, metaclass=ABCMeta):
     """Base of the views of one kind of row."""
 
     noun: ClassVar[str]  # the kind in a 404, a key of `problems.LISTS`
@@ -58,9 +59,9 @@ class ResourceView(ApiView, GenericAPIView):
     filter_backends: Sequence[Any] = [QueryFilter]
     pagination_class = KeyPagination
 
+    @abstractmethod
     def document(self, row: Any) -> Any:
         """Return the document of a row, as the caller sees it."""
-        raise NotImplementedError
 
     def tag(self, row: Any) -> str:
         """Return the ETag of a row: by default that of its document."""

@@ -276,7 +276,7 @@ def test_token_is_sent_and_a_rejection_returned(monkeypatch: pytest.MonkeyPatch)
 
     def refuse(url: str, allowed: Allowed, **more: Any) -> OutboundResponse:
         sent.append(more["headers"])
-        raise OutboundError("HostUnreachable", "nobody there")
+        raise OutboundError("HostUnreachable", "connection refused")
 
     monkeypatch.setattr("hetsched.adapters.http.outbound.call", refuse)
     with pytest.raises(SourceError) as failed:

@@ -31,6 +31,7 @@ from ..shell import Shell, page
 
 # Roles of programs: the actor's name is a text of the product, not a user name.
 _PROGRAMS = ("", "system")
+# Keys of stored details: the value before a change and the one after it.
 _CHANGES = (("before", "after"), ("before", "value"), ("known", "told"))
 
 
