@@ -1,0 +1,122 @@
+"""Search for the fewest moves of narrow pods off rare nodes that pending pods need.
+
+A pod is narrow on a node if it needs none of the ways in which the node is rare (`rarity`). Moves that place no pending
+pod are not proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from hetsched.contracts.api.advice import AdviceVerdict, Move, Nearest, Question
+from hetsched.contracts.message import Message, format_pods, joined
+from hetsched.contracts.objects.workload import PodSpec, Shape
+from hetsched.engine.framework.rarity import RareDemand, Rarity, needed_by, needs, rarity_of
+
+from .movable_pods import Unit, Units
+from .moves import AppliedMove, Board
+from .room_search import Failure, RoomSearch, groups_of
+from .search_results import NAMED, NO_PLAN, ROOM, SearchResult, move_count, node_names, place_names
+from .what_if import placement
+
+
+def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchResult:
+    """Find moves of narrow pods off rare nodes for the pending pods that need these nodes and do not fit now."""
+    rarity = rarity_of(board.state)
+    search = RoomSearch(board, question)
+    helped: set[str] = set()
+    stuck: list[Failure] = []
+    hopeless: set[Shape] = set()
+    for group in groups_of(list(board.scheduler.policy.queue(question.pods, board.state))):
+        if not all(pod.ready for pod in group) or search.fits(group):
+            continue
+        wanted = _wanted_rows(board, group, rarity)
+        if not wanted:
+            continue
+        keys, shapes = {pod.key for pod in group}, {pod.shape for pod in group}
+        if shapes & hopeless or board.tries >= question.most_tries:
+            stuck.append(Failure(group[0], Nearest("", Message("the search has come to its limit of tries"))))
+            continue
+        narrow = _narrow(board, units, wanted, rarity)
+        failure = search.make_room(group, narrow, _keeps_free(rarity, wanted))
+        if failure is None:
+            helped |= keys
+        else:
+            stuck.append(failure)
+            hopeless |= shapes
+    if not helped and not stuck:
+        return SearchResult(
+            AdviceVerdict.NOTHING, Message("no waiting pod needs a rare node on which there is no room"), []
+        )
+    search.drop_needless()
+    moves = [_rare_move(board, search, moved, rarity) for moved in search.moves]
+    nearest = Nearest(stuck[0].nearest.node, _stuck(stuck), stuck[0].nearest.pods) if stuck else None
+    if not moves:
+        assert nearest is not None
+        return SearchResult(AdviceVerdict.NONE, Message(NO_PLAN, said=nearest.message), [], nearest=nearest)
+    places = [placement(outcome, board.state) for outcome in search.placed if outcome.pod.key in helped]
+    verdict = AdviceVerdict.PARTLY if stuck else AdviceVerdict.PLAN
+    pods = format_pods([place.pod for place in places], NAMED)
+    text = Message(ROOM, moves=move_count(moves), pods=pods, names=place_names(places))
+    if nearest is not None:
+        text = joined("; ", [text, nearest.message])
+    return SearchResult(verdict, text, moves, places, nearest=nearest)
+
+
+def _wanted_rows(board: Board, group: Sequence[PodSpec], rarity: Rarity) -> dict[int, frozenset[str]]:
+    """Return the rare nodes (rows) on which a pod of a group could run, with the rare ways in which it needs them."""
+    askers = _askers(board, group)
+    rows = sorted(frozenset().union(*rarity.rows.values()))
+    found = {row: frozenset(needed_by(row, askers, rarity, board.state)) for row in rows}
+    return {row: ways for row, ways in found.items() if ways}
+
+
+def _narrow(board: Board, units: Units, wanted: Mapping[int, frozenset[str]], rarity: Rarity) -> dict[int, list[Unit]]:
+    """Return, by row, the units on these rare nodes that need none of the ways in which the node is rare."""
+    shapes = board.state
+    return {
+        row: [unit for unit in units.on_row[row] if not any(needs(b.pod.shape, row, rarity, shapes) for b in unit)]
+        for row in wanted
+        if row in units.on_row
+    }
+
+
+def _keeps_free(rarity: Rarity, wanted: Mapping[int, frozenset[str]]) -> Callable[[AppliedMove], bool]:
+    """Return a predicate that refuses moves to nodes that are rare in a requested way."""
+    ways = frozenset().union(*wanted.values())
+    taken = frozenset().union(*(rarity.rows[way] for way in ways))
+    return lambda moved: not any(outcome.row in taken for outcome in moved.outcomes)
+
+
+def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rarity) -> Move:
+    pods = search.helped_by(moved)
+    ways = joined(", ", dict.fromkeys(_WORDS[way] for booking in moved.unit for way in rarity.ways(booking.row)))
+    text = Message(
+        "{names} is rare by its {ways}; makes room for {pods}",
+        names=node_names(board, moved), ways=ways, pods=format_pods(pods, NAMED),
+    )  # fmt: skip
+    return board.to_move(moved, text, pods)
+
+
+def _stuck(stuck: Sequence[Failure]) -> Message:
+    pod, said = stuck[0].pod.key, stuck[0].nearest.message
+    if len(stuck) == 1:
+        return Message("{pod} still finds no room: {said}", pod=pod, said=said)
+    return Message("{pod} and {n} more still find no room: {said}", pod=pod, n=len(stuck) - 1, said=said)
+
+
+def _askers(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:
+    """Return one pod for each shape, with the nodes on which it could run in an empty cluster."""
+    found: dict[Shape, RareDemand] = {}
+    for pod in pods:
+        if pod.shape not in found and pod.ready:
+            scheduler = board.scheduler_of(pod)
+            evaluation, _ = scheduler.evaluator.evaluate(board.state.compile(pod))
+            could = np.zeros(len(board.state.reports), np.bool_) if evaluation.row_refusal else evaluation.static_mask
+            found[pod.shape] = RareDemand(pod.key, pod.shape, could.copy())
+    return list(found.values())
+
+
+_WORDS = {"cards": Message("cards"), "isa": Message("instruction set"), "size": Message("size")}
