@@ -11,9 +11,10 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import Program
-from hetsched.placement.actions import Result, import_cluster, record, submit
+from hetsched.placement.actions import import_cluster, record, submit
 from hetsched.placement.models import Pod, Workload
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
+from hetsched.placement.scheduling_result import Result
 from hetsched.policies.models import Policy
 from hetsched.scheduling.leases import Lease, leading
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod

@@ -42,7 +42,7 @@ from hetsched.placement.actions.gangs import has_incomplete_gangs, settle_incomp
 from hetsched.placement.actions.image_platforms import due_images, prune_images
 from hetsched.placement.actions.kubelet_rejections import prune_rejections, requeue_after_backoff
 from hetsched.placement.actions.live_submissions import due_objects
-from hetsched.placement.actions.rebalances import has_running_plan, prune_plans
+from hetsched.placement.actions.rebalance_state import has_running_plan, prune_plans
 from hetsched.placement.actions.shadow_decisions import has_pending_comparisons, prune_comparisons
 from hetsched.placement.actions.terminating_pods import release_orphaned_pods
 from hetsched.placement.models import IdempotencyKey, Pod

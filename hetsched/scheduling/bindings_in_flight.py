@@ -23,10 +23,11 @@ from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions import Result, confirm
+from hetsched.placement.actions import confirm
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod
+from hetsched.placement.scheduling_result import Result
 
 from . import binding_cycle
 from .leases import Lease

@@ -20,12 +20,12 @@ from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
-from hetsched.placement.actions import ReservationUse
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.models.holds import MARK
 from hetsched.placement.scheduler_cache import ClusterSnapshot
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
+from hetsched.placement.scheduling_result import ReservationUse
 
 MAX_TRIED = 8  # reservations tried per pod: those of one hold seldom differ
 

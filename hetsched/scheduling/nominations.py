@@ -19,9 +19,9 @@ from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.post_filter import Attempt
-from hetsched.placement.actions import NominatedNode
 from hetsched.placement.models.holds import MARK, own_name
 from hetsched.placement.scheduler_cache import ClusterSnapshot, Nominee
+from hetsched.placement.scheduling_result import NominatedNode
 
 
 class Nominees:

@@ -33,11 +33,11 @@ from hetsched.engine.framework.policy import Policy, by_decision_time
 from hetsched.engine.framework.queueing_hints import for_anything
 from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.simulation.evictions import evictions
-from hetsched.placement.actions import NominatedNode, Result
 from hetsched.placement.actions.evictions import spared_pods
 from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS
+from hetsched.placement.scheduling_result import NominatedNode, Result
 
 from .force_deleted import ForceDeleted
 from .hold_use import BatchReservations, HoldAssignment

@@ -28,11 +28,12 @@ from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.framework.policy import Policy
 from hetsched.inventory.ledger import current_columns
 from hetsched.journal import counters, metric_names
-from hetsched.placement.actions import Conflict, Contradiction, Result, record
+from hetsched.placement.actions import Conflict, Contradiction, record
 from hetsched.placement.actions.ledger_conflicts import record_ledger_conflicts
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, first_active_pods
 from hetsched.placement.scheduling_queue.decision_time import NOTED_SECONDS, namespaces_over_share
+from hetsched.placement.scheduling_result import Result
 from hetsched.policies.effective import active_specs
 
 from .leases import Lease

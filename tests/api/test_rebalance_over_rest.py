@@ -15,8 +15,9 @@ from hetsched.inventory.models import Cluster, Connection
 from hetsched.inventory.node_events import is_synced
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.actions import import_cluster, rebalances
-from hetsched.placement.actions.rebalances import advance_plan, prune_plans
+from hetsched.placement.actions import import_cluster, rebalance_state, rebalances
+from hetsched.placement.actions.rebalance_state import prune_plans
+from hetsched.placement.actions.rebalances import advance_plan
 from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
 from tests.builders import a_node, a_pod
 from tests.situations import placed, submitted
@@ -180,7 +181,8 @@ def test_a_reason_is_needed_and_only_operators_confirm(
 @pytest.fixture
 def live(tight: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return the cluster marked as live, with right created by a ReplicaSet."""
-    monkeypatch.setattr("hetsched.placement.actions.rebalances.is_synced", lambda cluster: True)
+    for module in ("rebalance_state", "rebalances"):
+        monkeypatch.setattr(f"hetsched.placement.actions.{module}.is_synced", lambda cluster: True)
     Cluster.objects.update(kind="kubernetes")
     Pod.objects.update(state="binding")
     Pod.objects.update(state="bound")
@@ -192,7 +194,7 @@ def live(tight: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def test_plan_of_a_cluster_with_stale_data_is_refused(
     live: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebalances, "is_synced", is_synced)  # no informer has listed the cluster
+    monkeypatch.setattr(rebalance_state, "is_synced", is_synced)  # no informer has listed the cluster
     problem = confirm(operator, advice(operator)["ETag"], status=400)
     assert problem["code"] == "ClusterNotFollowed"
     assert not Rebalance.objects.exists()

@@ -15,11 +15,12 @@ from hetsched.inventory.actions import cordon, create_cluster, uncordon
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.actions import Result, apply_changes, cancel, record
+from hetsched.placement.actions import apply_changes, cancel, record
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.scheduling_queue import unschedulable_pods
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_timed_out_pods
+from hetsched.placement.scheduling_result import Result
 from hetsched.scheduling.leases import Lease, following
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies

@@ -6,9 +6,9 @@ from django.test import Client
 
 from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.actions import Result
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
+from hetsched.placement.scheduling_result import Result
 from tests.builders import a_node, a_pod
 from tests.situations import a_cluster, recorded, submitted
 

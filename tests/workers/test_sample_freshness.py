@@ -33,11 +33,12 @@ from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.inventory.sample_expiry import expire_samples
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
-from hetsched.placement.actions import Result, apply_changes, export_cluster
+from hetsched.placement.actions import apply_changes, export_cluster
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
+from hetsched.placement.scheduling_result import Result
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.situations import ALICE, a_cluster, recorded, submitted

@@ -6,7 +6,7 @@ Never: an engine run or an external call inside a transaction.
 
 from hetsched.inventory.ledger import Conflict, Contradiction
 
-from .decisions import NominatedNode, ReservationUse, Result, can_bind_now, record
+from .decisions import can_bind_now, record
 from .device_allocations import DeviceChanges, reconcile_devices
 from .extender_bookings import book_requested
 from .holds import (
@@ -41,9 +41,6 @@ __all__ = [
     "CreatedHold",
     "DeviceChanges",
     "HoldPart",
-    "NominatedNode",
-    "ReservationUse",
-    "Result",
     "Submission",
     "apply_changes",
     "approve_fact",

@@ -21,15 +21,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import msgspec
 from django.conf import settings
 from django.db import IntegrityError, connection
 
-from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.contracts.message import Message, as_text
-from hetsched.contracts.objects.allocation import Allocation
-from hetsched.contracts.waits import WaitsFor, bits_of
-from hetsched.engine.framework.queueing_hints import for_anything
+from hetsched.contracts.waits import bits_of
 from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import ClusterKind
 from hetsched.journal.audit import SYSTEM
@@ -38,9 +35,9 @@ from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
 from hetsched.placement.models.holds import CAME
-from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.backoff_queue import backoff
 from hetsched.placement.scheduling_queue.unschedulable_pods import happened_since
+from hetsched.placement.scheduling_result import Result
 from hetsched.policies.effective import active_versions
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert, new
@@ -54,51 +51,6 @@ from .change import BACK_IN_QUEUE, ClusterTransaction, move_rows
 from .holds import use_capacity
 
 NEWS_SOON, NEWS_AFTER = timedelta(seconds=1), timedelta(minutes=1)
-
-
-class NominatedNode(msgspec.Struct, frozen=True):
-    """The node and allocation of a nominated pod, which waits for the eviction of its victims."""
-
-    node_id: int
-    node_name: str
-    allocation: Allocation
-
-
-class ReservationUse(msgspec.Struct, frozen=True):
-    """The row of a hold whose capacity the placed pod uses, and the row's `namespace/name`."""
-
-    pod_id: int
-    key: str
-
-
-class Result(msgspec.Struct, frozen=True):
-    """The decision for one pending pod. `node_id` is None unless it was placed; `evicted` are its victims.
-
-    With `nominated` the pod waits, and `evicted` are the victims still to evict, without those requested before.
-    `overridden` are pods whose nominations are superseded. `room` is the hold's reservation for this pod, freed when
-    the pod is booked.
-    """
-
-    waiting: PendingPod
-    verdict: Verdict
-    summary: Message
-    policy_name: str
-    policy_version: int
-    node_id: int | None = None
-    node_name: str = ""
-    allocation: Allocation | None = None
-    score: float | None = None
-    reasons: tuple[Reason, ...] = ()
-    top: tuple[NodeOutcome, ...] = ()
-    evicted: tuple[Evicted, ...] = ()
-    waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", Message("retried"))
-    nominated: NominatedNode | None = None
-    overridden: tuple[str, ...] = ()
-    room: ReservationUse | None = None
-
-    @property
-    def nominated_node(self) -> str:
-        return "" if self.nominated is None else self.nominated.node_name
 
 
 def record(

@@ -18,9 +18,10 @@ from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Program
 from hetsched.placement.models import Pod
+from hetsched.placement.scheduling_result import Result
 from hetsched.storage.write_lock import write_transaction
 
-from .decisions import Result, record
+from .decisions import record
 from .progress import begin_binding
 from .submissions import accept_pods
 

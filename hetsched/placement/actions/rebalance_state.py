@@ -1,25 +1,120 @@
-"""State changes of a rebalance plan and of its moves: end, stop, audit and publish."""
+"""State changes of a rebalance plan and of its moves: confirm, stop, end, audit and publish."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
+from django.db import IntegrityError
 from django.utils import timezone
 
-from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.models import Cluster
-from hetsched.journal.audit import SYSTEM
+from hetsched.contracts.api.advice import Advice, Move
+from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message
+from hetsched.inventory.actions import cluster_topic, require_reason
+from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.node_events import is_synced
+from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.journal.audit import record as audit
 from hetsched.journal.publish import publish_many
 from hetsched.placement.lifecycle import HOLDING
 from hetsched.placement.models import Eviction, Pod, Rebalance, RebalanceMove
 from hetsched.storage.write_lock import write_transaction
 
+from .. import dispatch
+
 HOLDING_STATES = [state.value for state in HOLDING]
 
 
 class StepTaken(Exception):
     """Another worker executes this step, or the plan has ended."""
+
+
+def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, actor: Actor, reason: str) -> Rebalance:
+    """Execute the moves of a plan with these step indices (from 0).
+
+    Raises: InputError `ReasonMissing`, `NothingToMove`, `RebalanceRunning`, or `ClusterNotFollowed`.
+    """
+    reason = require_reason(reason)
+    chosen = [move for step, move in enumerate(advice.moves) if step in set(steps)]
+    if not chosen:
+        raise InputError("NothingToMove", "no move of the plan is selected", place="steps")
+    if cluster.kind == ClusterKind.KUBERNETES and not is_synced(cluster):
+        raise InputError("ClusterNotFollowed", "the data of the cluster is stale", place="cluster")
+    try:
+        with write_transaction():
+            plan = _create_plan(cluster, advice, chosen, actor, reason)
+            publish_plan(plan)
+            dispatch.wake(cluster.pk, dispatch.REBALANCE)
+    except IntegrityError:
+        raise InputError(
+            "RebalanceRunning",
+            "another plan is in progress",
+            place="cluster",
+            hint="Stop that plan, or wait for its end",
+        ) from None
+    return plan
+
+
+def _create_plan(cluster: Cluster, advice: Advice, chosen: Sequence[Move], actor: Actor, reason: str) -> Rebalance:
+    now = timezone.now()
+    plan = Rebalance.objects.create(
+        cluster=cluster,
+        goal=advice.goal.value,
+        summary=advice.summary,
+        token=advice.token,
+        asked_by=actor.name[:255],
+        role=actor.role[:100],
+        reason=reason,
+        created_at=now,
+    )
+    live = {pod.key: pod.pk for pod in live_pods(cluster, [one.pod for move in chosen for one in move.pods])}
+    RebalanceMove.objects.bulk_create(
+        RebalanceMove(
+            rebalance=plan,
+            step=step,
+            pod_id=live.get(one.pod),
+            pod_key=one.pod,
+            uid=one.uid,
+            source=one.from_,
+            target=one.to,
+            changed_at=now,
+        )
+        for step, move in enumerate(chosen, start=1)
+        for one in move.pods
+    )
+    details = {"goal": plan.goal, "plan": plan.token, "pods": [one.pod for move in chosen for one in move.pods][:100]}
+    audit(
+        actor=actor.name,
+        role=actor.role,
+        action="rebalance.confirm",
+        obj=plan_name(plan),
+        reason=reason,
+        details=details,
+    )
+    return plan
+
+
+def stop_plan(plan: Rebalance, *, actor: Actor, reason: str) -> None:
+    """Stop a plan: execute no further move, and drop evictions that were not requested yet.
+
+    Raises: InputError `ReasonMissing` or `RebalanceOver`.
+    """
+    reason = require_reason(reason)
+    with write_transaction():
+        if not stop_running(plan, Message("stopped by {name}", name=actor.name)):
+            raise InputError("RebalanceOver", "the plan has already ended", place="action")
+        audit(actor=actor.name, role=actor.role, action="rebalance.stop", obj=plan_name(plan), reason=reason)
+
+
+def has_running_plan(cluster_id: int) -> bool:
+    """Return True if a plan of the cluster is in progress."""
+    return Rebalance.objects.filter(cluster_id=cluster_id, state=Rebalance.RUNNING).exists()
+
+
+def prune_plans(cluster_id: int, *, before: datetime) -> int:
+    """Delete plans that ended before a time; the audit trail keeps the moves."""
+    return Rebalance.objects.filter(cluster_id=cluster_id, finished_at__lt=before).delete()[0]
 
 
 def live_pods(cluster: Cluster, keys: Sequence[str]) -> list[Pod]:

@@ -29,10 +29,11 @@ from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.extender import filter_nodes
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions import Conflict, Contradiction, Result, book_requested
+from hetsched.placement.actions import Conflict, Contradiction, book_requested
 from hetsched.placement.lifecycle import HOLDING, LIVE
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
+from hetsched.placement.scheduling_result import Result
 from hetsched.scheduling.binding_cycle import binding_requests, record_results
 
 from .request_context import ExtenderCalls, RequestContext, close_expired_connections

@@ -29,7 +29,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions.image_platforms import with_known_facts
-from hetsched.placement.actions.rebalances import confirm_plan, stop_plan
+from hetsched.placement.actions.rebalance_state import confirm_plan, stop_plan
 from hetsched.placement.lifecycle import HOLDING
 from hetsched.placement.models import Pod, Rebalance, Workload
 from hetsched.placement.queries.advice import advice_about, pending_pods_in, pending_pods_of

@@ -1,0 +1,58 @@
+"""The result of a scheduling cycle for one pod, before it is recorded."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.message import Message
+from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.waits import WaitsFor
+from hetsched.engine.framework.queueing_hints import for_anything
+
+from .scheduling_queue.active_queue import PendingPod
+
+
+class NominatedNode(msgspec.Struct, frozen=True):
+    """The node and allocation of a nominated pod, which waits for the eviction of its victims."""
+
+    node_id: int
+    node_name: str
+    allocation: Allocation
+
+
+class ReservationUse(msgspec.Struct, frozen=True):
+    """The row of a hold whose capacity the placed pod uses, and the row's `namespace/name`."""
+
+    pod_id: int
+    key: str
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The decision for one pending pod. `node_id` is None unless it was placed; `evicted` are its victims.
+
+    With `nominated` the pod waits, and `evicted` are the victims still to evict, without those requested before.
+    `overridden` are pods whose nominations are superseded. `room` is the hold's reservation for this pod, freed when
+    the pod is booked.
+    """
+
+    waiting: PendingPod
+    verdict: Verdict
+    summary: Message
+    policy_name: str
+    policy_version: int
+    node_id: int | None = None
+    node_name: str = ""
+    allocation: Allocation | None = None
+    score: float | None = None
+    reasons: tuple[Reason, ...] = ()
+    top: tuple[NodeOutcome, ...] = ()
+    evicted: tuple[Evicted, ...] = ()
+    waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", Message("retried"))
+    nominated: NominatedNode | None = None
+    overridden: tuple[str, ...] = ()
+    room: ReservationUse | None = None
+
+    @property
+    def nominated_node(self) -> str:
+        return "" if self.nominated is None else self.nominated.node_name
