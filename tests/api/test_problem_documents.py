@@ -13,6 +13,8 @@ from web.api import resources
 
 from .conftest import POD, Api
 
+TOKEN_HINT = "Send `Authorization: Bearer` and a token of `hetsched token create` that has not expired"
+
 
 def assert_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
     assert answer.status_code == status, answer.content
@@ -104,12 +106,14 @@ def test_wrong_token_gets_no_further_detail(db: Any) -> None:
     answers = [Api(token)("GET", "nodes/") for token in ("x", "hs_" + "0" * 64, "hs_é")]
     problems = [assert_problem(answer, 401, "TokenInvalid") for answer in answers]
     assert len({problem["detail"] for problem in problems}) == 1
+    assert {problem["hint"] for problem in problems} == {TOKEN_HINT}
 
 
 def test_a_role_that_is_not_enough(api: Callable[..., Api], cluster: Any) -> None:
     answer = api("viewer")("POST", "workloads/", POD, kind="application/yaml")
     problem = assert_problem(answer, 403, "PermissionDenied")
     assert problem["detail"] == "this needs the right 'submit'; viewer does not have it"
+    assert problem["hint"] == "Use a token or an account with a role that has this right"
 
 
 def test_a_method_that_does_not_exist(operator: Api, cluster: Any) -> None:

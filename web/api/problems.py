@@ -94,10 +94,14 @@ _CODES: dict[type[exceptions.APIException], str] = {
 
 _DOCS = "The addresses and fields are described at /api/v1/docs"
 _SEND_JSON = "Send one JSON document in UTF-8"
-# Hints of the REST framework's errors.
-_HINTS: dict[type[exceptions.APIException], str] = {
-    exceptions.NotFound: _DOCS,
-    exceptions.ParseError: _SEND_JSON,
+_SEND_CREDENTIAL = "Send `Authorization: Bearer` and a token of `hetsched token create` that has not expired"
+# Hints of the REST framework's errors, by code.
+_HINTS = {
+    "BodyMalformed": _SEND_JSON,
+    "NotAuthenticated": _SEND_CREDENTIAL,
+    "NotFound": _DOCS,
+    "PermissionDenied": "Use a token or an account with a role that has this right",
+    "TokenInvalid": _SEND_CREDENTIAL,
 }
 # Path of the list, by kind of object.
 LISTS = {
@@ -276,7 +280,7 @@ def _of_framework(error: exceptions.APIException) -> RequestRefused:
     code = _CODES.get(type(error)) or getattr(error.detail, "code", "") or "RequestRefused"
     if isinstance(error, exceptions.PermissionDenied) and detail.startswith("CSRF"):
         code, detail = "CsrfFailed", Message("CSRF Failed: {text}", text=detail.removeprefix("CSRF Failed: "))
-    return RequestRefused(error.status_code, code, detail, hint=_HINTS.get(type(error), ""), headers=headers)
+    return RequestRefused(error.status_code, code, detail, hint=_HINTS.get(code, ""), headers=headers)
 
 
 def read_only(view: Callable[[Any], HttpResponse]) -> Callable[[Any], HttpResponse]:
