@@ -96,7 +96,7 @@ def check(
 ) -> None:
     """Check manifests and built programs against a cluster before a merge.
 
-    Exit codes: 0 may be merged, 10 not now (with --fail-on not-now), 11 never fits, 12 misconfigured or asking for less
+    Exit codes: 0 passed, 10 not now (with --fail-on not-now), 11 never fits, 12 misconfigured or asking for less
     than its programs need, 2 wrong files or options, 3 server unreachable or token refused.
     """  # fmt: skip
     built = [_inspect(argument) for argument in artefact or ()]

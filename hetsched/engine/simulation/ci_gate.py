@@ -225,10 +225,10 @@ def _summary(pods: Sequence[PodSpec], findings: Sequence[Finding], waiting: int)
     if wrong:
         return f"{wrong} of {len(pods)} pods would not run as {'it is' if len(pods) == 1 else 'they are'}: {totals}"
     if counts[Level.ERROR]:
-        return f"the manifests may not be merged: {totals}"
+        return f"the manifests do not pass the check: {totals}"
     counted = f": {totals}" if totals else ""
     if waiting:
         do = "does" if waiting == 1 else "do"
         whole = "the pod does not fit now" if total == 1 else f"{waiting} of {total} pods {do} not fit now"
         return f"{whole} and would wait; this does not fail the check{counted}"
-    return f"{'the one pod' if total == 1 else f'all {total} pods'} may be merged{counted}"
+    return f"{'the pod passes' if total == 1 else f'all {total} pods pass'} the check{counted}"

@@ -61,9 +61,9 @@ def test_one_pod_is_not_counted_as_several(tmp_path: Path) -> None:
         return said
 
     one, wrong, both = summary(FITS), summary(TOO_BIG), summary(FITS, a_pod("too").cpu(1))
-    assert one.startswith("the one pod may be merged")
+    assert one.startswith("the pod passes the check")
     assert wrong == "1 of 1 pods would not run as it is: 1 error"
-    assert both.startswith("all 2 pods may be merged")
+    assert both.startswith("all 2 pods pass the check")
 
 
 def test_folder_includes_all_its_manifests(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_pod_that_does_not_fit_now_is_not_reported_as_placed(tmp_path: Path) -> 
     headline, finding, *_ = result.stdout.splitlines()
     assert headline == "not-now  the pod does not fit now and would wait; this does not fail the check: 1 warning"
     assert "default/waits: does not fit now: " in finding
-    assert "may be merged" not in result.stdout
+    assert "passes the check" not in result.stdout
     (suite,) = ElementTree.fromstring(reports[0].read_bytes())
     assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
     skipped = suite[0].find("skipped")
@@ -301,7 +301,7 @@ def test_resource_quota_is_named_as_not_simulated_and_is_not_refused_where_stric
         )
         assert "quota.yaml#1 kind: kube-apiserver enforces a ResourceQuota" in answer.stderr
         checked = run("check", *files, *more, "--strict")
-        assert (checked.exit_code, "the one pod may be merged: 1 warning" in checked.stdout) == (0, True)
+        assert (checked.exit_code, "the pod passes the check: 1 warning" in checked.stdout) == (0, True)
         assert run("simulate", *("--workload" if one == "-f" else one for one in (*files, *more))).stderr.count(
             "[AdmissionNotSimulated]"
         )
@@ -314,7 +314,7 @@ def test_summary_of_check_counts_wrong_pods_only(tmp_path: Path) -> None:
     manifest.write_text(MISSPELT.replace("request:", "requests:").replace("gpu-modell: A100", "load-profile: busy"))
     result = run("check", "-f", manifest, "--cluster", cluster_file(tmp_path), "--strict")
     assert result.exit_code == 12
-    assert result.stdout.startswith("misconfigured  the manifests may not be merged: 1 error")
+    assert result.stdout.startswith("misconfigured  the manifests do not pass the check: 1 error")
 
 
 def test_error_in_a_manifest_is_followed_by_its_warnings(tmp_path: Path) -> None:
