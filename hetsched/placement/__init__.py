@@ -2,5 +2,5 @@
 
 May import: hetsched.policies, hetsched.inventory, hetsched.journal, hetsched.engine, hetsched.adapters,
 hetsched.contracts.
-Never: rendering, task bodies, calls to an outside system inside a transaction.
+Must not contain: rendering, task bodies, calls to an external system inside a transaction.
 """

@@ -1,6 +1,6 @@
-"""Admin pages: clusters, to add, import and export; workloads, pods, decisions and reservations, read-only.
+"""Admin pages: adding, importing and exporting clusters; read-only workloads, pods, decisions and reservations.
 
-All writes go through the actions. The page of clusters is here because an import creates pods.
+All writes use the actions. The cluster pages are in this app because an import creates pods.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class ClusterAdmin(ReadOnlyAdmin):
     def _page(
         self, request: HttpRequest, form: forms.Form, title: str, cluster: Cluster | None, act: Callable[[], Cluster]
     ) -> HttpResponse:
-        """Show a form, execute its action when it is submitted, and show errors of the action in the form."""
+        """Show a form, run its action when the form is submitted, and show the action's errors in the form."""
         if request.method == "POST" and form.is_valid():
             try:
                 done = act()

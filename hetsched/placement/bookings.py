@@ -33,7 +33,7 @@ _WHOLE_CARD_MILLI = 1000
 
 
 class BookedPod(msgspec.Struct, frozen=True):
-    """A pod and its allocation on a node; `changed`: `spec` differs from the spec of the decision."""
+    """A pod and its allocation on a node; `changed` is True if `spec` differs from the spec of the decision."""
 
     pod_id: int
     node_id: int
@@ -49,7 +49,7 @@ class BookedPod(msgspec.Struct, frozen=True):
 def insert(cluster: Cluster, bookings: Sequence[BookedPod], epoch: int, now: datetime) -> list[Reservation]:
     """Insert reservations that begin at the cluster's current revision, in the given order.
 
-    Raises: IntegrityError if something is reserved already, or a GPU would be assigned beyond 1000 milli.
+    Raises: IntegrityError if a resource is reserved already, or a GPU would be assigned beyond 1000 milli.
     """
     reservations = [
         bulk_rows.new(
@@ -141,7 +141,7 @@ _PARTS: tuple[tuple[type[ReservedCard | ReservedCpu | ReservedDevice], Callable[
 
 
 def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:
-    """End the reservations of these pods at the cluster's current revision; return them, with the pods' names."""
+    """End the reservations of these pods at the cluster's current revision; return them with the pods' names."""
     held: list[Reservation] = ACTIVE_RESERVATIONS(pods=pod_ids)
     for one in held:
         one.active, one.released_revision, one.released_at = False, cluster.revision, now
@@ -157,7 +157,8 @@ def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) ->
 def resized(held: Allocation, before: PodSpec, now: PodSpec, *, with_memory: bool = False) -> Allocation:
     """Return an allocation whose zone shares add up to the new request; exclusive CPUs stay unchanged.
 
-    `with_memory`: the pod's policy counts memory by zone, so zone shares of 0 MiB mean that the request was 0.
+    `with_memory` is True if the pod's policy counts memory by zone; zone shares of 0 MiB then mean that the request was
+    0.
     """
     if not held.zones or held.cpu_policy in EXCLUSIVE_CPU_POLICIES:
         return held
@@ -172,19 +173,19 @@ def resized(held: Allocation, before: PodSpec, now: PodSpec, *, with_memory: boo
 
 
 def counts_zone_memory(policy: str) -> bool:
-    """Return whether the active version of a policy counts memory by zone."""
+    """Return True if the active version of a policy counts memory by zone."""
     spec = active_specs({policy}).get(policy)
     try:
         return spec is not None and compile_policy(spec, load_registry()).counts_zone_memory
     except InputError:
-        return False  # one of its plugins is not installed any more
+        return False  # a plugin of the policy is not installed any more
 
 
 def _rescaled(shares: list[int], before: int, now: int) -> list[int]:
-    """Scale shares from one request to another, in proportion; equal shares if nothing was requested before."""
+    """Scale shares from one request to another in proportion, or equally if nothing was requested before."""
     total = sum(shares)
     if not total and before:
-        return shares  # this resource was not counted by zone
+        return shares  # this resource was not counted by zone before
     asked = -(-total * now // before) if before else now
     weights, of_all = (shares, total) if total else ([1] * len(shares), len(shares))
     ends = [asked * sum(weights[: place + 1]) // of_all for place in range(len(shares))]
@@ -202,7 +203,7 @@ def loads_of(cluster: Cluster) -> dict[int, Load]:
 
 
 def rewrite_loads(cluster: Cluster) -> None:
-    """Recompute the load columns of all nodes, as an import needs; the caller then updates the cluster's totals."""
+    """Recompute the load columns of all nodes after an import; the caller then updates the cluster's totals."""
     loads = loads_of(cluster)
     nodes = list(cluster.nodes.defer("report"))
     for node in nodes:

@@ -1,11 +1,11 @@
 """New GPU reservations of pods, derived from the devices that the kubelet allocated to them.
 
-If another device plugin chooses, a pod may use a GPU that the ledger reserved for another pod. The ledger must follow
-without assigning one GPU twice.
-A pod moves to the GPUs that it has. A pod with a reservation for such a GPU but without an allocation yet takes an
-equivalent GPU (same model, no less memory) with free capacity. If two pods have the same GPU, or no equivalent GPU is
-free, the affected pods keep their reservations, and a problem is reported for each of them. The text of a problem names
-no other pod, because its readers may have no access to that pod.
+If another device plugin assigns the GPUs, a pod may use a GPU that is reserved for another pod. The reservations must
+be corrected without assigning one GPU twice.
+The reservation of a pod moves to its allocated GPUs. If such a GPU is reserved for another pod without an allocation
+yet, the reservation of that pod moves to an equivalent GPU (same model, no less memory) with free capacity. If two pods
+have the same GPU, or no equivalent GPU is free, the affected pods keep their reservations, and a problem is reported
+for each of them. The text of a problem does not name other pods, because its readers may have no access to them.
 Invariants: pure functions; no GPU becomes overallocated by a move; a pod that does not move keeps its grants.
 """
 
@@ -25,7 +25,7 @@ Grants = tuple[CardGrant, ...]
 
 
 class GpuHolder(msgspec.Struct, frozen=True):
-    """One pod and its reserved GPUs; `has` are the allocated GPUs, None while unknown."""
+    """One pod and its reserved GPUs; `has` lists the allocated GPUs, or is None if they are unknown."""
 
     key: str
     grants: Grants
@@ -33,14 +33,14 @@ class GpuHolder(msgspec.Struct, frozen=True):
 
 
 class Moves(msgspec.Struct):
-    """New grants by pod, and the problem text by pod, one sentence each."""
+    """New grants by pod, and a problem text of one sentence by pod."""
 
     grants: dict[str, Grants] = {}
     problems: dict[str, str] = {}
 
 
 def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Moves:
-    """Return the changes that the ledger needs to match the allocations of one node."""
+    """Return the changes that make the reservations of one node match the device allocations."""
     moves = Moves()
     held = {holder.key: holder.grants for holder in holders}
     wanted: dict[str, Grants] = {}
@@ -63,7 +63,7 @@ def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Mo
         if not overfull:
             moves.grants = {key: grants for key, grants in trial.items() if grants != held[key]}
             break
-        # The last pod stays; the loop ends, because a plan without any move is always valid.
+        # The last pod keeps its reservation. The loop ends, because a plan without moves is always valid.
         stays = [key for key in wanted if any(grant.index in overfull for grant in wanted[key])] or list(wanted)
         index = next((grant.index for grant in wanted[stays[-1]] if grant.index in overfull), min(overfull))
         others = sorted(key for key in overfull[index] if key != stays[-1])
@@ -79,7 +79,7 @@ def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Mo
 
 
 def _plan_grants(holder: GpuHolder, cards: Mapping[int, GpuCard]) -> Grants:
-    """Return a pod's grants on its allocated GPUs; grants that match already stay unchanged."""
+    """Return a pod's grants on its allocated GPUs; matching grants stay unchanged."""
     assert holder.has is not None
     free = sorted(set(holder.has) - {grant.index for grant in holder.grants})
     return tuple(
@@ -94,7 +94,7 @@ def _move_grant(grant: CardGrant, index: int, cards: Mapping[int, GpuCard]) -> C
 
 
 def _make_way(trial: dict[str, Grants], waiting: set[str], cards: Mapping[int, GpuCard]) -> None:
-    """Move pods without an allocation yet from overfull GPUs to free equivalent ones."""
+    """Move pods that have no allocation yet from overallocated GPUs to equivalent free GPUs."""
     for key in sorted(waiting):
         for place, grant in enumerate(trial[key]):
             if len(_overfull(trial).get(grant.index, ())) == 0:

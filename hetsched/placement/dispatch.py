@@ -1,8 +1,9 @@
 """Wake-ups of the workers.
 
-Task names are constants here, so no module below the workers imports them. A wake-up carries a single id, of the
-cluster or, for a callback, of the host. It is sent after the commit, once per transaction and task, and is a hint: if
-it is lost, a sweep finds the work. A process that does the work itself (`here`) needs no message.
+Task names are constants here, so no module below the workers imports the workers. A wake-up contains one id: that of
+the cluster, or of the host for a callback. It is sent after the commit, once per transaction and task. A wake-up is
+only a hint: if it is lost, a periodic task finds the work. A process that does the work itself (`route_locally`) needs
+no message.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _here: dict[tuple[int | str, str], Callable[[], None]] = {}
 
 
 class _Wake(msgspec.Struct, frozen=True):
-    """One wake-up waiting for the commit; equal ones of a transaction are sent once."""
+    """One wake-up to send after the commit; equal wake-ups of a transaction are sent once."""
 
     row_id: int | str
     task: str
@@ -54,13 +55,13 @@ class _Wake(msgspec.Struct, frozen=True):
             send(self.row_id, self.task)
 
 
-_background: list[queue.SimpleQueue[_Wake]] = []  # at most one: the input queue of the sender thread
+_background: list[queue.SimpleQueue[_Wake]] = []  # has at most one element: the input queue of the sender thread
 
 
 def send_in_background() -> None:
     """Send the wake-ups of this process from a daemon thread, so that no request waits for them.
 
-    Equal wake-ups within `TOGETHER_SECONDS` are sent once; the first is sent at once.
+    The first wake-up is sent immediately; equal wake-ups within `TOGETHER_SECONDS` are merged into one.
     """
     waiting: queue.SimpleQueue[_Wake] = queue.SimpleQueue()
     _background.append(waiting)
@@ -81,11 +82,11 @@ def send(row_id: int | str, task: str, *, in_seconds: float = 0.0) -> None:
     """Send a wake-up to the workers, with an optional delay."""
     try:
         queue = _QUEUES.get(task, "io")
-        # No caller reads a result, and preparing one would wait for a result store that may be down.
+        # Results are not used, and preparing one would wait for a result store that may be down.
         later: Any = {"countdown": in_seconds} if in_seconds else {}
-        # No retry: the sweep repeats lost wake-ups, and the sender must not be delayed.
+        # Do not retry: a periodic task repeats lost wake-ups, and a retry would delay the sender.
         current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True, retry=False, **later)
-    except Exception as error:  # the work is committed, so a failed broker must not raise here
+    except Exception as error:  # the work is committed, so a broker failure must not raise an error here
         log.warning("wake-up not sent", task=task, id=row_id, error=repr(error))
 
 
@@ -97,10 +98,10 @@ def wake(row_id: int | str, task: str = SCHEDULE) -> None:
 
 
 def route_locally(row_id: int | str, task: str, act: Callable[[], None]) -> None:
-    """Route this process's wake-ups of this kind to `act` instead, until `route_to_workers`."""
+    """Route this process's wake-ups of this kind to `act`, until `route_to_workers` is called."""
     _here[row_id, task] = act
 
 
 def route_to_workers(row_id: int | str, task: str) -> None:
-    """Send such wake-ups to the workers again."""
+    """Send the wake-ups of this kind to the workers again."""
     _here.pop((row_id, task), None)

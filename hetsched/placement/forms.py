@@ -20,7 +20,7 @@ class ManyFilesInput(forms.ClearableFileInput):
 
 
 class ManyFilesField(forms.FileField):
-    """A field for several uploads at once; the value is a list."""
+    """A form field for multiple uploads; the value is a list."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(widget=ManyFilesInput(), **kwargs)
@@ -32,7 +32,7 @@ class ManyFilesField(forms.FileField):
 
 
 class ImportForm(forms.Form):
-    """Cluster files; `content` is the parsed content once the form is valid."""
+    """A form for cluster files; `content` is the parsed content once the form is valid."""
 
     documents = ManyFilesField(
         label=_("Files"),
@@ -54,7 +54,7 @@ class ImportForm(forms.Form):
 
 
 class ClusterForm(ImportForm):
-    """A new cluster, empty or from files."""
+    """A form for a new cluster, empty or from files."""
 
     name = forms.CharField(label=_("Name"), max_length=63, validators=[DNS_LABEL])
     # A live cluster needs credentials, which no page accepts or shows.
@@ -74,7 +74,7 @@ class ClusterForm(ImportForm):
 
 
 class DefaultPolicyForm(forms.Form):
-    """The policy of a cluster's pods that name none."""
+    """The policy for those of a cluster's pods that do not name a policy."""
 
     policy_name = forms.ChoiceField(label=_("Default policy"))
     reason = forms.CharField(label=_("Reason"), max_length=2000)

@@ -1,8 +1,8 @@
-"""The fields of a pod that can change while it holds a node.
+"""The fields of a pod that can change while the pod has a reservation.
 
 A pod keeps the spec of its decision. A resize, new labels, a toleration, an annotation or another owner changes only
-the request of its reservation, which `updated_spec` returns. `fingerprint` hashes these fields, so that an update that
-changes none of them is recognised without reading the request from the database.
+the request of its reservation, which `updated_spec` returns. `fingerprint` hashes these fields, so that updates of
+other fields are recognised without reading the request from the database.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _encoder = msgspec.json.Encoder(order="sorted", enc_hook=as_text)
 
 
 def fingerprint(spec: PodSpec) -> str:
-    """Return 16 hexadecimal digits of the fields that can change."""
+    """Return 16 hexadecimal digits that identify the values of the fields that can change."""
     fields = [getattr(spec, name) for name in _OF_POD] + [getattr(spec.shape, name) for name in _OF_SHAPE]
     return blake2b(_encoder.encode(fields), digest_size=8).hexdigest()
 
 
 def updated_spec(spec: PodSpec, seen: PodSpec) -> PodSpec:
-    """Return `spec` with the fields that can change taken from `seen`."""
+    """Return `spec` with the values of `seen` in the fields that can change."""
     shape = msgspec.structs.replace(spec.shape, **{name: getattr(seen.shape, name) for name in _OF_SHAPE})
     return msgspec.structs.replace(spec, shape=shape, **{name: getattr(seen, name) for name in _OF_POD})

@@ -1,8 +1,8 @@
 """The states of a pod and the permitted transitions between them.
 
 Field choices, the database's check and trigger, badges, the REST enumeration and the diagram in the documentation are
-derived from one table. The state of a workload follows from its pods: *pending* while one of them is undecided; else
-the worst verdict; else the state of the least advanced pod; finished only when all pods are.
+derived from one table. The state of a workload is derived from its pods: *pending* while a pod is undecided, else the
+worst verdict, else the state of the least advanced pod. It is finished only when all its pods are finished.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ CHOICES = [(state.value, label) for state, label in LABELS.items()]
 _DECIDED = {State.PLACED, State.NOT_NOW, State.NEVER_FITS, State.MISCONFIGURED}
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.PENDING: frozenset({*_DECIDED, State.CANCELLED}),
-    # A waiting pod is scheduled again after relevant events; its verdict may change.
+    # An unschedulable pod is scheduled again after relevant events; its verdict may change.
     State.NOT_NOW: frozenset({*_DECIDED, State.PENDING, State.CANCELLED} - {State.NOT_NOW}),
     State.NEVER_FITS: frozenset({*_DECIDED, State.PENDING, State.CANCELLED} - {State.NEVER_FITS}),
     # The request of a pod does not change, so a misconfigured pod can only be cancelled.
     State.MISCONFIGURED: frozenset({State.CANCELLED}),
-    # A rejected binding, or preemption, sends the pod back to the queue.
+    # A rejected binding or a preemption moves the pod back to the queue.
     State.PLACED: frozenset({State.BINDING, State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
     State.BINDING: frozenset({State.BOUND, State.PENDING, State.FAILED, State.CANCELLED}),
     State.BOUND: frozenset({State.RUNNING, State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
@@ -69,7 +69,7 @@ LIVE = frozenset(State) - FINISHED - {State.MISCONFIGURED}
 # The condition of the partial index of unfinished pods, in its exact order: SQLite compares the text.
 LISTED = (*sorted(state.value for state in LIVE), State.MISCONFIGURED.value)
 
-# The first of these states that any pod has is the workload's state.
+# The workload has the first of these states that any of its pods has.
 _RANK = (
     State.PENDING,
     State.MISCONFIGURED,

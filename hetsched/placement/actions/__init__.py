@@ -1,7 +1,7 @@
 """The only writers of workloads, pods, decisions and reservations; each action is one transaction.
 
-May import: what hetsched.placement may.
-Never: an engine run or an external call inside a transaction.
+May import: the same packages as hetsched.placement.
+Must not contain: an engine run or an external call inside a transaction.
 """
 
 from hetsched.inventory.ledger import Conflict, Contradiction

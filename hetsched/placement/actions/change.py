@@ -1,11 +1,11 @@
 """Changes of one transaction to one cluster, written and published together.
 
-Several actions move pods between states; each must keep the pod table, the ledger, the workload states, the node
-columns and the live topics consistent.
-An action opens a `ClusterTransaction` on a cluster that `advance` locked, moves, books and frees pods through it, and
-closes it once. A move is an UPDATE with the permitted previous states in its condition. Its row count is checked: if a
-concurrent writer moved one of the pods, the whole transaction is rolled back.
-Invariants: the published documents are a function of the written rows; only `close` publishes them.
+Several actions move pods between states; each must keep the pods, the reservations, the workload states, the node loads
+and the live topics consistent.
+An action opens a `ClusterTransaction` on a cluster that `advance` locked, moves pods, reserves and frees their
+resources through it, and closes it once. A move is an UPDATE with the permitted previous states in its condition. Its
+row count is checked: if a concurrent writer moved one of the pods, the whole transaction is rolled back.
+Invariants: the published documents depend only on the written rows; only `close` publishes them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workl
 from ..notifications.callbacks import enqueue_deliveries
 from ..scheduling_queue.decision_time import add_used_seconds
 
-# A requeued pod loses its node and allocation; its latest decision stays as history.
+# A requeued pod loses its node and allocation. Its latest decision is kept as history.
 BACK_IN_QUEUE = {
     "node": None, "allocation": None, "queued": True, "attempts": 0, "not_before": None, "started_at": None,
     "finished_at": None,
@@ -62,7 +62,7 @@ def move_rows(pod_ids: Sequence[int], to: State, **columns: Any) -> int:
 
 
 class ClusterTransaction:
-    """One open transaction on one cluster."""
+    """One open transaction that changes one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -84,7 +84,7 @@ class ClusterTransaction:
             self.touch_row(pod.pk, pod.workload_id)
 
     def touch_workload(self, workload_id: str) -> None:
-        """Mark this workload's own columns, without its pods, for publishing."""
+        """Mark this workload for publishing, without its pods."""
         self._workloads.add(workload_id)
 
     def touch_row(self, pod_id: int, workload_id: str | None) -> None:
@@ -112,7 +112,7 @@ class ClusterTransaction:
     ) -> None:
         """Reserve the resources of placed pods; the unique indexes enforce exclusivity.
 
-        `events`: events that the placements cause, to requeue pending pods.
+        `events` are the events that these placements cause; pods with a matching queueing hint are requeued.
         Raises: IntegrityError if something is reserved already, or a GPU would be assigned beyond 1000 milli.
         """
         if bookings:
@@ -128,7 +128,7 @@ class ClusterTransaction:
         self._columns.add("decisive_revision")
 
     def charge(self, spent: Mapping[str, float]) -> None:
-        """Add the seconds spent on decisions, by namespace."""
+        """Add the seconds that decisions took to the cluster's decision time per namespace."""
         self.cluster.decision_time = add_used_seconds(self.cluster.decision_time, spent, self.now.timestamp())
         self._columns.add("decision_time")
 
@@ -168,7 +168,7 @@ class ClusterTransaction:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self, decisions: Sequence[Decision] = ()) -> None:
-        """Write and publish the results of the moves and reservations; counts may follow through `publish_counts`."""
+        """Write and publish the results of the moves and reservations; `publish_counts` may publish counts later."""
         nodes = add_loads(self.cluster, self._loads) if self._loads else {}
         if nodes:
             self._columns.update(TOTALS)
@@ -223,7 +223,7 @@ class ClusterTransaction:
         return True
 
 
-# Workload states implied by an object in a live cluster: regardless of its pods, and while it has no pods.
+# Workload states implied by objects in a live cluster: `_ALWAYS` regardless of pods, `_WITHOUT_PODS` without any.
 _ALWAYS = {SubmittedObject.WANTED: State.PENDING, SubmittedObject.REFUSED: State.MISCONFIGURED}
 _WITHOUT_PODS = {SubmittedObject.UNWANTED: State.PENDING, SubmittedObject.GONE: State.CANCELLED}
 
@@ -240,7 +240,8 @@ _OF_JOBS = {
 class ImpliedStates(NamedTuple):
     """Workload states implied by the workload's objects in a live cluster.
 
-    `of_jobs`: all objects are Jobs with ended pods. The states of the Jobs then determine the state of the workload.
+    `of_jobs` is True if all objects are Jobs that ended or are ending. The states of the Jobs then determine the state
+    of the workload, whatever the states of its finished pods.
     """
 
     states: set[str]
@@ -250,7 +251,7 @@ class ImpliedStates(NamedTuple):
 def _implied_states(workloads: Sequence[Any]) -> dict[str, ImpliedStates]:
     """Return the workload states implied by objects in a live cluster, whose pods may not have arrived yet.
 
-    `workloads`: rows of `hot_statements.WORKLOADS`.
+    `workloads` lists rows of `hot_statements.WORKLOADS`.
     """
     submitted = [row for row in workloads if row.object_states]
     if not submitted:

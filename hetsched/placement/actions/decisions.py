@@ -1,18 +1,19 @@
 """Commit of a batch of decisions.
 
-One transaction checks and writes the batch. It checks that nothing was reserved and no fact changed since the revision
-of the decisions, that the decisions are of the current leader epoch, that their policy versions are still active, and
-that every pod is still pending. Decisions and reservations are inserted in bulk, the unique indexes enforce
-exclusivity, and the node columns are updated.
-Preemption victims are removed before anything is reserved: our pods return to the queue with the reason, imported pods
-end. The checks include that the victims still run. On a live cluster victims cannot be removed here: the pod is
-nominated for the node and waits while its victims are evicted. An earlier nomination that this decision does not repeat
-ends.
-A pod that is rejected again with the same result keeps its decision, so the ledger grows with changes, not with
-retries. Other reasons or another policy create another decision, but only after a quarter of the time that the pod had
-waited at its last decision; this interval is between `NEWS_SOON` and `NEWS_AFTER`. A pod that is rejected sooner for
-other reasons is retried after the interval, so the last reason is always recorded. A change of the victims is recorded
-at once. If any check fails, nothing is written and Conflict is raised: the caller discards the batch and decides again.
+One transaction checks and writes the batch. It checks that nothing was reserved and no node or pod changed since the
+revision of the decisions, that the decisions were made in the current leader epoch, that their policy versions are
+still active, and that every pod is still pending. Decisions and reservations are inserted in bulk, the unique indexes
+enforce exclusivity, and the node columns are updated.
+Preemption victims are removed before anything is reserved: hetsched's own pods return to the queue with the reason, and
+imported pods fail. The batch is rejected if a victim has no active reservation. In a live cluster victims cannot be
+removed here: the pod is nominated for the node and waits while its victims are evicted. An earlier nomination that this
+decision does not repeat ends.
+A pod that is rejected again with the same result keeps its decision, so retries add no rows to the decision history.
+Other reasons or another policy create another decision, but only after a quarter of the time that the pod had waited at
+its last decision; this interval is between `NEWS_SOON` and `NEWS_AFTER`. A pod that is rejected sooner for other
+reasons is retried after the interval, so the last reason is always recorded. A change of the victims is recorded
+immediately. If any check fails, nothing is written and Conflict is raised: the caller discards the batch and decides
+again.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ def record(
 ) -> int:
     """Write the decisions made on `revision` by the leader of `epoch`; return the cluster's new revision.
 
-    `binding`: the caller binds the `can_bind_now` pods right after the commit, so they become *binding* at once.
-    `spent`: seconds of decisions per namespace since the last call.
-    `epoch` None: the caller is not the leader. The leader's decisions in progress become void, and the reservations
-    store the leader's epoch.
+    `binding` is True if the caller binds the `can_bind_now` pods right after the commit; their state is then *binding*.
+    `spent` maps namespaces to the seconds that their decisions took since the last call.
+    `epoch` is None if the caller is not the leader. The leader's decisions in progress then become void, and the
+    reservations store the leader's epoch.
     Raises: Conflict; Contradiction if the resources are reserved already.
     """
     try:
@@ -115,7 +116,7 @@ def _begin_binding(pod_ids: Sequence[int]) -> None:
 
 
 def _check_policies(results: Sequence[Result]) -> None:
-    """Reject decisions of inactive policy versions, or without a version where one is active now.
+    """Reject decisions made with a policy version that is not active, or without one although a version is active now.
 
     Raises: Conflict.
     """
@@ -129,7 +130,7 @@ def _check_policies(results: Sequence[Result]) -> None:
 def _evict(change: ClusterTransaction, result: Result, decision_id: int | None) -> None:
     """Remove the victims of one decision from their nodes.
 
-    Raises: Conflict if one of them holds nothing any more.
+    Raises: Conflict if a victim has no active reservation.
     """
     if not result.evicted or result.nominated is not None:
         return
@@ -159,7 +160,7 @@ def _evict(change: ClusterTransaction, result: Result, decision_id: int | None) 
 def _victims(change: ClusterTransaction, result: Result) -> list[Pod]:
     """Return the victims of one decision.
 
-    Raises: Conflict if one of them holds nothing any more.
+    Raises: Conflict if a victim has no active reservation.
     """
     keys = {item.pod for item in result.evicted}
     names = [key.partition("/")[2] for key in keys]
@@ -183,11 +184,12 @@ def _audit(victim: Pod, reason: str, node: str) -> None:
 
 
 def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
-    """Create the decided nominations, and end those that were not repeated or were superseded.
+    """Create the decided nominations, and end earlier nominations that were not repeated or were superseded.
 
-    Raises: Conflict if a victim holds nothing any more.
+    Raises: Conflict if a victim has no active reservation.
     """
-    before = [result for result in results if result.waiting.decision_id is not None]  # other pods have no nomination
+    # pods without an earlier decision have no nomination
+    before = [result for result in results if result.waiting.decision_id is not None]
     over = [result.waiting.pod_id for result in before if result.nominated is None or result.evicted]
     if over:
         change.end_nominations(over, Message("decided again"))
@@ -230,9 +232,9 @@ def _booked_pod(result: Result) -> BookedPod:
 
 
 def _results_to_record(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[int, datetime]]:
-    """Return the results to record, and by pod id the time at which a changed result may be recorded.
+    """Return the results to record now, and the time from which a result may be recorded, by pod id.
 
-    The latter pods were rejected for other reasons too soon after their last decision.
+    The second part covers pods that were rejected for other reasons too soon after their last decision.
     """
     again = [
         result.waiting.decision_id
@@ -269,14 +271,14 @@ def _results_to_record(results: Sequence[Result], now: datetime) -> tuple[list[R
 
 
 def _stored_reasons(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
-    """Return the reasons to store in the ledger; the summary covers them in one sentence anyway."""
+    """Return the reasons to store with the decision; the summary covers them in one sentence in any case."""
     return () if settings.HETSCHED_KEEP_WITH_DECISION == "verdict" else reasons
 
 
 def _rejection_key(policy: str, reasons: Sequence[Reason], summary: str) -> tuple[object, ...]:
     """Return the key by which rejections are compared: policy and reasons, regardless of order and node counts.
 
-    If the ledger stores no reasons, the summary replaces them.
+    If no reasons are stored, the summary replaces them.
     """
     kinds = frozenset((reason.plugin, reason.code, reason.message, reason.missing) for reason in reasons)
     return policy, kinds, "" if kinds else summary
@@ -328,7 +330,7 @@ def _move(
     """Move every pod out of the queue with its own columns; a pod with an in-flight event stays queued.
 
     Pods in `news_at` stay in the queue until that time.
-    Raises: Conflict if one of them is not pending any more.
+    Raises: Conflict if a pod is not pending any more.
     """
     rows = [_row(result, decision_ids, change, revision, news_at.get(result.waiting.pod_id)) for result in results]
     waiting = ", ".join(f"'{state.value}'" for state in sorted(QUEUED))

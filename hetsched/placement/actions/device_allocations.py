@@ -1,12 +1,13 @@
 """Reconciliation of GPU reservations with the device allocations that kubelets report.
 
-If another device plugin assigns GPUs, the reserved GPUs are only advice; the ledger would keep used GPUs free and
-assign them again.
-The allocations that an agent reads from its kubelet are compared with the reservations on the node. A pod on other GPUs
-is reserved on those (`device_moves`): its reservation ends and another begins in the same transaction, so cached states
-follow this change like any other. An inconsistent report changes no reservation: it is written to the audit trail, and
-shown on the pages of the pods and their node until it is resolved. An unchanged report writes nothing.
-Invariants: as of `device_moves`; the unique indexes still apply.
+If another device plugin assigns GPUs, the reserved GPUs are only advice: the reservations could name other GPUs than
+those in use, and hetsched would assign used GPUs again.
+The allocations that an agent reads from its kubelet are compared with the reservations on the node. If a pod runs on
+other GPUs than reserved, its reservation moves to those GPUs (`device_moves`): it ends and another begins in the same
+transaction, so that scheduler caches pick up the change. An inconsistent report changes no reservation: it is written
+to the audit trail, and shown on the pages of the pods and their node until it is resolved. An unchanged report writes
+nothing.
+Invariants: those of `device_moves`; the unique indexes still apply.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _TRIES = 3
 
 
 class DeviceChanges(msgspec.Struct, frozen=True):
-    """The outcome of a report: pods reserved on other GPUs, and the current problem text by pod key."""
+    """The outcome of a report: the keys of pods whose reservation moved to other GPUs, and problem texts by pod key."""
 
     moved: tuple[str, ...] = ()
     problems: dict[str, str] = {}
@@ -57,8 +58,9 @@ def reconcile_devices(
     uuids: Mapping[str, str] | None = None,
     resources: Sequence[str] = GPU_RESOURCES,
 ) -> DeviceChanges:
-    """Reserve for the pods of a node the GPUs that its kubelet reports; `advisory`: another device plugin assigns them.
+    """Move the GPU reservations of a node's pods to the devices that its kubelet reports.
 
+    `advisory` is True if another device plugin assigns the GPUs.
     `uuids` maps other device ids to GPU UUIDs: AMD's device plugin reports PCI addresses.
     If concurrent writers keep moving pods of the node, nothing is written until the next report.
     """
@@ -76,7 +78,7 @@ def _reconcile(
     resources: Sequence[str],
     uuids: Mapping[str, str],
 ) -> DeviceChanges:
-    """Reconcile once. Raises: Conflict."""
+    """Run one attempt of `reconcile_devices`. Raises: Conflict."""
     node = Node.objects.filter(cluster_id=cluster_id, name=node_name).first()
     if node is None:
         return DeviceChanges()
@@ -122,14 +124,14 @@ class _ObservedDevices:
                     "the kubelet allocated {text}, which is not a whole card in the report of this node",
                     text=joined(", ", ids),
                 )
-            # A pod with unidentifiable devices stays where it is; only a pod without any allocation may be moved.
+            # A pod with unidentifiable devices keeps its reserved GPUs; only a pod without any allocation may be moved.
             stays = tuple(grant.index for grant in one.allocation.gpus) if key in unclear else None
             holders.append(GpuHolder(key, one.allocation.gpus, stays or self.has[key]))
         self.moves: Moves = plan_moves(holders, cards)
         self.problems = {**self.moves.problems, **unclear}
 
     def is_known(self, advisory: bool) -> bool:
-        """Return True if the stored rows equal this report."""
+        """Return True if the stored rows already equal this report."""
         if self.moves.grants:
             return False
         rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in self.pods.values()])}
@@ -147,7 +149,7 @@ def _ids(containers: Mapping[str, Mapping[str, Sequence[str]]], resources: Seque
 
 
 def _cards(ids: Sequence[str], cards: Mapping[int, GpuCard]) -> tuple[int, ...] | None:
-    """Return the indices of the GPUs with these device ids, None if an id is unknown; a replica id names its GPU."""
+    """Return the indices of the GPUs with these device or replica ids, or None if an id is unknown."""
     by_uuid = {card.uuid: card.index for card in cards.values() if card.uuid}
     found = {by_uuid.get(one.partition("::")[0]) for one in ids}
     known = {index for index in found if index is not None}
@@ -177,7 +179,7 @@ def _with_gpus(allocation: Allocation, grants: Grants) -> Allocation:
 
 
 def _record_devices(change: ClusterTransaction, seen: _ObservedDevices, advisory: bool) -> None:
-    """Write the devices that each pod has, next to its reserved ones."""
+    """Write the devices allocated to each pod, together with its reserved GPUs."""
     now = timezone.now()
     rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()])}
     active = Reservation.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()], active=True)
@@ -190,7 +192,7 @@ def _record_devices(change: ClusterTransaction, seen: _ObservedDevices, advisory
         audit(actor=SYSTEM.name, role=SYSTEM.role, action="node.cards", obj=about, details=news)
     for key, one in seen.held.items():
         row = rows.get(one.pod_id)
-        # A pod that was scheduled again has a new reservation; one moved here keeps the devices first reserved for it.
+        # A pod that was scheduled again has a new reservation; a pod moved here keeps the GPUs first reserved for it.
         granted = row.granted if row is not None and row.reservation == one.pk else one.allocation.gpus
         HandedOut.objects.update_or_create(
             pod_id=one.pod_id,

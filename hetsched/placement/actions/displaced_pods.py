@@ -1,13 +1,13 @@
 """Displacement of our pods from nodes that another scheduler filled first.
 
-Another scheduler binds to the same nodes without coordination; if two pods take the same capacity, the kubelet admits
-only one.
-Every pod on a node is charged to it, in the transaction that observes the pod. If a node is then over its allocatable
-resources, holds with unused capacity on it end as lost, and then placed pods that are not being bound yet go back to
-the queue, lowest priority first, then the latest, until the node fits. Pods that are being bound or are bound stay; if
-the node is still over capacity, the kubelet rejects one of them and its owner backs off from the node. A gang that a
-displaced pod leaves below its minimum goes back as a whole.
-Invariant: capacity that other schedulers took is charged before the next decision on that node.
+Another scheduler binds pods to the same nodes without coordination. If two pods are bound to the same capacity, the
+kubelet admits only one.
+The resources of every pod on a node are reserved in the transaction that observes the pod. If a node is then over its
+allocatable resources, holds with unused capacity on it end as lost. Then placed pods that are not being bound yet go
+back to the queue, lowest priority first and the latest first within a priority, until the remaining pods fit the node.
+Pods that are being bound or are bound stay; if the node is still over capacity, the kubelet rejects one of them and its
+owner backs off from the node. A gang that a displaced pod leaves below its minimum goes back as a whole.
+Invariant: capacity used by other schedulers is reserved before the next decision on that node.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNBOUND_OR_HELD = Q(state=State.PLACED.value, origin__in=Pod.OURS) | Q(state=St
 
 
 def displace_pods(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) -> int:
-    """Displace pods and holds that no longer fit next to the pods `by`, which filled these nodes; return how many."""
+    """Displace pods and holds that do not fit these nodes any more because of the pods in `by`; return how many."""
     candidates: dict[int, list[Pod]] = defaultdict(list)
     unbound = Pod.objects.filter(_UNBOUND_OR_HELD).defer("spec").order_by("priority", "-id")
     on_nodes = (unbound.filter(node__in=some) for some in batched(sorted(set(node_ids))))
@@ -61,7 +61,7 @@ def _is_pod(row: Pod) -> bool:
 
 
 def _excess_pods(node: Node, candidates: list[Pod]) -> list[Pod]:
-    """Return the shortest prefix of these pods whose removal makes the node fit, or all pods if none does."""
+    """Return the shortest prefix of these pods whose removal makes the rest fit the node, or all pods if none does."""
     held: dict[int, dict[str, int]] = dict(
         Reservation.objects.filter(node=node, active=True).values_list("pod_id", "requests")
     )

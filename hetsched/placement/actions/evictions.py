@@ -2,12 +2,13 @@
 
 Members of incomplete gangs are evicted in the same way, without a nominated pod: see `gangs`.
 
-Rows name the pods to evict. Each attempt is claimed first, made outside any transaction, and recorded. A victim that is
-placed and not bound yet goes back to the queue at once, because only hetsched knows of it; its gang goes back with it,
-unless enough members remain. If the API server rejects an eviction, the victim is spared for `SPARED` and the
-nomination ends: the pod is scheduled again. A nomination also ends if its victims were not deleted within `PATIENCE`;
-they keep their reservations until the watch reports their deletion. Several victims of one nomination, and the pods of
-one step of a rebalance plan (a gang), belong together: none is evicted before a dry run allows the eviction of each.
+`Eviction` rows name the pods to evict. Each attempt is claimed first, made outside any transaction, and recorded. A
+victim that is placed and not bound yet goes back to the queue immediately, because only hetsched knows of it. Its gang
+goes back with it, unless enough members remain. If the API server rejects an eviction, the victim is spared for
+`SPARED` and the nomination ends: the nominated pod is scheduled again. A nomination also ends if its victims were not
+deleted within `PATIENCE`; the victims keep their reservations until the watch reports their deletion. Several victims
+of one nomination, and the pods of one step of a rebalance plan (a gang), belong together: none is evicted before a dry
+run allows the eviction of each.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ClaimedEviction(msgspec.Struct):
 
     @property
     def short(self) -> str:
-        """Return the reason for the eviction, as the victim's message."""
+        """Return the reason for the eviction as a message for the victim."""
         return self.eviction.reason if self.nominee is None else Message("Preempted by {pods}", pods=self.nominee.key)
 
     @property
@@ -73,9 +74,9 @@ def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
 
 
 def claim_evictions(cluster_id: int) -> Iterator[list[ClaimedEviction]]:
-    """Claim the due evictions exclusively and yield one list per nomination or step of a plan, and the others alone.
+    """Claim the due evictions exclusively and yield them in lists: one per nomination or plan step, or of one eviction.
 
-    Each list is claimed just before it is yielded, so that the claim of a late list has not expired by then.
+    Each list is claimed just before it is yielded, so that no claim expires while earlier lists are processed.
     """
     due: dict[Hashable, list[Eviction]] = {}
     rows = due_evictions(cluster_id).select_related("victim", "move", "nomination__pod", "nomination__node")
@@ -123,7 +124,7 @@ def retry_later(one: ClaimedEviction, seconds: float = 0.0) -> None:
 
 
 def mark_refused(cluster_id: int, one: ClaimedEviction, message: str) -> None:
-    """Record that the victim stays: it is spared for `SPARED` and the nominated pod is scheduled again.
+    """Record a rejected eviction: the victim is spared for `SPARED` and the nominated pod is scheduled again.
 
     An eviction without a nominated pod is retried after `SPARED`.
     """
@@ -194,7 +195,7 @@ def end_overdue_nominations(cluster_id: int) -> int:
 
 
 def spared_pods(cluster_id: int) -> dict[str, tuple[int, str]]:
-    """Return the pods that may not be evicted for now, each with the preemptor's pod id and the API's message."""
+    """Return the pods that may not be evicted for now, with the preemptor's pod id and the API server's message."""
     refused = Eviction.objects.filter(cluster_id=cluster_id, state=Eviction.REFUSED, not_before__gt=timezone.now())
     columns = "victim__namespace", "victim__name", "nomination__pod_id", "message"
     found = refused.order_by("id").values_list(*columns)
@@ -202,7 +203,7 @@ def spared_pods(cluster_id: int) -> dict[str, tuple[int, str]]:
 
 
 def requeue_nominees(victim_ids: Sequence[int]) -> None:
-    """Requeue at once the nominated pods for which these pods were evicted."""
+    """Requeue immediately the nominated pods for which these pods were evicted."""
     for some in batched(victim_ids):
         asked = Eviction.objects.filter(victim_id__in=some, nomination__active=True)
         pods = list(asked.values_list("nomination__pod_id", flat=True))
@@ -210,7 +211,7 @@ def requeue_nominees(victim_ids: Sequence[int]) -> None:
 
 
 def requeue_nominees_of_uids(cluster: Cluster, uids: Sequence[str]) -> None:
-    """Requeue at once the nominated pods that have victims with these uids."""
+    """Requeue immediately the nominated pods that have victims with these uids."""
     for some in batched(uids):
         asked = Eviction.objects.filter(cluster=cluster, nomination__active=True, victim__uid__in=some)
         pods = list(asked.values_list("nomination__pod_id", flat=True))
@@ -218,7 +219,7 @@ def requeue_nominees_of_uids(cluster: Cluster, uids: Sequence[str]) -> None:
 
 
 def mark_victims(victim_ids: Sequence[int]) -> None:
-    """Set the message of ended pods that were evicted to the preemptor or the reason."""
+    """Set the messages of ended pods that were evicted to the preemptor or to the reason of the eviction."""
     asked = (
         Eviction.objects.filter(state=Eviction.ASKED)
         .select_related("nomination__pod", "nomination__node", "victim")

@@ -1,10 +1,10 @@
-"""Assumed pods of the scheduler extender: reservations for pods that another scheduler places with our help.
+"""Assumed pods of the scheduler extender: reservations for pods that another scheduler places through hetsched.
 
 Such a pod belongs to no workload of hetsched until it is bound, but its reservation must exist before it is bound.
 One transaction creates the workload and the pod, records the decision, reserves the resources and marks the binding as
-in flight. The revision check is that of every decision: if anything was reserved or changed since the state was read,
-nothing is written. A rejected binding ends the pod here (`reject`); the other scheduler retries and calls the extender
-again. The binding worker reads back bindings with an unknown result, as for every other pod.
+in flight. The revision check is the same as for every decision: if anything was reserved or changed since the state was
+read, nothing is written. A rejected binding ends the pod in hetsched (`reject`); the other scheduler retries and calls
+the extender again. The binding worker reads back bindings with an unknown result, as for every other pod.
 Invariant: such a pod is never in hetsched's scheduling queue.
 """
 
@@ -35,7 +35,7 @@ def book_requested(cluster_id: int, spec: PodSpec, result: Result, *, revision: 
     Raises: Conflict if something was reserved since `revision` or another pod of this name is live; Contradiction.
     """
     with write_transaction():
-        # Lock the cluster: other writers of it wait here, before their first write.
+        # Lock the cluster: other transactions that write to it wait here, before their first write.
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         try:
             with write_transaction():

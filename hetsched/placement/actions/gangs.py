@@ -1,19 +1,19 @@
 """Recovery of gangs in a live cluster whose bindings were rejected in part: all members run, or none.
 
-A gang is decided as a whole and bound pod by pod. If the API server rejects some members, their siblings wait on their
-nodes forever.
+A gang is decided as a whole and bound pod by pod. If the API server rejects some members, the bound members wait on
+their nodes forever.
 These rules apply once a member's binding was rejected, its pod was deleted or bound by another scheduler, or the member
 went back to the queue before it was bound. If at least as many members as the gang requires still hold their resources,
 the gang continues and the missing member is scheduled again. Otherwise:
-    placed members, not being bound yet   go back to the queue, with the reason
-    bound members, or being bound         stay for the gang's own timeout, or `PATIENCE` if it has none, while the
+    placed members                        go back to the queue, with the reason
+    members that are bound or being bound stay for the gang's own timeout, or `PATIENCE` if it has none, while the
                                           missing members are scheduled again
     after that time                       bound members are evicted; their controllers recreate them and the gang
                                           starts again as a whole. A member without a controller stays, because
                                           nothing would recreate it, and its message says so
-The row of a gang that became complete, or that holds nothing any more, is deleted.
-Invariant: a gang that is below its minimum because a member was not bound ends complete, or off its nodes except for
-members without a controller.
+The row of a gang is deleted when the gang is complete or none of its members holds resources any more.
+Invariant: a gang that is below its minimum because a member was not bound either becomes complete or leaves its nodes,
+except for members without a controller.
 """
 
 from __future__ import annotations

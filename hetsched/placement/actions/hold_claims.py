@@ -1,7 +1,7 @@
 """Claims of holds by submissions, inside the transaction of the submission.
 
-One UPDATE moves a hold from *held* to *claimed* if it has not expired by the database's clock. A claimed hold waits at
-least `CLAIMED` for the pods of its submission; then its unused capacity is freed.
+One UPDATE moves a hold from *held* to *claimed* if it has not expired by the database's clock. A claimed hold keeps its
+capacity for at least `CLAIMED`, so that the pods of the submission can use it; then the unused capacity is freed.
 Invariant: of two submissions that name the same hold, or of a submission and the expiry, exactly one gets the hold.
 """
 
@@ -18,7 +18,7 @@ from hetsched.contracts.message import Message
 from hetsched.placement.models import Workload
 from hetsched.placement.models.holds import Hold
 
-CLAIMED = timedelta(minutes=10)  # time for the pods of a submission to use the reserved capacity
+CLAIMED = timedelta(minutes=10)  # minimum time for the pods of a submission to use the reserved capacity
 
 
 def claim_hold(hold_id: str, workload: Workload) -> None:
@@ -38,6 +38,6 @@ def claim_hold(hold_id: str, workload: Workload) -> None:
 
 
 def claimed_holds(workload_ids: Iterable[str]) -> dict[str, str]:
-    """Return the id of the claimed hold by workload id."""
+    """Return the ids of the claimed holds by workload id."""
     rows = Hold.objects.filter(workload_id__in=workload_ids, state=Hold.CLAIMED)
     return {workload_id: pk for pk, workload_id in rows.values_list("id", "workload_id") if workload_id}

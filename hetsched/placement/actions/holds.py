@@ -1,10 +1,10 @@
 """The only writers of holds: reserve capacity, extend it, cancel it and end it. See `hold_claims` for claims.
 
-The reservations of a hold were decided on a revision of the cluster and are written only if nothing was reserved since.
-Times are those of the database. A hold ends in one transaction that frees exactly its unused rows, so a sweep that runs
-twice, or late, or concurrently with a claim, changes nothing twice.
-Invariants: of a claim and an expiry at the same moment exactly one succeeds; open holds are counted under the owner's
-lock, so no race, on any number of clusters, lets an owner exceed the limit.
+The reservations of a hold are decided on a revision of the cluster and written only if nothing was reserved since. All
+times are taken from the database's clock. A hold ends in one transaction that frees exactly its unused rows, so a
+cleanup that runs twice, late or concurrently with a claim never frees a row twice.
+Invariants: of a claim and an expiry at the same moment exactly one succeeds. Open holds are counted under the owner's
+lock, so concurrent requests, on one or several clusters, cannot exceed the owner's limit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FINISHED = sorted(state.value for state in FINISHED)
 
 
 class HoldPart(msgspec.Struct, frozen=True):
-    """The resources that one pod would hold on one node."""
+    """The resources to reserve for one pod on one node."""
 
     spec: PodSpec
     node: str
@@ -60,7 +60,7 @@ class HoldPart(msgspec.Struct, frozen=True):
 
 
 class CreatedHold(msgspec.Struct, frozen=True):
-    """A created hold and its response; `replayed` if the key was already used."""
+    """A created hold and its response; `replayed` is True if the idempotency key was already used."""
 
     hold_id: str
     response: dict[str, Any]
@@ -112,7 +112,7 @@ def create_hold(
 
 
 def stored_hold(owner: str, key: str, body_hash: str) -> CreatedHold | None:
-    """Return the stored response of this key, or None. Raises: InputError `IdempotencyKeyReused`."""
+    """Return the stored response of this idempotency key, or None. Raises: InputError `IdempotencyKeyReused`."""
     known = stored_response(owner, key, body_hash) if key else None
     return None if known is None else CreatedHold(known.response["id"], known.response, replayed=True)
 
@@ -133,9 +133,9 @@ def submit_with_hold(
     actor: Actor,
     owner: str,
 ) -> Submission:
-    """Reserve capacity as planned and have `submit`, called with the hold's id, claim it, in one transaction.
+    """Reserve planned capacity as a hold, call `submit` with the hold's id and claim the hold, in one transaction.
 
-    Raises: what `create_hold` and `submit` raise.
+    Raises: the errors of `create_hold` and `submit`.
     """
     try:
         with write_transaction():
@@ -169,7 +169,7 @@ def extend_hold(row: Hold, seconds: int, *, actor: Actor, reason: str) -> Hold:
 
 
 def cancel_hold(row: Hold, *, actor: Actor, reason: str) -> Hold:
-    """Cancel an unclaimed hold; a hold that has ended stays as it is.
+    """Cancel an unclaimed hold; do nothing if the hold has ended.
 
     Raises: InputError `ReasonMissing`, or `HoldClaimed` if a submission has claimed it.
     """
@@ -208,7 +208,7 @@ def end_holds(cluster_id: int) -> int:
 
 
 def end_hold_rows(change: ClusterTransaction, holds: Any, state: str, reason: str) -> list[Hold]:
-    """End these holds and free their unused capacity, inside the caller's change; return the ended holds."""
+    """End these holds and free their unused capacity, inside the caller's transaction; return the ended holds."""
     ended = []
     for row in holds.distinct():
         same = Hold.objects.filter(pk=row.pk, state=row.state)
@@ -223,16 +223,16 @@ def end_hold_rows(change: ClusterTransaction, holds: Any, state: str, reason: st
 
 
 def free_capacity(change: ClusterTransaction, rows: Sequence[Pod], reason: str) -> None:
-    """Free the reserved capacity of these rows, inside the caller's change."""
+    """Free the reserved capacity of these rows, inside the caller's transaction."""
     change.free(rows, reason)
     change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
 
 
 def use_capacity(change: ClusterTransaction, row_ids: Sequence[int], by: str) -> None:
-    """Free the reserved capacity that the next booked pods use; end holds without further users.
+    """Free the reserved capacity that the pods placed in this transaction use; end holds that no further pod can use.
 
-    Only these rows are freed, because the decision accounted for no others.
-    Raises: Conflict if the reservation of one of them has ended.
+    Only these rows are freed, because the decision did not account for other rows.
+    Raises: Conflict if the reservation of a row has ended.
     """
     if not row_ids:
         return
@@ -245,7 +245,7 @@ def use_capacity(change: ClusterTransaction, row_ids: Sequence[int], by: str) ->
             claimed.update(state=Hold.USED, ended_at=change.now, end_reason=Message("all its pods are placed"))
             continue
         waiting = pods.exclude(origin=Pod.HELD).filter(state__in=[state.value for state in QUEUED])
-        # In a live cluster more pods of the workload may arrive; elsewhere all exist already.
+        # In a live cluster more pods of the workload may arrive; in other clusters all pods exist already.
         if change.cluster.kind != ClusterKind.KUBERNETES and not waiting.exists():
             claimed.update(expires_at=Now())
 
@@ -274,7 +274,7 @@ def _book(
     *,
     limited: bool = True,
 ) -> Hold:
-    """Write a hold and reserve its rows, inside the caller's transaction."""
+    """Create a hold and reserve its capacity, inside the caller's transaction."""
     check_hold_parts(rooms)
     namespaces = {room.spec.namespace for room in rooms}
     # Lock these names before the cluster and its topics, in the order that submissions use.

@@ -1,12 +1,12 @@
 """Resolution of image platforms, which become part of the requests of pending pods.
 
 A pod must not wait long for a registry, and must not be placed on a node that its image does not support.
-Only live clusters and only registries named by the deployment are covered. An arriving pod takes the known facts of its
+Only live clusters and only registries named by the deployment are covered. An arriving pod gets the known facts of its
 images. If a fact is unknown, the pod waits for at most `HETSCHED_IMAGE_WAIT_SECONDS` and is then scheduled with the
 fact as unknown. A worker reads due images outside any transaction and writes the result into the pending pods, which
-are then scheduled again; decisions in progress on the earlier facts become void. Failed reads are retried after 30 s,
-1, 2, ... minutes, at most an hour.
-Invariant: images that no pending pod names are not read.
+are then scheduled again. Decisions in progress on the earlier facts become void. Failed reads are retried after 30 s, 1
+min, 2 min and so on, up to one hour.
+Invariant: an image is read only if a pending pod uses it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hetsched.storage.write_lock import write_transaction
 from .. import dispatch
 from .change import ClusterTransaction
 
-CLAIM = timedelta(seconds=120)  # longer than any read of an image takes
+CLAIM = timedelta(seconds=120)  # longer than reading an image takes
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 3600
 MOST_SECRETS = 20
 KEPT = timedelta(days=30)
@@ -61,7 +61,7 @@ def allowed_registries() -> Allowed:
 
 
 def with_known_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[PodSpec]:
-    """Return pods with the known facts of their images; write no rows and request no reads."""
+    """Return pods with the known facts of their images, without writing rows or requesting reads."""
     registries = allowed_registries()
     if cluster.kind != ClusterKind.KUBERNETES or not registries:
         return list(pods)
@@ -69,9 +69,10 @@ def with_known_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[PodSpec]
 
 
 def add_image_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[PodSpec, datetime | None]]:
-    """Return pods with the known facts of their images, and until when each waits for unknown facts.
+    """Return pods with the known facts of their images, and the time until which each pod waits for unknown facts.
 
-    A time in the past: the pod waits no longer, but its facts may still change. None: its facts are final.
+    If the time has passed, the pod can be scheduled, but its facts may still change. If it is None, the facts are
+    final.
     """
     registries = allowed_registries()
     if cluster.kind != ClusterKind.KUBERNETES or not registries:
@@ -80,7 +81,7 @@ def add_image_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[Pod
 
 
 class _Images:
-    """The images of some pods and their known facts; `asks`: request reads of the others."""
+    """The images of some pods and their known facts; if `asks` is True, reads of the other images are requested."""
 
     def __init__(self, cluster: Cluster, registries: Allowed, pods: Sequence[PodSpec], *, asks: bool = True) -> None:
         self.cluster = cluster
@@ -129,7 +130,7 @@ class _Images:
             dispatch.wake(self.cluster.pk, dispatch.IMAGES)
 
     def _is_news(self, row: ImageIndex, secrets: list[str]) -> bool:
-        """Return True if a row needs an update because pods name it; not for every one of thousands of pods."""
+        """Return True if a row needs an update because pods use its image; not every pod causes an update."""
         reread = not row.wanted and not _is_final(row)
         return reread or not set(secrets) <= set(row.secrets) or row.wanted_at < self.now - timedelta(days=1)
 
@@ -162,12 +163,12 @@ def _facts(image: str, row: ImageIndex | None) -> ImageFacts:
 
 
 def _is_final(row: ImageIndex | None) -> bool:
-    """Return True if the facts are final: an image named by digest was read."""
+    """Return True if the facts are final: the image is named by digest and was read."""
     return row is not None and row.read_at is not None and "@" in row.reference
 
 
 def _is_settled(row: ImageIndex | None, now: datetime) -> bool:
-    """Return True if no pod has to wait for the image: it was read or tried, and is not due again."""
+    """Return True if no pod has to wait for the image: a read was attempted and the next one is not due."""
     if row is None:
         return False
     return _is_final(row) or (row.not_before > now and (row.read_at is not None or bool(row.code)))
@@ -184,7 +185,7 @@ def due_images(cluster_id: int) -> QuerySet[ImageIndex]:
 
 
 def claim_images(cluster_id: int, limit: int) -> list[ImageIndex]:
-    """Claim some due images for the caller alone; images that no pod waits for are left out."""
+    """Claim due images so that no other worker reads them; skip images that no pending pod uses."""
     rows = list(due_images(cluster_id).order_by("not_before", "id")[:limit])
     again = [row for row in rows if row.read_at is not None or row.attempts]
     if again:
@@ -196,7 +197,7 @@ def claim_images(cluster_id: int, limit: int) -> list[ImageIndex]:
 
 
 def _release(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
-    """Stop reading images that no pending pod names, and return their ids; a later pod requests a read again."""
+    """Stop reading images that no pending pod uses, and return their ids; a later pod requests a read again."""
     with write_transaction():
         Cluster.objects.select_for_update().only("id").get(pk=cluster_id)
         named = {stored_reference(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}
@@ -206,7 +207,7 @@ def _release(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
 
 
 def record_readings(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageReading]]) -> int:
-    """Store the results of reading images; return how many pending pods have changed requests."""
+    """Store the results of reading images; return the number of pending pods whose requests changed."""
     if not looked:
         return 0
     with write_transaction():
@@ -225,7 +226,7 @@ def record_readings(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageRea
 
 
 def _store(row: ImageIndex, found: ImageReading, now: datetime) -> bool:
-    """Write a row; return whether its facts changed."""
+    """Write a row; return True if its facts changed."""
     before = _facts("", row)
     if found.code:
         row.attempts += 1
@@ -243,7 +244,7 @@ def _store(row: ImageIndex, found: ImageReading, now: datetime) -> bool:
 
 
 def _update_pods(cluster: Cluster, news: set[str]) -> list[int]:
-    """Write new facts into the pending pods that name these images, and return the pods to schedule again."""
+    """Write new facts into the pending pods that use these images, and return the ids of the pods to schedule again."""
     concerned = [
         (pk, spec, until)
         for pk, spec, until in _waiting(cluster.pk)
@@ -270,5 +271,5 @@ def _waiting(cluster_id: int) -> Iterator[tuple[int, PodSpec, datetime]]:
 
 
 def prune_images(cluster_id: int) -> None:
-    """Delete images that no pod has named for `KEPT`."""
+    """Delete images that no pod has used for `KEPT`."""
     ImageIndex.objects.filter(cluster_id=cluster_id, wanted_at__lt=timezone.now() - KEPT).delete()

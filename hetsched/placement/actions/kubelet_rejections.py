@@ -3,7 +3,7 @@
 Rejections are written inside the informer's transaction, so the pod fails and its owner backs off from the node in one
 commit. A rejection marks the node facts that allowed the placement as in conflict. When a back-off ends, the affected
 pods are requeued. `scheduling_queue.node_backoffs` defines how long a back-off lasts.
-Invariants: each pod counts once; the node's capacity does not change.
+Invariants: a pod's rejection is counted once; the node's capacity does not change.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _count(cluster: str, reasons: Iterable[str]) -> None:
 
 
 class _Rounds:
-    """Number of consecutive rejections by owner and node, updated as rejections are added."""
+    """Consecutive rejections by owner and node, updated as rejections are added."""
 
     def __init__(self, change: ClusterTransaction, owners: Iterable[str]) -> None:
         self._change = change
@@ -89,7 +89,7 @@ class _Rounds:
                 self._lately[row.owner].add(row.node_id)
 
     def next(self, pod: Pod, spec: PodSpec, reason: str, message: str) -> Rejection:
-        """Return the rejection of a pod, unsaved."""
+        """Return the next rejection of a pod, unsaved."""
         assert pod.node_id is not None
         now, pair = self._change.now, (spec.owner, pod.node_id)
         last = self._last.get(pair)
@@ -153,7 +153,7 @@ def requeue_after_backoff(cluster_id: int, now: datetime) -> int:
 
 
 def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> Node:
-    """Clear the conflicts of a node's facts, and let every owner use the node again at once.
+    """Clear the conflicts of a node's facts, and end the back-off of every owner from the node.
 
     Raises: InputError `NodeUnknown`, `ReasonMissing`, or `NothingInDoubt`.
     """
@@ -176,7 +176,7 @@ def prune_rejections(cluster_id: int, *, before: datetime) -> int:
 
 
 def _requeue_backed_off(cluster: Cluster) -> None:
-    """Requeue the pods in back-off at once; the caller holds the cluster's lock."""
+    """Requeue the pods in back-off immediately; the caller holds the cluster's lock."""
     requeue_pods(cluster, {Event.TIME}, at_once=True)
     dispatch.wake(cluster.pk)
 

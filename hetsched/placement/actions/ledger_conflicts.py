@@ -1,10 +1,11 @@
-"""Quarantine of nodes on which reservations repeatedly fail on the rows of the ledger.
+"""Quarantine of nodes on which reservations repeatedly fail at commit.
 
-The scheduler cache can show free capacity on a node where the rows of the ledger show none. Without a limit the
-scheduler would retry the same node forever.
-A placement that fails only on the rows is recorded with its node. `MOST` conflicts `WITHIN` five minutes cordon the
-node and write an audit entry with the reason. An operator inspects the node and uncordons it, which restarts the count.
-Bindings that the API server rejects do not count: they concern the pod, not the node.
+The scheduler cache can show free capacity on a node where the reservation rows show none. Without a limit the scheduler
+would retry the same node forever.
+A placement that passed against the cache but fails on the rows is recorded as a conflict of its node. After `MOST`
+conflicts within `WITHIN`, the node is cordoned and an audit entry with the reason is written. An operator inspects the
+node and uncordons it, which restarts the count.
+Bindings that the API server rejects are not counted: they concern the pod, not the node.
 Source: HashiCorp Nomad's plan rejection tracker (Nomad#13421).
 """
 

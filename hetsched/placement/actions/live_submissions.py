@@ -2,10 +2,11 @@
 
 A create request cannot be part of a transaction, and its response may be lost.
 One transaction first writes the workload and its objects as rows. After the commit a worker creates the objects, one
-attempt at a time, under a claim that outlasts the call. The next attempt resolves an unknown result, under the same
-name. Pods from the watch join the workload of the object that created them, matched by label and by controller, because
-any user can set a label. Once a pod of a Job has ended, the worker reads the state of the Job itself. Deletions follow
-the same procedure; the watch frees the pods' resources once it has proof of their end.
+attempt at a time, under a claim that outlasts the API call. If the result of an attempt is unknown, the next attempt
+uses the same name and resolves it. Pods from the watch join the workload of the object that created them, matched by
+label and by controller: the label alone is not proof, because any user can set it. Once a pod of a Job has ended, the
+worker reads the state of the Job itself. Deletions follow the same procedure; the watch frees the pods' resources once
+it reports that they ended.
 Invariants: only enrolled namespaces are written to; this module creates no pod row before the watch reports the pod,
 and frees no resources.
 """
@@ -72,10 +73,11 @@ def submit_live(
     """Accept a manifest whose objects are to be created in a live cluster, and wake the worker that creates them.
 
     `pods` are the pods of the manifest, as far as it lists them; they use the reserved capacity of `hold` if one is
-    named. The rights of the submitter are checked against the objects as they will be created: a pod whose manifest
-    says that it finished is not in `pods`, but runs once it is created, and a controller may have no pods yet.
-    Raises: InputError `NamespaceNotEnrolled`, `NamespaceNotAllowed`, `KindNotSubmitted`, or what `submit` raises;
-    Conflict.
+    named. The submitter's permissions are checked against the objects as they will be created, not against `pods`: a
+    pod whose manifest has a finished status is not in `pods` but runs once created, and a controller may have no pods
+    yet.
+    Raises: InputError `NamespaceNotEnrolled`, `NamespaceNotAllowed`, `KindNotSubmitted`; Conflict; the errors of
+    `submit`.
     """
     from hetsched.adapters.kubernetes.object_submission import pods_of, wanted
 
@@ -85,7 +87,8 @@ def submit_live(
         known = stored_response(owner, idempotency_key, body_hash)
         if known is not None:
             return known
-    build_pod_rows(cluster, pods, policy, None, Pod.WATCHED)  # rejects now a policy that may not be used
+    # reject a policy that may not be used, before anything is written
+    build_pod_rows(cluster, pods, policy, None, Pod.WATCHED)
     workload_id = new_workload_id()
     identity = f"{cluster.name}\0{owner}\0{idempotency_key}" if idempotency_key else workload_id
     scheduler_name = f"hetsched-{policy}" if policy else "hetsched"
@@ -164,7 +167,7 @@ def request_deletion(workload: Workload, *, actor: Actor, reason: str) -> Worklo
             )
         rows.filter(state=SubmittedObject.REFUSED).update(state=SubmittedObject.GONE)
         open_ones = rows.filter(state__in=(SubmittedObject.WANTED, *_THERE))
-        # An attempt in progress keeps its claim; the deletion starts after it.
+        # An attempt in progress keeps its claim; the deletion starts once that attempt has ended.
         asked = open_ones.update(state=SubmittedObject.UNWANTED, attempts=0, message=verbatim(reason))
         record(
             actor=actor.name, role=actor.role, action="workload.cancel", obj=workload, reason=reason,
@@ -183,7 +186,7 @@ def due_objects(cluster_id: int) -> QuerySet[SubmittedObject]:
 
 
 def claim_objects(cluster_id: int, most: int) -> list[SubmittedObject]:
-    """Claim objects to create, delete or read, so that no other worker takes them."""
+    """Claim objects to create, delete or read, so that no other worker processes them."""
     taken = []
     until = timezone.now() + CLAIM
     for one in due_objects(cluster_id).order_by("id")[:most]:
@@ -205,16 +208,16 @@ def record_attempt(one: SubmittedObject, state: str, *, uid: str = "", message: 
         row = SubmittedObject.objects.filter(pk=one.pk)
         columns = {"uid": uid or one.uid, "not_before": not_before}
         if not row.filter(state=one.state).update(state=state, message=verbatim(message), **columns):
-            # The workload was withdrawn in the meantime: keep the uid for the deletion, due at once.
+            # The workload was deleted in the meantime: keep the uid for the deletion, which is due immediately.
             row.update(uid=uid or one.uid, not_before=None)
         change.touch_workload(one.workload_id)
         change.close()
 
 
 def adopt_pods(change: ClusterTransaction, arriving: Sequence[ObservedPod]) -> list[ObservedPod]:
-    """Add pods created by our own objects to their workloads, inside the caller's transaction; return the other pods.
+    """Add pods of objects that hetsched created to their workloads, in the caller's transaction; return the other pods.
 
-    Raises: IntegrityError if another pod of one of these names is live.
+    Raises: IntegrityError if a live pod with the same name exists.
     """
     from hetsched.adapters.kubernetes.object_submission import makes
 
@@ -248,9 +251,9 @@ def adopt_pods(change: ClusterTransaction, arriving: Sequence[ObservedPod]) -> l
 
 
 def request_job_reads(cluster: Cluster, pods: Iterable[Pod]) -> None:
-    """Request reads of the Jobs to which these ended pods belong, inside the caller's transaction.
+    """Request reads of the Jobs that these ended pods belong to, inside the caller's transaction.
 
-    A Job may or may not replace a failed pod: only the Job's status says whether it has ended.
+    A Job may or may not replace a failed pod; only the Job's status shows whether the Job has ended.
     """
     ids = {pod.workload_id for pod in pods if pod.workload_id is not None}
     asked = []

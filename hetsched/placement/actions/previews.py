@@ -1,9 +1,8 @@
 """The only writers of previews: runs of a policy version over past decisions.
 
 A user has at most one open preview. A worker claims the preview, writes heartbeats while it runs, and writes the
-result. A preview without a heartbeat for `LOST_AFTER` counts as lost. Nothing else is written and nothing is audited,
-because neither the cluster nor its policies change. Ended previews are stored for `KEPT`, at most `MOST_KEPT` per
-policy.
+result. A preview without a heartbeat for `LOST_AFTER` is lost. Nothing else is written or audited, because a preview
+changes neither the cluster nor its policies. Ended previews are stored for `KEPT`, at most `MOST_KEPT` per policy.
 """
 
 from __future__ import annotations
@@ -47,8 +46,9 @@ def request_preview(
     owner: str,
     now: datetime | None = None,
 ) -> Preview:
-    """Request a run of a policy version over the past decisions of a cluster; `owner` is the caller's stable identity.
+    """Request a run of a policy version over the past decisions of a cluster.
 
+    `owner` is the caller's stable identity.
     Raises: InputError `PreviewRunning`.
     """
     now = now or timezone.now()
@@ -84,7 +84,7 @@ def request_preview(
 def claim_preview() -> Preview | None:
     """Claim the next waiting preview for the caller; return None if there is none.
 
-    The owner with the shortest preview time within `SHARED_OVER` comes first, then the earliest request.
+    The owner with the shortest preview time within `SHARED_OVER` has precedence, then the earliest request.
     """
     now = timezone.now()
     used = _used_seconds(now)
@@ -106,26 +106,26 @@ def _used_seconds(now: datetime) -> dict[str, float]:
 
 
 def wake_waiting_preview(now: datetime) -> None:
-    """Send the wake-up of a waiting preview again if no preview runs: the first wake-up may have been lost."""
+    """Send the wake-up of a waiting preview again if no preview is running, because the first wake-up may be lost."""
     early = Preview.objects.filter(state=Preview.WAITING, asked_at__lt=now - WOKEN_AFTER).order_by("asked_at").first()
     if early is not None and not Preview.objects.filter(state=Preview.RUNNING).exists():
         dispatch.wake(early.pk, dispatch.REPLAY)
 
 
 def record_progress(preview_id: int, share: float) -> None:
-    """Write the progress, a fraction of 1, and a heartbeat. Raises: Cancelled if the preview no longer runs."""
+    """Write the progress as a fraction of 1, and a heartbeat. Raises: Cancelled if the preview is not running."""
     running = Preview.objects.filter(pk=preview_id, state=Preview.RUNNING)
     if not running.update(progress=round(min(share, 1.0), 3), seen_at=timezone.now()):
         raise Cancelled
 
 
 def finish_preview(preview_id: int, result: ReplayResult, changes: Sequence[PodChange]) -> None:
-    """Write the result."""
+    """Write the result of a preview."""
     _end(preview_id, Preview.DONE, progress=1.0, result=result, changes=tuple(changes))
 
 
 def fail_preview(preview_id: int, problem: Problem) -> None:
-    """Write why the preview failed."""
+    """Record the problem that made the preview fail."""
     _end(preview_id, Preview.FAILED, problem=problem)
 
 
@@ -141,7 +141,7 @@ def fail_lost_previews(now: datetime) -> int:
     silent = Preview.objects.filter(state=Preview.RUNNING, seen_at__lt=now - LOST_AFTER)
     unheard = Preview.objects.filter(state=Preview.WAITING, asked_at__lt=now - WAITS_AT_MOST)
     if Preview.objects.filter(seen_at__gte=now - WAITS_AT_MOST).exists():
-        unheard = unheard.none()  # a worker still runs other previews, so the waiting ones are not lost
+        unheard = unheard.none()  # A worker still runs other previews, so the waiting previews are not lost.
     lost = Problem("PreviewLost", "", Message("the worker that ran the preview was lost"))
     late = Problem("PreviewNotStarted", "", Message("no worker started the preview"))
     ended = silent.update(state=Preview.FAILED, ended_at=now, problem=lost)

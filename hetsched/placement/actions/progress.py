@@ -1,4 +1,4 @@
-"""Transitions of pods after the decision: bind, run, finish, release, cancel, retry.
+"""Transitions of pods after the decision: bind, start, reject, release, cancel, retry.
 
 Every action locks the cluster first, so reservations and releases of one cluster are serialized. Only `release`,
 `reject` and `cancel` free resources, in the transaction that ends the reservation; then the pending pods of the cluster
@@ -39,7 +39,7 @@ RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
 def begin_binding(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
     """Mark these placements as being bound; return the pods.
 
-    Raises: Conflict if one of them is not placed any more.
+    Raises: Conflict if a pod is not placed any more.
     """
     return _advance(cluster_id, pod_ids, State.BINDING)
 
@@ -73,8 +73,9 @@ def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> list[Pod]:
 def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]:
     """Undo placements that the cluster rejected: the pods return to the queue and their resources are free.
 
-    Each further rejection lengthens the back-off. A pod of another scheduler ends instead: that scheduler keeps it in
-    its own queue and calls the extender again. Raises: Conflict.
+    Each further rejection lengthens the back-off. A pod of another scheduler ends instead: that scheduler keeps the pod
+    in its own queue and calls the extender again.
+    Raises: Conflict.
     """
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
@@ -94,9 +95,10 @@ def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]
 
 
 def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, message: str = "") -> list[Pod]:
-    """End pods that have provably stopped, as succeeded or failed, and free exactly what they held.
+    """End stopped pods as succeeded or failed, and free exactly the resources that they held.
 
-    Raises: Conflict if a pod has no reservation any more; ValueError for a state other than these two.
+    The caller must have proof that the pods stopped.
+    Raises: Conflict if a pod has no active reservation; ValueError for a state other than these two.
     """
     if to not in (State.SUCCEEDED, State.FAILED):
         raise ValueError(f"{to} is not a final state")
@@ -112,7 +114,7 @@ def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, 
 
 
 def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
-    """End every unfinished pod of a workload and free its resources; a finished workload stays as it is.
+    """End every unfinished pod of a workload and free its resources; do nothing if the workload has finished.
 
     In a live cluster the workload's objects are deleted there, and its pods end when the watch reports their end.
     Raises: InputError `ReasonMissing`, or `WorkloadNotOurs` if hetsched did not create the objects.
@@ -141,15 +143,15 @@ def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
 def retry(workload: Workload, *, actor: Actor, reason: str, allowance: Allowance = UNLIMITED) -> Workload:
     """Schedule the rejected and failed pods of a workload again.
 
-    `allowance`: the pods may have no higher priority than the caller may submit.
-    Raises: InputError `ReasonMissing`, `NothingToRetry`, `PriorityNotAllowed`, or `PodExists` if another pod has taken
-    a name.
+    `allowance` contains the highest priority that the caller may submit; it limits the priority of the pods.
+    Raises: InputError `ReasonMissing`, `NothingToRetry`, `PriorityNotAllowed`, or `PodExists` if another pod uses a
+    name.
     """
     reason = require_reason(reason)
     try:
         with write_transaction():
             change = ClusterTransaction(advance(workload.cluster_id))
-            # A failed pod of a live cluster is final; its controller creates another.
+            # A failed pod of a live cluster is final; its controller creates a replacement.
             tried = RETRIED - {State.FAILED} if workload.cluster.kind == ClusterKind.KUBERNETES else RETRIED
             pods = [pod for pod in _pods_of(workload) if pod.state in tried]
             if not pods:
@@ -169,7 +171,7 @@ def retry(workload: Workload, *, actor: Actor, reason: str, allowance: Allowance
 def set_priority(
     workload: Workload, priority: int, *, actor: Actor, reason: str, allowance: Allowance = UNLIMITED
 ) -> Workload:
-    """Set the priority of the pending pods of a workload, no higher than the caller may submit.
+    """Set the priority of a workload's pending pods; the highest priority that the caller may submit is the limit.
 
     Raises: InputError `ReasonMissing`, `PriorityInvalid` or `PriorityNotAllowed`.
     """
@@ -178,7 +180,7 @@ def set_priority(
     check_ceiling(allowance, (), priority)
     with write_transaction():
         change = ClusterTransaction(advance(workload.cluster_id))
-        # The spec changes too: a state loaded later from the rows must equal the state of the decision.
+        # The spec must change too, so that a state loaded from the rows later equals the state of the decision.
         waiting = [pod for pod in workload.pods.order_by("id") if pod.state in (State.PENDING, *UNPLACED)]
         for pod in waiting:
             pod.priority, pod.spec = priority, msgspec.structs.replace(pod.spec, priority=priority)

@@ -170,7 +170,7 @@ def finish_plan(plan: Rebalance) -> None:
 
 
 def publish_plan(plan: Rebalance) -> None:
-    """Make the live pages of the cluster reload; its topic itself contains no plans."""
+    """Trigger a reload of the cluster's live pages; the cluster's topic itself contains no plans."""
     publish_many({cluster_topic(plan.cluster): {}})
 
 

@@ -1,12 +1,13 @@
 """Execution of a rebalance plan that an operator confirmed, one move after the other.
 
-Before each move the engine tries it again on the current state of the cluster; the plan stops if the pod cannot move
-any more or would be placed on another node. A gang is one move of all its members: the plan also stops if the gang has
-another member by then, and on a live cluster if the API server refuses the eviction of one of them in a dry run.
-In a cluster that is not live, one transaction ends the pod's reservation and books it on the target, with a decision of
-its own. On a live cluster the eviction worker calls the eviction API, and the move ends when the pod's replacement is
-placed. In both cases the pod's owner backs off from the old node for `KEPT_OFF`, as the plan assumed. The plan stops if
-a disruption budget or missing rights prevent an eviction, or if a move takes longer than `PATIENCE`.
+Before each move the engine tries it again on the current state of the cluster. The plan stops if the pod cannot move
+any more or would be placed on another node. A gang is one move of all its members: the plan also stops if a member
+joined the gang since, or if in a live cluster the API server refuses the eviction of a member in a dry run.
+In a cluster that is not live, one transaction ends the pod's reservation and creates one on the target, with a decision
+for this move. In a live cluster the eviction worker calls the eviction API, and the move ends when the pod's
+replacement is placed. In both cases the pod's owner backs off from the old node for `KEPT_OFF`, as the plan assumed.
+The plan stops if a disruption budget or missing permissions prevent an eviction, or if a move takes longer than
+`PATIENCE`.
 Every move has an audit entry with the name of the operator who confirmed the plan.
 Invariants: only confirmed moves are executed; no move is executed after the plan stopped.
 """
@@ -58,7 +59,7 @@ _TRIES = 3
 
 
 def advance_plan(cluster_id: int) -> int:
-    """Advance a cluster's plan as far as possible now; return how many steps began or ended."""
+    """Begin or end as many steps of a cluster's plan as possible now; return how many steps began or ended."""
     plan = Rebalance.objects.select_related("cluster").filter(cluster_id=cluster_id, state=Rebalance.RUNNING).first()
     done = 0
     while plan is not None and plan.state == Rebalance.RUNNING and _step(plan):
@@ -89,7 +90,7 @@ def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     """Begin a step, or complete it if no eviction is needed."""
     cluster = Cluster.objects.get(pk=plan.cluster_id)
     if cluster.kind == ClusterKind.KUBERNETES and not is_synced(cluster):
-        return False  # the data may be stale: wait
+        return False  # the data may be stale, so the step waits
     for attempt in range(_TRIES):
         found = advice_basis(cluster, _spec(cluster))
         moved, problem = _try_step(found, moves)
@@ -116,7 +117,7 @@ def _spec(cluster: Cluster) -> PolicySpec:
 
 
 def _try_step(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[AppliedMove | None, str]:
-    """Try a step on a copy of the current state; return the moves, or None with the deviation from the plan."""
+    """Try a step on a copy of the current state; return the move, or None with the reason why it is not possible."""
     board = found.board
     unit = []
     for move in moves:
@@ -152,7 +153,7 @@ def _try_step(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[Appli
 
 
 def _move_locally(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBasis, moved: AppliedMove) -> None:
-    """Release the pods of a step and book them on their targets, in one transaction.
+    """End the reservations of a step's pods and create those on their targets, in one transaction.
 
     Raises: Conflict if something was reserved since the state was read.
     """
@@ -182,7 +183,7 @@ def _move_locally(plan: Rebalance, moves: Sequence[RebalanceMove], found: Advice
 
 
 def _state_digest(found: AdviceBasis, moved: AppliedMove) -> str:
-    """Return the digest of the state without the pods of a step; the board is not usable afterwards."""
+    """Return the digest of the state without the pods of a step; this removes the pods from the state in `found`."""
     for booking in moved.unit:
         found.board.state.forget(booking.pod.key)
     return found.board.state.digest()
@@ -229,7 +230,7 @@ def _result(
 
 
 def _request_evictions(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
-    """Request the eviction of a step's pods, and keep their owners off the nodes they leave."""
+    """Request the eviction of a step's pods, and record a back-off of their owners from the nodes they leave."""
     message = _move_message(plan)
     with write_transaction():
         cluster = advance(plan.cluster_id)
@@ -237,7 +238,7 @@ def _request_evictions(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
         pods = {pod.key: pod for pod in live_pods(cluster, [move.pod_key for move in moves])}
         for move in moves:
             pod = pods.get(move.pod_key)
-            # Another pod may have this name by now; only the pod that was tried may be evicted.
+            # Another pod may have this name by now; only the pod that the engine moved may be evicted.
             if pod is None or pod.uid != move.uid or pod.node is None or pod.node.name != move.source:
                 raise Conflict(Message("{pod} was deleted from {node}", pod=move.pod_key, node=move.source))
         Eviction.objects.bulk_create(
@@ -300,11 +301,11 @@ def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:
 
 
 def _back_off_owners(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[str, Pod], message: str) -> None:
-    """Keep the owners of a step's pods off the nodes they leave, as the plan assumed."""
+    """Record a back-off of the owners of a step's pods from the nodes they leave, as the plan assumed."""
     now = timezone.now()
     nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=[m.source for m in moves])}
     live = cluster.kind == ClusterKind.KUBERNETES
-    # One row per pod; a pod that a kubelet rejected before keeps its earlier row.
+    # Each pod has one row; a pod that a kubelet rejected before keeps its earlier row.
     Rejection.objects.bulk_create(
         (
             Rejection(

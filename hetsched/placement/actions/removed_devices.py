@@ -1,4 +1,4 @@
-"""Approval of reports that remove devices of a node, once no pod holds any of them."""
+"""Approval of reports that remove devices of a node, allowed once no pod holds any of the devices."""
 
 from __future__ import annotations
 

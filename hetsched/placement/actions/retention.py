@@ -1,9 +1,9 @@
 """Deletion of finished workloads, pods and reservations after their retention period.
 
-A finished workload is deleted with its pods, decisions, ended reservations and live topic. The same holds for ended
-pods that other schedulers placed, and for the former reservations of running pods that changed in place. The audit
-trail stays, and so does the summary of each decision, for the permalinks. The latest decisions stay as long as the feed
-shows them.
+A finished workload is deleted with its pods, decisions, ended reservations and live topic. Ended pods that other
+schedulers placed are deleted too, and so are the former reservations of running pods that changed in place. The audit
+trail is kept, and so is the summary of each decision, so that permalinks keep working. The latest decisions are kept as
+long as the feed shows them.
 Deletion changes no active reservation, so the cluster's revision stays the same. A cached state that is older than a
 deleted row cannot catch up from the remaining rows, so the cluster stores the latest revision of a deleted row
 (`forgotten_revision`).
@@ -84,5 +84,5 @@ def _write_summaries(workload_ids: list[str]) -> None:
 
 
 def delete_summaries(*, decided_before: datetime) -> None:
-    """Delete summaries of deleted decisions that are older than this."""
+    """Delete the summaries of deleted decisions that were made before this time."""
     ForgottenDecision.objects.filter(created_at__lt=decided_before).delete()

@@ -1,13 +1,13 @@
 """Shadow mode: record bindings of another scheduler and compare them later with decisions on the earlier state.
 
-A comparison costs one scheduling cycle, and the informer must never wait for it.
+A comparison takes as long as a scheduling cycle, and the informer must never wait for it.
 The informer only writes a row (`record_bound_pods`) while fewer than `MOST_DUE` rows wait. A worker compares them in
 order on its own cached state (`PastState`), which lags behind the cluster. Reservations store the revisions at which
-they began and ended, so the state is brought to the revision before the pod was charged. Reservations that ended in the
-same batch of changes count as ended before, and pods of one batch are assumed one after the other, on their actual
-nodes. Node facts are the current ones. Each pod is scheduled alone, under the cluster's policy, even if it belongs to a
-gang. Dropped rows are counted: too many rows wait, the state or node is no longer available, or the engine fails.
-Invariants: each row is compared once; nothing else is written and no API server is called.
+they began and ended, so the state just before the pod's reservation can be restored. Reservations that ended in the
+same batch of changes are treated as ended before it, and the pods of one batch are assumed one after the other on their
+actual nodes. Node facts are the current ones. Each pod is scheduled alone, under the cluster's policy, even if it
+belongs to a gang. A row is dropped and counted if too many rows wait, the state or the node is not available any more,
+or the engine fails. Invariants: each row is compared once; nothing else is written and no API server is called.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 def record_bound_pods(cluster: Cluster, scheduler: str, charged: Sequence[ObservedPod]) -> int:
-    """Record the newly bound pods of this scheduler, in the transaction that charges them; return how many."""
+    """Record the newly bound pods of this scheduler, in the transaction that reserves for them; return how many."""
     found = [seen for seen in charged if seen.scheduler_name == scheduler and seen.spec is not None]
     if not found:
         return 0
@@ -115,7 +115,7 @@ class PastState(SchedulerCache):
         self._layout: list[int] = []
 
     def at(self, revision: int) -> ClusterSnapshot | None:
-        """Return the state at a revision with the nodes of now, or None if it is no longer available."""
+        """Return the state at a revision with the current nodes, or None if that state is not available any more."""
         rows = Cluster.objects.values_list("layout_revision", "definitions_revision", "forgotten_revision")
         *layout, forgotten = rows.get(pk=self.cluster_id)
         loaded = self._snapshot
@@ -138,7 +138,7 @@ class PastState(SchedulerCache):
 
     @contextmanager
     def between(self, loaded: ClusterSnapshot, revision: int) -> Iterator[dict[str, Reservation]]:
-        """Remove the pods that ended at a revision and yield the reservations that began then, by uid; undo at exit."""
+        """Remove pods that ended at a revision and yield the reservations that began then, by uid; restore at exit."""
         rows = Reservation.objects.filter(cluster_id=self.cluster_id).select_related("pod", "node")
         went = rows.filter(released_revision=revision, revision__lt=revision).exclude(release_reason__in=CONTINUED)
         gone = [booking for row in went if (booking := loaded.state.forget(row.pod.key)) is not None]
@@ -162,7 +162,7 @@ def _past_state(cluster_id: int) -> PastState:
 
 
 def _judge(past: PastState, loaded: ClusterSnapshot, revision: int, rows: Sequence[Shadow]) -> None:
-    """Compare the pods that were charged at one revision, each on the state after the previous ones."""
+    """Compare the pods that were reserved at one revision one by one; each is assumed before the next is compared."""
     name = Cluster.objects.values_list("policy_name", flat=True).get(pk=past.cluster_id)
     spec = active_specs({name}).get(name)
     if spec is None:

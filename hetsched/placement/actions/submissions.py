@@ -1,8 +1,9 @@
 """Acceptance of workloads.
 
 Everything is validated first; then workload, pods, idempotency key, audit entry and events are written in one
-transaction. The same owner, key and body get the first response again; the same key with another body is rejected. The
-cluster's revision does not change: pending pods hold nothing, so a submission never invalidates a decision in progress.
+transaction. A request with the same owner, key and body gets the first response again; the same key with another body
+is rejected. The cluster's revision does not change: pending pods have no reservations, so a submission never
+invalidates a decision in progress.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ PRIORITIES = range(-(2**31), 2**31)
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """An accepted workload and its response; `replayed` if the key was already used."""
+    """An accepted workload and its response; `replayed` is True if the idempotency key was already used."""
 
     workload_id: str
     response: dict[str, Any]
@@ -79,8 +80,8 @@ def submit(
     named. `allowance` limits what the owner may submit.
     Raises: InputError `WorkloadEmpty`, `WorkloadTooLarge`, `PodDuplicate`, `PodBound`, `PriorityInvalid`, `PodExists`,
     `PolicyUnknown`, `PolicyNotAllowed`, `CallbackNotAllowed`, `IdempotencyKeyReused`, `HoldOver`, `PriorityNotAllowed`,
-    `QuotaTooSmall`, `QuotaExceeded`, `NamespaceFull`; Conflict if another writer held a name and has released it in the
-    meantime.
+    `QuotaTooSmall`, `QuotaExceeded`, `NamespaceFull`; Conflict if another pod used a name during the transaction and
+    has ended since.
     """
     check_pods(pods, priority)
     check_ceiling(allowance, pods, priority)
@@ -109,7 +110,7 @@ def submit(
             _publish(cluster, [(workload, prepared)])
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
-        # A concurrent request used the same key, or a pod of this name is live or was live a moment ago.
+        # A concurrent request used the same key, or a pod of this name is live or ended during this transaction.
         known = stored_response(owner, idempotency_key, body_hash) if idempotency_key else None
         if known is not None:
             return known
@@ -146,7 +147,7 @@ def check_priority(priority: int) -> None:
 
 
 def stored_response(owner: str, key: str, body_hash: str) -> Submission | None:
-    """Return the stored response of this key, or None. Raises: InputError `IdempotencyKeyReused`."""
+    """Return the stored response of this idempotency key, or None. Raises: InputError `IdempotencyKeyReused`."""
     kept = IdempotencyKey.objects.filter(owner=owner, key=key).first()
     if kept is None:
         return None
@@ -188,7 +189,8 @@ def build_pod_rows(
                 policy_rule=chosen.rule,
                 priority=spec.priority,
                 gang=spec.gang.name if spec.gang else "",
-                # The watch reports when other controllers remove the scheduling gates of a pod in a live cluster.
+                # In a live cluster, other controllers remove a pod's scheduling gates, and the watch reports the
+                # removal.
                 queued=not (spec.gates and origin == Pod.WATCHED),
                 images_until=images_until,
                 message=_gate_message(spec),
@@ -262,8 +264,8 @@ def accept_pods(
 ) -> list[Pod]:
     """Accept pending pods of a live cluster, one workload per group, inside the caller's transaction.
 
-    `publishes` False: the caller publishes the cluster's topic; new workloads have no subscribers yet.
-    Raises: IntegrityError if another pod of one of these names is live.
+    If `publishes` is False, the caller publishes the cluster's topic. New workloads have no subscribers yet.
+    Raises: IntegrityError if a live pod with the same name exists.
     """
     wanted = list(groups)
     prepared = iter(build_pod_rows(cluster, [spec for specs in wanted for spec in specs], "", None, origin))

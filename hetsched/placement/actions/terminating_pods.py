@@ -1,16 +1,17 @@
-"""Orphaned pods: resources of pods with an unobserved end, reserved until the grace period of their containers is over.
+"""Orphaned pods: they keep the resources of pods with an unobserved end reserved until their grace period is over.
 
-A pod that is force-deleted disappears from the API server at once; its containers end only when the kubelet can stop
-them. A pod that got its CPUs or GPUs before then would share them with these containers.
+A pod that is force-deleted disappears from the API server immediately, but its containers end only when the kubelet can
+stop them. If its CPUs or GPUs were assigned to another pod before then, that pod would share them with these
+containers.
 Kubelets report the end of a pod before the pod is deleted. An orphaned pod is created if the pod's containers ran
 when it was last seen, or if its deletion was noticed only by its absence. It is a row named `NAME~UID`, which no user
-can create, and holds the same resources on the same node. It is released once its node was ready for the pod's own
+can create, and holds the same resources on the same node. It is released once its node has been ready for the pod's
 grace period, or for `HETSCHED_FORCED_HOLD_SECONDS` if that is less: the kubelet gives the containers that long to end.
-Times are those of the database. A node that reports another boot runs none of the earlier containers, so its orphaned
-pods are released at once. A deleted node can return under its name with all its containers. If the node does not return
-within `ANOTHER_MACHINE`, its orphaned pods are released.
+All times are taken from the database's clock. After a reboot a node runs none of the earlier containers, so its
+orphaned pods are released immediately. A deleted node can return under its name with all its containers still running.
+If the node does not return within `ANOTHER_MACHINE`, its orphaned pods are released.
 Source: kubernetes/kubernetes#141471, "Force Delete StatefulSet Pods"; kubelets report terminal phases since 1.27.
-Invariant: at every commit exactly one of the two holds the resources: the pod or its orphaned pod.
+Invariant: at every commit either the pod or its orphaned pod holds the resources, never both.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class TerminatingReservation(msgspec.Struct, frozen=True):
 
 
 def terminating_reservations(rows: Iterable[Pod]) -> list[TerminatingReservation]:
-    """Return the reservations of those of these pods with containers that may still run.
+    """Return the reservations of those of the given pods whose containers may still run.
 
-    A pod without a grace period ends at once if its node is ready.
+    The reservation of a pod without a grace period is left out if its node is ready.
     """
     found = [row.pk for row in rows if State(row.state) in _STARTED]
     held = []
@@ -75,7 +76,7 @@ def reservation_time(spec: PodSpec) -> timedelta:
 
 
 def reserve_orphaned_pods(change: ClusterTransaction, left: Sequence[TerminatingReservation]) -> None:
-    """Reserve the resources just freed by ended pods for orphaned pods."""
+    """Reserve the resources that ended pods have just freed for orphaned pods."""
     pods = [_orphaned_pod(change, one) for one in left]
     Pod.objects.bulk_create(pods, batch_size=500)
     booked = [
@@ -87,7 +88,7 @@ def reserve_orphaned_pods(change: ClusterTransaction, left: Sequence[Terminating
 
 def _orphaned_pod(change: ClusterTransaction, one: TerminatingReservation) -> Pod:
     was, request = one.pod, one.reservation.request
-    # Only its resources count: it takes part in no affinity, spread or claim.
+    # Only its resources are relevant: an orphaned pod has no affinity, spread constraints or claims.
     shape = msgspec.structs.replace(
         request.shape, affinity=(), anti_affinity=(), preferred_affinity=(), spread=(), claims=()
     )
@@ -103,16 +104,16 @@ def _orphaned_pod(change: ClusterTransaction, one: TerminatingReservation) -> Po
 
 
 def orphaned_pods_on(cluster: Cluster, nodes: Collection[str]) -> list[Pod]:
-    """Return the orphaned pods on nodes of these names."""
+    """Return the orphaned pods on the nodes with these names."""
     rows = orphaned_pods(cluster.pk).filter(node__name__in=nodes)
     return list(rows.select_related("node").defer("spec", "node__report"))
 
 
 def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedelta(0)) -> int:
-    """Release the orphaned pods whose time is over; return how many.
+    """Release the orphaned pods whose reservation time is over; return how many.
 
-    While a node is not ready, the time starts again. The row is updated at most once per `rewrite_after`, which is
-    added to the time, so that resources are never released early.
+    The time restarts while the node is not ready. A row is updated at most once per `rewrite_after`, which is added to
+    the time, so that resources are never released early.
     """
     found = list(orphaned_pods(cluster_id).values_list("id", flat=True))
     return sum(_end_orphaned_pods(cluster_id, some, rewrite_after) for some in batched(found))

@@ -1,10 +1,11 @@
 """Import and export of a whole cluster as files.
 
 An import is one transaction: nodes are replaced, running pods of the file become rows with reservations, and hetsched's
-own placements stay. The whole import is rejected if it contradicts them: a node that holds our pods is missing or too
-small, a pod name is in use, or two pods hold the same GPU. Pods of the file that do not run yet are submitted.
-An export contains what an import reads, with our placements as running pods, so an imported copy leads to the same
-decisions.
+own placements stay. The whole import is rejected if it contradicts these placements: a node that holds hetsched's pods
+is missing or too small, a pod name is in use, or two pods hold the same GPU. Pods of the file that do not run yet are
+submitted.
+An export has the format of an import and contains hetsched's placements as running pods, so an imported copy leads to
+the same decisions.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def import_cluster(
 ) -> Cluster:
     """Replace the content of the cluster `name` with `content`; create it with this kind if it does not exist.
 
-    Raises: InputError `ClusterIsLive`, `NodeHoldsPods`, `NodeTooSmall`, `PodExists`, `CardHeldTwice`, or what
-    `create_cluster`, `submit` and the policy actions raise. Nothing is changed then.
+    Raises: InputError `ClusterIsLive`, `NodeHoldsPods`, `NodeTooSmall`, `PodExists`, `CardHeldTwice`, or the errors of
+    `create_cluster`, `submit` and the policy actions. After an error nothing has changed.
     """
     if not content.nodes:
         raise InputError("ClusterEmpty", "the files contain no node", hint="A cluster needs at least one Node object")
@@ -110,7 +111,7 @@ def import_cluster(
 
 
 def _import_policies(specs: Sequence[PolicySpec], actor: Actor, cluster: str) -> None:
-    """Activate new policies; save a draft where a known policy of the same name differs.
+    """Activate new policies; save a draft if an existing policy of the same name differs.
 
     A policy that breaks a golden placement stays a draft. Cluster-owned policies do not change.
     """
@@ -149,9 +150,9 @@ def _replace(cluster: Cluster, content: ClusterContent) -> None:
 
 
 def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Sequence[PodSpec]) -> ClusterState:
-    """Return the state after the import; running pods without named GPUs are assigned some.
+    """Return the state after the import; running pods without named GPUs get GPUs assigned.
 
-    Raises: InputError `PodExists`, or `NodeTooSmall` if our own pods no longer fit.
+    Raises: InputError `PodExists`, or `NodeTooSmall` if hetsched's own pods do not fit any more.
     """
     own = [msgspec.structs.replace(r.request, node_name=r.node.name, allocation=r.allocation) for r in ours]
     taken = {pod.key for pod in own}
@@ -165,7 +166,7 @@ def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Seque
     for pod in own:
         row = state.row_of[pod.node_name]
         report = state.reports[row]
-        # Listed GPUs are checked one by one; shares of one GPU may together request more than the node's count.
+        # GPUs listed in the report are checked per GPU, not by count, because pods may share a GPU.
         by_card = frozenset(GPU_RESOURCES if report.gpus is not None else ())
         asked = {resource for resource, amount in pod.shape.requests if amount} - by_card
         positions = [state.resources.index[resource] for resource in asked]
@@ -252,7 +253,7 @@ def export_cluster(cluster: Cluster) -> ClusterContent:
     for pod in rows.order_by("id"):
         if pod.state in _HOLDING:
             node_name = pod.node.name if pod.node else pod.spec.node_name
-            name = pod.spec.name.replace(MARK, ".")  # a file has neither orphaned pods nor holds: rename them
+            name = pod.spec.name.replace(MARK, ".")  # Files contain no orphaned pods or holds, so these are renamed.
             spec = requests.get(pod.pk, pod.spec)
             running.append(msgspec.structs.replace(spec, name=name, node_name=node_name, allocation=pod.allocation))
         else:

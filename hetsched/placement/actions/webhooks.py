@@ -1,9 +1,9 @@
 """Operations of users on webhooks: create, change, remove, rotate the secret, test, redeliver.
 
-A webhook acts with the rights of its owner and reports only workloads that the owner may see at that time. A secret is
-returned once, when it is created. The previous secret also signs during the overlap that the owner chooses, so a
-receiver that switches secrets can verify every message. Each action is one transaction with its audit entry. The entry
-names only the host, because the rest of a URL may be a secret of the receiver.
+A webhook has the permissions of its owner and reports only workloads that the owner may see at that time. A secret is
+returned once, when it is created. During the overlap that the owner chooses, messages are also signed with the previous
+secret, so a receiver can verify every message while it switches secrets. Each action is one transaction with its audit
+entry. The entry names only the host, because the rest of a URL may be a secret of the receiver.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hetsched.storage.write_lock import write_transaction
 
 from ..notifications import callbacks
 
-MOST_WEBHOOKS = 50  # per owner
+MOST_WEBHOOKS = 50  # maximum per owner
 LONGEST_OVERLAP = timedelta(days=7)
 NOTIFIED_STATES = frozenset(State) - {State.PENDING}
 TEST_EVENT = "webhook.test"
@@ -79,9 +79,9 @@ def add_webhook(wanted: WebhookSettings, *, owner: str, actor: Actor, reason: st
 
 
 def change_webhook(hook: Webhook, wanted: WebhookSettings, *, actor: Actor, reason: str) -> None:
-    """Change the settings of a webhook; `enabled` resumes a paused one.
+    """Change the settings of a webhook; `enabled` resumes a paused webhook.
 
-    Pending deliveries go to the new URL. Raises: InputError as `add_webhook`.
+    Pending deliveries are sent to the new URL. Raises: InputError, as `add_webhook` does.
     """
     reason = require_reason(reason)
     _check(wanted)
@@ -112,7 +112,7 @@ def remove_webhook(hook: Webhook, *, actor: Actor, reason: str) -> None:
 
 
 def change_webhook_secret(hook: Webhook, *, overlap: timedelta, actor: Actor, reason: str) -> str:
-    """Create a new secret for a webhook and return it; the previous secret also signs for the time of `overlap`.
+    """Create a new secret for a webhook and return it; during `overlap` the previous secret also signs messages.
 
     Raises: InputError `ReasonMissing`, `OverlapInvalid` or `SecretKeyMissing`.
     """
@@ -125,7 +125,7 @@ def change_webhook_secret(hook: Webhook, *, overlap: timedelta, actor: Actor, re
 
 
 def change_callback_secret(owner: str, *, overlap: timedelta, actor: Actor, reason: str) -> str:
-    """Sign callbacks to the URLs in an owner's submissions from now on; return the new secret.
+    """Create a secret that signs callbacks to the URLs in an owner's submissions, and return it.
 
     Raises: InputError `ReasonMissing`, `OverlapInvalid` or `SecretKeyMissing`.
     """
@@ -142,7 +142,7 @@ def change_callback_secret(owner: str, *, overlap: timedelta, actor: Actor, reas
 
 
 def end_callback_secret(owner: str, *, actor: Actor, reason: str) -> bool:
-    """Stop signing callbacks to an owner's URLs; return whether they were signed."""
+    """Stop signing callbacks to an owner's URLs; return True if they were signed before."""
     reason = require_reason(reason)
     with write_transaction():
         gone, _ = SigningSecret.objects.filter(holder=owner).delete()
@@ -170,7 +170,7 @@ def try_webhook(hook: Webhook, *, actor: Actor) -> Delivery:
 
 
 def redeliver(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
-    """Redeliver a delivery with the same id and body and a new timestamp and signature, to the webhook's current URL.
+    """Send a delivery again to the webhook's current URL: same id and body, new timestamp and signature.
 
     Raises: InputError `ReasonMissing`, `DeliveryUnderWay`, `WebhookPaused` or `CallbackNotAllowed`.
     """
@@ -185,7 +185,7 @@ def redeliver(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
             )
         if found.state == Delivery.DUE:
             raise InputError("DeliveryUnderWay", Message("delivery {delivery} is already in flight", delivery=found.pk))
-        if hook is not None:  # its URL may have changed since
+        if hook is not None:  # the webhook's URL may have changed since
             found.url, found.host = hook.url, hook.host
         callbacks.check_callback_url(found.url, "url")
         found.state, found.attempts, found.ended_at = Delivery.DUE, 0, None

@@ -1,7 +1,7 @@
 """Charges of workloads against the quota of their submitter.
 
-One row per workload of an owner with a quota, with the amounts of the resources in the quota; it counts until the
-workload has finished.
+Each workload of an owner with a quota has one row with the amounts of the resources that the quota limits. The row is
+included in the usage until the workload has finished.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Charge(models.Model):
     )  # fmt: skip
     owner = models.CharField(_("owner"), max_length=200, db_index=True)
     amounts = models.JSONField(_("amounts"))
-    bounds = models.JSONField(_("quota"), default=dict)  # the quota at the time of the charge
+    bounds = models.JSONField(_("quota"), default=dict)  # the quota when the amounts were charged
 
     class Meta:
         verbose_name = _("charge")

@@ -1,8 +1,9 @@
-"""Devices that a node's device plugin allocated to pods, next to the ones reserved for them.
+"""Devices that a node's device plugin allocated to pods, with the devices reserved for these pods.
 
-One row per pod that holds GPUs on a node whose agent reports device allocations. `granted` holds the GPUs of the
-decision, `cards` the indices of the allocated GPUs; None: none are allocated yet, or they cannot be identified.
-`advisory`: another device plugin chooses the GPUs, so `granted` is advice until `cards` contains the result.
+Each pod with GPUs on a node whose agent reports device allocations has one row. `granted` contains the GPUs of the
+decision. `cards` contains the indices of the allocated GPUs, or None if none are allocated yet or they cannot be
+identified. If `advisory` is True, another device plugin chooses the GPUs, so `granted` is advice until `cards` contains
+the result.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hetsched.storage.message_field import MessageField
 
 
 class HandedOut(models.Model):
-    """The GPUs that its node allocated to one pod."""
+    """The GPUs that a node allocated to one pod."""
 
     pod = models.OneToOneField(
         "placement.Pod", on_delete=models.CASCADE, related_name="handed_out", verbose_name=_("pod")

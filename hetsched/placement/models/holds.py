@@ -1,18 +1,17 @@
 """Holds: reserved capacity for pods that do not exist yet.
 
-After a what-if shows that a pod fits, other pods could take the capacity before the pod is submitted.
-A hold reserves, in the ledger of reservations, the resources of every pod of a manifest. Each pod has a row
-`NAME~HOLD`, which no user can create and no preemption evicts, with the labels and constraints of the future pod: the
-engine treats it as that pod. A submission names the hold and claims it; the scheduler then gives each of its pods the
-resources of one of these rows, in the transaction that books the pod. Unused resources are freed when the hold ends.
-States:
+After a what-if shows that a pod fits, other pods could be placed on the capacity before the pod is submitted. A hold
+reserves the resources of every pod of a manifest. Each pod has a row `NAME~HOLD`, which no user can create and no
+preemption evicts. The row has the labels and constraints of the future pod, and the engine treats it as that pod. A
+submission names the hold and claims it; the scheduler then gives each pod of the submission the resources of one of
+these rows, in the transaction that reserves the pod's resources. Unused resources are freed when the hold ends. States:
     held       until `expires_at` by the database's clock, which may be extended
     claimed    by the submission that named it, until its pods have their resources or the claim expires
-    used       all of it, or as much as the pods of its submission needed
-    expired    no submission claimed it
+    used       completely, or as far as the pods of its submission needed
+    expired    without a claim
     cancelled  by a user, with a reason
-    lost       one of its nodes was deleted, or was filled by another scheduler
-Invariants: a hold is claimed once; the resources of a row go to one pod; a hold ends without depending on any message.
+    lost       because one of its nodes was deleted, or filled by another scheduler
+Invariants: a hold is claimed once; the resources of a row are used by one pod only; no message is needed to end a hold.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from hetsched.storage.message_field import MessageField
 from ..ids import sortable_id
 
 CAME = "its pod came"  # release reason of held capacity that a pod now uses
-MARK = "~"  # invalid in Kubernetes names, so such a row never clashes with a pod
+MARK = "~"  # invalid in Kubernetes names, so the name of a row never conflicts with a pod
 
 _NAME = 200  # characters of the pod's name in the row's name
 
 
 def own_name(pod: str, of: str) -> str:
-    """Return the name, or key, of a ledger row that keeps the resources of a pod; `of` makes the name unique."""
+    """Return the name or key of a row that reserves the resources of a pod; `of` makes the name unique."""
     namespace, slash, name = pod.rpartition("/")
     return f"{namespace}{slash}{name[:_NAME]}{MARK}{of}"
 
@@ -50,7 +49,7 @@ class Hold(models.Model):
 
     id = models.CharField(max_length=40, primary_key=True, default=new_hold_id, editable=False)
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="holds", verbose_name=_("cluster"))
-    namespace = models.CharField(_("namespace"), max_length=63)  # empty if its pods are in several namespaces
+    namespace = models.CharField(_("namespace"), max_length=63)  # empty if the pods are in several namespaces
     owner = models.CharField(_("owner"), max_length=200)
     held_by = models.CharField(_("held by"), max_length=255)
     note = models.CharField(_("note"), max_length=300, blank=True)
@@ -58,7 +57,7 @@ class Hold(models.Model):
     policy_name = models.CharField(_("policy"), max_length=63)
     policy_version = models.IntegerField(_("policy version"))
     pod_count = models.IntegerField(_("pods"))
-    # Amounts charged to its owner's quota; of a claimed hold, only the excess over its workload's charge counts.
+    # Amounts charged to the owner's quota. For a claimed hold only the excess over the charge of its workload is used.
     amounts = models.JSONField(_("amounts"), default=dict)
     workload = models.ForeignKey("placement.Workload", on_delete=models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(_("since"))

@@ -1,17 +1,17 @@
-"""Nominated pods on live clusters, their victims, and gangs that are bound in part.
+"""Nominated pods in live clusters, their victims, and gangs of which only some members are bound.
 
-On a live cluster an evicted pod ends when its containers have ended, up to minutes later, or never.
-A nomination stores the node and allocation meant for a pending pod. From then on the engine books the pod there next to
-its victims, so that no pod of its own or lower priority takes the resources they release. A nomination ends when the
-pod is placed there or elsewhere, is deleted, is superseded by a pod of higher priority, or when a victim may not be
-evicted or is not deleted in time. Each victim has an `Eviction` of its own:
-    wanted    the API server has not accepted it yet
-    asked     the API server accepted it; the victim is terminating or gone
-    refused   a disruption budget or missing rights keep the victim
+In a live cluster an evicted pod ends when its containers have ended, which may take minutes or never happen.
+A nomination stores the node and the allocation meant for a pending pod. While it is active, the engine assumes the pod
+on that node in addition to the victims, so that no pod of the same or lower priority is placed on the resources that
+the victims release. A nomination ends when the pod is placed there or elsewhere, is deleted, is superseded by a pod of
+higher priority, or when a victim may not be evicted or is not deleted in time. Each victim has its own `Eviction`:
+    wanted    the API server has not accepted the eviction yet
+    asked     the API server accepted the eviction; the victim is terminating or deleted
+    refused   a disruption budget or missing permissions prevent the eviction
     dropped   the nomination ended before the request
 An eviction without a nomination removes a member of an incomplete gang (`HalfGang`) or executes a rebalance move.
-Invariants: a nominated pod is pending and holds nothing; it has at most one active nomination; a victim's reservation
-ends only with proof of its absence.
+Invariants: a nominated pod is pending and has no reservation; it has at most one active nomination; a victim's
+reservation ends only with proof of its absence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hetsched.storage.message_field import MessageField
 
 
 class Nomination(models.Model):
-    """One pending pod and its nominated node, from one cluster revision to another."""
+    """One pending pod and its nominated node, valid from one cluster revision to another."""
 
     pod = models.ForeignKey(
         "placement.Pod", on_delete=models.CASCADE, related_name="nominations", verbose_name=_("pod")
@@ -72,7 +72,7 @@ class Eviction(models.Model):
     budget = models.CharField(_("disruption budget"), max_length=320, blank=True)
     state = models.CharField(_("state"), max_length=8, default=WANTED)
     attempts = models.IntegerField(_("attempts"), default=0)
-    # Before that time the eviction is not retried, or the refused victim is spared.
+    # The eviction is not retried before this time; a refused victim is spared until then.
     not_before = models.DateTimeField(_("not before"), null=True)
     reason = MessageField(_("reason"), blank=True)  # for evictions without a nomination
     message = MessageField(_("message"), blank=True)
@@ -97,7 +97,7 @@ class Preemption(models.Model):
     """One preempted pod: the preemptor, the decision and the time."""
 
     victim = models.ForeignKey("placement.Pod", on_delete=models.CASCADE, related_name="preemptions")
-    # The preemptor; its names stay when its row is deleted.
+    # The preemptor. The columns with its name are kept when its row is deleted.
     preemptor = models.ForeignKey("placement.Pod", on_delete=models.SET_NULL, null=True, related_name="+")
     decision = models.ForeignKey("placement.Decision", on_delete=models.SET_NULL, null=True, related_name="+")
     namespace = models.CharField(_("namespace"), max_length=63)
@@ -120,7 +120,7 @@ class Preemption(models.Model):
 
 
 class HalfGang(models.Model):
-    """A gang with too few bound members after a rejected binding: since when, and the last reason."""
+    """A gang with too few bound members after a rejected binding, with the time of the first and the last reason."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     namespace = models.CharField(_("namespace"), max_length=63)
@@ -142,7 +142,7 @@ class HalfGang(models.Model):
 
 
 class CommitRefusal(models.Model):
-    """One placement on a node that failed on the rows of the ledger."""
+    """One placement on a node that failed on the reservation rows at commit."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")

@@ -1,11 +1,11 @@
 """Rebalance plans that an operator confirmed, and their progress.
 
-A plan is executed move by move, in its order; each move begins when the previous one has ended. States of a move:
+The moves of a plan are executed in its order; each move begins when the previous move has ended. States of a move:
     waiting   not begun
     leaving   the eviction is requested; the replacement of the pod is not placed yet
-    moved     the pod runs elsewhere, or it is gone and no controller recreates it
+    moved     the pod runs on another node, or it ended and no controller recreates it
     stopped   the move was not possible, or the plan stopped before it
-If a move is not possible the plan stops there; completed moves are kept.
+If a move is not possible, the plan stops. Completed moves are not reverted.
 Invariant: at most one plan of a cluster is in progress.
 """
 

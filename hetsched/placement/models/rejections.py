@@ -1,9 +1,9 @@
 """Pods that a kubelet rejected, and the back-off of their owners.
 
-One row per rejected pod; only its end changes: `cleared_at` is set when a pod of that owner runs on the node or an
-operator clears the rejection. `until` ends the back-off of this owner on this node. `rest_until` ends the owner's
-back-off on all nodes, set when several nodes rejected it. See `scheduling_queue.node_backoffs`.
-Invariant: a pod counts once, however often its status is reported.
+Each rejected pod has one row. `cleared_at` is set when a pod of the same owner runs on the node or an operator clears
+the rejection. `until` is the end of the owner's back-off on this node. `rest_until` is the end of the owner's back-off
+on all nodes; it is set if several nodes rejected pods of the owner. See `scheduling_queue.node_backoffs`.
+Invariant: a rejected pod is counted once, however often its status is reported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hetsched.storage.message_field import MessageField
 
 
 class Rejection(models.Model):
-    """One pod that its node's kubelet rejected; `step` is the number of consecutive rejected tries on that node."""
+    """One pod that its node's kubelet rejected; `step` is the number of consecutive rejections on that node."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="rejections", verbose_name=_("node"))
@@ -30,7 +30,7 @@ class Rejection(models.Model):
     created_at = models.DateTimeField(_("refused"))
     until = models.DateTimeField(_("tried again"))
     rest_until = models.DateTimeField(_("owner tried again"), null=True)
-    # The owner has run on another node since, so not every node rejects it.
+    # A pod of the owner has run on another node since, so not every node rejects the owner's pods.
     ran_elsewhere = models.BooleanField(_("ran elsewhere"), default=False)
     woken_at = models.DateTimeField(_("waiting pods woken"), null=True)
     cleared_at = models.DateTimeField(_("cleared"), null=True)

@@ -15,7 +15,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
 from hetsched.storage.json_fields import StructField
 
-# Release reasons of a reservation that another one of the same pod continues at the same revision.
+# Release reasons of a reservation that is continued by another reservation of the same pod at the same revision.
 IN_PLACE, OTHER_CARDS = "the pod changed in place", Message("its node gave it other cards")
 CONTINUED = (IN_PLACE, OTHER_CARDS)
 _continued = models.Q(release_reason__in=CONTINUED)

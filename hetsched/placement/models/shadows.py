@@ -1,14 +1,14 @@
 """Decisions of shadow mode: the node that another scheduler chose, compared with hetsched's choice.
 
 Shadow mode shows whether hetsched's choices are better before they take effect, without risk to a live cluster.
-The informer follows a cluster in shadow of one scheduler. Each pod of that scheduler that was observed pending and is
-bound becomes a row here, in the transaction that charges it. A worker compares it later, on the state before the
-binding (`actions.shadow_decisions`):
+The informer watches a cluster as the shadow of one scheduler. Each pod of that scheduler that was observed pending and
+is then bound gets a row, in the transaction that reserves its resources. A worker compares the choices later, on the
+state before the binding (`actions.shadow_decisions`):
     same        the node that hetsched would have chosen
     equal       another node with the same score
-    worse       a node with a lower score; `regret` = our score - theirs, in points of the policy (0-100)
-    infeasible  a node that one of our filters rejects, for `refusal`; `chosen` is empty if hetsched found no node
-The number of waiting rows is limited; further rows, and rows that can no longer be compared, are dropped and counted.
+    worse       a node with a lower score; `regret` = hetsched's score - its score, in points of the policy (0-100)
+    infeasible  a node that a filter rejects, with the reason `refusal`; `chosen` is empty if hetsched found no node
+The number of waiting rows is limited. Further rows and rows that cannot be compared any more are dropped and counted.
 Invariants: a compared row never changes; shadow mode writes nothing to the cluster.
 """
 
@@ -43,7 +43,7 @@ class Shadow(models.Model):
     node_name = models.CharField(_("its node"), max_length=253)
     revision = models.BigIntegerField(_("charged at revision"))
     created_at = models.DateTimeField(_("bound"))
-    # The following columns are empty until the comparison.
+    # The following columns are empty until the pod is compared.
     judged_at = models.DateTimeField(_("judged"), null=True)
     judgement = models.CharField(_("judgement"), max_length=10, choices=Judgement, blank=True)
     chosen = models.CharField(_("our node"), max_length=253, blank=True)
@@ -74,5 +74,5 @@ class Shadow(models.Model):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, the pod's key in results."""
+        """Return the pod's key in results, `namespace/name`."""
         return f"{self.namespace}/{self.pod_name}"

@@ -1,12 +1,12 @@
 """Webhooks, their signing secrets, and deliveries with the result of each attempt.
 
-A message to an external host may be lost, late or rejected. Users must be able to see that and to request the message
-again.
+A message to an external host may be lost, late or rejected. Users must see the result of each attempt and be able to
+request the message again.
 A delivery is one message to one URL, written in the transaction of the change that it reports. Its id and body never
-change, regardless of the number of attempts; attempts are only added. A webhook reports all workloads that it covers; a
-delivery without a webhook goes to the callback URL of a submission. Secrets are sealed.
-Invariant: a delivery is `due` until a response confirms it (`delivered`) or it is given up (`dead`); a request to
-redeliver makes it due again.
+change, whatever the number of attempts, and recorded attempts are never changed. A webhook reports all workloads that
+it covers; a delivery without a webhook is sent to the callback URL of a submission. Secrets are stored encrypted.
+Invariant: a delivery is `due` until a response confirms it (`delivered`) or hetsched gives it up (`dead`); a redelivery
+makes it due again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def new_delivery_id() -> str:
 
 
 class Webhook(models.Model):
-    """One URL and the workload states it receives; empty `states` and `namespaces` mean all.
+    """One URL and the workload states that are reported to it; empty `states` and `namespaces` mean all.
 
-    The webhook reports only what its `owner` may see. `paused_because` is the reason why the server paused it.
+    The webhook reports only what its `owner` may see. `paused_because` is the reason why the server paused the webhook.
     """
 
     id = models.CharField(max_length=40, primary_key=True, default=new_webhook_id, editable=False)
@@ -64,7 +64,7 @@ class Webhook(models.Model):
 class SigningSecret(models.Model):
     """The signing secret of one holder: a webhook, or an owner of callback URLs in submissions.
 
-    `sealed_before` is the previous secret; both sign until `before_until`.
+    `sealed_before` is the previous secret; messages are signed with both secrets until `before_until`.
     """
 
     holder = models.CharField(max_length=240, primary_key=True)
@@ -78,7 +78,7 @@ class SigningSecret(models.Model):
 
 
 class CallbackHost(models.Model):
-    """A host that receives callbacks: one process at a time calls it, and none for a while after it did not answer."""
+    """A host that receives callbacks; one process at a time calls it. After a call without an answer it is skipped."""
 
     host = models.CharField(max_length=300, primary_key=True)
     held_until = models.DateTimeField(null=True)
@@ -90,9 +90,9 @@ class CallbackHost(models.Model):
 
 
 class Delivery(models.Model):
-    """One message to one URL. `attempts` counts since creation, or since the last redelivery (`began_at`).
+    """One message to one URL. `attempts` is the number of attempts since `began_at`: creation or the last redelivery.
 
-    `status`, `code` and `message` describe the latest attempt. A delivery outlives its workload.
+    `status`, `code` and `message` describe the latest attempt. A delivery is kept when its workload is deleted.
     """
 
     DUE, DELIVERED, DEAD = "due", "delivered", "dead"

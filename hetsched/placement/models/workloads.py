@@ -1,9 +1,9 @@
 """Tables of workloads, pods, decisions and idempotency keys.
 
-No GPU or core may ever be reserved twice, whatever crashes or races.
+No GPU or core may ever be reserved twice, not even after a crash or a race.
 The database enforces exclusivity: partial unique indexes admit one active reservation per pod, one live pod per name,
-one exclusive holder per GPU and per CPU. A pod's id is its place in submission order. Reservations store the cluster
-revisions at which they began and ended, so any past state is a query, and a cached state catches up with one query.
+one exclusive holder per GPU and per CPU. Pod ids increase in submission order. Reservations store the cluster revisions
+at which they began and ended, so a query returns any past state, and a scheduler cache is updated with one query.
 Invariants: a pod is in a HOLDING state if and only if it has an active reservation (imported pods on unknown nodes have
 none); decisions are never changed.
 """
@@ -75,17 +75,17 @@ class Workload(models.Model):
 
 
 class Pod(models.Model):
-    """One pod. `queued`: the scheduler has yet to try it, from `not_before` on."""
+    """One pod. `queued` is True if the scheduler has to try the pod, no earlier than `not_before`."""
 
-    # SUBMITTED by a user or program; IMPORTED: already running when first observed, so charged; WATCHED: observed
-    # pending on a live cluster, for our scheduler; ASKED: placed for another scheduler through the extender, never
-    # queued here because that scheduler retries. REMNANT: an orphaned pod; it keeps a force-deleted pod's resources.
-    # HELD: capacity of a hold, for a pod that does not exist yet.
+    # SUBMITTED: by a user or program. IMPORTED: already running when first observed, so its resources are reserved.
+    # WATCHED: observed pending in a live cluster, with hetsched as its scheduler. ASKED: placed for another scheduler
+    # through the extender; never queued in hetsched, because that scheduler retries. REMNANT: an orphaned pod, which
+    # keeps a force-deleted pod's resources reserved. HELD: capacity of a hold, for a pod that does not exist yet.
     SUBMITTED, IMPORTED, WATCHED, ASKED, REMNANT = "submitted", "imported", "watched", "asked", "remnant"
     HELD = "held"
     OURS = (SUBMITTED, WATCHED, ASKED)
-    GRANTED = (*OURS, HELD)  # their allocations were decided here
-    NOWHERE = (REMNANT, HELD)  # rows without a pod in any cluster
+    GRANTED = (*OURS, HELD)  # origins of pods whose allocations hetsched decided
+    NOWHERE = (REMNANT, HELD)  # origins of rows without a pod in a cluster
 
     workload = models.ForeignKey(
         Workload, on_delete=models.CASCADE, null=True, related_name="pods", verbose_name=_("workload")
@@ -106,20 +106,21 @@ class Pod(models.Model):
     queued = models.BooleanField(_("queued"), default=True)
     attempts = models.IntegerField(_("attempts"), default=0)
     not_before = models.DateTimeField(_("not before"), null=True)
-    # The pod waits until then for the platforms of its images; a past time: they may still change; null: final.
+    # The pod waits until then for the platforms of its images. In the past: they may still change. Null: they are
+    # final.
     images_until = models.DateTimeField(_("waits for its images until"), null=True)
-    # The last try, and the events registered at it, also as a bit set that queries compare.
+    # The time of the last try, and its registered events, also as a bit set that queries compare.
     tried_at = models.DateTimeField(_("tried"), null=True)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     helped_by = models.IntegerField(default=EVERY_BIT, editable=False)
-    # Queued without a registered event, because an event may have been missed.
+    # Requeued without a registered event, because an event may have been missed.
     flushed = models.BooleanField(default=False, editable=False)
     node = models.ForeignKey(Node, on_delete=models.SET_NULL, null=True, related_name="+", verbose_name=_("node"))
     allocation = StructField(Allocation, verbose_name=_("allocation"), null=True)
     decision = models.ForeignKey(
         "Decision", on_delete=models.RESTRICT, null=True, related_name="+", verbose_name=_("latest decision")
     )
-    # The hold that the row belongs to, or that the pod uses.
+    # The hold that the row belongs to, or whose capacity the pod uses.
     hold = models.ForeignKey(
         Hold, on_delete=models.SET_NULL, null=True, related_name="pods", editable=False, db_index=False
     )
@@ -168,7 +169,7 @@ class Pod(models.Model):
 
     @classmethod
     def due(cls, now: Any) -> models.Q:
-        """Return the condition for pods in the active queue at a time: queued, back-off over, images known."""
+        """Return the condition for pods in the active queue at a time: queued, back-off over, no wait for images."""
         backed_off = models.Q(not_before=None) | models.Q(not_before__lte=now)
         return models.Q(queued=True) & backed_off & cls.images_known(now)
 
@@ -181,7 +182,7 @@ class Pod(models.Model):
     def charged(
         cls, cluster: Cluster, spec: PodSpec, node_id: int | None, held: Allocation | None, now: datetime
     ) -> Pod:
-        """Return the row, unsaved, of a pod that another scheduler placed on its node."""
+        """Return the unsaved row of a pod that another scheduler placed on its node."""
         return new(
             cls,
             cluster_id=cluster.pk,
@@ -203,14 +204,14 @@ class Pod(models.Model):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, the pod's key in results."""
+        """Return the pod's key in results, `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 
 class SubmittedObject(models.Model):
-    """One object that a submission creates in a live cluster; its pods arrive by the watch.
+    """One object that a submission creates in a live cluster; its pods arrive through the watch.
 
-    `wanted` until the API server has created (`made`) or rejected the object; `unwanted` until its deletion is
+    It is `wanted` until the API server has created (`made`) or rejected it, and `unwanted` until its deletion is
     confirmed. A Job with an ended pod is `ending` until the API server reports that it `succeeded` or `failed`.
     """
 
@@ -245,7 +246,7 @@ class SubmittedObject(models.Model):
 
 
 class Decision(AppendOnly):
-    """The decision for one pod: the state, the policy revision, the verdict and its reasons."""
+    """The decision for one pod: the cluster state, the policy revision, the verdict and its reasons."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="decisions", verbose_name=_("cluster"))
     workload = models.ForeignKey(
@@ -271,7 +272,7 @@ class Decision(AppendOnly):
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     # The row of the hold that the pod used, as `namespace/name`.
     room = models.CharField(_("room held"), max_length=320, blank=True)
-    # The node for which the pod is nominated until its victims are gone.
+    # The node for which the pod is nominated until its victims are deleted.
     nominated_node = models.CharField(_("nominated node"), max_length=253, blank=True)
     created_at = models.DateTimeField(_("decided"))
 
@@ -304,7 +305,7 @@ class ForgottenDecision(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """The first response under a key, per owner."""
+    """The first response to a request with a key, per owner."""
 
     owner = models.CharField(max_length=200)
     key = models.CharField(max_length=255)

@@ -1,6 +1,6 @@
 """Notifications about workloads: their content and their recipients.
 
-Callback URLs in requests could make the server call arbitrary hosts (SSRF).
+A callback URL in a request could make the server call an arbitrary host (SSRF).
 Only hosts that the deployment names (`HETSCHED_CALLBACK_HOSTS`, as host or host:port) are called;
 `hetsched.adapters.http.outbound` checks the URL when it is submitted and again in each call. Each change of a
 workload's state, except to *pending*, creates one delivery for the callback URL of its submission and one for every
@@ -32,7 +32,7 @@ from ..models import Delivery, Webhook, Workload
 
 
 def allowed_hosts() -> Allowed:
-    """Return the hosts that the deployment allows callbacks to."""
+    """Return the hosts to which the deployment allows callbacks."""
     hosts = frozenset(settings.HETSCHED_CALLBACK_HOSTS) - {"*"}
     return Allowed(hosts, hosts)
 
@@ -55,7 +55,7 @@ def check_callback_url(url: str, place: str = "callbackUrl") -> None:
 
 
 def host_of(url: str) -> str:
-    """Return the host and port of a URL, without credentials; empty if the URL is invalid."""
+    """Return the host and port of a URL, without credentials, or an empty string if the URL is invalid."""
     try:
         return urlsplit(url).netloc.rpartition("@")[2].lower()[:300]
     except ValueError:
@@ -65,7 +65,7 @@ def host_of(url: str) -> str:
 def enqueue_deliveries(cluster: Cluster, workloads: Sequence[Workload], now: datetime, *, has_webhooks: bool) -> None:
     """Write deliveries for workloads with a changed state, inside the transaction of the change.
 
-    `has_webhooks`: webhooks of the cluster, or of all clusters, are enabled.
+    `has_webhooks` is True if a webhook of the cluster, or of all clusters, is enabled.
     """
     news = [workload for workload in workloads if workload.state != State.PENDING.value]
     if not news:
@@ -96,7 +96,7 @@ def _enabled_webhooks(cluster: Cluster) -> list[Webhook]:
 def _lock_webhooks(hook_ids: Iterable[str]) -> set[str]:
     """Return the webhooks that still exist, and lock them against deletion until the transaction ends.
 
-    The foreign key of a delivery to a concurrently removed webhook would fail the whole transaction.
+    If a webhook was removed concurrently, the foreign key of its delivery would fail the whole transaction.
     """
     ids = list(hook_ids)
     if not ids:
@@ -109,14 +109,14 @@ def _lock_webhooks(hook_ids: Iterable[str]) -> set[str]:
 
 
 def _is_for(hook: Webhook, workload: Workload) -> bool:
-    """Return True if a webhook covers a workload; a namespace filter excludes workloads with several namespaces."""
+    """Return True if a webhook covers a workload; a namespace filter excludes workloads in several namespaces."""
     if hook.states and workload.state not in hook.states:
         return False
     return not hook.namespaces or workload.namespace in hook.namespaces
 
 
 def event_document(cluster: Cluster, workload: Workload) -> dict[str, Any]:
-    """Return the body of a notification: the change, and the path of the workload."""
+    """Return the body of a notification: the state change and the path of the workload."""
     (state, at), before = workload.history[-1], workload.history[-2:-1]
     return {
         "type": f"workload.{state}",
@@ -134,7 +134,7 @@ def event_document(cluster: Cluster, workload: Workload) -> dict[str, Any]:
 
 
 def build_delivery(url: str, event: str, body: str, now: datetime, **columns: Any) -> Delivery:
-    """Return a due delivery, unsaved."""
+    """Return an unsaved delivery that is due immediately."""
     return new(
         Delivery,
         url=url,

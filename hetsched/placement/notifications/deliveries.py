@@ -1,12 +1,12 @@
 """Delivery of callbacks and webhooks: retries, back-off and results.
 
 A host that does not answer must not delay other hosts, and a lost message must be retried, but not forever.
-One process at a time calls a host. A host that does not answer is skipped for 2, 4, 8, ... 60 s, regardless of its due
-deliveries. A rejected delivery is retried after 5, 15, 45 s and so on up to 3 h, minus a random part of up to half.
-After ten attempts or three days the delivery is dead until a user requests a redelivery. A webhook is paused after 20
-consecutive dead deliveries or a response of 410 Gone.
-Invariant: the sweep finds due deliveries after lost wake-ups; a delivery arrives at least once unless it is given up,
-always with the same id and body.
+One process at a time calls a host. A host that does not answer is skipped for 2, 4, 8 s and so on up to 60 s, even if
+it has due deliveries. A rejected delivery is retried after 5, 15, 45 s and so on up to 3 h, minus a random part of up
+to half. After ten attempts or three days the delivery is dead until a user requests a redelivery. A webhook is paused
+after 20 consecutive dead deliveries or a response of 410 Gone.
+Invariants: a periodic task finds due deliveries after lost wake-ups; a delivery is sent until it is confirmed or given
+up, always with the same id and body.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ GONE = 410
 class DeliveryOutcome(msgspec.Struct, frozen=True):
     """The result of one attempt.
 
-    `status`: HTTP status, None without a response, with the reason in `code`. `wait_seconds`: the delay that the host
-    requests. `final`: no retry can succeed.
+    `status` is the HTTP status, or None without a response; `code` is then the reason. `wait_seconds` is the delay that
+    the host requests. `final` is True if no retry can succeed.
     """
 
     took_millis: int = 0
@@ -58,21 +58,21 @@ class DeliveryOutcome(msgspec.Struct, frozen=True):
 
 
 def due_deliveries(host: str | None = None) -> QuerySet[Delivery]:
-    """Return the due deliveries, to one host or to all; those of paused webhooks wait."""
+    """Return the due deliveries to one host or to all hosts, without those of paused webhooks."""
     enabled = Q(webhook=None) | Q(webhook__enabled=True)
     rows = Delivery.objects.filter(enabled, state=Delivery.DUE, not_before__lte=timezone.now())
     return rows if host is None else rows.filter(host=host).order_by("not_before", "id")
 
 
 def due_hosts() -> list[str]:
-    """Return the hosts with due deliveries that are neither locked nor skipped."""
+    """Return the hosts with due deliveries that are neither locked nor currently skipped."""
     quiet = CallbackHost.objects.filter(Q(held_until__gt=Now()) | Q(quiet_until__gt=Now()))
     rows = due_deliveries().exclude(host__in=quiet.values("host")).order_by()
     return list(rows.values_list("host", flat=True).distinct())
 
 
 def lock_host(host: str) -> bool:
-    """Lock a host for this process, for a limited time; return False if another process holds it or it is skipped."""
+    """Lock a host for this process for a limited time; return False if it is already locked or skipped."""
     CallbackHost.objects.get_or_create(host=host)
     free = Q(held_until=None) | Q(held_until__lt=Now())
     speaking = Q(quiet_until=None) | Q(quiet_until__lt=Now())
@@ -81,7 +81,7 @@ def lock_host(host: str) -> bool:
 
 
 def unlock_host(host: str, *, answered: bool | None) -> None:
-    """Unlock a host; `answered` is whether it answered the last call, None if it was not called."""
+    """Unlock a host; `answered` is True if it answered the last call, and None if it was not called."""
     row = CallbackHost.objects.filter(host=host)
     if answered is None:
         row.update(held_until=None)
@@ -94,7 +94,7 @@ def unlock_host(host: str, *, answered: bool | None) -> None:
 
 
 def secrets_of(one: Delivery) -> list[str]:
-    """Return the secrets that sign a message, the newest first; none if its owner has none.
+    """Return the secrets that sign a message, the newest first, or an empty list if its owner has no secret.
 
     Raises: InputError `SecretKeyChanged`.
     """
@@ -113,7 +113,7 @@ def webhook_holder(webhook_id: str) -> str:
 
 
 def purpose(holder: str) -> str:
-    """Return the purpose for which a signing secret is sealed."""
+    """Return the purpose label under which a holder's signing secret is encrypted."""
     return f"signing secret of {holder}"
 
 
@@ -144,7 +144,7 @@ def record_outcome(one: Delivery, outcome: DeliveryOutcome) -> None:
 def retry_delay(attempts: int, asked_seconds: float = 0.0) -> timedelta:
     """Return the delay after the n-th attempt: tripled each time, minus a random part of up to half.
 
-    If the host requests a longer delay, that applies, up to an hour.
+    A longer delay that the host requests is used instead, up to one hour.
     """
     longest = min(_FIRST_WAIT_SECONDS * _GROWTH ** (attempts - 1), _LONGEST_WAIT_SECONDS)
     own = longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come back at once
@@ -152,7 +152,7 @@ def retry_delay(attempts: int, asked_seconds: float = 0.0) -> timedelta:
 
 
 def _record_webhook_result(webhook_id: str, outcome: DeliveryOutcome, number: int = 1) -> None:
-    """Count the end of `number` deliveries; pause a webhook if its endpoint keeps failing or is gone."""
+    """Record that `number` deliveries ended; pause a webhook if its endpoint keeps failing or is gone."""
     row = Webhook.objects.filter(pk=webhook_id)
     if outcome.arrived:
         row.filter(given_up_in_a_row__gt=0).update(given_up_in_a_row=0)

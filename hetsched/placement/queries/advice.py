@@ -1,8 +1,8 @@
-"""Advice about a cluster: the engine's moves, with the pods in transition and each pod's own policy.
+"""Advice about a cluster: the moves that the engine finds, given the pods in transition and each pod's own policy.
 
-The state is a copy of the cached one. Pods that are being bound, nominated or evicted stay. Each pod is placed by the
-active version of its own policy. In clusters that are not live, every evicted pod is scheduled again without a
-controller.
+The state is a copy of the scheduler cache. Pods that are being bound, nominated or evicted are not moved. Each pod is
+placed by the active version of its own policy. In clusters that are not live, evicted pods are scheduled again even if
+they have no controller.
 Invariant: nothing is written.
 """
 
@@ -35,7 +35,7 @@ _SETTLED = frozenset({State.BOUND.value, State.RUNNING.value})
 
 
 class AdviceBasis(msgspec.Struct, frozen=True):
-    """A board on a copy of a cluster's current state, its revision and digest, and the pods that must stay."""
+    """A board on a copy of a cluster's current state, its revision and digest, and the pods that must not move."""
 
     board: Board
     revision: int
@@ -46,12 +46,12 @@ class AdviceBasis(msgspec.Struct, frozen=True):
 
 
 def reschedules_evicted_pods(cluster: Cluster) -> bool:
-    """Return True if every evicted pod is scheduled again without a controller, as in clusters that are not live."""
+    """Return True if evicted pods are scheduled again even without a controller, as in clusters that are not live."""
     return cluster.kind != ClusterKind.KUBERNETES
 
 
 def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ()) -> AdviceBasis:
-    """Return a copy of a cluster on which moves can be tried; `spec` is the policy of pods that name none."""
+    """Return a copy of a cluster on which moves can be tried; `spec` is the policy of pods without a named policy."""
     kept = _immovable_pods(cluster)
     copy = cache_of(cluster.pk)
     with copy.locked_snapshot() as loaded:
@@ -61,7 +61,7 @@ def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] 
         kept.update(dict.fromkeys(loaded.nominees, BUSY))
     for pod in waiting:
         if pod.key in state.bookings:
-            state.forget(pod.key)  # nominated: booked next to its victims
+            state.forget(pod.key)  # nominated pods, assumed in addition to their victims
     board = Board(
         state, policy, evaluated_at=rfc3339(timezone.now()), returns=reschedules_evicted_pods(cluster), own=own
     )
@@ -69,7 +69,7 @@ def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] 
 
 
 def advice_about(cluster: Cluster, question: Question, spec: PolicySpec) -> Advice:
-    """Return the moves that answer a question about a cluster as of now."""
+    """Return the moves that answer a question about the current state of a cluster."""
     found = advice_basis(cluster, spec, question.pods)
     return advise(
         found.board.state,
@@ -90,13 +90,13 @@ def pending_pods_of(workload: Workload) -> list[PodSpec]:
 
 
 def pending_pods_in(cluster: Cluster) -> list[PodSpec]:
-    """Return the pending pods of a cluster, the highest priority first."""
+    """Return the pending pods of a cluster, those with the highest priority first."""
     rows = Pod.objects.filter(cluster=cluster, state__in=[State.PENDING.value, State.NOT_NOW.value])
     return list(rows.order_by("-priority", "id").values_list("spec", flat=True)[:MOST_WAITING])
 
 
 def _immovable_pods(cluster: Cluster) -> dict[str, str]:
-    """Return the pods that must stay because they are in transition."""
+    """Return the pods that must not move because they are in transition."""
     settled = _SETTLED | ({State.PLACED.value} if cluster.kind == ClusterKind.OFFLINE else set())
     moving = Pod.objects.filter(cluster=cluster, state__in=[state.value for state in HOLDING if state not in settled])
     asked = Q(state=Eviction.WANTED) | Q(state=Eviction.ASKED, victim__state__in=[s.value for s in HOLDING])

@@ -1,7 +1,7 @@
-"""Metrics of clusters by the minute, the basis of plans.
+"""Metrics of clusters per minute, used by capacity plans.
 
-One row per cluster and minute, written by the first process that measures. The values are those of the engine, as in
-pages and `simulate`. Rows are kept a little longer than the week on which plans are tried.
+There is one row per cluster and minute, written by the first process that measures. The engine computes the values, as
+it does for pages and `simulate`. Rows are kept a little longer than the week on which plans are tried.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def measure(cluster: Cluster) -> Measured:
 
 
 def record_measures(now: datetime) -> int:
-    """Write this minute's missing metrics of all clusters; return how many rows were written."""
+    """Write the metrics of this minute for all clusters that have none yet; return how many rows were written."""
     minute = now.replace(second=0, microsecond=0)
     done = set(Measure.objects.filter(at=minute).values_list("cluster_id", flat=True))
     written = 0

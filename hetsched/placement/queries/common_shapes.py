@@ -1,8 +1,8 @@
-"""The most requested shapes of a cluster: those of its latest pods, or worked examples if there are none yet.
+"""The most requested shapes of a cluster: those of its latest pods, or worked examples if it has no pods yet.
 
-The shapes come from the latest pods for this scheduler with a valid and satisfiable request. Requests are reduced to
-the fields that decide whether a copy fits (`alone`) and counted by workloads, so that one large workload does not
-displace the others. The result has the few most frequent shapes, in an order that depends on the shapes alone, so that
+The shapes are those of the latest pods of this scheduler with a valid and satisfiable request. Requests are reduced to
+the fields that decide whether a copy fits (`alone`) and counted by workload, so that one large workload does not
+displace the others. The result contains the few most frequent shapes. Their order depends only on the shapes, so that
 rows of a table keep their positions.
 """
 
@@ -44,7 +44,7 @@ _EXAMPLES = """
 
 
 class CommonShape(msgspec.Struct, frozen=True):
-    """A shape as a pod with that shape; `like` is the latest pod that requested it, empty for an example."""
+    """A shape as a pod with that shape; `like` is the latest pod that requested it, or empty for an example."""
 
     pod: PodSpec
     workloads: int
@@ -80,7 +80,7 @@ def _examples() -> list[CommonShape]:
 
 
 def _reduce(shape: Shape) -> Shape:
-    """Reduce a shape to the fields that decide whether a copy fits; expected usage only decides where."""
+    """Reduce a shape to the fields that decide whether a copy fits; expected usage only affects the choice of node."""
     return msgspec.structs.replace(alone(shape), expected_usage=(), load_profile="")
 
 

@@ -1,7 +1,7 @@
 """Re-run of a decision on its original state, to compare the result or to try another policy.
 
 The state is loaded as for `explain`, and its digest is compared, so every difference is due to the policy. Under the
-original policy revision the result must be the same; otherwise the differences are reported.
+original policy revision the result must be the same; differences are reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DecisionDifference(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RerunResult(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of a re-run; `same`: nothing differs, `policy`: the revision used."""
+    """The result of a re-run; `same` is True if nothing differs, and `policy` is the policy revision that was used."""
 
     decision: int
     same: bool
@@ -48,7 +48,7 @@ class RerunResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult:
-    """Decide again under the original policy revision, or under `version` (default: the active version) of `policy`.
+    """Run a decision again under its original policy revision, or under `version` (default: active) of `policy`.
 
     Raises: InputError `DecisionExpired`, `PolicyUnknown`.
     """
@@ -56,7 +56,7 @@ def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult
     scheduler = scheduler_before(decision, spec)
     pod = decision.pod.spec
     if pod.gang is not None and decision.node_name:
-        pod = msgspec.structs.replace(pod, gang=None)  # the other members of the pod's gang were placed after it
+        pod = msgspec.structs.replace(pod, gang=None)  # the other members of the pod's gang were placed after this pod
     elif pod.gang is not None:
         register_gang(scheduler.state, decision)
     row = scheduler.state.row_of.get(decision.node_name, -1) if decision.room else -1

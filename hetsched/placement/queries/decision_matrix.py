@@ -1,9 +1,9 @@
 """The full node x plugin matrix of a decision, recomputed.
 
-Storing every score of every node for every decision would make the ledger a hundred times larger.
-Reservations store the revisions at which they began and ended, so the state of the decision is loaded again, the pods
-placed earlier in the same batch are booked, and the same policy revision scores the same pod. The digest of the state
-must be the one stored with the decision.
+Storing every score of every node for every decision would make the decision history a hundred times larger.
+Reservations store the revisions at which they began and ended. The state of the decision can therefore be loaded again;
+the pods placed earlier in the same batch are assumed on it, and the same policy revision scores the same pod. The
+digest of the state must be the one stored with the decision.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hetsched.policies.models import PolicyRevision
 def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Scheduler:
     """Return a scheduler on the state of the decision, under its policy revision or under `spec`.
 
-    Raises: InputError `DecisionExpired` if the inventory changed since, or reservations of that time are deleted.
+    Raises: InputError `DecisionExpired` if the inventory changed since, or if reservations of that time were deleted.
     """
     cluster = decision.cluster
     policy = PolicyRevision.objects.filter(policy__name=decision.policy_name, version=decision.policy_version).first()
@@ -59,12 +59,12 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
     state.avoided = avoided(cluster.pk, decision.created_at)
     compiled = compile_policy(spec or policy.spec, load_registry(), implied=True)
     if compiled.wants_mix:
-        state.use_mix(state.booked_mix())  # as at the start of the batch
+        state.use_mix(state.booked_mix())  # the state at the start of the batch
     same_batch = Decision.objects.filter(cluster=cluster, cluster_revision=decision.cluster_revision)
-    # A pod that was preempted later in the batch is not placed, but its own victims were still removed.
+    # A pod that was preempted later in the batch is not on its node, but its own victims were still removed.
     settled = same_batch.filter(Q(verdict="placed") | ~Q(evictions=()), id__lt=decision.pk)
     for other in settled.select_related("pod").order_by("id"):
-        state.forget(other.pod.spec.key)  # it was nominated before
+        state.forget(other.pod.spec.key)  # the pod was nominated by an earlier decision
         if not other.nominated_node:
             _remove_victims(state, other)
         if other.allocation is not None:

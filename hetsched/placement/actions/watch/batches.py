@@ -1,7 +1,7 @@
 """Batches of watch events: one transaction writes the nodes and pods of a batch.
 
-Our own writes, writes of others and status updates of kubelets arrive as the same kind of event: late, duplicated or
-merged. A batch is written under the epoch of the informer.
+Writes of hetsched, writes of other clients and status updates of kubelets arrive as the same kind of event, and may be
+late, duplicated or merged. A batch is written under the epoch of the informer.
 Invariant: a repeated event changes nothing.
 """
 
@@ -66,7 +66,7 @@ def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcom
             _publish_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
         if changes.definitions is not None:
-            dispatch.wake(cluster_id, dispatch.BIND)  # volume claims of waiting pods may be bound now
+            dispatch.wake(cluster_id, dispatch.BIND)  # volume claims of pods that wait to be bound may be bound now
     only = followed.arrivals_only and not (nodes or events or changes.nodes_gone or changes.definitions)
     return msgspec.structs.replace(followed, arrivals_only=only)
 

@@ -1,4 +1,4 @@
-"""Pods that another scheduler placed: each is charged to its node, as soon as the node is known."""
+"""Pods that another scheduler placed: the resources of each are reserved as soon as its node is known."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from ..displaced_pods import displace_pods
 
 
 def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
-    """Charge pods that another scheduler placed."""
+    """Reserve the resources of pods that another scheduler placed."""
     node_ids = _ids_of_nodes(change.cluster, (seen.node_name for seen in charged))
-    # Any user can write an annotation: a pod holds what hetsched reserved, else its requests.
+    # Any user can write an annotation, so the pod gets the resources that hetsched reserved for it, or else its
+    # requests.
     specs = [
         msgspec.structs.replace(seen.spec, allocation=None, node_name=seen.node_name)
         for seen in charged
@@ -44,7 +45,7 @@ def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPo
 
 
 def charge_unassigned_pods(change: ClusterTransaction) -> None:
-    """Charge pods that were observed before their node."""
+    """Reserve the resources of pods that were observed before their nodes."""
     homeless = Pod.objects.filter(cluster=change.cluster, origin=Pod.IMPORTED, node=None, state=State.RUNNING.value)
     node_ids = _ids_of_nodes(change.cluster, (pod.spec.node_name for pod in homeless))
     early = [pod for pod in homeless if pod.spec.node_name in node_ids]
@@ -63,7 +64,7 @@ def _ids_of_nodes(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
 
 
 def _allocations(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:
-    """Return the allocation of each of these pods as the engine completes it: free GPUs, CPUs of NUMA zones."""
+    """Return the allocations of these pods; the engine fills in free GPUs and CPUs of NUMA zones."""
     exact = [spec for spec in specs if spec.node_name in node_ids and (spec.shape.gpu or spec.shape.containers)]
     if not exact:
         return [EMPTY] * len(specs)

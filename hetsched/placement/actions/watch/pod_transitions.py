@@ -1,17 +1,17 @@
 """Transitions of the pods of one batch of watch events.
 
 A pod is identified by its uid:
-    new, without a node      a pending pod in a workload of its controller, if the scheduler name is ours
-    new, on a node           charged to that node, under any scheduler, as soon as the node is known
+    new, without a node      a pending pod in a workload of its controller, if its scheduler name is hetsched's
+    new, on a node           reserved on that node, under any scheduler, as soon as the node is known
     pending                  its spec is updated: removed gates, new groups and classes
-    holding                  its requests, labels and owner are updated; it is booked again if they changed
-    ours, now on a node      bound, if it is the node of the decision; else it is charged to its actual node
+    holding                  its requests, labels and owner are updated; it is reserved again if they changed
+    placed, now on a node    bound, if it is the node of the decision; else it is reserved on its actual node
     phase                    running; succeeded or failed, with the container that ended it. A pod that fails while
-                             it is being deleted is cancelled as soon as its kubelet reports it
+                             it is being deleted is cancelled as soon as its kubelet reports the failure
     rejected by its node     its owner's next pods back off from the node
     gone, or another uid     cancelled; its resources stay reserved for a while unless all its containers had stopped
     only being deleted       no change: it keeps its resources until there is proof of its absence
-An ended pod frees exactly what it held, in the transaction that ends it.
+An ended pod frees exactly the resources that it held, in the transaction that ends it.
 Invariants: nothing is freed without proof of absence; a repeated event changes nothing.
 """
 
@@ -48,17 +48,19 @@ from ..submissions import accept_pods, build_pod_rows
 from ..terminating_pods import orphaned_pods_on, reserve_orphaned_pods, terminating_reservations
 from .foreign_pods import charge_foreign_pods
 
-_NOT_BOUND = {State.PLACED.value, State.BINDING.value}  # may return to the queue, with the spec of then
+# may return to the queue with the spec from the time of the decision
+_NOT_BOUND = {State.PLACED.value, State.BINDING.value}
 _FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
 _SPEC_COLUMNS = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
-# Every bound pod passes these states; several events may arrive as one.
+# Every bound pod passes through these states; one event may report several transitions.
 _PROGRESS = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
 
 
 class BatchOutcome(msgspec.Struct, frozen=True):
-    """The outcome of a batch: numbers of pods added, charged, moved and ended, and the revision of the commit.
+    """The outcome of a batch: numbers of pods added, reserved, moved and ended, and the revision of the commit.
 
-    `arrivals_only`: the batch changed nothing else, so a state of the previous revision is valid at this one too.
+    `arrivals_only` is True if the batch only added pending pods. A state of the previous revision is then valid at this
+    revision too.
     """
 
     arrived: int = 0
@@ -70,7 +72,7 @@ class BatchOutcome(msgspec.Struct, frozen=True):
 
 
 class PodTransitions:
-    """The pods of one batch, sorted by their transitions."""
+    """The pods of one batch, grouped by their transitions."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -83,13 +85,13 @@ class PodTransitions:
         self.charged: list[ObservedPod] = []
         self.arrivals: list[ObservedPod] = []
         self.pending: dict[int, tuple[Pod, ObservedPod]] = {}
-        self.changed_specs: list[tuple[Pod, PodSpec]] = []  # fields that can change in place have changed
+        self.changed_specs: list[tuple[Pod, PodSpec]] = []  # pods in which fields that can change in place have changed
         self.deleted: list[Pod] = []
         self.stopped_uids: set[str] = set()
         self.freed_node_ids: set[int] = set()  # ids of nodes on which pods ended
 
     def sort(self, changes: Changes) -> None:
-        """Sort the changes; write nothing yet."""
+        """Group the pods by transition, without writing."""
         self.stopped_uids = changes.stopped
         known = _known_pods(self.cluster, [*(pod.key for pod in changes.pods), *changes.pods_gone])
         for key in changes.pods_gone:
@@ -142,7 +144,8 @@ class PodTransitions:
         reached = State.RUNNING if seen.phase == "Running" else State.BOUND
         for step in _PROGRESS[_PROGRESS.index(state) + 1 : _PROGRESS.index(reached) + 1]:
             self.steps[step].append(row)
-        if seen.refusal is not None and row.origin in Pod.OURS:  # pods of other schedulers do not follow our back-off
+        # pods of other schedulers do not follow hetsched's back-off
+        if seen.refusal is not None and row.origin in Pod.OURS:
             self.rejected.append((row, seen))
         if seen.deleting and seen.ended == State.FAILED:
             self.cancelled["deleted in the cluster"].append(row)
@@ -161,7 +164,7 @@ class PodTransitions:
             self.changed_specs.append((row, seen.spec))
 
     def write(self) -> BatchOutcome:
-        """Move, free, charge and submit the pods; return the outcome."""
+        """Move, free, reserve and submit the pods; return the outcome."""
         self._update_specs()
         change = self.change
         for step in _PROGRESS[1:]:
@@ -209,7 +212,7 @@ class PodTransitions:
         return BatchOutcome(arrived, charged, moved, ends, self.cluster.revision, only)
 
     def _update_specs(self) -> None:
-        """Update the specs of pending pods: removed gates, new groups and classes."""
+        """Update the specs of pending pods whose gates, pod groups or classes have changed."""
         for some in batched(sorted(self.pending)):
             rows = Pod.objects.filter(pk__in=some, origin=Pod.WATCHED)
             for pk, before, policy in rows.values_list("pk", "spec", "workload__policy"):
@@ -219,7 +222,7 @@ class PodTransitions:
                 (now,) = build_pod_rows(self.cluster, [seen.spec], policy or "", None, Pod.WATCHED)
                 if now.spec == before:
                     continue
-                if row.state == State.MISCONFIGURED:  # its verdict was final: treat it as a new pod
+                if row.state == State.MISCONFIGURED:  # misconfigured is a final verdict: treat the pod as new
                     self.cancelled["its requests have changed"].append(row)
                     self._add_new(seen)
                     continue
@@ -231,13 +234,13 @@ class PodTransitions:
                 self.change.touch([row])
 
     def _rebook(self) -> None:
-        """Book pods with their current requests and labels, which may put a node over its capacity."""
+        """Replace reservations with the pods' current requests and labels, which may put a node over its capacity."""
         change, booked, events, grown = self.change, [], set[Event](), dict[int, str]()
         seen = {row.pk: (row, spec) for row, spec in self.changed_specs}
         for some in batched(sorted(seen)):
             held = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod")
             requests: dict[int, tuple[PodSpec, Reservation | None]] = {r.pod_id: (r.request, r) for r in held}
-            missing = [pk for pk in some if pk not in requests]  # their nodes were not seen yet
+            missing = [pk for pk in some if pk not in requests]  # the nodes of these pods were not observed yet
             unbooked = Pod.objects.filter(pk__in=missing).values_list("pk", "spec") if missing else ()
             requests |= {pk: (spec, None) for pk, spec in unbooked}
             for pk, (before, reservation) in requests.items():
@@ -266,7 +269,7 @@ class PodTransitions:
             displace_pods(change, {node_id}, by=key)
 
     def _create_workloads(self) -> None:
-        """Create workloads for our new pods, one for each controller."""
+        """Create workloads for hetsched's new pods, one for each controller."""
         groups: dict[tuple[str, str], list[PodSpec]] = defaultdict(list)
         for seen in self.arrivals:
             assert seen.spec is not None
@@ -275,7 +278,7 @@ class PodTransitions:
 
 
 def _events(before: PodSpec, now: PodSpec) -> set[Event]:
-    """Return the events that a pod's change in place means for pending pods: released, placed or labels."""
+    """Return the events that a pod's change in place causes: released or placed resources, or changed labels."""
     was, is_now = dict(before.shape.requests), dict(now.shape.requests)
     events = set()
     if any(is_now.get(name, 0) < amount for name, amount in was.items()):
@@ -288,7 +291,7 @@ def _events(before: PodSpec, now: PodSpec) -> set[Event]:
 
 
 def _known_pods(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
-    """Return the unfinished pods of these keys, with their nodes; a live pod hides a misconfigured one."""
+    """Return the unfinished pods with these keys and their nodes; live pods have precedence over misconfigured ones."""
     wanted = set(keys)
     if not wanted:
         return {}
@@ -316,7 +319,7 @@ def _end_reason(seen: ObservedPod) -> str:
 
 
 def _waiting_container(seen: ObservedPod) -> str:
-    """Return the container of a bound pod that does not start and its reason; empty if there is none."""
+    """Return the waiting container of a bound pod and the reason, or an empty string if no container waits."""
     if seen.wait is None:
         return ""
     wait = seen.wait
