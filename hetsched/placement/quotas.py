@@ -1,11 +1,11 @@
 """Quotas of submitters and limits of namespaces, counted in the transaction of the submission.
 
-Two concurrent submissions may each fit into the remaining quota, but not both of them.
-A submission is written first and counted afterwards, in its transaction: it locks the names it is counted against, in
-sorted order, and sums all committed amounts with its own. If the sum exceeds a limit, the transaction is rolled back.
-The locks are held until the commit, which follows at once; a writer of several submissions takes all locks first. A
-workload is charged in full until it has finished. A hold is charged until it ends: in full, or the excess over the
-workload that claimed it.
+Two concurrent submissions may each fit into the remaining quota, but not both together.
+A submission is written first and counted afterwards in the same transaction. The transaction locks the names that the
+submission is counted against, in sorted order, and adds its amounts to all committed amounts. If the sum exceeds a
+limit, the transaction is rolled back. The locks are held until the commit, which follows immediately; a writer of
+several submissions acquires all locks first. The full amounts of a workload are counted until it has finished. Those of
+a hold are counted until it ends: in full, or after a claim only the excess over the workload that claimed it.
 Invariant: at every commit the amounts submitted and held by an owner with a quota are within the quota, under any race.
 """
 
@@ -41,7 +41,7 @@ def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int |
         return
     pods = list(pods)
     for pod in pods if priority is None else ():
-        # The class may have been added to the live cluster since; its priority is then unknown here.
+        # The class may have been added to the live cluster since; hetsched does not know its priority then.
         unknown = next((one for one in pod.problems if one.code == "PriorityClassUnknown"), None)
         if unknown is not None:
             raise InputError(
@@ -96,7 +96,7 @@ def _charge(charged: Sequence[tuple[Workload, Sequence[PodSpec]]], owner: str, m
 
 
 def check_hold_quota(hold: Hold, pods: Sequence[PodSpec], allowance: Allowance) -> None:
-    """Count a new hold against the quota of its owner: reserved capacity counts like running pods.
+    """Count a new hold against the quota of its owner, like running pods with the same requests.
 
     Raises: InputError `PriorityNotAllowed`, `QuotaTooSmall`, `QuotaExceeded`.
     """
@@ -123,7 +123,7 @@ def _check_owner(owner: str, most: Mapping[str, int], wanted: Mapping[str, int])
     held: Counter[str] = Counter()
     rows = Charge.objects.filter(owner=owner).exclude(workload__state__in=_OVER)
     charged: dict[str, dict[str, int]] = dict(rows.values_list("workload_id", "amounts"))
-    # A hold claimed for another owner, as an operator may do, no longer counts for this owner.
+    # A hold claimed for another owner, as an operator may do, is not counted for this owner any more.
     kept = Hold.objects.filter(Q(state=Hold.HELD) | Q(state=Hold.CLAIMED, workload__owner=owner), owner=owner)
     for claimed_by, amounts in kept.values_list("workload_id", "amounts"):
         own = charged.get(claimed_by, {})
@@ -156,19 +156,19 @@ def _requests(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
 
 
 def has_queued(cluster: Cluster, count: int) -> bool:
-    """Return whether at least `count` pods of a cluster are queued; counting all of them would read more rows."""
+    """Return True if at least `count` pods of a cluster are queued; counting all queued pods would read more rows."""
     return Pod.objects.filter(cluster=cluster, queued=True).order_by()[count - 1 : count].exists()
 
 
 def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
-    """Reject more pods of one namespace than may be pending; pods written already are in the count."""
+    """Reject further pods of a namespace if too many are pending; the count includes the pods just written."""
     most = settings.HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE
-    # If the whole cluster has no more, the namespace need not be counted: the index alone answers that.
+    # If the whole cluster has no more queued pods, the namespace need not be counted, and the index alone is read.
     if cluster.kind != ClusterKind.KUBERNETES and not has_queued(cluster, most + 1):
         return
     waiting = Pod.objects.filter(cluster=cluster, queued=True, namespace=namespace).count()
     if cluster.kind == ClusterKind.KUBERNETES:
-        waiting += coming  # these arrive by the watch after their creation
+        waiting += coming  # these pods arrive through the watch after their creation
     if waiting > most:
         raise InputError(
             "NamespaceFull",

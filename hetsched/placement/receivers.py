@@ -1,8 +1,8 @@
-"""Signal receivers of placement: requeue pending pods at once when inventory or policies change.
+"""Signal receivers of placement: requeue pending pods immediately when inventory or policies change.
 
 Receivers run inside the transaction of the change, so pods are requeued if and only if it commits. An activation locks
-every cluster first: a batch decided by the previous version is either written already, and its rejected pods are found
-here, or it is rejected by `record`.
+every cluster first: a batch decided by the previous version is either written already, so that its rejected pods are
+requeued here, or `record` rejects it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """The scheduler cache: the engine's state of a cluster, loaded from the database and updated incrementally.
 
-A decision needs the whole cluster in memory; loading it for each batch costs more than the decisions.
+A decision needs the whole cluster in memory, and loading it for each batch would take longer than the decisions.
 The state starts with the nodes and the reservations at the time of their usage samples (`Cluster.baseline_revision` or,
 if later, `Node.sampled_revision`); then every later reservation and release is applied. `SchedulerCache` keeps the
 state and applies changes since its revision: facts of single nodes, releases, reservations. Reservations that name no
 GPUs or CPUs are then completed again on changed rows (`CompletedAllocations`). It loads the state again after other
 changes: nodes added, removed or renamed, facts that could change the completion of reservations on a node, usage
-samples, and whatever else it cannot apply. Nominated pods are booked next to their victims, so that no pod of lower
-priority takes the resources; a row may therefore hold more than its capacity, and then accepts no pod.
+samples, and any other change that it cannot apply. Nominated pods are assumed in addition to their victims, so that no
+pod of lower priority is placed on the resources. The reservations of a row may therefore exceed its capacity; the row
+then accepts no pod.
 Invariant: an incrementally updated state equals a reloaded one in every column, after any sequence of changes. Gangs in
 back-off stay in back-off when this process reloads the state.
 """
@@ -43,27 +44,28 @@ from .models import Eviction, Nomination, Reservation
 from .scheduling_queue.node_backoffs import AvoidedNodesCache
 
 _MAX_CACHED_POLICIES = 16
-# Facts without effect on the reservations of a node: changed values are applied directly.
+# Facts that do not affect the reservations of a node: changed values are applied directly.
 _INDEPENDENT_FACTS = (
     "ready", "unschedulable", "taints", "labels", "annotations", "problems", "source", "observed_at", "uid",
     "addresses",
 )  # fmt: skip
-# In clusters without kubelets, victims can be removed at once.
+# In clusters without kubelets, victims can be removed immediately.
 _EVICTING = frozenset({ClusterKind.OFFLINE, ClusterKind.DEMO})
 _NOMINATING = frozenset({ClusterKind.KUBERNETES})
 
 
 class Nominee(msgspec.Struct, frozen=True):
-    """A nominated pod in the state: booked on `node` while it waits for the end of its `victims` (keys, uids)."""
+    """A nominated pod in the state: assumed on `node` until its `victims` (keys, uids) have ended."""
 
     node: str
     victims: frozenset[tuple[str, str]]
 
 
 class ClusterSnapshot(msgspec.Struct):
-    """A state with the cluster revision it represents; `evicts`: its scheduler may preempt pods.
+    """A state with the cluster revision that it represents.
 
-    `nominates`: victims are evicted through the API server; `nominees` are the nominated pods booked in the state.
+    `evicts` is True if its scheduler may preempt pods. `nominates` is True if victims are evicted through the API
+    server. `nominees` contains the nominated pods that are assumed in the state.
     """
 
     state: ClusterState
@@ -75,13 +77,13 @@ class ClusterSnapshot(msgspec.Struct):
     nominees: dict[str, Nominee] = msgspec.field(default_factory=dict)
     committed_revisions: set[int] = msgspec.field(
         default_factory=set
-    )  # later revisions with reservations already in the state
+    )  # later revisions whose reservations are already in the state
 
 
 def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSnapshot:
-    """Load a cluster's rows into a state, as of now or, with the current inventory, as of a revision.
+    """Load a cluster's rows into a state: the current state, or that of a revision with the current inventory.
 
-    The revision is read before the rows; a reservation written in between is left to the next refresh.
+    The revision is read before the rows; the next refresh adds reservations written in between.
     """
     cluster = Cluster.objects.get(pk=cluster_id)
     revision = cluster.revision if at_revision is None else at_revision
@@ -127,7 +129,7 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSna
 
 
 def state_of(node_ids: Collection[int]) -> ClusterState:
-    """Load only these nodes with their active reservations, as visible to the current transaction."""
+    """Load only these nodes with their active reservations, as the current transaction sees them."""
     nodes: list[Node] = []
     booked: list[Reservation] = []
     for some in batched(sorted(node_ids)):
@@ -155,7 +157,7 @@ _NOMINATION = (
 
 
 def _assume_nominated(snapshot: ClusterSnapshot, nominations: QuerySet[Nomination]) -> None:
-    """Book nominated pods next to their victims."""
+    """Assume nominated pods on their nodes in addition to their victims."""
     state = snapshot.state
     rows = nominations.select_related("pod", "node").only(*_NOMINATION).order_by("revision", "id")
     found = {row.pk: row for row in rows}
@@ -176,7 +178,7 @@ def _assume(state: ClusterState, reservation: Reservation, completed: CompletedA
 
 
 def _spec(reservation: Reservation) -> PodSpec:
-    """Return the pod of a reservation with its uid in the cluster, by which the kubelet identifies it."""
+    """Return the pod of a reservation with its uid in the cluster, which the kubelet uses to identify it."""
     spec, uid = reservation.request, reservation.pod.uid
     return spec if spec.uid == uid else msgspec.structs.replace(spec, uid=uid)
 
@@ -197,7 +199,7 @@ class SchedulerCache:
         self._snapshot: ClusterSnapshot | None = None
         self._policies: dict[tuple[str, int], Policy] = {}
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
-        self._gang_backoffs: dict[str, float] = {}  # gangs in back-off, which is not stored in rows
+        self._gang_backoffs: dict[str, float] = {}  # gangs in back-off, which are not stored in rows
         self._avoided = AvoidedNodesCache(cluster_id)
         self._has_nominations = self._has_rejections = True  # at the latest revision; unknown for an earlier one
         self.decision_seconds: dict[str, float] = defaultdict(
@@ -213,15 +215,15 @@ class SchedulerCache:
 
     @contextmanager
     def locked_snapshot(self, seconds: float = -1) -> Iterator[ClusterSnapshot]:
-        """Refresh the state from the database and yield it, for this thread alone.
+        """Refresh the state from the database and yield it; other threads are locked out until exit.
 
-        Raises: TimeoutError if other threads hold it for more than `seconds`.
+        Raises: TimeoutError if the lock is not free within `seconds`.
         """
         if not self._lock.acquire(timeout=max(seconds, 0) if seconds != -1 else -1):
             raise TimeoutError(f"the state of cluster {self.cluster_id} is in use")
         try:
             snapshot = self._refresh()
-            if not snapshot.evicts:  # clusters with kubelets, which may reject pods
+            if not snapshot.evicts:  # for clusters with kubelets, which may reject pods
                 snapshot.state.avoided = self._avoided.current(
                     snapshot.revision, timezone.now(), any_rejections=self._has_rejections
                 )
@@ -258,7 +260,7 @@ class SchedulerCache:
         return self._snapshot
 
     def _apply_node_reports(self, snapshot: ClusterSnapshot) -> bool:
-        """Apply changed facts of single nodes; return whether that was possible."""
+        """Apply changed facts of single nodes; return False if that is not possible."""
         state = snapshot.state
         rows = Node.objects.filter(cluster_id=self.cluster_id, changed_revision__gt=snapshot.revision)
         for node in rows.only("id", "name", "report", "unschedulable").order_by("id"):
@@ -268,7 +270,7 @@ class SchedulerCache:
             known = state.reports[state.row_of[report.name]]
             independent = {name: getattr(report, name) for name in _INDEPENDENT_FACTS}
             if known.numa is not None and report.numa is not None:
-                # Grants reported by the kubelet are not part of any reservation.
+                # Grants that the kubelet reports are not part of any reservation.
                 independent["numa"] = msgspec.structs.replace(known.numa, grants=report.numa.grants)
             if msgspec.structs.replace(known, **independent) != report:
                 return False
@@ -276,11 +278,11 @@ class SchedulerCache:
         return True
 
     def _catch_up(self, snapshot: ClusterSnapshot, revision: int) -> bool:
-        """Apply reservations and releases up to `revision`; return whether that was possible."""
+        """Apply reservations and releases up to `revision`; return False if that is not possible."""
         if revision < snapshot.revision:
             return False
         changed = CHANGED_RESERVATIONS(cluster=self.cluster_id, since=snapshot.revision, until=revision)
-        # Read after the rows: a release deleted before that read is missing from them.
+        # Read this after the rows: they lack a release that was deleted before this read.
         if current_columns(self.cluster_id).forgotten_revision > snapshot.revision:
             return False
         state, written = snapshot.state, snapshot.committed_revisions
@@ -313,7 +315,7 @@ class SchedulerCache:
     def _changed_nominations(self, snapshot: ClusterSnapshot, revision: int) -> list[Nomination]:
         """Return the nominations that began or ended up to `revision`, in the order of their ids.
 
-        A nomination that is neither booked in the state nor active at the latest revision has no effect on it.
+        A nomination that is neither in the state nor active at the latest revision has no effect on the state.
         """
         if not snapshot.nominates or not (self._has_nominations or snapshot.nominees):
             return []
@@ -323,7 +325,7 @@ class SchedulerCache:
         return list(rows.select_related("pod").only(*columns).order_by("id"))
 
     def policy(self, spec: PolicySpec) -> Policy:
-        """Return a policy revision, compiled once."""
+        """Return the compiled form of a policy revision, compiled once."""
         key = (spec.name, spec.version)
         known = self._policies.get(key)
         if known is None or known.spec != spec:
@@ -355,12 +357,12 @@ class SchedulerCache:
         assert self._snapshot is not None
         for key in pods:
             booking = self._snapshot.state.bookings.get(key)
-            if booking is not None:  # its allocation is the committed one
+            if booking is not None:  # its allocation is the committed allocation
                 self._snapshot.completed.note(self._snapshot.state, booking, booking.allocation)
         if revision == self._snapshot.revision + 1:
             self._snapshot.revision = revision
         else:
-            # Revisions of other writers in between are still to be applied.
+            # Revisions of other writers between these must still be applied.
             self._snapshot.committed_revisions.add(revision)
 
     def mark_unchanged(self, revision: int) -> None:
@@ -393,7 +395,7 @@ def cache_of(cluster_id: int) -> SchedulerCache:
 
 
 def fork(cluster_id: int) -> tuple[ClusterState, int]:
-    """Return a copy of the current state for a simulation, which may change it, and its revision."""
+    """Return a copy of the current state for a simulation, which may modify the copy, and its revision."""
     with cache_of(cluster_id).locked_snapshot() as snapshot:
-        snapshot.state.digest()  # copies then share the rows' digests and hash only changed rows
+        snapshot.state.digest()  # copies then share the digests of the rows and hash only changed rows
         return snapshot.state.fork(), snapshot.revision

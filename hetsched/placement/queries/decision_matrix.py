@@ -76,17 +76,17 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
 
 
 def _remove_victims(state: ClusterState, decision: Decision) -> None:
-    """Remove the victims of a placement, which was scored without them."""
+    """Remove the victims of a placement; the pod was scored without them."""
     for evicted in decision.evictions:
         state.forget(evicted.pod)
     if decision.room:
-        state.forget(decision.room)  # the hold's reservation for it
+        state.forget(decision.room)  # the reservation of the hold that the pod used
 
 
 def matrix_of(
     decision: Decision, *, limit: int | None = None, scoring: Sequence[PluginUse] = ()
 ) -> tuple[NodeOutcome, ...]:
-    """Return the matrix of the decision, best node first; `scoring` are additional scoring plugins.
+    """Return the matrix of the decision, best node first; `scoring` lists additional scoring plugins.
 
     Raises: InputError `DecisionExpired`, or an error of the plugins.
     """
@@ -94,7 +94,7 @@ def matrix_of(
 
 
 def _extended_policy(decision: Decision, scoring: Sequence[PluginUse]) -> PolicySpec | None:
-    """Return the policy of the decision with more plugins; None without any, or if the policy is unknown."""
+    """Return the decision's policy with additional plugins; None if there are none or the policy is unknown."""
     rows = PolicyRevision.objects.filter(policy__name=decision.policy_name, version=decision.policy_version)
     row = rows.first() if scoring else None
     if row is None:
@@ -107,8 +107,8 @@ def _extended_policy(decision: Decision, scoring: Sequence[PluginUse]) -> Policy
 class DecisionDetails(NamedTuple):
     """Details recomputed for a decision.
 
-    `nearest_fit`: changes that would have placed a rejected pod. `tipping`: the margin by which a placed pod's node
-    won. `expected_use`: the expected usage, if more than the requests was known.
+    `nearest_fit` lists changes that would have placed a rejected pod. `tipping` is the margin by which a placed pod's
+    node won. `expected_use` is the expected usage, if it was known in addition to the requests.
     """
 
     nearest_fit: tuple[NearestFit, ...]
@@ -131,7 +131,7 @@ def details_of(decision: Decision) -> DecisionDetails:
 
 
 def register_gang(state: ClusterState, decision: Decision) -> None:
-    """Add the gang members that are not booked to the state, as the batch did."""
+    """Add the gang members without a reservation to the state, as the batch did."""
     gang = decision.pod.spec.gang
     if gang is not None:
         members = Pod.objects.filter(cluster=decision.cluster, namespace=decision.namespace, gang=gang.name)

@@ -13,7 +13,7 @@ from .decision_matrix import scheduler_before
 def recorded_cluster(decision: Decision) -> RecordedCluster:
     """Return the cluster as of a decision, without the pod of the decision.
 
-    Raises: InputError `DecisionExpired` if the inventory changed since, or reservations of that time are deleted.
+    Raises: InputError `DecisionExpired` if the inventory changed since, or if reservations of that time were deleted.
     """
     state = scheduler_before(decision).state
     names = state.columns.names

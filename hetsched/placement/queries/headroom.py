@@ -1,9 +1,10 @@
 """Headroom of a cluster: how many more copies of common shapes fit now, in every pool.
 
-The engine's own filters count on a copy of the cached state (`hetsched.engine.simulation.headroom`), under the
-cluster's policy. A table is valid until the cluster's revision changes. It is then used further until a new count would
-use at most 5 % of a core on average, so the table contains the time of its count. Concurrent callers get the previous
-table. If no copy of a shape fits a pool, the most frequent first rejection by its nodes is reported.
+The copies are counted with the engine's own filters on a copy of the scheduler cache
+(`hetsched.engine.simulation.headroom`), under the cluster's policy. A table is valid until the cluster's revision
+changes. Recounts are spaced so that counting uses at most 5 % of a core on average; until the next count the old table
+is used, and it contains the time of its count. Concurrent callers get the previous table. If no copy of a shape fits a
+pool, the most frequent first rejection by its nodes is reported.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ KEPT_SECONDS = 3.0
 SHARE = 20
 SHAPES_SECONDS = 60.0
 PATIENCE_SECONDS = 20.0
-# About a second; the following tables complete the rest.
+# Takes about a second; what one table leaves out, later tables count.
 BOOKINGS = 20_000
 
 
 class NodePool(msgspec.Struct, frozen=True):
-    """Nodes of one ISA family and pool; `selector` are the labels that select them, empty if no label does."""
+    """Nodes of one ISA family and pool; `selector` contains the labels that select them, or is empty."""
 
     family: str
     name: str
@@ -48,7 +49,7 @@ class NodePool(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One shape: by pool the copies that fit, the emulated ones, whether the count is exact, and why none fits."""
+    """One shape: per pool the copies that fit, those emulated, whether the count is exact, and why no copy fits."""
 
     common: CommonShape
     counts: list[int]
@@ -69,7 +70,7 @@ class HeadroomCounts(msgspec.Struct, frozen=True):
 
 
 class _Counter:
-    """One cluster's table in this process."""
+    """The headroom table of one cluster in this process."""
 
     def __init__(self, cluster_id: int) -> None:
         self.cluster_id = cluster_id
@@ -82,7 +83,7 @@ class _Counter:
         self._counted: tuple[ClusterState, Policy] | None = None
 
     def now(self) -> HeadroomCounts | None:
-        """Return the latest table, recounted if due; None while another thread counts the first one."""
+        """Return the latest table, recounted if due, or None while another thread counts the first table."""
         if self.table is not None and time.monotonic() < self._due:
             return self.table
         patience = 0.0 if self.table is not None else PATIENCE_SECONDS
@@ -143,7 +144,7 @@ def _is_current(old: HeadroomCounts, revision: int, policy: PolicySpec, shapes: 
 
 
 def _pools(cluster_id: int, state: ClusterState) -> tuple[list[NodePool], np.ndarray]:
-    """Return the pools in the order of the node grid, and (N,) the pool of each row."""
+    """Return the pools in the order of the node grid, and the pool index of each row, shape (N,)."""
     rows = Node.objects.filter(cluster_id=cluster_id).values_list("name", "isa_family", "pool")
     known = {name: (family, pool) for name, family, pool in rows}
     keys = [known.get(report.name, ("unknown", "")) for report in state.reports]
@@ -161,7 +162,7 @@ def _selector(pool: str, labels: dict[str, str]) -> dict[str, str]:
 
 
 def _reasons(scheduler: Scheduler, pod: PodSpec, of_row: np.ndarray, pools: int) -> list[str | None]:
-    """Return, by pool, the first rejection of the most nodes."""
+    """Return for each pool the first rejection that most of its nodes share."""
     best: list[tuple[int, str | None]] = [(0, None)] * pools
     for reason, rows in first_rejections(scheduler, scheduler.state.compile(pod)):
         for pool, count in enumerate(np.bincount(of_row[rows], minlength=pools).tolist()):
@@ -175,7 +176,7 @@ _counters_lock = threading.Lock()
 
 
 def headroom(cluster: Cluster) -> HeadroomCounts | None:
-    """Return the table of a cluster; None during the first count or without an active policy."""
+    """Return the headroom table of a cluster, or None during the first count or without an active policy."""
     with _counters_lock:
         counter = _counters.setdefault(cluster.pk, _Counter(cluster.pk))
     return counter.now()

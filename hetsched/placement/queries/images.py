@@ -1,6 +1,7 @@
 """Image facts of pods, for users.
 
-The result combines the facts used in decisions with the latest registry read: digest, time, and the error if it failed.
+The result combines the facts used in decisions with the latest registry read: its digest, its time, and the error if it
+failed.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from hetsched.isa.platforms import image_warnings
 
 
 class ImageDetail(msgspec.Struct, frozen=True, rename="camel"):
-    """One image: its platforms, or the reason why they are unknown. `failure`: the error of the last read of its index.
+    """One image: its platforms, or the reason why they are unknown.
 
-    `warnings`: nodes that meet its requirements although their stock container runtime rejects it.
+    `failure` is the error of the last read of the image index. `warnings` lists nodes that meet the image's
+    requirements although their stock container runtime rejects the image.
     """
 
     image: str
@@ -34,7 +36,7 @@ class ImageDetail(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def images_of(cluster: Cluster, pods: Sequence[PodSpec]) -> list[ImageDetail]:
-    """Return the images of these pods that have facts, by name."""
+    """Return those images of these pods that have facts, by name."""
     facts = {one.image: one for pod in pods for one in pod.image_facts}
     if not facts:
         return []
@@ -58,7 +60,7 @@ def _detail(facts: ImageFacts, row: ImageIndex | None) -> ImageDetail:
 
 @lru_cache(maxsize=65536)
 def stored_reference(image: str) -> str:
-    """Return the reference under which an image is stored, empty if it is invalid."""
+    """Return the reference under which an image is stored, or an empty string if it is invalid."""
     try:
         return str(parse_reference(image))
     except InputError:

@@ -1,12 +1,13 @@
 """Check of the database invariants, as one function.
 
 Each invariant is checked from the rows alone, by whole-table queries, independently of the code that maintains it.
-Tests call it after every step, crash tests after every kill, an operator at any time. The names are those of the
-reliability rules: I1 exclusive CPUs, I2 capacity of nodes and zones, and load columns, I3 GPUs, I4 exclusive CPUs are
-disjoint from shared and reserved ones, I5 reserved devices exist, I7 instruction sets, I8 pods and reservations, I15
-nothing lost, I16 idempotency, I17 events, I25 lifecycle; I6 topology, I13 gangs and I14 quotas in `promises`.
-A zone is checked against its allocatable amount: the capacity that online workloads leave may fall below the grants at
-any time.
+Tests call the check after every step, crash tests call it after every kill, and an operator can call it at any time.
+The names are those of the reliability rules: I1 exclusive CPUs, I2 capacity of nodes and zones, and load columns, I3
+GPUs, I4 exclusive CPUs are disjoint from shared and reserved CPUs, I5 reserved devices exist, I7 instruction sets, I8
+pods and reservations, I15 nothing lost, I16 idempotency, I17 events, I25 lifecycle. `promises` checks I6 topology, I13
+gangs and I14 quotas.
+A zone is checked against its allocatable amount, because the capacity left by online workloads may fall below the
+grants at any time.
 A pod that was resized in place is excluded from capacity checks: no decision established that its node has the
 capacity.
 """
@@ -78,7 +79,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 def check_invariants(cluster: Cluster | None = None) -> list[Violation]:
-    """Return all violations at one moment in one cluster, or in all of them and in their shared tables."""
+    """Return all violations at one moment in one cluster, or in all clusters and in the tables that they share."""
     with consistent_reads():
         return list(_violations(cluster))
 
@@ -94,7 +95,7 @@ def _violations(cluster: Cluster | None) -> Iterator[Violation]:
 
 
 def _exclusive(cluster: Cluster) -> Iterator[Violation]:
-    """I1, I3: one holder of a whole GPU or an exclusive CPU; shares of a GPU add up to at most the GPU."""
+    """I1, I3: a whole GPU or an exclusive CPU has one holder; shares of a GPU add up to at most the whole GPU."""
     held = Q(active=True, node__cluster=cluster)
     doubled = ReservedCpu.objects.filter(held, exclusive=True).values("node__name", "cpu").annotate(n=Count("id"))
     for cpu in doubled.filter(n__gt=1):
@@ -121,7 +122,7 @@ def _exclusive(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _load(cluster: Cluster) -> Iterator[Violation]:
-    """I2: the reserved amounts fit, and the load columns are their sum."""
+    """I2: the reserved amounts fit the nodes, and the load columns are their sums."""
     held: dict[int, Counter[str]] = defaultdict(Counter)
     ours: dict[int, Counter[str]] = defaultdict(Counter)
     undecided: dict[int, Counter[str]] = defaultdict(Counter)
@@ -156,13 +157,13 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _resized(cluster: Cluster) -> set[int]:
-    """Return the reservations of pods that were resized in place."""
+    """Return the ids of the reservations of pods that were resized in place."""
     changed = Reservation.objects.filter(cluster=cluster, active=True, spec__isnull=False).select_related("pod")
     return {one.pk for one in changed if one.request.shape.requests != one.pod.spec.shape.requests}
 
 
 def _zones(cluster: Cluster) -> Iterator[Violation]:
-    """I2, I4: no zone grants more to our pods than it has, and exclusive CPUs are usable by pods."""
+    """I2, I4: no zone grants more than it has to pods that hetsched placed, and pods may use their exclusive CPUs."""
     rows = Reservation.objects.filter(cluster=cluster, active=True).exclude(pk__in=_resized(cluster))
     granted_by_us = rows.filter(pod__origin__in=Pod.GRANTED).values_list("node_id", "allocation").iterator(2000)
     nodes = {node_id for node_id, allocation in granted_by_us if allocation.zones}
@@ -172,7 +173,7 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
         state = single_node_state(node, held)
         facts = state.zones.nodes.get(0)
         if facts is None:
-            continue  # zones missing from the report: I5 reports their CPUs
+            continue  # the report does not list the zones: I5 reports their CPUs
         column = {name: state.columns.field(name)[:, 0].tolist() for name in _ZONE_COLUMNS}
         granted = {facts.position(grant.name) for one in ours for grant in one.allocation.zones} - {None}
         for position in sorted(position for position in granted if position is not None):
@@ -195,7 +196,7 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
-    """I5: reserved GPUs and CPUs are in the node's report; memory charged to a GPU fits it."""
+    """I5: reserved GPUs and CPUs are in the node's report; the memory reserved on a GPU fits the GPU."""
     cards: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     active = Q(active=True, node__cluster=cluster, reservation__pod__origin__in=Pod.GRANTED)
     for node_id, index, memory in ReservedCard.objects.filter(active).values_list(
@@ -206,7 +207,7 @@ def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
     for node_id, cpu in ReservedCpu.objects.filter(active).values_list("node_id", "cpu"):
         cpus[node_id].add(cpu)
     for node in Node.objects.filter(pk__in=list({*cards, *cpus})):
-        # Missing and unhealthy GPUs are included: only new pods are kept off them.
+        # Missing and unhealthy GPUs are included, because only new pods may not use them.
         known = {card.index: card for card in node.report.gpus or cards_of(node.report)}
         for index, memory in cards[node.pk].items():
             if index not in known:
@@ -221,7 +222,7 @@ def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
-    """I7: every pod that hetsched placed can run on its node, natively or under an emulation it permits."""
+    """I7: every pod that hetsched placed can run on its node, natively or under an emulation that the pod permits."""
     offers = {node.pk: node.report.isa for node in Node.objects.filter(cluster=cluster)}
     placed = Pod.objects.filter(cluster=cluster, origin__in=Pod.OURS, state__in=[s.value for s in HOLDING])
     for pod in placed.exclude(node=None).only("namespace", "name", "spec", "node_id").iterator(2000):
@@ -283,7 +284,7 @@ def _reservations(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _workloads(cluster: Cluster) -> Iterator[Violation]:
-    """I15: every workload has all its pods, in valid states, and the state that follows from them."""
+    """I15: every workload has all its pods in valid states, and its own state is the one derived from them."""
     states: dict[str, Counter[str]] = defaultdict(Counter)
     rows = Pod.objects.filter(cluster=cluster).exclude(workload=None).order_by().values_list("workload_id", "state")
     for workload_id, state, count in rows.annotate(n=Count("id")):
@@ -318,7 +319,7 @@ def _constraints() -> Iterator[Violation]:
 
 
 def _idempotency() -> Iterator[Violation]:
-    """I16: one response per key, about the workload or hold it names."""
+    """I16: each key has one response, for the workload or hold that it names."""
     for key in IdempotencyKey.objects.all():
         about = key.workload_id or key.hold_id
         if key.response.get("id") != about:

@@ -13,10 +13,11 @@ _HOLDING = [state.value for state in HOLDING]
 def pods_with_grants(cluster: Cluster, node: str, kubelet: KubeletState) -> set[str]:
     """Return the known pods among the keys of `exclusive` and `devices`.
 
-    Only pods of the node are compared: by uid, or by name for a static pod, which has another uid at the API server.
+    Only pods of the node are compared: by uid, or by name for a static pod, because its uid in the API server differs.
     """
     keys = kubelet.exclusive.keys() | kubelet.devices.keys()
-    there = Pod.objects.filter(node__cluster=cluster, node__name=node)  # by the node's index: uids have none
+    # uses the index on the node, because uids are not indexed
+    there = Pod.objects.filter(node__cluster=cluster, node__name=node)
     found = set(there.filter(uid__in=[key for key in keys if "/" not in key]).values_list("uid", flat=True))
     rest = {key: key if "/" in key else kubelet.pod_names.get(key, "") for key in keys - found}
     if any(rest.values()):

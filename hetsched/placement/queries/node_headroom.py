@@ -1,7 +1,7 @@
 """Headroom of one node: how many more copies of common shapes fit, and which resource runs out first.
 
-The engine counts on the cached state under the cluster's policy, next to all reservations; the copies that it books are
-removed before other users see the state. Nothing is written.
+The engine counts on the scheduler cache under the cluster's policy, in addition to all reservations. The copies that it
+assumes are removed before the lock on the cache is released. Nothing is written.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def headroom_on(cluster: Cluster, node_name: str) -> list[ShapeHeadroom]:
             done = True
         finally:
             if not done:
-                copy.invalidate()  # drop leftover copies
+                copy.invalidate()  # discard the cached state, because it still contains copies
     return found

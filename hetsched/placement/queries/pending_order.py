@@ -1,16 +1,16 @@
-"""Pending order of a cluster: the due pods in the order in which they are tried, and the wait of all others.
+"""Pending order of a cluster: the due pods in the order in which they are tried, and when the other pods are tried.
 
 A pending pod is in one of five queue states.
-    due        the next batches take it, in the order of the cluster's default policy (`forecast`)
+    due        the next batches try it, in the order of the cluster's default policy (`forecast`)
     back-off   it was tried, and is tried again at `not_before`
     images     it is tried when its images are read, or at `images_until`
-    resting    it was rejected and waits for a registered event, or for the flush
+    resting    it was rejected and waits for a registered event or for the periodic flush
     gated      scheduling gates hold it back
-Only due pods have a position. The others are ordered by the time of their next try, unknown last, then by priority and
-age. A pod that never fits is in one of these states too and is tried again when the cluster changes; users see it apart
-from the pods that wait for capacity.
-The forecast lists the due pods in the order in which the next batches take them if each of them is placed and no other
-pod arrives. A pod in back-off, or waiting for an event, is not included.
+Only due pods have a position. The others are ordered by the time of their next try, unknown times last, then by
+priority and age. A pod that never fits is in one of these states too and is tried again when the cluster changes; it is
+shown separately from the pods that wait for capacity.
+The forecast lists the due pods in the order in which the next batches try them, if every pod is placed and no other pod
+arrives. A pod in back-off, or waiting for an event, is not included.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class QueueState(enum.StrEnum):
 
 
 class QueueEntry(msgspec.Struct, frozen=True):
-    """One pending pod. `position` 1 is tried next, None: no position yet; `again_at` None: after a relevant change."""
+    """One pending pod. The pod with `position` 1 is tried next; None means that the pod has no position yet.
+
+    `again_at` is the time of its next try; None means that it is tried again after a relevant change.
+    """
 
     pod_id: int
     key: str
@@ -72,7 +75,7 @@ class QueueEntry(msgspec.Struct, frozen=True):
 
 
 def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
-    """Return the number of pods in each queue state, without those that never fit, and the number of the latter."""
+    """Return the number of pods in each queue state, except pods that never fit, and the number of those."""
     counted = dict.fromkeys(QueueState, 0)
     never = 0
     rows = _pending(cluster_id, timezone.now()).order_by().values_list("queue_state", "state").annotate(n=Count("id"))
@@ -87,9 +90,9 @@ def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
 def list_queue(
     cluster_id: int, limit: int, *, only: QueueState | None = None, never: bool | None = None
 ) -> list[QueueEntry]:
-    """Return the first `limit` pending pods, or those of them in one queue state.
+    """Return the first `limit` pending pods, of all queue states or of one.
 
-    `never`: only those that never fit, or only the others.
+    If `never` is set, only pods that never fit are returned (True), or only the other pods (False).
     """
     now = timezone.now()
     rows = _pending(cluster_id, now)
@@ -165,7 +168,7 @@ def _queue_entry(row: dict[str, Any], queue_state: QueueState, position: int | N
 
 
 def _next_try(row: dict[str, Any], queue_state: QueueState) -> datetime | None:
-    """Return the latest time of a pod's next try; None for one that never fits, which needs a change of the cluster."""
+    """Return the latest time of a pod's next try; None for a pod that never fits: it waits for a cluster change."""
     if row["state"] == State.NEVER_FITS:
         return None
     if queue_state is QueueState.BACK_OFF:

@@ -2,9 +2,10 @@
 
 The time to count grows with the number of pods, differences of the counts cannot be derived from a single change, and
 users accept a count that is a second old.
-The counts, and the cluster's own row if nothing else of it is published, are published with each change. Processes with
-frequent writes publish them once per `COUNT_SECONDS` and once more if they have changed since. The changes of a
-transaction are pending from its commit on, so a count taken before the commit does not mark them as published.
+By default the counts are published with each change, together with the cluster's own row if nothing else of the cluster
+is published. Processes with frequent writes publish them once per `COUNT_SECONDS`, and once more if they have changed
+since. The changes of a transaction become pending at its commit, so a count taken before the commit does not mark them
+as published.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def cluster_counts(cluster: Cluster) -> Document:
 
 
 def published_metrics(cluster: Cluster) -> Document:
-    """Return a cluster's metrics as last published; pending changes arrive later as a delta.
+    """Return a cluster's metrics as last published; pending changes are published later as a delta.
 
-    Values are the current ones if the published event has been deleted already.
+    If the last event has been deleted already, the current values are returned.
     """
     events = (
         OutboxEvent.objects.filter(topic=cluster_topic(cluster)).order_by("-revision").values_list("data", flat=True)
@@ -68,7 +69,7 @@ class _PublishingRate:
         return self.changes != self.published
 
     def owe(self) -> None:
-        """Mark the transaction's changes as pending once it is committed: earlier counts do not include them."""
+        """Mark the transaction's changes as pending at its commit, because earlier counts do not include them."""
 
         def owed() -> None:
             self.changes = next(_numbers)
@@ -82,7 +83,7 @@ _everywhere: list[bool] = []
 
 
 def _rate_of(cluster_id: int) -> _PublishingRate | None:
-    """Return the publishing rate of a cluster's counts in this process, None for every change."""
+    """Return the publishing rate of a cluster's counts, or None if this process publishes them with every change."""
     if _everywhere and cluster_id not in _rates:
         _rates[cluster_id] = _PublishingRate()
     return _rates.get(cluster_id)
@@ -102,13 +103,13 @@ def _publish_pending_counts() -> None:
                 publish_counts(cluster_id)
             except Cluster.DoesNotExist:
                 _rates.pop(cluster_id)
-            except Exception as error:  # the database is unreachable: retry later
+            except Exception as error:  # the database is unreachable: retry in the next round
                 log.warning("counts not published", cluster=cluster_id, error=repr(error))
         close_old_connections()
 
 
 def counts_are_due(cluster_id: int) -> bool:
-    """Return, inside a transaction, True if its counts are to be published with it; else they are pending."""
+    """Return True if this transaction must publish the counts; otherwise mark them as pending."""
     pace = _rate_of(cluster_id)
     if pace is None:
         return True
@@ -130,7 +131,7 @@ def batch_counts(cluster_id: int) -> None:
 
 
 def stop_batching_counts(cluster_id: int) -> None:
-    """Publish counts with every change again, and pending ones now."""
+    """Publish counts with every change again, and publish pending counts immediately."""
     publish_counts(cluster_id, at_once=True)
     _rates.pop(cluster_id, None)
 

@@ -1,11 +1,12 @@
 """Invariants I6, I13 and I14: placements within zones, whole gangs and quotas of owners.
 
 The checks use the rows alone and report only violations that the rows prove.
-    I6   a pod that requests a single NUMA zone, with CPUs chosen here, has a single zone; a pod with exclusive CPUs
-         has at least as many as it is charged for
-    I13  a gang that its policy places whole has none or at least the minimum of its members placed, unless a member
-         was displaced or ended or the gang is listed as half bound; a gang stays listed no longer than its timeout
-    I14  the unfinished workloads of an owner are charged within the quota they were counted against
+    I6   a pod that requests a single NUMA zone, and whose CPUs hetsched chose, has a single zone; a pod with exclusive
+         CPUs has at least as many CPUs as it requests
+    I13  if its policy places gangs whole, either no member of a gang is placed or at least the minimum is, unless a
+         member was displaced or ended or the gang is recorded as incomplete; such a record exists no longer than the
+         gang's timeout
+    I14  the amounts of the unfinished workloads of an owner are within the quota that applied when they were accepted
 The rows cannot prove I13 for a gang whose members another scheduler placed one after the other.
 """
 
@@ -25,7 +26,7 @@ from hetsched.policies.models import PolicyRevision
 from hetsched.storage.snapshot_read import database_now
 
 Breach = tuple[str, str, str]
-LATE = timedelta(minutes=10)  # a sweep runs within this time unless no process runs sweeps
+LATE = timedelta(minutes=10)  # a periodic cleanup runs within this time if any process runs one
 
 _HOLDING = [state.value for state in HOLDING]
 _BY_THE_KUBELET = "static"
@@ -67,13 +68,13 @@ def _gangs(cluster: Cluster) -> Iterator[Breach]:
         if holding >= least or not all(_was_placed_whole(pod) for pod in members if pod.state in _HOLDING):
             continue
         if Reservation.objects.filter(pod__in=members, active=False).exists():
-            continue  # a member was displaced: it is scheduled again, next to the members that stay
+            continue  # A member was displaced: it is scheduled again while the other members stay.
         if not HalfGang.objects.filter(cluster=cluster, namespace=namespace, gang=gang).exists():
             yield "I13", f"{namespace}/{gang}", f"{holding} members are placed, it needs {least}"
 
 
 def _was_placed_whole(pod: Pod) -> bool:
-    """Return True if a pod was placed here, by a policy that places gangs whole."""
+    """Return True if hetsched placed a pod under a policy that places gangs whole."""
     if pod.origin not in (Pod.SUBMITTED, Pod.WATCHED) or pod.decision is None:
         return False
     by = PolicyRevision.objects.filter(policy__name=pod.decision.policy_name, version=pod.decision.policy_version)
@@ -87,7 +88,7 @@ def _half_gangs(cluster: Cluster) -> Iterator[Breach]:
 
 
 def overdrawn_quotas() -> Iterator[Breach]:
-    """Yield (I14, owner, message) of owners charged beyond their quota."""
+    """Yield (I14, owner, message) for each owner whose amounts exceed the quota."""
     held: dict[str, Counter[str]] = defaultdict(Counter)
     bounds: dict[str, dict[str, int]] = {}
     rows = Charge.objects.exclude(workload__state__in=[state.value for state in FINISHED])

@@ -1,9 +1,9 @@
 """Redaction of rows that name pods outside the namespaces of a limited reader.
 
-Views redact the fields of a document before it is encoded, so the ETag is that of the bytes sent. A pod is hidden by
-the namespace in its own field, or in the parameters of a message. A text without parameters, as in rows of earlier
-versions, is hidden as a whole if it may name such a pod. No other table is queried, and parameters with text of the
-caller are never changed: a response reveals nothing about names that its caller guessed.
+Views redact the fields of a document before it is encoded, so the ETag matches the bytes that are sent. A pod is hidden
+according to the namespace in its own field or in the parameters of a message. A text without parameters, as in rows of
+earlier versions, is hidden completely if it may name a hidden pod. No other table is queried, and parameters that
+contain the caller's text are never changed, so a response reveals nothing about names that the caller guessed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .decision_check import RerunResult
 from .why import Changed, Outlook, PreemptedBy, ReasonSpan
 
 replace = msgspec.structs.replace
-# `namespace/name`, but no part of a path, of a URL, or of a name with a domain such as `hetsched.io/gpu`.
+# `namespace/name`, but not a part of a path, of a URL, or of a name with a domain such as `hetsched.io/gpu`.
 _KEY = re.compile(r"(?<![\w./-])([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/[a-z0-9]", re.ASCII)
 
 
 def hide_if_naming(text: str, is_visible: IsVisible) -> Message:
-    """Return a text without parameters, hidden as a whole if it may name a pod of an unseen namespace."""
+    """Return a text without parameters, hidden completely if it may name a pod of a namespace that is not visible."""
     return Message(text if all(is_visible(found[1]) for found in _KEY.finditer(text)) else HIDDEN)
 
 
 class Redaction:
-    """The view of one reader; `namespaces` None sees everything, and gets every document unchanged."""
+    """Redaction for one reader. If `namespaces` is None, the reader sees everything and no document is changed."""
 
     def __init__(self, namespaces: frozenset[str] | None) -> None:
         self._namespaces = namespaces
@@ -46,10 +46,10 @@ class Redaction:
         return key if self.is_visible(namespace_of(key)) else HIDDEN
 
     def snapshot(self, digest: str) -> str:
-        """Replace the digest of a cluster's state by a keyed one.
+        """Replace the digest of a cluster's state by a keyed digest.
 
-        Readers cannot verify guesses about hidden pods with it. Equal states still have equal digests; without a
-        SECRET_KEY the result is empty.
+        Readers cannot use a keyed digest to verify guesses about hidden pods. Equal states still have equal digests.
+        Without a SECRET_KEY the result is empty.
         """
         key = None if self._namespaces is None else derived("snapshots of limited readers")
         if key is None:
@@ -87,7 +87,7 @@ class Redaction:
         return [replace(one, message=self._redacted(one.message)) for one in spans]
 
     def preemptions(self, preemptions: Iterable[PreemptedBy]) -> list[PreemptedBy]:
-        """Redact preemptors; of a hidden one only the node and the time remain."""
+        """Redact preemptors; for a hidden preemptor only the node and the time remain."""
         return [
             one if self.is_visible(namespace_of(one.pod)) else replace(one, pod=HIDDEN, pod_id=None, decision=None)
             for one in preemptions
@@ -108,7 +108,7 @@ class Redaction:
         )
 
     def outlook(self, outlook: Outlook) -> Outlook:
-        """Redact the outlook of a pending pod; blockers elsewhere are counted, without names."""
+        """Redact the outlook of a pending pod; hidden blockers are counted but not named."""
         blockers = (
             tuple(one if self.is_visible(namespace_of(one.pod)) else replace(one, pod="", pdb=None) for one in node)
             for node in outlook.blockers
@@ -121,7 +121,7 @@ class Redaction:
         )
 
     def what_if(self, answer: WhatIfAnswer) -> WhatIfAnswer:
-        """Redact the answer to a what-if about a cluster; its summary names visible pods only."""
+        """Redact the answer to a what-if about a cluster; its summary then names visible pods only."""
         if self._namespaces is None:
             return answer
         evictions = self.evictions(answer.evictions)
@@ -144,7 +144,7 @@ class Redaction:
         return replace(one, pairings=tuple(self._redacted(text) for text in one.pairings))
 
     def _redacted(self, text: str) -> Message:
-        """Redact the parameters of a message, or a whole text without parameters."""
+        """Redact the parameters of a message, or the whole text if it has no parameters."""
         message = as_message(text)
         if self._namespaces is None:
             return message

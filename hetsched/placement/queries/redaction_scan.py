@@ -1,9 +1,9 @@
-"""Scan of a response to a namespace-limited reader for names of pods out of its scope: an alarm, not the control.
+"""Scan of a response to a namespace-limited reader for names of pods out of its scope, to detect missing redaction.
 
-Views redact fields (`redaction`). This scan finds omissions of a view: tests fail on them, `/metrics` counts them. It
-never changes a response. Names contained in the request are excluded before any lookup. Texts that the caller sent
-earlier, or escaped, look like a leak: limited tokens do not see the counter, and the scan is not part of the request
-times that they see.
+Views redact fields (`redaction`). This scan finds fields that a view did not redact: tests fail on them, and `/metrics`
+counts them. It never changes a response. Names contained in the request are excluded before any lookup. Texts that the
+caller sent earlier or in escaped form look like a leak. Limited tokens can therefore not read the counter, and the time
+of the scan is not included in the request times that they can read.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _KEY = re.compile(rf"\\(?:u[0-9a-fA-F]{{4}}|[^u])(?:{_NAME})?|(?<![\w./-]){_NAME
 
 
 def out_of_scope_names(body: bytes, own: Collection[str], sent: bytes) -> set[str]:
-    """Return the live pods outside these namespaces that a response names and its request `sent` does not.
+    """Return the live pods outside these namespaces that a response names although its request `sent` does not.
 
-    At most the first 500 names of a response are looked up; a response above 1 MiB, or to a request above it, is
-    skipped.
+    At most the first 500 names of a response are looked up. The response is skipped if it or its request is larger than
+    1 MiB.
     """
     if max(len(body), len(sent)) > MOST_BYTES:
         return set()

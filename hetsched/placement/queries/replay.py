@@ -1,12 +1,12 @@
 """Replay of a policy version over past decisions of a cluster; nothing is written.
 
-A replay shows the effect of a change on pods that really arrived, before the change takes effect.
-The stream is the latest decision of each pod, the last N, in their order; pods of one batch are a group. The replay
-starts from the state of the first decision. Reservations that began in between without a decision of the stream (pods
-of other schedulers, earlier placements of the same pods) begin on their actual nodes. Ended pods are removed from their
-node in the replay, unless a decision preempted them. A pod that changed in place keeps the spec of its decision. Nodes
-and their measured usage are the current ones.
-Invariant: the same rows, version and question give the same result, for every caller.
+A replay shows the effect of a policy change on past pods before the change takes effect.
+The stream contains the last N decisions in their order, each the latest decision of its pod; the pods of one batch are
+a group. The replay starts from the state of the first decision. Reservations that began later without a decision of the
+stream (pods of other schedulers, earlier placements of the same pods) begin on their actual nodes. Ended pods are
+removed from their nodes in the replay, unless a decision preempted them. A pod that changed in place keeps the spec of
+its decision. Nodes and their measured usage are the current ones.
+Invariant: the same rows, version and parameters give the same result for every caller.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from hetsched.policies.plan_contracts import PreviewParameters
 from hetsched.storage.batches import batched
 from hetsched.storage.snapshot_read import consistent_reads
 
-# A release reason with this prefix follows from a decision: each run determines whether it happens.
+# Releases with this prefix were caused by a decision, so each run determines for itself whether they happen.
 _BY_A_DECISION = "Preempted by "
 _DECIDED = (
     "id", "pod_id", "verdict", "node_name", "policy_name", "policy_version", "cluster_revision", "inventory_revision",
@@ -69,7 +69,7 @@ Versions = Mapping[tuple[str, int], PolicySpec]
 
 
 class Stream(msgspec.Struct):
-    """The decisions, arrivals and departures from one state on; `rows` are the decisions of the stream by id."""
+    """The decisions, arrivals and departures that follow a state; `rows` contains the decisions by id."""
 
     state: ClusterState
     events: list[Event]
@@ -84,7 +84,7 @@ class Stream(msgspec.Struct):
 def replay(
     cluster: Cluster, spec: PolicySpec, asked: PreviewParameters, *, progress: Progress = lambda _share: None
 ) -> tuple[ReplayResult, tuple[PodChange, ...]]:
-    """Replay the stream under the baseline and under `spec`; return the result, and all pods with a different outcome.
+    """Replay the stream under the baseline and under `spec`; return the result and all pods with different outcomes.
 
     `progress` is called with a fraction of 1; an exception from it ends the run.
     Raises: InputError `NothingToReplay`.
@@ -171,7 +171,7 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
             continue
         if one["release_reason"].startswith(_BY_A_DECISION):
             if own and row is not None:
-                row["node_name"] = ""  # a preempted pod counts as not placed, as in the runs
+                row["node_name"] = ""  # a preempted pod is treated as not placed, as in the runs
         elif released <= end:
             keyed.append(((released, 0, 0), PodEnded(pods[one["pod_id"]].key)))
             departures += 1
@@ -194,7 +194,7 @@ def _pods(wanted: set[int]) -> dict[int, PodSpec]:
 
 
 def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[int, dict[str, Any]], int]:
-    """Return the last decisions of distinct pods with a known policy, by id, and the number of unknown ones."""
+    """Return by id the last decisions of distinct pods with a known policy, and the number with an unknown policy."""
     latest = Pod.objects.filter(cluster=cluster, decision__isnull=False).order_by("-decision_id")
     ids = list(latest.values_list("decision_id", flat=True)[:last])
     found: list[dict[str, Any]] = []
@@ -221,7 +221,7 @@ def _versions(wanted: set[tuple[str, int]]) -> dict[tuple[str, int], PolicySpec]
 
 
 def _groups(rows: Mapping[int, dict[str, Any]], pods: Mapping[int, PodSpec]) -> list[tuple[int, int, PodBatch]]:
-    """Return (revision, first decision, group) of each batch, its pods in the order of submission."""
+    """Return (revision, first decision, group) of each batch; the pods of a group are in submission order."""
     groups: list[tuple[int, int, PodBatch]] = []
     for revision, some in groupby(rows.values(), key=lambda row: row["cluster_revision"]):
         batch = list(some)
@@ -250,7 +250,7 @@ def _reservations_between(cluster: Cluster, start: int, end: int) -> Sequence[di
 
 
 class ReplayPolicies(NamedTuple):
-    """The casts of both runs, the name and version of the baseline, and its deciding version by recorded version."""
+    """The policies of both runs, the baseline's name and version, and its deciding version by recorded version."""
 
     baseline: RunPolicies
     draft: RunPolicies
@@ -288,7 +288,7 @@ def _compile_policies(
 
 
 def _notes_on(cluster: Cluster, *casts: RunPolicies) -> list[ReplayNote]:
-    """Return notes on past inputs that are no longer available, if a policy uses them."""
+    """Return notes on past inputs that are not available any more, if a policy uses them."""
     policies = [policy for cast in casts for policy in cast.policies.values()]
     notes: list[ReplayNote] = []
     if any(policy.measures for policy in policies):

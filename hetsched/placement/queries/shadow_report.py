@@ -1,7 +1,8 @@
 """Summary of shadow mode: how often another scheduler chose the same node as hetsched, and its regret.
 
-Shares refer to the compared pods. `choices` are pods with more than one feasible node: a pod with one feasible node
-always agrees. Regret is counted over the pods on nodes that our filters allow.
+Shares refer to the compared pods. `choices` is the number of pods with more than one feasible node, because with a
+single feasible node both schedulers always agree. Regret is computed over the pods on nodes that hetsched's filters
+accept.
 Units: points of the policy, 0-100.
 """
 
@@ -20,7 +21,7 @@ WORST = 10
 
 
 class RegretBin(msgspec.Struct, frozen=True, rename="camel"):
-    """Pods with a regret above `above` and at most `most` points; null: unbounded. The first bin has no `above`."""
+    """Pods with a regret above `above` and at most `most` points; null means no bound. The first bin has no `above`."""
 
     above: float | None
     most: float | None
@@ -28,7 +29,7 @@ class RegretBin(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class InfeasibleReason(msgspec.Struct, frozen=True, rename="camel"):
-    """Pods that run on a node that one of our filters rejects."""
+    """The number of pods on nodes that a filter of hetsched rejects, for one reason."""
 
     plugin: str
     code: str
@@ -36,7 +37,7 @@ class InfeasibleReason(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ShadowSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """The comparison for one cluster; `waiting` pods are not compared yet, `dropped` ones never will be."""
+    """The comparison for one cluster; `waiting` pods are not compared yet, and `dropped` pods never will be."""
 
     cluster: str
     scheduler: str | None
@@ -89,7 +90,7 @@ def summary(cluster: Cluster, rows: QuerySet[Shadow]) -> ShadowSummary:
 
 
 def worst_choices(rows: QuerySet[Shadow]) -> QuerySet[Shadow]:
-    """Return the pods furthest from our choice: infeasible ones first, then by regret."""
+    """Return the pods furthest from hetsched's choice: infeasible nodes first, then by regret."""
     odd = rows.filter(judgement__in=[Judgement.WORSE.value, Judgement.INFEASIBLE.value])
     return odd.order_by(F("regret").desc(nulls_first=True), "-id").defer("spec", "theirs", "top")
 

@@ -1,8 +1,9 @@
-"""Documents of the live topics, whole and in part.
+"""Documents of the live topics: snapshots and deltas.
 
-Snapshots and deltas are built by the same functions, so old snapshot + deltas == fresh snapshot. A part always has the
-same keys, None where there is no value: a delta clears such a key, a snapshot omits it. Patches that depend on rows of
-other transactions are computed under the topic's lock (`publish_many` takes a callable for that).
+Snapshots and deltas are built by the same functions, so old snapshot + deltas == fresh snapshot. Each part of a
+document always has the same keys, with None for a missing value: a delta clears such a key, and a snapshot omits it.
+Patches that depend on rows of other transactions are computed under the topic's lock (`publish_many` takes a callable
+for that).
 Topics: `cluster:<name>`, `watch:<name>` (the age of a live cluster's data), `node:<cluster>/<name>` (or `node:<name>`
 if only one cluster, or the first, has that node), `workload:<id>`, `decisions` (the latest 50), `policies`, `goldens`,
 `plans`.
@@ -42,7 +43,7 @@ Document = dict[str, Any]
 
 
 class TopicSnapshot(msgspec.Struct, frozen=True):
-    """A topic's whole document; it contains at least the deltas up to `revision`, and possibly later ones."""
+    """A topic's full document, which contains the deltas up to `revision` and possibly later deltas."""
 
     topic: str
     revision: int
@@ -71,7 +72,7 @@ def held_document(reservation: Reservation) -> Document:
 
 
 def pod_document(pod: Pod) -> Document:
-    """Return one pod of a workload, as in REST; reads its node, not its request."""
+    """Return the document of one pod of a workload, as in REST; this reads the pod's node but not its request."""
     return _pod_document(
         pod.state, pod.node.name if pod.node else None, pod.policy, pod.decision_id, pod.message, pod.allocation,
         pod.decided_at, pod.started_at, pod.finished_at,
@@ -79,13 +80,13 @@ def pod_document(pod: Pod) -> Document:
 
 
 def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
-    """Yield the workload id, key and published document of each of these pods that has a workload, read as columns."""
+    """Yield the workload id, key and published document of each of these pods that has a workload."""
     for workload_id, namespace, name, *shown in POD_DOCUMENTS(pods=pods):
         yield workload_id, f"{namespace}/{name}", published_document(_pod_document(*shown))
 
 
 def published_document(pod: Document) -> Document:
-    """Return a pod's document as its topic has it: the message with its parameters, which sockets redact."""
+    """Return a pod's document as published in its topic: the message has parameters, which sockets redact."""
     return {**pod, "message": pod["message"] and to_column(pod["message"])}
 
 
@@ -116,7 +117,7 @@ def _pod_document(
 
 
 def workload_head(workload: Workload) -> Document:
-    """Return a workload without its pods."""
+    """Return the document of a workload without its pods."""
     return {
         "id": workload.pk,
         "namespace": workload.namespace or None,
@@ -144,14 +145,14 @@ def decision_document(decision: Decision, cluster_name: str) -> Document:
         "policy": {"name": decision.policy_name, "version": decision.policy_version},
         "score": decision.score,
         "summary": decision.summary,
-        # For consoles in other languages.
+        # For consoles in other languages, which translate the message.
         "message": to_plain(as_message(decision.summary), hook=as_parts),
         "createdAt": _time(decision.created_at),
     }
 
 
 def decisions_patch(cluster: Cluster, new: Sequence[Decision]) -> Document:
-    """Return the patch of the feed for these new, already written decisions: they are added, the oldest removed."""
+    """Return the patch of the feed that adds these new decisions, which are already written, and removes the oldest."""
     mine = {decision.pk: decision for decision in new}
     newest = _newest(LATEST + len(mine))
     after = newest[:LATEST]
@@ -185,7 +186,7 @@ def workload_document(workload: Workload) -> Document:
 
 
 def decisions_document(cluster: Cluster | None = None) -> Document:
-    """Return the latest decisions of all clusters, as in the topic, or of one."""
+    """Return the latest decisions of one cluster, or of all clusters as in the topic."""
     rows = Decision.objects.all() if cluster is None else Decision.objects.filter(cluster=cluster)
     latest = rows.select_related("cluster").order_by("-id")[:LATEST]
     return {str(decision.pk): decision_document(decision, decision.cluster.name) for decision in latest}
@@ -195,15 +196,16 @@ def decisions_document(cluster: Cluster | None = None) -> Document:
 
 
 def resolve_topic(topic: str) -> str:
-    """Return the name under which a topic is published: a node's short topic becomes `node:<cluster>/<name>`.
+    """Return the name under which a topic is published: the short topic of a node becomes `node:<cluster>/<name>`.
 
-    Raises: InputError `TopicUnknown`, or `NodeAmbiguous` if several clusters have such a node, but not the first.
+    Raises: InputError `TopicUnknown`, or `NodeAmbiguous` if several clusters have a node of this name and the first
+    cluster has none.
     """
     return _find(topic)[0]
 
 
 def snapshot(topic: str) -> TopicSnapshot:
-    """Return a topic's document and revision, under the name by which it is published.
+    """Return a topic's document, its revision and the name under which it is published.
 
     Raises: InputError, as `resolve_topic` does.
     """
@@ -254,7 +256,7 @@ def unknown_topic(topic: str) -> InputError:
 
 
 def find_node(name: str, cluster: str = "") -> Node | None:
-    """Return the node called `<name>` or `<cluster>/<name>`; without a cluster, the first cluster has precedence.
+    """Return the node `<name>` or `<cluster>/<name>`; without a cluster, the first cluster has precedence.
 
     Raises: InputError `NodeAmbiguous`.
     """

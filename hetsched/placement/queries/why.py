@@ -1,12 +1,12 @@
-"""Explanation of a pod's placement or wait beyond its latest decision: over time, and as of now.
+"""Explanation of a pod's placement or wait beyond its latest decision: its history and its current outlook.
 
-The ledger has one decision for each change of the result, so the time between two decisions is attributed to the
-earlier decision, and the time before the first decision to the queue. If a decision has several reasons, the time is
-attributed to the reason that excluded the node on which the pod was placed later. While the pod still waits, it is
-attributed to a reason that can end, because a node that it excludes would accept the pod when empty; if there is none,
-to the reason of the last filter. Of equal candidates the reason with more nodes is used.
-Next steps and blockers are computed on a copy of the current state, by the policy that would decide now, because an
-earlier remedy may no longer help.
+A decision is stored for each change of the result, so the time between two decisions is attributed to the earlier
+decision, and the time before the first decision to the queue. If a decision has several reasons, the time is attributed
+to the reason that excluded the node on which the pod was placed later. While the pod still waits, the time is
+attributed to a reason that can end, because a node excluded by it would accept the pod when empty. If there is no such
+reason, the time is attributed to the reason of the last filter. Of equal candidates the reason with more nodes is used.
+Next steps and blockers are computed on a copy of the current state, with the policy that would decide now, because an
+earlier remedy may not help any more.
 Invariants: the seconds of all spans add up to the time from submission to now, or to the end; nothing is written.
 """
 
@@ -43,7 +43,7 @@ QUEUED_CODE, PLACED_CODE = "Queued", "Placed"
 
 
 class ReasonSpan(msgspec.Struct, frozen=True, rename="camel"):
-    """A time in which one reason held; `until` is null while it lasts. For a placed pod `pending` is false."""
+    """A time span attributed to one reason; `until` is null while it lasts. For a placed pod `pending` is False."""
 
     code: str
     plugin: str
@@ -56,7 +56,7 @@ class ReasonSpan(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Outlook(msgspec.Struct, frozen=True, rename="camel"):
-    """The current outlook of a pending pod; `blockers` are the pods that would have to leave, one tuple per node."""
+    """The current outlook of a pending pod; `blockers` lists per node the pods that would have to leave it."""
 
     evaluated_at: str
     revision: int
@@ -69,7 +69,7 @@ class Outlook(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PreemptedBy(msgspec.Struct, frozen=True, rename="camel"):
-    """The preemptor of a pod on a node, its decision and the time; ids are null once their rows are deleted."""
+    """The preemptor of a pod on a node, its decision and the time; ids are null if their rows have been deleted."""
 
     victim: str
     pod: str
@@ -90,13 +90,13 @@ def binding_reason(reasons: Sequence[Reason], placed_on: str = "") -> Reason | N
 
 
 def decisions_of(pod: Pod) -> list[Decision]:
-    """Return the stored decisions about a pod, the first one first."""
+    """Return the stored decisions about a pod, the earliest first."""
     lean = Decision.objects.filter(pod=pod).defer("top", "allocation", "waits_for", "evictions")
     return list(lean.order_by("-id")[:MOST_DECISIONS])[::-1]
 
 
 def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[ReasonSpan]:
-    """Return how long each reason held the pod."""
+    """Return the time spans of a pod, each with the reason that kept it waiting."""
     finished = pod.finished_at if State(pod.state) in FINISHED else None
     end = finished or now
     starts = [pod.created_at, *(decision.created_at for decision in decisions)]
@@ -108,7 +108,8 @@ def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[Rea
         until = max(starts[at + 1] if not last else end, since)
         code, plugin, message, pending = _cause(decision, placed_on[at - 1] if at else "")
         if last and decision is None and State(pod.state) in HOLDING | FINISHED:
-            code, plugin, message, pending = PLACED_CODE, "", "", False  # it ran before the first decision here
+            # the pod ran before hetsched's first decision about it
+            code, plugin, message, pending = PLACED_CODE, "", "", False
         open_ = last and finished is None
         ended_at = None if open_ else rfc3339(until)
         seconds = round((until - since).total_seconds(), 3)
@@ -118,7 +119,7 @@ def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[Rea
 
 
 def _placed_on(decisions: Sequence[Decision]) -> list[str]:
-    """Return for each decision the node of the first placement from it on, "" if none followed."""
+    """Return for each decision the node of the first placement at or after it, or "" if there is none."""
     found: list[str] = []
     for decision in reversed(decisions):
         node = decision.node_name if decision.verdict == Verdict.PLACED else ""
@@ -138,7 +139,7 @@ def _cause(decision: Decision | None, placed_on: str) -> tuple[str, str, str, bo
 def changes_between(before: Decision, now: Decision) -> Changed:
     """Return the difference between two decisions about one pod."""
     counted: dict[tuple[str, str, str], list[int]] = {}
-    # A placement lists no rejections although some nodes still reject the pod, so there is nothing to compare.
+    # A placement does not list rejections although some nodes still reject the pod, so there is nothing to compare.
     for at, decision in enumerate((before, now) if Verdict.PLACED not in (before.verdict, now.verdict) else ()):
         for reason in decision.reasons:
             counted.setdefault((reason.plugin, reason.code, reason.message), [0, 0])[at] += reason.nodes
@@ -188,14 +189,14 @@ def gang_of(pod: Pod) -> Gang | None:
 
 
 def outlook(pod: Pod, now: datetime) -> Outlook | None:
-    """Compute the current outlook of a pending pod, None for any other pod."""
+    """Compute the current outlook of a pending pod; return None for any other pod."""
     if State(pod.state) not in QUEUED:
         return None
     spec = _policy_now(pod)
     if spec is None:
         return None
     state, revision = fork(pod.cluster_id)
-    state.forget(pod.spec.key)  # it may be nominated
+    state.forget(pod.spec.key)  # the pod may be nominated
     compiled = compile_policy(spec, load_registry(), implied=True)
     if compiled.wants_mix:
         state.use_mix(state.booked_mix())
@@ -220,11 +221,11 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
 def _policy_now(pod: Pod) -> PolicySpec | None:
     try:
         chosen, _ = Chooser(pod.cluster).choose(pod.spec, pod.policy if pod.policy_rule == "request" else "")
-    except InputError:  # the policy is no longer permitted
+    except InputError:  # the policy is not permitted any more
         return None
     return active_specs({chosen.name}).get(chosen.name)
 
 
 def as_list(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return several objects as one `List`, or the only object itself."""
+    """Return several objects as one `List`, or a single object unchanged."""
     return objects[0] if len(objects) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}

@@ -1,7 +1,7 @@
 """NUMA zones of one node with its reservations, computed by the engine.
 
-A state of this node alone is built from its report and its active reservations, so its zones equal those that a
-decision sees.
+The engine's state of this node alone is built from its report and its active reservations, so its zones equal the zones
+that a decision uses.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ def single_node_state(node: Node, held: Iterable[Reservation]) -> ClusterState:
 
 
 def zones_at_risk(node: Node, held: Iterable[Reservation]) -> list[ZoneAtRisk]:
-    """Return the zones that granted more CPU than they now have, with the pods that hold it."""
+    """Return the zones that granted more CPU than they have now, with the pods that hold that CPU."""
     return list(overcommitted(single_node_state(node, held))) if node.report.numa is not None else []

@@ -1,20 +1,20 @@
 """The active queue: which pending pods the scheduler tries next.
 
-Order: priority, then submission; other queue orders are the policy's own sort over all pending pods. A rejected pod
-waits for a relevant event (see `unschedulable_pods`) and for a back-off after each try (see `backoff_queue`), so a few
-large pods do not fill every batch.
-If one member of a gang is due, the batch takes all pending members; otherwise they might never be in the same batch.
+The default order is priority, then submission; other queue orders sort all pending pods as the policy defines. A
+rejected pod waits for a relevant event (see `unschedulable_pods`) and for a back-off after each try (see
+`backoff_queue`), so a few large pods do not fill every batch.
+If one member of a gang is due, the batch contains all pending members; otherwise they might never be in the same batch.
 Gangs are read whole, ordered by priority and then by the decision time that their namespaces used; namespaces
-alternate. When `LONGEST_READ_SECONDS` are over, the remaining gangs wait for the next batch.
-If more pods are due than one batch takes, the namespaces share it: of equal priority, the first pod of each namespace
-comes before the second of any. So a namespace that floods the queue, or fills it with pods that never fit, delays the
-others by one batch and not by all of its own pods. An equal number of pods does not mean an equal share of time. A
-batch therefore also has a time limit, and a namespace whose decisions took more than a second of the last minute comes
-after others of equal priority (see `decision_time`).
+alternate. After `LONGEST_READ_SECONDS` the remaining gangs wait for the next batch.
+If more pods are due than fit in one batch, the namespaces share the batch: at equal priority, the first pod of each
+namespace precedes the second pod of any namespace. A namespace that floods the queue, or fills it with pods that never
+fit, therefore delays the others by one batch and not by all of its own pods. An equal number of pods does not mean an
+equal share of time. A batch therefore also has a time limit, and a namespace whose decisions took more than a second of
+the last minute comes after other namespaces at equal priority (see `decision_time`).
 Before a decision the pods' specs are read, up to 256 KiB each; 500 large specs in one query took seconds and 1 GiB of
 memory. If more than `PODS_PER_QUERY` pods are due, a batch therefore reads at most this number per query, until
 `LONGEST_READ_SECONDS` are over. The same limit applies to the sort keys of other queue orders: pods without a known key
-wait for the next batch. The time of reading counts as decision time of the pods' namespaces.
+wait for the next batch. The reading time is added to the decision time of the pods' namespaces.
 """
 
 from __future__ import annotations
