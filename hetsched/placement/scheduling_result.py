@@ -29,11 +29,11 @@ class ReservationUse(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The decision for one pending pod. `node_id` is None unless it was placed; `evicted` are its victims.
+    """The decision for one pending pod. `node_id` is None unless it was placed; `evicted` lists its victims.
 
-    With `nominated` the pod waits, and `evicted` are the victims still to evict, without those requested before.
-    `overridden` are pods whose nominations are superseded. `room` is the hold's reservation for this pod, freed when
-    the pod is booked.
+    If `nominated` is set, the pod waits, and `evicted` lists the victims whose eviction is not requested yet.
+    `overridden` lists pods whose nominations are superseded. `room` is the hold's reservation for this pod, which is
+    freed when the pod's resources are reserved.
     """
 
     waiting: PendingPod

@@ -1,10 +1,10 @@
 """Signed allocations, which node agents verify: each is valid for one pod on one node.
 
-The key of a node is derived from SECRET_KEY, the cluster's name and the node's name; it is not stored here and is sent
-only to that node's agent. Without a SECRET_KEY nothing is signed and agents apply nothing. Only hetsched's own
-reservations are signed, never allocations that a pod specifies. A new SECRET_KEY changes the key of every node: agents
-receive it with the next response, together with the newly signed allocations of their pods.
-Invariant: every signed text describes an active reservation, under the epoch of its decision.
+The key of a node is derived from SECRET_KEY, the cluster's name and the node's name. The server does not store it and
+sends it only to that node's agent. Without a SECRET_KEY nothing is signed, and agents apply no allocations. Only
+hetsched's own reservations are signed, never allocations that a pod specifies. A new SECRET_KEY changes the key of
+every node: agents receive it with the next response, together with the newly signed allocations of their pods.
+Invariant: every signed text describes an active reservation and contains the epoch of its decision.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PURPOSE = "keys of node agents"
 
 
 def agent_key(cluster: str, node: str) -> bytes | None:
-    """Return the key with which the agent of a node verifies allocations; None if signing is off."""
+    """Return the key with which the agent of a node verifies allocations, or None without a SECRET_KEY."""
     return _agent_key(settings.SECRET_KEY, cluster, node) if settings.SECRET_KEY_GIVEN else None
 
 

@@ -3,5 +3,5 @@
 The scheduler cache and the scheduling queue are `placement.scheduler_cache` and `placement.scheduling_queue`, because
 pages read them too.
 May import: hetsched.placement and below, hetsched.adapters, hetsched.engine.
-Never: web, Celery, writing rows other than through the actions.
+Must not contain: web code, Celery tasks, writes to rows other than through the actions.
 """

@@ -1,18 +1,19 @@
-"""Bind placed pods.
+"""The binding cycle: bind placed pods.
 
-On a demo cluster every binding succeeds at once. Placements of an offline cluster are stored only here and do not
-change. On a live cluster each placement is written to the API server, `AT_ONCE` in parallel. Every step is a short
-transaction; none is open during an API call.
+In a demo cluster every binding succeeds immediately. Placements of an offline cluster exist only in the database and
+are not advanced. In a live cluster each placement is written to the API server, `AT_ONCE` in parallel. Every step is a
+short transaction, and no transaction is open during an API call.
 A run binds only pods that it moved to *binding* itself, so two runs never bind the same pod. A pod that is *binding*
-for longer than `CLAIM_AFTER` belongs to a worker that died or to a binding with unknown result: one run claims the pod
-for the same period and binds it again, which also reveals the result of the first attempt. No write starts later than
-`WRITE_WITHIN` after the claim, nor while the cluster is out of sync.
-A rejection frees the reservation only within `WRITE_WITHIN`. If the pod was tried before, it is read back first; while
-it is still pending, the result stays unknown for `UNKNOWN_FOR` after the decision. A binding with unknown result keeps
-its reservation.
-If the API server accepts wrong uids, the failure is recorded on the connection, which puts the cluster out of sync.
-A pod stays *binding* until its claims have volumes, at most for `VOLUME_TIMEOUT`; then it returns to the queue.
-`actions.gangs` defines the effect of a rejection on a gang.
+for longer than `CLAIM_AFTER` was left by a worker that died or has a binding with an unknown result: one run claims the
+pod for the same period and binds it again, which also reveals the result of the first attempt. No write starts later
+than `WRITE_WITHIN` after the claim, nor while the cluster is out of sync.
+A rejection frees the reservation only within `WRITE_WITHIN`. If the binding was tried before, the pod is read back
+first; while the pod is still pending, the result is unknown until `UNKNOWN_FOR` after the decision. A binding with an
+unknown result keeps its reservation.
+If the API server accepts bindings with wrong uids, the failure is recorded on the connection, which puts the cluster
+out of sync.
+A pod stays *binding* until its claims have volumes; after `VOLUME_TIMEOUT` it returns to the queue. `actions.gangs`
+defines the effect of a rejection on a gang.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ BINDINGS_PER_STEP = 200
 AT_ONCE = 16
 CLAIM_AFTER = timedelta(seconds=20)
 WRITE_WITHIN = timedelta(seconds=15)
-UNKNOWN_FOR = timedelta(minutes=3)  # longer than all tries of one write and the calls before them
+UNKNOWN_FOR = timedelta(minutes=3)  # longer than all tries of one write and the API calls before them
 MOST_TRIES = 3
 VOLUME_TIMEOUT = timedelta(minutes=10)
 STEPS = ((State.PLACED, begin_binding), (State.BINDING, confirm), (State.BOUND, start))
@@ -75,7 +76,7 @@ def run(cluster_id: int) -> int:
 
 
 def has_unbound_pods(cluster: Cluster) -> bool:
-    """Return whether a cluster has pods that a run would advance."""
+    """Return True if a cluster has pods that a run would advance."""
     states = UNFINISHED_STATES.get(cluster.kind, [])
     return bool(states) and Pod.objects.filter(cluster=cluster, state__in=states).exists()
 
@@ -88,7 +89,7 @@ def _start_demo_pods(cluster_id: int) -> int:
             try:
                 moved = len(step(cluster_id, pods))
             except Conflict:
-                break  # another process advanced them; the sweep checks again
+                break  # another process advanced the pods; the next periodic run checks them again
             if state is State.BOUND:
                 started += moved
     return started
@@ -103,7 +104,7 @@ def _pods(cluster_id: int, state: State) -> list[int]:
 
 
 def _bind_all(cluster: Cluster) -> int:
-    """Write the placements of a live cluster; return the number bound. Unknown results are left to the next run."""
+    """Write the placements of a live cluster; return the number bound. The next run handles unknown results."""
     api, bound = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
         for pods, tried in chain(_claimed(cluster), _left(cluster)):
@@ -121,7 +122,7 @@ def _is_before(until: float) -> bool:
 
 
 def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
-    """Move placed pods to *binding* in batches and yield the pods claimed by this run with `tried` False."""
+    """Move placed pods to *binding* in batches, and yield the pods claimed by this run with `tried` False."""
     lost = 0
     while lost < MOST_TRIES and is_synced(cluster) and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
         try:
@@ -129,7 +130,7 @@ def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
                 begin_binding(cluster.pk, pods)
                 Pod.objects.filter(pk__in=pods).update(not_before=database_now() + CLAIM_AFTER)
         except Conflict:
-            lost += 1  # another run claimed some of them
+            lost += 1  # another run claimed some of the pods
             continue
         lost = 0
         yield pods, False
@@ -154,8 +155,8 @@ def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
 def write(api: Api, name: str, one: BindingRequest, *, is_ours: Callable[[], bool] = lambda: True) -> BindingOutcome:
     """Provide the pod's volumes and devices, bind it, and return the result.
 
-    `name` is the cluster's name. `is_ours` returns whether this process may still bind the pod; it is called before
-    each write and after a rejection.
+    `name` is the cluster's name. `is_ours` returns True while this process may bind the pod; it is called before each
+    write and after a rejection.
     """
     if not is_ours():
         return BindingOutcome(
@@ -168,7 +169,7 @@ def write(api: Api, name: str, one: BindingRequest, *, is_ours: Callable[[], boo
         if bound.result is BindingResult.REFUSED and (one.tried or not is_ours()):
             others = (one.in_flight and before is None) or not is_ours()
             bound = read_refused(api, one, bound, waiting=BindingResult.UNKNOWN if others else BindingResult.REFUSED)
-    except Exception as error:  # one malformed pod or claim must not block the results of the others
+    except Exception as error:  # one malformed pod or claim must not block the other results
         log.exception("binding failed", cluster=name, namespace=one.namespace, pod=one.name)
         bound = BindingOutcome(one.pod_id, BindingResult.UNKNOWN, repr(error))
     if bound.result is BindingResult.REFUSED and one.device_claims:
@@ -182,7 +183,7 @@ def write(api: Api, name: str, one: BindingRequest, *, is_ours: Callable[[], boo
 
 
 def binding_requests(pod_ids: Sequence[int], *, tried: bool = False) -> list[BindingRequest]:
-    """Return the bindings to write for these pods, with their allocations; `tried`: an earlier attempt is possible."""
+    """Return the bindings to write for these pods, with allocations; `tried` is True after a possible earlier try."""
     now = database_now()
     reservations = Reservation.objects.filter(pod_id__in=pod_ids, active=True)
     epochs = dict(reservations.values_list("pod_id", "leader_epoch"))
@@ -215,7 +216,7 @@ def binding_request(
 def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     """Record binding results; return the number bound.
 
-    Pods that were deleted or bound elsewhere are released when the watch proves it.
+    The resources of pods that were deleted or bound by another scheduler are freed when the watch reports it.
     """
     by_result: dict[BindingResult, list[BindingOutcome]] = defaultdict(list)
     for one in outcomes:
@@ -224,7 +225,7 @@ def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     for one in by_result[BindingResult.REFUSED]:
         reasons[verbatim(one.message)].append(one.pod_id)
     apply_while_binding(cluster, confirm, [one.pod_id for one in by_result[BindingResult.BOUND]])
-    if by_result[BindingResult.WAITING]:  # nothing was written: the next run may retry at once
+    if by_result[BindingResult.WAITING]:  # nothing was written, so the next run may retry immediately
         pods = [one.pod_id for one in by_result[BindingResult.WAITING]]
         Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=database_now())
     for reason, pods in reasons.items():
@@ -245,7 +246,7 @@ def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
 
 
 def apply_while_binding(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
-    """Apply `act` to the pods that are still *binding*; the watch often moves them first.
+    """Apply `act` to the pods that are still *binding*; the watch has often moved some of them already.
 
     After `MOST_TRIES` conflicts on the whole list, apply it to the pods one by one.
     """

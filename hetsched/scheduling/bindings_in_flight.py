@@ -1,10 +1,10 @@
 """Bindings that an informer process writes in parallel, until their results are stored.
 
-Binding results, received as a response or as a watch event, are written for many pods at once. A watch event that
-differs from the previous one of its pod only in the node is the confirmation of a binding and is not processed again,
-unless the row is no longer bound to that node by then.
-A binding is written only while all of these hold: the lease it was decided under, the Lease object in the cluster, and
-`binding_cycle.WRITE_WITHIN`. Bindings not started by then are left to the workers.
+Binding results, received as a response or as a watch event, are written for many pods in one transaction. A watch event
+that differs from the pod's previous event only in the node is the confirmation of a binding. It is not processed like
+other events, unless the row is not bound to that node any more.
+A binding is written only while the lease of its decision and the Lease object in the cluster are valid and
+`binding_cycle.WRITE_WITHIN` has not passed. The workers write bindings that were not started by then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hetsched.placement.scheduling_result import Result
 from . import binding_cycle
 from .leases import Lease
 
-CONFIRM_SECONDS = 0.5  # not urgent: until then confirmations are recorded and skipped
+CONFIRM_SECONDS = 0.5  # not urgent: until they are written, confirmations are recorded and skipped
 CONFIRM_AT_ONCE = 200
 RETAIN_SECONDS = 30.0
 DRAIN_SECONDS = 10.0
@@ -40,7 +40,7 @@ _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 
 
 class _InFlight:
-    """A binding in flight: whether it was accepted and written, its start time, and the pod's fingerprint then."""
+    """A binding in flight: whether it was accepted and written, its start time and the pod's fingerprint then."""
 
     __slots__ = ("accepted", "fingerprint", "since", "to", "written")
 
@@ -68,7 +68,7 @@ class _Status(msgspec.Struct):
 
 
 class _Confirmation(msgspec.Struct):
-    """The fields that distinguish the watch confirmation of a binding from any other pod event."""
+    """The fields of a pod event that are read to detect the watch confirmation of a binding."""
 
     metadata: _Meta
     spec: _Spec
@@ -79,9 +79,10 @@ _confirmation = msgspec.json.Decoder(_Confirmation)
 
 
 class BindingsInFlight:
-    """Bindings of one cluster written by `threads`; `may_bind` returns whether a lease still allows a write.
+    """Bindings of one cluster, written by `threads`; `may_bind` returns True while a lease allows writes.
 
-    `count`: bindings without a result; `unproven`: the API server accepts bindings under wrong uids.
+    `count` is the number of bindings without a result. `unproven` is True if the API server accepts bindings with wrong
+    uids.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class BindingsInFlight:
         self._confirm()
 
     def take_results(self) -> None:
-        """Collect binding results; write those other than *bound* at once, as a worker would."""
+        """Collect binding results; write results other than *bound* immediately, as a worker would."""
         others: list[BindingOutcome] = []
         while not self._results.empty():
             outcome = self._results.get()
@@ -146,7 +147,7 @@ class BindingsInFlight:
             binding_cycle.record_results(self._cluster, others)
 
     def confirm_due(self, now: float) -> None:
-        """Write the accepted bindings, every `CONFIRM_SECONDS` or as soon as there are `CONFIRM_AT_ONCE`."""
+        """Write the accepted bindings every `CONFIRM_SECONDS`, or as soon as there are `CONFIRM_AT_ONCE` of them."""
         if self._accepted and (len(self._accepted) >= CONFIRM_AT_ONCE or now - self._confirmed_at > CONFIRM_SECONDS):
             self._confirm()
             self._confirmed_at = now
@@ -155,7 +156,7 @@ class BindingsInFlight:
     # -- watch confirmations -------------------------------------------------------------------------------------------
 
     def is_confirmation(self, event: Upserted | Deleted) -> bool:
-        """Return whether an event only confirms a binding of this process, without parsing it; record the binding."""
+        """Return True if an event only confirms a binding of this process, and record the binding."""
         self._skipped.pop(event.key, None)
         if isinstance(event, Deleted) or not self._by_uid:
             return False
@@ -175,7 +176,7 @@ class BindingsInFlight:
 
     @property
     def has_unprocessed(self) -> bool:
-        """Whether skipped confirmations must be processed after all."""
+        """Return True if skipped confirmations must be processed after all."""
         return bool(self._unprocessed)
 
     def take_unprocessed(self) -> list[Upserted]:
@@ -216,7 +217,7 @@ class BindingsInFlight:
     # -- results -------------------------------------------------------------------------------------------------------
 
     def _is_ours(self, lease: Lease, until: float) -> bool:
-        """Return whether a placement decided under `lease` may still be written. Called from binder threads."""
+        """Return True while a placement decided under `lease` may be written. Called from binder threads."""
         return not self._closing and time.monotonic() < until and self._may_bind(lease)
 
     def _done(self, to: BindingRequest, future: Future[BindingOutcome]) -> None:
@@ -232,7 +233,7 @@ class BindingsInFlight:
             self._accepted.append(binding.to.pod_id)
 
     def _confirm(self) -> None:
-        """Write the accepted bindings, except those already confirmed by the watch."""
+        """Write the accepted bindings that the watch has not confirmed yet."""
         pods, self._accepted = self._accepted, []
         if not pods:
             return

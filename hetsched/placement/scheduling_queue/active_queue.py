@@ -80,11 +80,10 @@ def has_active_pods(cluster_id: int) -> bool:
 def first_active_pods(
     cluster_id: int, policy: Policy | None, limit: int, used_seconds: UsedSeconds | None = None
 ) -> list[PendingPod]:
-    """Return pods, in submission order, that include the first `limit` in the order of `policy`.
+    """Return pods that include the first `limit` in the queue order of `policy`, themselves in submission order.
 
-    The time of reading is added to `used_seconds`.
-    If that order is the order of the database index, no more pods are read. If the order depends on earlier placements,
-    the first pods of each namespace are read.
+    The reading time is added to `used_seconds`. If the queue order is that of the database index, only these pods are
+    read. If the order depends on earlier placements, the first pods of each namespace are read.
     """
     if policy is None or policy.sorts_by_priority:
         return _with_gangs(cluster_id, _first_by_priority(cluster_id, limit, used_seconds), used_seconds)
@@ -96,7 +95,7 @@ def first_active_pods(
 
 
 def _first_by_priority(cluster_id: int, limit: int, used_seconds: UsedSeconds | None) -> list[PendingPod]:
-    """Return the first due pods in the order of the index; if more are due, namespaces of one priority alternate."""
+    """Return the first due pods in index order; if more than `limit` are due, namespaces of one priority alternate."""
     first_read = min(limit, PODS_PER_QUERY)
     began = time.monotonic()
     found = [PendingPod(*row) for row in DUE_PODS(cluster=cluster_id, now=timezone.now(), limit=first_read)]
@@ -143,7 +142,7 @@ def _first_by_sort_key(
         if time.monotonic() > until:
             break
     _orders[cluster_id] = _Order(policy.spec, found)
-    # Pods that changed since the ids were read are missing or wait for the next batch.
+    # Pods that changed after their ids were read are left out or wait for the next batch.
     first = _alternate_namespaces([row for row in rows if row[:2] in found], found, limit)
     pods, _ = _read(active_pods(cluster_id), [[pk] for pk in first], used_seconds)
     return _with_gangs(cluster_id, sorted(pods, key=lambda pod: pod.pod_id), used_seconds)
@@ -154,7 +153,8 @@ def _alternate_namespaces(
 ) -> list[int]:
     """Return the ids of the first pods (id, priority, namespace), alternating between namespaces.
 
-    The first part of a policy's key is the priority; pods with equal priority alternate, in the order of the key.
+    The first part of a policy's key is the priority. Among pods of equal priority the namespaces alternate, each in the
+    order of the key.
     """
     turn_numbers: dict[tuple[str, tuple[Any, ...]], count[int]] = defaultdict(count)
     ranked = []
@@ -172,9 +172,10 @@ def _read_alternating(
     each_namespace: bool,
     known: Mapping[int, PendingPod] = MappingProxyType({}),
 ) -> list[PendingPod]:
-    """Return the first pods, alternating between namespaces, in queue order; `limit` of all, or of each namespace.
+    """Return the first pods in queue order, alternating between namespaces.
 
-    `known`: pods that were just read, by ID.
+    `limit` applies to all pods, or to each namespace if `each_namespace` is True.
+    `known` contains pods that were just read, by id.
     """
     partition = ["namespace"] if each_namespace else ["namespace", "priority"]
     turn = Window(RowNumber(), partition_by=partition, order_by=["-priority", "id"])
@@ -191,9 +192,9 @@ def _read_alternating(
 def _read(
     rows: QuerySet[Pod], units: Sequence[Sequence[int]], used_seconds: UsedSeconds | None
 ) -> tuple[list[PendingPod], int]:
-    """Read units of pods (ids) in this order until `LONGEST_READ_SECONDS` are over, each unit whole.
+    """Read groups of pods (ids) in this order until `LONGEST_READ_SECONDS` have passed; each group is read whole.
 
-    Return those of their pods that are among `rows`, and how many units were read, at least the first.
+    Return the pods read that are among `rows`, and the number of groups read, which is at least 1.
     """
     until = time.monotonic() + LONGEST_READ_SECONDS
     found: list[PendingPod] = []
@@ -211,7 +212,7 @@ def _read(
 
 
 def _charge(used_seconds: UsedSeconds | None, pods: Iterable[PodSpec], seconds: float) -> None:
-    """Add the time of reading these pods to their namespaces, by the sizes of the pods."""
+    """Add the reading time of these pods to their namespaces, in proportion to the sizes of the pods."""
     if used_seconds is None:
         return
     sizes = [(pod.namespace, len(encode(pod))) for pod in pods]
@@ -221,7 +222,7 @@ def _charge(used_seconds: UsedSeconds | None, pods: Iterable[PodSpec], seconds: 
 
 
 def _grouped_units(units: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """Yield lists of units with at most `PODS_PER_QUERY` pods each; a larger unit is alone."""
+    """Yield lists of groups with at most `PODS_PER_QUERY` pods each; a larger group has its own list."""
     group: list[Sequence[int]] = []
     for unit in units:
         if group and sum(map(len, group)) + len(unit) > PODS_PER_QUERY:
@@ -257,7 +258,7 @@ def _with_gangs(cluster_id: int, found: list[PendingPod], used_seconds: UsedSeco
 
 
 def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[PendingPod]]) -> dict[_Gang, list[int]]:
-    """Return the ids of the members among `rows` that were not read yet, for the gangs that have any."""
+    """Return by gang the ids of its members among `rows` that were not read yet; leave out gangs without any."""
     names: dict[str, list[str]] = defaultdict(list)
     for namespace, name in sorted(gangs):
         names[namespace].append(name)
@@ -273,7 +274,7 @@ def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[PendingPod]]) -
 
 
 def _in_gang_order(cluster_id: int, gangs: Mapping[_Gang, Sequence[PendingPod]]) -> list[_Gang]:
-    """Return gangs by priority, then decision time used by their namespace; namespaces alternate."""
+    """Return gangs by priority, then by the decision time that their namespaces used; namespaces alternate."""
     used = namespaces_over_share(current_columns(cluster_id).decision_time, timezone.now().timestamp())
     gang_of_pod: dict[int, _Gang] = {}
     rows, keys = [], {}

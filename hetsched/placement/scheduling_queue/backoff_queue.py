@@ -1,6 +1,7 @@
-"""The backoff queue: queued pods that a failed try keeps out of the active queue until `not_before`.
+"""The backoff queue: queued pods that stay out of the active queue until `not_before` after a failed try.
 
-The back-off is 1 s after the first failed try, doubles with each further one, and is at most `LONGEST_BACKOFF_SECONDS`.
+The back-off is 1 s after the first failed try, doubles with each further failed try, and is at most
+`LONGEST_BACKOFF_SECONDS`.
 """
 
 from __future__ import annotations

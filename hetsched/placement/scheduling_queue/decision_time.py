@@ -1,9 +1,9 @@
-"""Decision time: the scheduler's recent time per namespace.
+"""Decision time: the time that the scheduler recently spent on the pods of each namespace.
 
 The cost of a decision differs by a factor of a thousand between pods, so namespaces with equally many pods in a batch
 can use very different shares of the scheduler's time.
-The cluster's row stores seconds per namespace, which decay with a mean life of one minute. A namespace above
-`FREE_SECONDS` is ordered after other namespaces of equal priority, by the time it used; see
+The cluster's row stores the seconds per namespace, which decay exponentially with a time constant of one minute. A
+namespace above `FREE_SECONDS` comes after other namespaces at equal priority, ordered by the time it used; see
 `engine.framework.policy.by_decision_time`. Values below `NOTED_SECONDS` are not written, so the row stays small.
 """
 
@@ -16,13 +16,13 @@ FREE_SECONDS = 1.0
 NOTED_SECONDS = 0.05
 MEAN_LIFE_SECONDS = 60.0
 
-StoredSeconds = dict[str, tuple[float, float]]  # namespace -> seconds, and the Unix time to which they had decayed
+StoredSeconds = dict[str, tuple[float, float]]  # namespace -> (seconds, Unix time up to which they are decayed)
 
 
 def add_used_seconds(
     stored: Mapping[str, tuple[float, float]], used_seconds: Mapping[str, float], now: float
 ) -> StoredSeconds:
-    """Add the spent seconds to the stored ones as of `now` (seconds since the epoch) and drop decayed values."""
+    """Add the used seconds to the stored seconds, as of the Unix time `now`, and drop values that are almost 0."""
     seconds = {namespace: _decayed(used, at, now) for namespace, (used, at) in stored.items()}
     for namespace, added in used_seconds.items():
         seconds[namespace] = seconds.get(namespace, 0.0) + added
@@ -30,7 +30,7 @@ def add_used_seconds(
 
 
 def namespaces_over_share(stored: Mapping[str, tuple[float, float]], now: float) -> dict[str, float]:
-    """Return the namespaces above `FREE_SECONDS`, with the seconds that they used; `stored`: those of the cluster."""
+    """Return the namespaces above `FREE_SECONDS` with their used seconds; `stored` is the cluster's column."""
     decayed = {namespace: _decayed(used, at, now) for namespace, (used, at) in stored.items()}
     return {namespace: seconds for namespace, seconds in decayed.items() if seconds > FREE_SECONDS}
 

@@ -1,12 +1,14 @@
 """Back-off of a pod's owner from nodes that rejected its pods.
 
-Per owner and node: 1 minute after the first rejection, 30 after the second, 60 after each further one. After a back-off
-one pod is tried, and the next pod only once the first one runs. So a kubelet that rejects every pod gets at most three
-tries an hour: of any four consecutive tries the last is at least 91 minutes after the first. Pods that were in flight
-at the first rejection count as part of that try. After a day without a rejection the count starts again.
-Per owner, over all nodes: once 3 nodes rejected it within an hour and it has run on no node since, it backs off for 1
-minute after the latest rejection, then 2, 4, 8 and at most 10, one step for each further node.
-Source: kubernetes/kubernetes#84869; the durations are our own.
+Per owner and node, the back-off is 1 minute after the first rejection, 30 minutes after the second and 60 minutes after
+each further rejection. After a back-off one pod is tried, and the next pod only once the first pod runs. A kubelet that
+rejects every pod therefore gets at most three tries an hour: of any four consecutive tries the last is at least 91
+minutes after the first. Pods that were in flight at the first rejection belong to the same try. After a day without a
+rejection the count restarts.
+Per owner, over all nodes: if 3 nodes rejected its pods within an hour and none has run on any node since, the owner
+backs off for 1 minute after the latest rejection, then for 2, 4, 8 and at most 10 minutes, one step for each further
+node.
+Source: kubernetes/kubernetes#84869; the durations are hetsched's own.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ MAX_CLOCK_SKEW = timedelta(seconds=5)
 
 
 def node_backoff(step: int) -> timedelta:
-    """Return the back-off on a node after the n-th rejected try."""
+    """Return the back-off on a node after the n-th consecutive rejection."""
     return STEPS[min(step, len(STEPS)) - 1]
 
 
 def owner_backoff(nodes: int) -> timedelta | None:
-    """Return the back-off of an owner that this many nodes rejected recently, or None."""
+    """Return the back-off of an owner whose pods this many nodes rejected recently, or None."""
     if nodes < OWNER_BACKOFF_NODES:
         return None
     return timedelta(minutes=min(2 ** (nodes - OWNER_BACKOFF_NODES), MAX_OWNER_BACKOFF_MINUTES))
@@ -57,8 +59,9 @@ def node_rejections(node: Node, at: datetime) -> list[Rejection]:
 class AvoidedNodesCache:
     """Cache of the latest result of `avoided` for one cluster.
 
-    Its inputs are written at a new revision or change at a known time. Clocks of other processes may be ahead, so their
-    writes may lie in the future of this clock: the result is read again after `MAX_CLOCK_SKEW`.
+    The inputs of `avoided` change with a new revision or at a known time. Clocks of other processes may be ahead, so
+    the times that they write may be in the future of this clock. The result is therefore read again after
+    `MAX_CLOCK_SKEW`.
     """
 
     def __init__(self, cluster_id: int) -> None:
@@ -70,7 +73,8 @@ class AvoidedNodesCache:
     def current(self, revision: int, at: datetime, *, any_rejections: bool) -> dict[str, Avoided]:
         """Return the current result of `avoided`.
 
-        `revision` is the latest revision read before the call; `any_rejections`: the cluster had rejections then.
+        `revision` is the latest revision read before the call; `any_rejections` is True if the cluster had rejections
+        at that time.
         """
         if revision != self._revision or not self._since <= at < self._until:
             rows = _rows(self._cluster_id, at) if any_rejections else []
@@ -86,7 +90,7 @@ class AvoidedNodesCache:
 
 
 def avoided(cluster_id: int, at: datetime) -> dict[str, Avoided]:
-    """Return, by owner, the back-offs of a cluster at a time, for the engine."""
+    """Return the back-offs of a cluster at a time by owner, in the form that the engine uses."""
     return _avoided(cluster_id, _rows(cluster_id, at), at)
 
 
@@ -126,7 +130,7 @@ def _owner_rejections(nodes: dict[str, list[Rejection]], at: datetime) -> NodeRe
 
 
 def _running(cluster_id: int, node_names: Iterable[str], at: datetime) -> dict[str, frozenset[str]]:
-    """Return, by node, the pods that ran there at a time."""
+    """Return by node the pods that ran on it at a time."""
     running: dict[str, set[str]] = defaultdict(set)
     rows = Pod.objects.filter(cluster_id=cluster_id, started_at__lte=at)
     rows = rows.filter(Q(finished_at=None) | Q(finished_at__gt=at))

@@ -1,12 +1,13 @@
 """Requeueing of rejected pods: the event or timeout after which a pod without a node is tried again.
 
-If every change retried all rejected pods, new pods would have to wait; if an event were missed, a pod would stay
-pending forever.
+If every change caused all rejected pods to be retried, new pods would have to wait. If an event were missed, a pod
+would stay pending forever.
 A decision that rejects a pod registers the events that may make the pod schedulable
 (`engine.framework.queueing_hints`). `requeue_pods` records events in the transaction in which they happen and queues
 the pods registered for them. A pod that was being decided at that time on an earlier state stays in the queue
-(`happened_since`). A pod that waits for time alone is queued again after `RETRY_AFTER`. All others are flushed to the
-queue after `FLUSH_AFTER`; a flushed pod that is then placed had registered the wrong events, and is counted.
+(`happened_since`). A pod that only waits for time to pass is queued again after `RETRY_AFTER`. All other pods are
+flushed to the queue after `FLUSH_AFTER`. A flushed pod that is then placed had registered the wrong events; such pods
+are counted.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; kube-scheduler's flush of unschedulable pods.
 Invariant: with or without faults, no pod is placed only because it was flushed (`hetsched_flushed_then_scheduled` is
 0).
@@ -34,10 +35,10 @@ _REJECTED_STATES = (State.NOT_NOW.value, State.NEVER_FITS.value)
 
 
 def requeue_pods(cluster: Cluster, events: Iterable[Event], *, at_once: bool = False, write: bool = True) -> int:
-    """Queue the pods registered for one of these events, and record the events; return how many pods there were.
+    """Record these events and queue the pods registered for any of them; return the number of pods.
 
-    The caller locked the cluster with `advance`. `at_once`: skip their back-off. `write` False: the caller writes
-    `stirred`.
+    The caller must have locked the cluster with `advance`. If `at_once` is True, the pods skip their back-off. If
+    `write` is False, the caller writes the column `stirred`.
     """
     happened = sorted(set(events))
     if not happened:
@@ -53,12 +54,12 @@ def requeue_pods(cluster: Cluster, events: Iterable[Event], *, at_once: bool = F
 
 
 def happened_since(cluster: Cluster, waits: Iterable[WaitsFor], *, revision: int) -> bool:
-    """Return True if an event that one of these hints names happened after `revision`."""
+    """Return True if an event registered by one of these hints happened after `revision`."""
     return any(cluster.stirred.get(event.value, 0) > revision for hint in waits for event in hint.events)
 
 
 def requeue_timed_out_pods(cluster_id: int) -> None:
-    """Queue the pods that waited long enough: for time alone, or for an event that may have been missed."""
+    """Queue the pods whose wait timed out: a wait for time only, or for an event that may have been missed."""
     now = timezone.now()
     unschedulable = Pod.objects.filter(cluster_id=cluster_id, state__in=_REJECTED_STATES, queued=False)
     timed = _rejected_pods(cluster_id, [Event.TIME]).filter(

@@ -1,7 +1,7 @@
 """Bind pods to the nodes that another scheduler chose.
 
-The pod is read from the API server and reserved on that node if it still fits. Only then its Binding is written, with
-its allocation. The call waits for the write until its time is over; the result is recorded in any case. A repeated
+The pod is read from the API server and reserved on that node if it still fits. Only then is its Binding written, with
+its allocation. The call waits for the write until its timeout; the result is recorded in any case. A repeated
 call for the same pod and node writes the same binding again.
 Invariant: no transaction is open and no snapshot is locked during a call to the API server.
 """
@@ -52,14 +52,17 @@ log = structlog.get_logger(__name__)
 
 
 class Binder(ExtenderCalls):
-    """Binds the pods of one cluster."""
+    """The binder of one cluster's pods."""
 
     def __init__(self, cluster: Cluster, seconds: float, threads: Executor | None = None) -> None:
         super().__init__(cluster, seconds)
         self._threads = threads or ThreadPoolExecutor(BINDINGS_AT_ONCE, thread_name_prefix="extender bind")
 
     def bind(self, args: BindingArgs) -> None:
-        """Reserve the pod on the node and write its binding. Raises: InputError with the reason if it is not bound."""
+        """Reserve the pod on the node and write its binding.
+
+        Raises: InputError with the reason if the pod is not bound.
+        """
         until = time.monotonic() + self.seconds
         booked = False
         try:
@@ -85,7 +88,7 @@ class Binder(ExtenderCalls):
             raise InputError(_CODES[bound.result], bound.message)
 
     def _booked(self, cluster: Cluster, args: BindingArgs) -> BindingRequest | None:
-        """Return the binding of a pod that is reserved already, None if it is not.
+        """Return the binding of a pod that has a reservation already, or None if it has none.
 
         Raises: InputError `PodIsOurs`, `PodReplaced` or `PodBookedElsewhere`.
         """
@@ -105,7 +108,7 @@ class Binder(ExtenderCalls):
     def _book(
         self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader, until: float
     ) -> BindingRequest | None:
-        """Read the pod and reserve its node; None if it is bound to that node already. Raises: InputError."""
+        """Read the pod and reserve its node; return None if it is bound to that node already. Raises: InputError."""
         pod = self._waiting(cluster, args, api, reader)
         if pod is None:
             return None
@@ -129,7 +132,7 @@ class Binder(ExtenderCalls):
         )
 
     def _waiting(self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader) -> Pod | None:
-        """Read the pod from the API server; None if it is on that node already.
+        """Read the pod from the API server; return None if it is on that node already.
 
         Raises: InputError `NameInvalid`, `PodGone`, `PodBoundElsewhere` or `ApiServerAway`.
         """
@@ -153,8 +156,8 @@ class Binder(ExtenderCalls):
 def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) -> int:
     """Reserve a pod on the chosen node and return the id of its row.
 
-    The snapshot learns of it like of any external write. Raises: InputError `NodeUnknown` or `NodeRefused`; Conflict,
-    Contradiction.
+    The scheduler cache picks up the reservation like any external write.
+    Raises: InputError `NodeUnknown` or `NodeRefused`; Conflict, Contradiction.
     """
     snapshot, scheduler, spec = asking.snapshot, asking.scheduler, pod.spec
     row = snapshot.state.row_of.get(node, -1)
@@ -166,7 +169,7 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) ->
         why = {**answer.rejected, **answer.unresolvable}[node]
         raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more: {why}")
     top = best(scheduler, spec, settings.HETSCHED_TOP_NODES)
-    # The calling scheduler has chosen and bound the volumes.
+    # The calling scheduler has already chosen and bound the volumes.
     plain = msgspec.structs.replace(spec, shape=msgspec.structs.replace(spec.shape, claims=()))
     outcome = scheduler.place_on(plain, row)
     if outcome.node is None:
@@ -198,7 +201,7 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) ->
 
 
 def _note(cluster: Cluster, writing: Future[BindingOutcome]) -> None:
-    """Record a binding result, even if the call has timed out."""
+    """Record a binding result, even after a timeout of the call."""
     try:
         if writing.exception() is None:
             record_results(cluster, [writing.result()])

@@ -1,4 +1,4 @@
-"""A server with one thread per connection and bounded connections and threads."""
+"""A server with one thread per connection and a limited number of connections and threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 
 
 class ConnectionLimits(Protocol):
-    """The open connections of a server, at most `most`; an accepted connection may close older ones."""
+    """The open connections of a server, at most `most`; older connections may be closed to accept a new connection."""
 
     most: int
 
