@@ -1,8 +1,8 @@
-"""Name the force-deleted pods whose resources keep a pending pod from a node.
+"""Name the force-deleted pods whose resources prevent the placement of a pending pod on a node.
 
 A force-deleted pod holds its resources until its grace period is over (see `actions.terminating_pods`). A pending pod
-that would fit on such a node without them gets the reason `HeldByForceDeletedPod` with their names and the time.
-At most `_MOST_NODES` nodes are tried per explanation, the earliest to be released first.
+that would fit a node without these pods gets the reason `HeldByForceDeletedPod` with their names and their release
+time. At most `_MOST_NODES` nodes are tried per explanation, those with the earliest release first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Held(msgspec.Struct, frozen=True, order=True):
 
 
 class ForceDeleted:
-    """The force-deleted pods of one cluster, during one batch."""
+    """The force-deleted pods of one cluster, read for one batch."""
 
     def __init__(self, snapshot: ClusterSnapshot, cluster_id: int) -> None:
         self._snapshot = snapshot
@@ -55,7 +55,7 @@ class ForceDeleted:
     def reason(self, scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, Message] | None:
         """Return the reason why a pod waits for force-deleted pods, and the sentence shown in its own namespace.
 
-        None if no force-deleted pod blocks the pod.
+        Return None if no force-deleted pod blocks the pod.
         """
         if not self._by_row:
             return None
@@ -82,7 +82,7 @@ class ForceDeleted:
 
 
 def _sentence(names: list[str], count: int, until: str) -> Message:
-    """Return a sentence that names the first few pods, but no pods if all are in other namespaces."""
+    """Return a sentence that names the first few pods, or no pods if all of them are in other namespaces."""
     if not names:
         return Message("held by a force-deleted pod of another namespace until {time}", time=until)
     return Message("held by force-deleted pod {pods} until {time}", pods=format_pods(names, count=count), time=until)

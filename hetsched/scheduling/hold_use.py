@@ -1,9 +1,9 @@
-"""Assign pods the capacity reserved for them by a hold, within one batch.
+"""Assign the reserved capacity of holds to the pods of a batch.
 
 A pod whose submission claimed a hold is tried on the hold's reservations first, in this order: same name and request,
 same request, same requested resources. If the request is the same, the pod receives exactly the reserved allocation;
-otherwise it receives any resources of that node that it needs. If no reservation fits (the node is not ready, the pod
-requests more), the pod is decided like any other, and the reservation remains until the hold ends.
+otherwise it receives any resources of that node that it needs. If no reservation fits (the node is not ready or the pod
+requests more), the pod is decided like any other pod, and the reservation remains until the hold ends.
 Invariant: a reservation is assigned once; its row is released in the transaction that reserves the pod.
 """
 
@@ -27,11 +27,11 @@ from hetsched.placement.scheduler_cache import ClusterSnapshot
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_result import ReservationUse
 
-MAX_TRIED = 8  # reservations tried per pod: those of one hold seldom differ
+MAX_TRIED = 8  # number of reservations tried per pod: the reservations of a hold seldom differ
 
 
 class HoldAssignment(msgspec.Struct, frozen=True):
-    """A reservation with the pod placed in it, and the best nodes, which need not contain the reservation's node."""
+    """A reservation with the pod placed in it, and the best nodes, which may not include the reservation's node."""
 
     reservation: ReservationUse
     hold_id: str
@@ -44,7 +44,7 @@ class BatchReservations:
 
     def __init__(self, snapshot: ClusterSnapshot, pending: Sequence[PendingPod]) -> None:
         self._snapshot = snapshot
-        self._free: dict[str, dict[str, int]] = defaultdict(dict)  # hold -> key -> row
+        self._free: dict[str, dict[str, int]] = defaultdict(dict)  # hold id -> pod key -> row
         holds = {pod.hold_id for pod in pending if pod.hold_id is not None}
         if holds:
             rows = Pod.objects.filter(hold_id__in=holds, origin=Pod.HELD, state=State.RUNNING.value).order_by("id")
@@ -52,7 +52,7 @@ class BatchReservations:
                 self._free[hold_id][f"{namespace}/{name}"] = pk
 
     def assign(self, scheduler: Scheduler, pending: PendingPod, top_nodes: int) -> HoldAssignment | None:
-        """Place a pod in a reservation of its hold; None if the pod has no reservation, or if no reservation fits."""
+        """Place a pod in a reservation of its hold; return None if it has no reservation or none fits."""
         pod, hold_id = pending.spec, pending.hold_id or ""
         free = self._free.get(hold_id)
         if not free or not pod.ready:
@@ -74,7 +74,7 @@ class BatchReservations:
 
 
 def _difference(pod: PodSpec, reservation: Booking) -> tuple[bool, bool, bool]:
-    """Sort key: how much a reservation differs from the pod's request."""
+    """Return a sort key: how much a reservation differs from the pod's request."""
     holder = reservation.pod
     same = holder.shape == pod.shape
     return (

@@ -1,10 +1,10 @@
-"""Follow a live cluster: list and watch its API server and write the changes to the database.
+"""The informer of a live cluster: list and watch its API server and write the changes to the database.
 
-One thread per resource runs a reflector. A single applier collects events for `COLLECT_SECONDS`, at most `MOST_EVENTS`,
+One thread per resource runs a reflector. A single thread collects events for `COLLECT_SECONDS`, at most `MOST_EVENTS`,
 and writes them through `placement.actions.watch`. A pending pod without a node ends the collection early, so it is
 written without delay; events that arrive until then are written with it.
-Nothing is written before all required resources have synced. At that point rows of the database that are missing from
-the lists are treated as deleted. A write that loses the revision check is retried.
+Nothing is written before all required resources have synced. At that point nodes and pods that are in the database but
+not in the lists are treated as deleted. A write that loses the revision check is retried.
 Invariants: events of one object are written in order; an informer that lost its lease writes nothing.
 """
 
@@ -45,15 +45,15 @@ from hetsched.scheduling.leases import Lease, following
 
 from .informer_host import InformerHost
 
-_NODE = b'"nodeName":'  # present in the JSON of a pod that has a node
+_NODE = b'"nodeName":'  # the JSON of a pod on a node contains this key
 COLLECT_SECONDS = 0.05
 RELEASE_SECONDS = 0.5  # interval at which reservations of force-deleted pods are checked
 REWRITE_AFTER = timedelta(seconds=1)
 MOST_EVENTS = 500
 REPORT_SECONDS = 2.0
 MOST_CONFLICTS = 20
-MAX_OPTIONAL_FAILURES = 5  # at least 15 seconds: a server that is merely busy responds within that time
-# Time of the last iteration per cluster; liveness fails when one is too old.
+MAX_OPTIONAL_FAILURES = 5  # takes at least 15 seconds: a server that is merely busy responds within that time
+# The time of the last iteration by cluster; the liveness check fails if a time is too old.
 iterated_at: dict[int, float] = {}
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ class Informer:
         finally:
             with suppress(DatabaseError):
                 stop_batching_counts(self.lease.cluster_id)
-            self._lease_lost = True  # also ends the reflector threads, whatever the cause
+            self._lease_lost = True  # This also ends the reflector threads, whatever the cause.
             if self._host is not None:
                 self._host.close()
         following.give_up(self.lease)
@@ -129,14 +129,16 @@ class Informer:
         now = iterated_at[self.lease.cluster_id] = time.monotonic()
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
             self._lease_checked_at = now
-            # a reflector thread may have set it in the meantime
+            # a reflector thread may have set the flag in the meantime
             self._lease_lost = not following.renew(self.lease) or self._lease_lost
         if now - self._reported_at > REPORT_SECONDS and not self._lease_lost:
             self._reported_at = now
             self._write_sync()
 
     def _release_orphans(self) -> None:
-        """Release the reservations of force-deleted pods when their grace periods end; the sweep is the fallback."""
+        """Release the reservations of force-deleted pods when their grace periods end; a periodic task does so
+        otherwise.
+        """
         now = time.monotonic()
         if self._has_applied and not self._lease_lost and now - self._orphans_checked_at > RELEASE_SECONDS:
             self._orphans_checked_at = now
@@ -154,7 +156,8 @@ class Informer:
     def _run_reflector(self, resource: Resource) -> None:
         try:
             self._queue_events(resource)
-        except Exception:  # without this resource the store would go stale unnoticed: restart the whole informer
+        # Without this resource the store would become stale unnoticed, so restart the whole informer.
+        except Exception:
             log.exception("reflector ended", cluster=self.lease.cluster_id, kind=resource.plural)
             self._lease_lost = True
 
@@ -171,7 +174,7 @@ class Informer:
     def _collect_events(self) -> None:
         """Feed the informer store with the events of the next `COLLECT_SECONDS`.
 
-        While pods are pending, take only the events that are queued already.
+        While pods are pending, only the events that are queued already are collected.
         """
         until = time.monotonic() + COLLECT_SECONDS
         only_queued = self._busy
@@ -196,7 +199,7 @@ class Informer:
                 only_queued = only_queued or is_pending_pod
 
     def _is_confirmation(self, resource: Resource, event: Upserted | Deleted) -> bool:
-        """Return whether an event only confirms a binding of this process; such events are not parsed."""
+        """Return True if an event only confirms a binding of this process; such events are not fully parsed."""
         if self._host is None or resource is not PODS or not self._host.bindings.is_confirmation(event):
             return False
         assert isinstance(event, Upserted)
@@ -206,14 +209,14 @@ class Informer:
         return True
 
     def _is_synced(self) -> bool:
-        """Return whether every resource has synced, except optional ones that this API server does not serve."""
+        """Return True if every resource has synced, except optional resources that this API server does not serve."""
         return all(
             known.synced_at is not None or (resource not in REQUIRED and known.is_unavailable)
             for resource, known in self._sync_states.items()
         )
 
     def _is_fresh(self) -> bool:
-        """Return whether the API server responded for every required resource within `STALE`, as `is_synced` checks."""
+        """Return True if the API server responded for every required resource within `STALE`, as `is_synced` checks."""
         since = timezone.now() - STALE
         return all(
             known.synced_at is not None and known.alive_at is not None and known.alive_at >= since
@@ -255,10 +258,10 @@ class Informer:
         self._has_changes = False
         if not self._has_applied:
             if self._host is not None:
-                # before the first pods become due; otherwise a worker woken for them becomes the leader
+                # acquire it before the first pods are due; otherwise a worker that is woken for them becomes the leader
                 self._host.acquire_leadership()
             changes.nodes_gone, changes.pods_gone = self._missing_from_lists()
-            changes.bound = set()  # no stored state precedes these bindings, so shadow mode cannot review them
+            changes.bound = set()  # no earlier state is stored for these bindings, so shadow mode cannot compare them
         elif self._host is not None:
             self._host.bindings.remove_confirmations(changes)
         if not changes and self._has_applied:
@@ -277,7 +280,7 @@ class Informer:
             raise RuntimeError(f"cluster {self.lease.cluster_id}: changes could not be written")
         if not self._has_applied:
             self._has_applied = True
-            # the listed objects are long-lived: a garbage collection of them takes longer than one event
+            # the listed objects are long-lived, and collecting them as garbage takes longer than processing an event
             gc.freeze()
             self._write_sync()
 
@@ -287,7 +290,7 @@ class Informer:
             cache_of(self.lease.cluster_id).mark_unchanged(followed.revision)
 
     def _missing_from_lists(self) -> tuple[list[str], list[str]]:
-        """Return the nodes and pods that the database has but the first lists do not."""
+        """Return the nodes and pods that are in the database but not in the first lists."""
         cluster_id = self.lease.cluster_id
         nodes = set(Node.objects.filter(cluster_id=cluster_id).values_list("name", flat=True))
         states = [state.value for state in (*HOLDING, *QUEUED)]
@@ -329,7 +332,7 @@ class Informer:
 
 
 class _SyncState:
-    """Sync state of one resource."""
+    """The sync state of one resource."""
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
@@ -341,7 +344,7 @@ class _SyncState:
 
     @property
     def is_unavailable(self) -> bool:
-        """Whether the API server lacks this resource, denies access to it, or fails repeatedly."""
+        """Return True if the API server lacks this resource, denies access to it, or fails repeatedly."""
         return self.status in (403, 404) or self.failures >= MAX_OPTIONAL_FAILURES
 
     def note(self, event: Event) -> None:

@@ -1,12 +1,12 @@
-"""Host the scheduling loop in the informer process of a live cluster, right after it wrote the watch events.
+"""Host of the scheduling loop in the informer process of a live cluster; it runs after each write of watch events.
 
-Waking a worker through the message broker to decide and a second one to bind takes longer than the whole scheduling and
-binding cycle of kube-scheduler.
+Waking one worker through the message broker to decide and a second worker to bind takes longer than the whole
+scheduling and binding cycle of kube-scheduler.
 The informer process holds the same leader lease as any worker. Between two batches of changes it runs one iteration of
 the scheduling loop, and `BindingsInFlight` binds the recorded placements. The state *binding* is recorded together with
 the reservation, before the first API call.
-No broker message is needed for any of this. If this process dies, lags or loses its lease, the sweep makes the workers
-take over: pods are due while there is no leader, and a pod that is *binding* for longer than
+None of this needs a broker message. If this process dies, lags or loses its lease, the workers' periodic tasks take
+over: they decide due pods while there is no leader, and a pod that is *binding* for longer than
 `binding_cycle.CLAIM_AFTER` is claimed by a worker.
 Invariants: one thread decides and writes; no transaction is open during an API call; every write carries the epoch.
 """
@@ -41,7 +41,7 @@ from .scheduling_loop import BatchState, SchedulingLoop
 POLL_SECONDS = 0.5  # polling interval of the queue when no change is reported
 REFRESH_SECONDS = 2.0
 LARGE_CLUSTER_NODES = 1000  # from this size on, loading a snapshot takes seconds
-MAX_BATCH_PODS = 200  # pods per batch: the first are bound while the next are decided
+MAX_BATCH_PODS = 200  # pods per batch: the pods of one batch are bound while the next batch is decided
 MAX_BINDINGS = 400
 REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
 log = structlog.get_logger(__name__)

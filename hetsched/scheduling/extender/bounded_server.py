@@ -24,10 +24,10 @@ class ConnectionLimits(Protocol):
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Apply `connections` to each connection, and bound the threads by twice their number.
+    """Apply `connections` to each connection, and limit the threads to twice the number of connections.
 
-    The thread of a closed connection ends with its next read or write; a call of the database may delay that. While
-    all threads are in use, a new connection is closed at once.
+    The thread of a closed connection ends at its next read or write; a database call may delay that. While all threads
+    are in use, new connections are closed immediately.
     """
 
     daemon_threads = True

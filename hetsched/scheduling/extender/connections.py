@@ -1,17 +1,17 @@
-"""Bound the extender's connections, so that callers without a listed certificate cannot displace kube-scheduler.
+"""Limits for the extender's connections, so that callers without a listed certificate cannot displace kube-scheduler.
 
 A connection is *unverified* from its accept until its handshake ends with a certificate on the list of clients.
-Unverified connections have a small pool: at most `UNVERIFIED` at once and `PER_ADDRESS` per address; each is closed
-`HANDSHAKE_SECONDS` after its accept. A full pool closes the oldest connection of the address with the most connections
-there, so a new caller always gets a slot and keeps it for the duration of a handshake. An address with an earlier
-verified connection uses a second pool of `KNOWN` without the limit per address: kube-scheduler opens many connections
-at once when it binds.
-Verified connections have `VERIFIED` slots that no other connection takes, at most `PER_CLIENT` of them for one client
-of the list. A request (head and body) and a response have `TRANSFER_SECONDS` each. If the slots are full, a new
-connection replaces one of the client with the most connections: the oldest one that has made no call yet, else the
-oldest idle one, else the oldest one in transfer. An open connection of kube-scheduler has made calls. If an idle one
-were closed while kube-scheduler sends its next call, that call would fail with EOF.
-The port for probes has a pool of its own.
+Unverified connections share a small pool of at most `UNVERIFIED` connections, and `PER_ADDRESS` per address. Each is
+closed `HANDSHAKE_SECONDS` after its accept. A full pool closes the oldest connection of the address that has the most
+connections in it, so a new caller always gets a slot and keeps it for the duration of a handshake. An address with an
+earlier verified connection uses a second pool of `KNOWN` connections without the limit per address, because
+kube-scheduler opens many connections at the same time when it binds.
+Verified connections have `VERIFIED` slots of their own, at most `PER_CLIENT` for each listed client. A request (head
+and body) and a response have `TRANSFER_SECONDS` each. If all slots are in use, a new connection replaces a connection
+of the client with the most connections: the oldest that has made no call yet, else the oldest idle connection, else the
+oldest in transfer. Connections without a call are replaced first, because if an idle connection were closed while
+kube-scheduler sends its next call, that call would fail with EOF.
+The port for probes has a separate pool.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Open(NamedTuple):
 
 
 class Pool:
-    """At most `most` connections, `per_address` of them from one address; each is closed `seconds` after its accept."""
+    """At most `most` connections, and `per_address` from one address; each is closed `seconds` after its accept."""
 
     def __init__(self, most: int, seconds: float, *, per_address: int | None = None) -> None:
         self.most = most
@@ -54,7 +54,7 @@ class Pool:
         self._open: dict[int, _Open] = {}  # by connection id, oldest first
 
     def admit(self, connection: socket, address: str) -> None:
-        """Add a new connection; if its address or the pool is full, close the oldest connection there."""
+        """Add a new connection; if its address has too many or the pool is full, close the oldest connection there."""
         with self._lock:
             same = [one for one in self._open.values() if one.address == address]
             if len(same) >= self._per_address:
@@ -64,7 +64,7 @@ class Pool:
             self._open[id(connection)] = _Open(connection, address, time.monotonic() + self.seconds)
 
     def release(self, connection: socket) -> str | None:
-        """Remove a connection without closing it; return its address, None if it was removed or closed before."""
+        """Remove a connection without closing it; return its address, or None if it was removed or closed before."""
         with self._lock:
             one = self._open.pop(id(connection), None)
         return one and one.address
@@ -77,7 +77,7 @@ class Pool:
                 self._close(one)
 
     def _oldest_of_the_most(self, arriving: str) -> _Open:
-        """Return the oldest connection of the addresses with the most connections, an arriving one included."""
+        """Return the oldest connection of the addresses with the most connections, counting the arriving connection."""
         counts = Counter(one.address for one in self._open.values())
         if arriving in counts:
             counts[arriving] += 1
@@ -117,22 +117,22 @@ class Connections:
 
     def __init__(self) -> None:
         self.strangers = Pool(UNVERIFIED, HANDSHAKE_SECONDS, per_address=PER_ADDRESS)
-        self.acquainted = Pool(KNOWN, HANDSHAKE_SECONDS)  # from addresses of verified callers
+        self.acquainted = Pool(KNOWN, HANDSHAKE_SECONDS)  # for addresses of verified callers
         self.most = self.strangers.most + self.acquainted.most + VERIFIED
         self._lock = threading.Lock()
         self._verified: dict[int, _Verified] = {}  # by connection id, oldest first
         self._known: dict[str, None] = {}  # addresses of verified callers, the most recent last
 
     def admit(self, connection: socket, address: str) -> None:
-        """Add a new connection; if its address or pool is full, close the oldest connection there."""
+        """Add a new connection; if its address has too many or its pool is full, close the oldest connection there."""
         with self._lock:
             pool = self.acquainted if address in self._known else self.strangers
         pool.admit(connection, address)
 
     def verify(self, connection: socket, client: str) -> bool:
-        """Move a connection to the verified ones, in phase `IDLE`.
+        """Move a connection to the verified connections, in phase `IDLE`.
 
-        Returns False if it was already closed, or if calls are in progress on all connections that it could replace.
+        Return False if it was already closed, or if calls are in progress on all connections that it could replace.
         """
         address = self.strangers.release(connection) or self.acquainted.release(connection)
         with self._lock:
@@ -153,7 +153,7 @@ class Connections:
             self._verified.pop(id(connection), None)
 
     def enter(self, connection: socket, phase: Phase) -> None:
-        """Set the phase of a verified connection and start its deadline; a call in progress has none."""
+        """Set the phase of a verified connection and start the phase's deadline; a call in progress has no deadline."""
         seconds = {Phase.IDLE: IDLE_SECONDS, Phase.TRANSFER: TRANSFER_SECONDS}.get(phase, inf)
         with self._lock:
             if (one := self._verified.get(id(connection))) is not None:
@@ -170,7 +170,7 @@ class Connections:
                 self._close(one)
 
     def _has_slot(self, client: str) -> bool:
-        """Return whether a slot is free for a client; if there is none, free one."""
+        """Return True if a slot is free for a client or can be freed; in the latter case, free it."""
         counts = Counter(one.client for one in self._verified.values())
         if len(self._verified) < VERIFIED and counts[client] < PER_CLIENT:
             return True

@@ -1,6 +1,6 @@
 """Responses to the kube-scheduler of one cluster: filter, prioritize, preempt.
 
-Every response is computed on the up-to-date scheduler cache. A pod whose filter call found feasible nodes keeps its
+Every response is computed on the up-to-date scheduler cache. A pod whose filter call found feasible nodes holds the
 slot until it is bound; the filter call of the next pod waits until then (see `pod_slots`).
 """
 
@@ -29,18 +29,18 @@ from hetsched.placement.models import Pod
 from .binding import Binder
 
 _POLL_SECONDS, _LOOK_SECONDS = 0.02, 0.1
-_IMPATIENCE = 9  # spend at most a tenth of the time on waiting for capacity that was just freed
+_IMPATIENCE = 9  # at most a tenth of the time is spent on waiting for capacity that was just freed
 
 
 class Extender(Binder):
-    """Serves one cluster; each call has `seconds`. Safe for several threads."""
+    """The extender of one cluster; each call has `seconds`. Safe for use by several threads."""
 
     def __init__(self, cluster: Cluster, seconds: float, threads: Executor | None = None) -> None:
         super().__init__(cluster, seconds, threads)
         self._no_retry_until = 0.0
 
     def filter(self, args: Args) -> FilterResult:
-        """Return the feasible nodes, as names or objects like the request. Raises: InputError."""
+        """Return the feasible nodes, as names or objects as in the request. Raises: InputError."""
         nodes = args.named()
         until = time.monotonic() + self.seconds
         cluster, reader = self._cluster()
@@ -89,7 +89,7 @@ class Extender(Binder):
         )
 
     def _with_images(self, cluster: Cluster, spec: PodSpec, pod: Pod) -> Pod:
-        """Return the pod once its images are looked up, or unchanged after a quarter of `seconds`."""
+        """Return the pod once its images have been read, or unchanged after a quarter of `seconds`."""
         until = time.monotonic() + self.seconds / 4
         while pod.images_until and pod.images_until > timezone.now() and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
@@ -113,7 +113,7 @@ class Extender(Binder):
                 return answer
 
     def _is_changed(self, revision: int, until: float) -> bool:
-        """Return, by `until`, whether an allocation changed after `revision`."""
+        """Wait until `until` at the latest for an allocation to change after `revision`; return True if one did."""
         while time.monotonic() < until:
             if Cluster.objects.filter(pk=self.cluster_id, revision__gt=revision).exists():
                 return True

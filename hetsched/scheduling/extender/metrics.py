@@ -1,7 +1,7 @@
 """Prometheus metrics of the extender.
 
-One histogram by verb and outcome: *ok*, *refused* (rejected with a reason) and *wrong* (not a valid scheduler request).
-Its counts are calls and errors, its sums their duration. Labels contain no names of nodes, pods or people.
+One histogram of call durations by verb and outcome: *ok*, *refused* (rejected with a reason) and *wrong* (not a valid
+scheduler request). Its counts are the numbers of calls and errors. Labels contain no names of nodes, pods or people.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 kube-scheduler sends the filter call of the next pod while the bind call of the previous one is still in flight, so the
 next response would not include the previous pod's allocation.
-A pod whose filter call found feasible nodes keeps its turn until it is bound, at most for `patience_seconds`; the
-filter call of another pod waits that long, and again if a third pod was faster. After `MOST_MISSED` consecutive
-timeouts, as with a scheduler that binds by itself, filter calls wait again only once a pod was bound through the
-extender.
+A pod whose filter call found feasible nodes holds the slot until it is bound, at most for `patience_seconds`. The
+filter call of another pod waits for the slot, and waits again if a third pod acquired it first. After `MOST_MISSED`
+consecutive timeouts, as with a scheduler that binds pods itself, filter calls do not wait until a pod is bound through
+the extender again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_MISSED = 3
 
 
 class PodSlots:
-    """The pod whose turn it is, by uid; safe for several threads."""
+    """The uid of the pod that holds the slot. Safe for use by several threads."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
@@ -27,7 +27,10 @@ class PodSlots:
         self._missed = 0
 
     def begin(self, uid: str, until: float) -> None:
-        """Take the turn once the patience with its present holder is over, at the latest `until` (time.monotonic())."""
+        """Acquire the slot for a pod.
+
+        Wait until the slot is free, its holder had it for the patience, or `until` (time.monotonic()) has passed.
+        """
         with self._changed:
             while self._pod not in ("", uid) and self._missed < MOST_MISSED:
                 left = min(self._since + self._patience_seconds, until) - time.monotonic()
@@ -38,7 +41,7 @@ class PodSlots:
             self._pod, self._since = uid, time.monotonic()
 
     def end(self, uid: str, *, bound: bool = False) -> None:
-        """Release the turn if this pod still has it."""
+        """Release the slot if this pod still holds it."""
         with self._changed:
             if bound:
                 self._missed = 0

@@ -1,7 +1,7 @@
 """The extender's plain HTTP port for liveness, readiness and metrics.
 
-Callers are not authenticated, so the port has few connections, each with a deadline, and they take none of the TLS
-port's. However many callers ask, one query per `READY_SECONDS` checks the database.
+Callers are not authenticated, so the port has a small pool of connections, each with a deadline, separate from the pool
+of the TLS port. The database is checked at most once per `READY_SECONDS`, whatever the number of requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ProbeServer(BoundedServer):
 
 
 class Readiness:
-    """Whether the database answers; a result is used for `READY_SECONDS`, and one thread queries at a time."""
+    """The readiness of the database; a result is used for `READY_SECONDS`, and one thread queries at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class Readiness:
 
 
 class Probes(BaseHTTPRequestHandler):
-    """Handlers of `/healthz`, `/readyz` and `/metrics`, without authentication: keep the port inside the cluster."""
+    """Handlers of `/healthz`, `/readyz` and `/metrics`. They do not authenticate: keep the port inside the cluster."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "hetsched", ""

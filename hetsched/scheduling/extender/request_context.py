@@ -1,4 +1,4 @@
-"""The context of a response: the cluster, the pod as a row, and the snapshot with the scheduler of its policy.
+"""The context of a response: the cluster, the pod's row, and the snapshot with the scheduler of the pod's policy.
 
 If the cluster's data is incomplete or stale, every call fails; the `ignorable` setting of kube-scheduler decides
 whether its pods wait or are scheduled without the extender.
@@ -41,7 +41,7 @@ class RequestContext(msgspec.Struct, frozen=True):
 
 
 class ExtenderCalls:
-    """Base of the calls for one cluster; each call has `seconds`. Safe for several threads."""
+    """Base class of the calls for one cluster; each call has `seconds`. Safe for use by several threads."""
 
     def __init__(self, cluster: Cluster, seconds: float) -> None:
         self.cluster_id = cluster.pk
@@ -51,7 +51,7 @@ class ExtenderCalls:
         self._names: tuple[tuple[int, int], ClusterContent, PodReader] | None = None
 
     def warm_up(self) -> None:
-        """Load the snapshot, so that the first pod does not wait for it."""
+        """Load the snapshot, so that the first pod does not wait for the load."""
         with self._cache.locked_snapshot():
             pass
 
@@ -106,7 +106,7 @@ class ExtenderCalls:
                 except InputError:
                     raise
                 except Exception:
-                    self._cache.invalidate()  # drop the snapshot: the failed call may have left it inconsistent
+                    self._cache.invalidate()  # discard the snapshot: the failed call may have left it inconsistent
                     raise
         except TimeoutError:
             raise InputError("ExtenderBusy", "the scheduler cache is in use by other requests") from None

@@ -1,9 +1,9 @@
 """The extender process: the TLS server, and a plain HTTP port for probes and metrics.
 
 Each call is decoded, handled for the caller's cluster, and encoded. `filter` and `bind` report a rejection inside their
-response, and kube-scheduler copies the text to the pod's events; `prioritize` and `preempt` have no field for it and
-respond with 503. Any failure is reported as such an error, never as a success. A client listed without a cluster is
-served for the default cluster, else for the only live one.
+response, and kube-scheduler copies the text to the pod's events; `prioritize` and `preempt` have no field for a
+rejection and respond with 503. Any failure is reported like a rejection, never as a success. A client listed without a
+cluster is served for the default cluster, or else for the only live cluster.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def verbs(extenders: Extenders) -> dict[str, Verb]:
 def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> ExtenderResponse:
     """Build a response; `no` wraps a rejection in the response body.
 
-    Raises: InputError where the response has no field for a rejection.
+    Raises: InputError if the response has no field for a rejection.
     """
     try:
         return ExtenderResponse(encode(answer()))
@@ -121,7 +121,7 @@ def clients_of(listed: list[str]) -> dict[str, str]:
 
 
 def serve(ended: threading.Event) -> None:
-    """Serve until `ended`. Raises: InputError where certificates, clients or ports are unusable."""
+    """Serve until `ended` is set. Raises: InputError if certificates, clients or ports are unusable."""
     seconds = settings.HETSCHED_EXTENDER_SECONDS
     extenders = Extenders(lambda cluster: Extender(cluster, seconds))
     clients = clients_of(settings.HETSCHED_EXTENDER_CLIENTS)
@@ -151,7 +151,7 @@ def _open(host: str, port: int, make: Callable[[tuple[str, int]], Any]) -> Any:
 
 
 def _warm_up(extenders: Extenders, clients: Mapping[str, str]) -> None:
-    """Load the snapshots of the listed clusters, so that the first pods do not wait for it."""
+    """Load the snapshots of the listed clusters, so that the first pods do not wait for the load."""
     for name in sorted(set(clients.values())):
         try:
             extenders.of(name).warm_up()

@@ -1,6 +1,6 @@
 """The extender's server: HTTP/1.1 over mutual TLS, only for listed client certificates.
 
-A client that reaches this port can reserve and bind, so every client must authenticate.
+A client of this port can reserve resources and bind pods, so every client must authenticate.
 TLS 1.2 or later with a client certificate of the configured authority is checked in the handshake. Then the
 certificate's common name or one of its DNS names must be on the list, which also maps it to a cluster. A wrong path,
 method, content type or length is rejected before the body is read. `connections` limits the connections of callers
@@ -39,13 +39,13 @@ log = structlog.get_logger(__name__)
 
 
 class ExtenderResponse(NamedTuple):
-    """A response body, and whether it is a rejection."""
+    """A response body; the flag shows whether it is a rejection."""
 
     body: bytes
     refused: bool = False
 
 
-Verb = Callable[[str, bytes], ExtenderResponse]  # cluster, body; raises InputError
+Verb = Callable[[str, bytes], ExtenderResponse]  # arguments: cluster and body; raises InputError
 
 
 class CallRefused(Exception):
@@ -82,7 +82,7 @@ class Certificates:
     def context(self) -> ssl.SSLContext:
         """Return the current TLS context; while the files are inconsistent, keep the previous one.
 
-        Raises: InputError `CertificatesUnusable` where there is no previous context.
+        Raises: InputError `CertificatesUnusable` if there is no previous context.
         """
         with self._lock:
             try:
@@ -132,12 +132,12 @@ class TlsServer(BoundedServer):
     def get_request(self) -> tuple[socket, Any]:
         plain, address = super().get_request()
         plain.settimeout(HANDSHAKE_SECONDS)
-        # The handshake runs in the connection's own thread: a silent caller blocks no other connection.
+        # The handshake runs in the connection's own thread, so that a silent caller does not block other connections.
         return self.certificates.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False), address
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection; its certificate is checked once."""
+    """The handler of one connection, which checks its certificate once."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "hetsched", ""
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         names = names_of(self.request.getpeercert() or {})
         client = next((name for name in names if name in self.server.clients), None)
-        if client is None:  # rejected within the deadline of an unverified connection
+        if client is None:  # Send the rejection within the deadline of an unverified connection.
             TURNED_AWAY.inc()
             log.warning("client is not allowed", client=self.client_address[0], names=names[:5])
         elif self.server.connections.verify(self.request, client):
@@ -176,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
         return super().parse_request()
 
     def finish(self) -> None:
-        with suppress(OSError):  # the peer has closed the connection
+        with suppress(OSError):  # The peer may have closed the connection.
             super().finish()
 
     def do_POST(self) -> None:
@@ -204,9 +204,9 @@ class Handler(BaseHTTPRequestHandler):
                 CALLS.labels(verb, outcome).observe(time.perf_counter() - began)
 
     def _body(self) -> bytes | None:
-        """Return the body of a permitted request, None if it is incomplete.
+        """Return the body of a permitted request, or None if it is incomplete.
 
-        Raises: Refused.
+        Raises: CallRefused.
         """
         if self.cluster is None:
             message = "the certificate has no allowed client name"
@@ -249,7 +249,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Reject requests that the HTTP parser does not accept, and all methods except POST."""
+        """Reject requests that the HTTP parser does not accept, and all methods other than POST."""
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
         self._refuse(CallRefused(status, status.name.title().replace("_", ""), message or status.phrase))
 
