@@ -1,7 +1,6 @@
 """Admin pages of the audit trail and the outbox, and the base classes of the other admin pages.
 
-An admin page is read-only (`ReadOnlyAdmin`), calls an operation of the product that writes the rows, or is an
-`AuditedAdmin`.
+An admin page is either read-only (`ReadOnlyAdmin`), or calls an action that writes the rows, or is an `AuditedAdmin`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class AuditedAdmin(admin.ModelAdmin):
     unaudited: ClassVar[tuple[str, ...]] = ()  # fields whose values are left out of the audit trail
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        # The values before the change; many-to-many rows are saved after this.
+        # Store the values before the change now; many-to-many rows are saved later.
         request.audited_before = self._auditable(self.model._default_manager.get(pk=obj.pk)) if change else {}  # type: ignore[attr-defined]
         super().save_model(request, obj, form, change)
 
@@ -54,7 +53,7 @@ class AuditedAdmin(admin.ModelAdmin):
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         before, after = getattr(request, "audited_before", None), self._auditable(obj)
-        if before is None:  # only unaudited values change, such as a password
+        if before is None:  # only values that are not audited have changed, such as a password
             self._record(request, "secret", obj, {})
             return super().log_change(request, obj, message)
         moved = [name for name in after if before[name] != after[name]]
@@ -78,7 +77,7 @@ class AuditedAdmin(admin.ModelAdmin):
         record(actor=actor.name, role=actor.role, action=action, obj=(self.audited_as, str(row)), details=details)
 
     def _auditable(self, row: Any) -> dict[str, Any]:
-        """Return the auditable values of a row: its plain fields, and the names of its many-to-many rows."""
+        """Return the values of a row to audit: its plain fields, and the names of its many-to-many rows."""
         values = {field.name: field.value_from_object(row) for field in self.opts.fields}
         audited = {name: value for name, value in values.items() if name not in self.unaudited}
         links = {field.name: sorted(map(str, getattr(row, field.name).all())) for field in self.opts.many_to_many}
@@ -122,7 +121,7 @@ def quantities(amounts: Mapping[str, int]) -> str:
 
 
 def pretty(value: Any) -> str:
-    """Format a contract value as indented JSON, an empty value as a dash."""
+    """Format a contract value as indented JSON, and an empty value as a dash."""
     if value is None or value == {} or value == ():
         return "–"
     return format_html("<pre>{}</pre>", msgspec.json.format(encode(value)).decode())

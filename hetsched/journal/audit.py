@@ -1,7 +1,7 @@
-"""Write the audit trail.
+"""The writer of the audit trail.
 
-Code that changes an object calls `record` in the same transaction, so that each change has an entry and each entry a
-change. An entry carries the request ID, as the log does.
+Code that changes an object calls `record` in the same transaction, so that an entry exists if and only if its change
+was committed. An entry contains the request ID, as the log does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def record(
     reason: str = "",
     details: dict[str, Any] | None = None,
 ) -> AuditEntry:
-    """Add one entry; `obj` is a model row, or its kind and name."""
+    """Add one entry; `obj` is a model row, or a tuple of kind and name."""
     entry = _entry(actor, role, action, obj, reason, details)
     entry.save()
     return entry
@@ -80,7 +80,7 @@ def _entry(
 
 
 def details_of(entry: AuditEntry) -> dict[str, Any]:
-    """Return the details of an entry, with the messages among them."""
+    """Return the details of an entry, with stored messages decoded."""
     return {name: _detail(value) for name, value in entry.details.items()}
 
 
@@ -89,5 +89,5 @@ def _detail(value: Any) -> Any:
         return value
     try:
         return from_parts(Message, value)
-    except (msgspec.ValidationError, LookupError, AttributeError, ValueError):  # only looks like a message
+    except (msgspec.ValidationError, LookupError, AttributeError, ValueError):  # the value only looks like a message
         return value

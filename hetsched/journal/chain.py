@@ -1,15 +1,15 @@
 """Tamper evidence for the audit trail: a chain of digests that shows changed, deleted and inserted entries.
 
 A database trigger rejects changes of an entry, but the owner of the database can drop the trigger. Chaining each entry
-to the one before it would serialize all writers. Entries are therefore sealed later, in batches of a few hundred, in
+to the previous entry would serialize all writers. Entries are therefore sealed later, in batches of a few hundred, in
 order of their IDs:
 
     digest(n) = HMAC-SHA-256(key, digest(n - 1) | number of entries | each entry as JSON)
 
 The key is derived from SECRET_KEY; without SECRET_KEY the digest is plain SHA-256. Only entries older than `SETTLED`
-are sealed: by then every transaction with a lower ID has ended. Verification reads the entries and computes the digests
-again. Each run verifies the seals that were not verified for the longest time, so every entry is verified in turn at a
-bounded cost.
+are sealed, because by then every transaction that wrote a lower ID has ended. Verification reads the entries and
+computes the digests again. Each run verifies the seals with the oldest verification, so every entry is verified
+eventually at a bounded cost per run.
 Limits: entries younger than the last seal are not covered. Anyone who has SECRET_KEY can seal a forged trail. To detect
 that, store the digest of the latest seal elsewhere: `hetsched audit verify` prints it, and each sealing logs it.
 Source: Schneier and Kelsey, "Secure Audit Logs to Support Computer Forensics", 1999.
@@ -66,7 +66,7 @@ class Broken(msgspec.Struct, frozen=True, rename="camel"):
 class ChainState(msgspec.Struct, frozen=True, rename="camel"):
     """State of the seals of the audit trail; `verifiedSince` is the oldest verification of any seal.
 
-    `head` is the digest of the latest seal, `keyed` is true if the digest uses a key.
+    `head` is the digest of the latest seal. `keyed` is True if the digest uses a key.
     """
 
     sealed: int
@@ -96,7 +96,7 @@ def seal_new(*, now: datetime | None = None, settled: timedelta = SETTLED) -> in
                     digest=_digest(last.digest if last else "", rows), verified_at=now,
                 )  # fmt: skip
         except IntegrityError:
-            return count  # another process sealed them first
+            return count  # another process sealed the entries first
         log.info("audit sealed", to=made.last_entry, entries=made.entries, digest=made.digest)
         count += len(rows)
         if len(rows) < MOST_SEALED:
@@ -124,7 +124,7 @@ def verify_oldest(seals: int = 4) -> int:
 
 
 def chain_state() -> ChainState:
-    """Return how far the trail is sealed, and the results of the last verifications."""
+    """Return the last sealed entry, and the results of the last verifications."""
     last = AuditSeal.objects.order_by("-id").first()
     found = AuditSeal.objects.aggregate(entries=Sum("entries"), oldest=Min("verified_at"))
     broken = AuditSeal.objects.exclude(problem="").order_by("id")[:20]
@@ -141,7 +141,7 @@ def chain_state() -> ChainState:
 
 
 def _problem(seal: AuditSeal, before: AuditSeal | None) -> Message:
-    """Return the problem of a seal, an empty message if it matches its entries."""
+    """Return the problem of a seal, or an empty message if the seal matches its entries."""
     if seal.key != _key_name():
         return Message("sealed under another SECRET_KEY: it cannot be verified with this one")
     after = before.last_entry if before else 0
@@ -158,7 +158,7 @@ def _between(after: int, last: int) -> QuerySet[AuditEntry]:
 
 
 def _stored(entries: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
-    """Return entries in order, with the reason as the column stores it: the digest covers template and parameters."""
+    """Return entries in order, with the reason as stored, because the digest covers template and parameters."""
     return entries.annotate(stored_reason=Cast("reason", TextField())).order_by("id")
 
 
@@ -172,6 +172,6 @@ def _digest(before: str, rows: list[AuditEntry]) -> str:
 
 
 def _key_name() -> str:
-    """Return an ID of the key that does not reveal the key; empty without a key."""
+    """Return an ID of the key that does not reveal the key, or an empty string without a key."""
     key = derived(_PURPOSE)
     return "" if key is None else sha256(b"name of " + key).hexdigest()[:16]

@@ -2,10 +2,10 @@
 
 Workers and informers are many short-lived processes. A scrape port for each of them, or a shared folder, would need
 support in every deployment and would lose the counts of a process that ended. A process counts in memory and adds its
-counts to rows at the end of a task or of an informer iteration; `/metrics` of any web process shows the rows. Rows are
-written in order of their names, so writers cannot deadlock. If the database is unavailable, the counts stay in memory
-until the next flush.
-Invariant: a count never decreases, except where a value is `put`.
+counts to rows at the end of a task or of an informer iteration; `/metrics` of any web process returns the rows. Rows
+are written in order of their names, so writers cannot deadlock. If the database is unavailable, the counts stay in
+memory until the next flush.
+Invariant: a count never decreases, except for metrics written with `set_values`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """Metric: its name and help for Prometheus, its labels in order; with `buckets` it is a histogram."""
+    """A metric: its name and help text for Prometheus and its labels in order. With `buckets` it is a histogram."""
 
     name: str
     help: str
@@ -41,12 +41,12 @@ class Metric(msgspec.Struct, frozen=True):
     buckets: tuple[float, ...] = ()
 
     def bucket(self, value: float) -> str:
-        """Return the upper bound of the bucket of a value, as Prometheus writes it."""
+        """Return the upper bound of the bucket of a value, in the notation of Prometheus."""
         place = bisect_left(self.buckets, value)
         return str(self.buckets[place]) if place < len(self.buckets) else "+Inf"
 
 
-# Name, labels as JSON, part: the upper bound of a bucket, `sum`, or an empty string.
+# Metric name, labels as JSON, and part: the upper bound of a bucket, `sum`, or an empty string.
 Key = tuple[str, str, str]
 _counted: dict[Key, float] = {}
 _lock = threading.Lock()
@@ -64,19 +64,21 @@ def observe(metric: Metric, seconds: float, *labels: str) -> None:
 
 @contextmanager
 def observe_duration(metric: Metric, *labels: str) -> Iterator[None]:
-    """Observe the duration of the block, unless it raises."""
+    """Observe the duration of the block, unless the block raises an exception."""
     began = perf_counter()
     yield
     observe(metric, perf_counter() - began, *labels)
 
 
 def flush() -> int:
-    """Add the counts of this process to the rows; return the number of rows."""
+    """Add the counts of this process to the rows; return the number of rows written."""
     with _lock:
         taken = dict(_counted)
         _counted.clear()
     try:
-        with write_transaction():  # atomic: a failed write is counted again below, so no part of it may remain
+        # This must be atomic: the counts of a failed write are kept for the next flush, so no part of them may be
+        # stored.
+        with write_transaction():
             _write(taken, add=True)
     except Error as error:
         log.warning("counts stay for later", rows=len(taken), error=repr(error))
@@ -93,7 +95,7 @@ def set_values(metric: Metric, values: Mapping[Sequence[str], float]) -> None:
 
 
 class MetricSample(msgspec.Struct, frozen=True):
-    """Stored value of one metric and label set: a value, or the counts of its buckets and their sum."""
+    """The stored value of one metric and label set: a number, or the counts of its buckets and their sum."""
 
     labels: tuple[str, ...]
     value: float

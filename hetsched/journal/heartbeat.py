@@ -1,7 +1,8 @@
 """Heartbeat file of a process, for liveness probes.
 
-A process that hangs keeps its process ID, and a network probe would make its liveness depend on the network. Each
-process touches its own file in each iteration of its loop; a probe in the same container checks the age of the file.
+A check of the process ID does not detect a process that hangs, and a network probe would make liveness depend on the
+network. Each process touches its own file in each iteration of its loop; a probe in the same container checks the age
+of the file.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from django.conf import settings
 
 
 def beat(name: str) -> None:
-    """Touch the heartbeat file of this process; do nothing where the file cannot be written."""
+    """Touch the heartbeat file of this process; do nothing if the file cannot be written."""
     file = _file(name)
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Metrics that processes count into rows; `/metrics` shows them together with the metrics it reads from the fleet.
+"""Metrics that processes store in rows; `/metrics` returns them together with the metrics computed from the fleet.
 
-Units: seconds. Labels are clusters, verdicts, plugins, codes and similar: never nodes, pods or users.
+Durations are in seconds. Labels are clusters, verdicts, plugins, codes and similar values, never nodes, pods or users.
 """
 
 from __future__ import annotations

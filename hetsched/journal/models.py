@@ -1,6 +1,6 @@
 """Models of topics, the outbox, the audit trail and stored metrics.
 
-The revision of a topic rises by exactly 1 with each event. An event is written in the transaction of its change and
+The revision of a topic increases by exactly 1 with each event. An event is written in the transaction of its change and
 sent after the commit, so it is delivered at least once and never for a change that was rolled back. Audit entries are
 append-only.
 Invariants: (topic, revision) is unique and without gaps; `Topic.revision` is the highest revision of its events.
@@ -53,7 +53,7 @@ class OutboxEvent(models.Model):
 
 
 class Figure(models.Model):
-    """One stored value of a metric: by labels and, for a histogram, by part; see `counters.py`."""
+    """One stored value of a metric, by labels and, for a histogram, by part; see `counters.py`."""
 
     name = models.CharField(max_length=100)
     labels = models.CharField(max_length=400)
@@ -69,7 +69,7 @@ class Figure(models.Model):
 
 
 class AppendOnly(models.Model):
-    """Row that is written once; a database trigger rejects every later update (`hetsched/storage/triggers.py`)."""
+    """Row that is never changed after its insert; a database trigger rejects updates (`hetsched.storage.triggers`)."""
 
     class Meta:
         abstract = True

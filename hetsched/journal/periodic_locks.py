@@ -1,9 +1,9 @@
 """Locks that let a periodic task run once per period, even if it is triggered several times.
 
 Two beat processes trigger a task twice, a broker can deliver it twice, and a worker that was down receives all missed
-triggers at once. A task therefore takes its lock first, one row for each task, by the clock of the database: at most
-once in half a period. A row with a time in the future was written before that clock was set back, and does not block
-the task.
+triggers together. A task therefore acquires its lock first, a row per task, which is granted at most once in half a
+period by the database's clock. A row with a time in the future was written before that clock was set back, and does not
+block the task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .models import Figure
 
 
 def acquire(work: str, period_seconds: float) -> bool:
-    """Take the lock of a task for the current period; return False if another process took it."""
+    """Acquire the lock of a task for the current period; return False if it has been acquired already."""
     labels = encode([work]).decode()
     row = {"name": metric_names.TICKS.name, "labels": labels, "part": ""}
     over = Q(at__lte=Now() - timedelta(seconds=period_seconds / 2)) | Q(

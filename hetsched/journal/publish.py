@@ -1,12 +1,12 @@
-"""Publish changes to live clients.
+"""Publishing of changes to live clients.
 
 A message sent before the commit may announce a change that is rolled back; a message sent after it may be lost.
 `publish` numbers the event and writes it to the outbox in the caller's transaction. After the commit, all events of the
-transaction go to the channel layer in one message. A periodic task calls `relay`, which sends events whose message
-failed. A delta is an RFC 7396 merge patch: old snapshot + deltas == fresh snapshot. Topics are numbered before patches
-are computed, in name order, so the patches of one topic are computed one after the other and transactions never
+transaction are sent to the channel layer in one message. A periodic task calls `relay`, which sends the events of
+failed messages. A delta is an RFC 7396 merge patch: old snapshot + deltas == fresh snapshot. Topics are numbered before
+patches are computed, in name order, so the patches of one topic are computed one after the other and transactions never
 deadlock.
-Invariants: every event is sent at least once; a receiver drops duplicates by (topic, revision).
+Invariants: every event is sent at least once; a receiver discards duplicates by (topic, revision).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GIVEN_UP_AFTER = timedelta(minutes=1)
 
 Patch = dict[str, Any]
 _Waiting = queue.SimpleQueue["list[OutboxEvent] | None"]
-_background: list[_Waiting] = []  # at most one: the queue of the sender thread of this process
+_background: list[_Waiting] = []  # has at most one element: the queue of the sender thread of this process
 log = structlog.get_logger(__name__)
 
 
@@ -58,14 +58,14 @@ def publish(topic: str, patch: Patch | Callable[[], Patch]) -> int:
 def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str, int]:
     """Publish changes of several topics; call it once, as the last step of a transaction.
 
-    A callable patch is computed when its topic is locked: use it where other transactions change the same document.
+    A callable patch is computed once its topic is locked. Use it if other transactions change the same document.
     """
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError("publish belongs into the transaction of the change")
     names = sorted(patches)
     revisions = _next_revisions(names)
     events = [
-        # Encoded once, for the row and for the message.
+        # Encode the data once, for both the row and the message.
         new(OutboxEvent, topic=name, revision=revisions[name], data=_raw(patch() if callable(patch) else patch))
         for name in names
         for patch in (patches[name],)
@@ -87,7 +87,7 @@ def _dispatch(events: list[OutboxEvent]) -> None:
 
 
 def _next_revisions(names: list[str]) -> dict[str, int]:
-    """Raise each topic's revision by 1, creating the topic at 1, and return the new revisions."""
+    """Increment each topic's revision, creating new topics at 1, and return the new revisions."""
     revisions: dict[str, int] = {}
     table = Topic._meta.db_table
     for part in batched(names):
@@ -102,7 +102,7 @@ def _next_revisions(names: list[str]) -> dict[str, int]:
 
 
 def message(topic: str, revision: int, data: Any, kind: str = "delta") -> str:
-    """Return one message of the live contract as JSON text."""
+    """Return one message of the live API as JSON text."""
     return encode({"topic": topic, "revision": revision, "type": kind, "data": data}).decode()
 
 
@@ -129,7 +129,7 @@ def start_background_sender() -> None:
     def end() -> None:
         _background.clear()
         waiting.put(None)
-        thread.join(_LAST_SECONDS)  # `relay` sends the rest
+        thread.join(_LAST_SECONDS)  # `relay` sends the remaining events
 
     _background.append(waiting)
     thread.start()
@@ -137,7 +137,7 @@ def start_background_sender() -> None:
 
 
 def _send_all(waiting: _Waiting) -> None:
-    """Send the events of the queue on one connection, those of a short interval in one message; stop at None."""
+    """Send queued events over one connection, with one message for all events of a short interval; stop at None."""
     loop = asyncio.new_event_loop()
     batch: list[OutboxEvent] | None = []
     while batch is not None:
@@ -182,7 +182,7 @@ def _send(events: list[OutboxEvent], run: Callable[[Any], Any] | None) -> None:
 
 
 def relay(older_than_seconds: float = 2.0, limit: int = 1000) -> int:
-    """Send events that their own process did not send; return the number sent."""
+    """Send events that the process that wrote them did not send; return the number sent."""
     before = timezone.now() - timedelta(seconds=older_than_seconds)
     unsent = OutboxEvent.objects.filter(published_at=None, created_at__lt=before).order_by("id")
     events = list(unsent[:limit])
@@ -194,11 +194,11 @@ def relay(older_than_seconds: float = 2.0, limit: int = 1000) -> int:
 def _relay_one_by_one(events: list[OutboxEvent]) -> int:
     """Send the events of a rejected batch one by one, so that one bad event does not block the others.
 
-    An event that is rejected for `GIVEN_UP_AFTER` while others are accepted is dropped: clients detect the gap.
+    An event that is rejected for `GIVEN_UP_AFTER` while other events are accepted is dropped; clients detect the gap.
     """
     try:
         _send([], None)
-    except Exception:  # the channel layer accepts nothing at the moment
+    except Exception:  # the channel layer accepts no messages at the moment
         return 0
     refused = [event for event in events if not _send_and_mark([event])]
     given_up = [event for event in refused if event.created_at < timezone.now() - GIVEN_UP_AFTER]
@@ -210,20 +210,20 @@ def _relay_one_by_one(events: list[OutboxEvent]) -> int:
 
 
 def prune(keep_seconds: float = 3600.0) -> int:
-    """Delete events that were sent long ago; a client that missed them fetches a fresh snapshot."""
+    """Delete events that were sent long ago; a client that missed any of them fetches a new snapshot."""
     before = timezone.now() - timedelta(seconds=keep_seconds)
     deleted, _ = OutboxEvent.objects.filter(published_at__isnull=False, created_at__lt=before).delete()
     return deleted
 
 
 def delete_topics(topics: Sequence[str]) -> None:
-    """Delete topics, at most a few hundred, that get no more events, with their events."""
+    """Delete topics that get no more events, with their events; pass at most a few hundred topics."""
     OutboxEvent.objects.filter(topic__in=topics).delete()
     Topic.objects.filter(name__in=topics).delete()
 
 
 def revision_of(topic: str) -> int:
-    """Return the revision of the topic's latest event, 0 if it has none."""
+    """Return the revision of the topic's latest event, or 0 if it has no events."""
     found: int | None = Topic.objects.filter(name=topic).values_list("revision", flat=True).first()
     return found or 0
 
@@ -242,7 +242,7 @@ def merge(document: Any, patch: Any) -> Any:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Patch:
-    """Return the merge patch that turns `old` into `new`; neither may hold nulls."""
+    """Return the merge patch that turns `old` into `new`; neither may contain nulls."""
     patch: Patch = dict.fromkeys(old.keys() - new.keys())
     for key, value in new.items():
         before = old.get(key)

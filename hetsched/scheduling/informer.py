@@ -136,9 +136,7 @@ class Informer:
             self._write_sync()
 
     def _release_orphans(self) -> None:
-        """Release the reservations of force-deleted pods when their grace periods end; a periodic task does so
-        otherwise.
-        """
+        """Release reservations of force-deleted pods when their grace periods end; a periodic task is the fallback."""
         now = time.monotonic()
         if self._has_applied and not self._lease_lost and now - self._orphans_checked_at > RELEASE_SECONDS:
             self._orphans_checked_at = now

@@ -77,7 +77,7 @@ class InformerHost:
         dispatch.route_locally(cluster.pk, dispatch.REPORT, self._report_later)
 
     def mark_due(self) -> None:
-        """Mark the queue as possibly changed."""
+        """Mark that the queue may have changed."""
         self._due = True
 
     def acquire_leadership(self) -> None:
@@ -93,7 +93,7 @@ class InformerHost:
             leading.give_up(self._lease)
 
     def iterate(self) -> bool:
-        """Run one scheduling iteration and write binding results; return whether more work is due at once."""
+        """Run one scheduling iteration and write binding results; return True if more work is due immediately."""
         self.bindings.take_results()
         more = self._decide()
         now = time.monotonic()
@@ -102,15 +102,15 @@ class InformerHost:
         return more
 
     def may_decide(self) -> bool:
-        """Return False once shadow mode was entered: the informer, which is in sync, is about to end."""
+        """Return False if the cluster has entered shadow mode; the informer, which is in sync, then ends soon."""
         return not is_in_shadow(self._cluster.pk)
 
     def still_leads(self, lease: Lease) -> bool:
-        """Return True: the lease is renewed at intervals, and the compare-and-set checks its epoch."""
+        """Return True: the lease is renewed at intervals, and the compare-and-set checks the epoch of the lease."""
         return True
 
     def _may_bind(self, lease: Lease) -> bool:
-        """Return whether a placement decided under `lease` may still be written. Called from binder threads."""
+        """Return True while a placement decided under `lease` may be written. Called from binder threads."""
         return self._lease == lease and self._is_elected()
 
     def _decide(self) -> bool:
@@ -130,16 +130,16 @@ class InformerHost:
             log.warning("nothing decided", cluster=self._cluster.pk, reason=str(error))
             return False
         if iteration.state is BatchState.LOST:
-            # Another leader was elected or wrote in the meantime; the next lease renewal shows which.
+            # Another leader was elected or another process wrote first; the next lease renewal shows which.
             self._lease_checked_at = -settings.HETSCHED_LEASE_SECONDS
         self.bindings.start(self._lease, [result for result in iteration.results if can_bind_now(result)])
         self._due = iteration.more
         return iteration.more
 
     def _refresh_snapshot(self, now: float) -> None:
-        """Apply external changes to the snapshot every `REFRESH_SECONDS`, so that the next pod does not wait for it.
+        """Apply external changes to the snapshot every `REFRESH_SECONDS`, so that the next pod does not wait for them.
 
-        The first refresh loads the whole cluster. On a large one it runs in the background while events are still
+        The first refresh loads the whole cluster. For a large cluster it runs in the background while events are
         handled.
         """
         cache = self._loop.cache
@@ -153,7 +153,7 @@ class InformerHost:
                 self._refreshed_at = now
 
     def _has_lease(self, now: float) -> bool:
-        """Return whether the leader lease is held; acquire or renew it at intervals."""
+        """Return True if the leader lease is held; acquire or renew it at intervals."""
         if now - self._lease_checked_at < settings.HETSCHED_LEASE_SECONDS / (3 if self._lease else 30):
             return self._lease is not None
         self._lease_checked_at = now
@@ -168,7 +168,7 @@ class InformerHost:
             self._unreported_since = time.monotonic()
 
     def _wake_reports(self, now: float, busy: bool) -> None:
-        """Wake the workers to report decisions, at intervals and preferably while no pods are pending."""
+        """Wake the workers that report decisions, at intervals and preferably while no pods are pending."""
         waited = 0.0 if self._unreported_since is None else now - self._unreported_since
         if waited > MAX_REPORT_SECONDS or (waited > REPORT_SECONDS and not busy and not self.bindings.count):
             self._unreported_since = None

@@ -1,7 +1,7 @@
-"""The process that watches live clusters, `python -m django watch`: one informer thread per cluster, by lease.
+"""The process that watches live clusters, `python -m django watch`: one informer thread per leased cluster.
 
-Every `POLL_SECONDS` it searches for clusters without an informer. A failure of an informer is recorded on the
-connection of its cluster, and the informer is restarted. The process is alive while every informer completes its
+Every `POLL_SECONDS` it starts informers for clusters without one. A failure of an informer is recorded on the
+connection of its cluster, and the informer is restarted. The liveness check passes while every informer completes its
 iterations.
 """
 
@@ -36,12 +36,12 @@ from .leader_election import leadership
 
 POLL_SECONDS = 5.0
 STUCK_SECONDS = 120.0
-COLLECT_AFTER = (50_000, 10, 10)  # few objects are in reference cycles, and most are long-lived
+COLLECT_AFTER = (50_000, 10, 10)  # few objects are in reference cycles, and most objects are long-lived
 log = structlog.get_logger(__name__)
 
 
 def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
-    """Run an informer thread for each live cluster that has none, until `ended`."""
+    """Run an informer thread for each live cluster without one, until `ended` is set."""
     gc.set_threshold(*COLLECT_AFTER)
     with background_sender():
         _run_until_ended(api_of, ended)
@@ -85,7 +85,7 @@ def _run_informer(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Ap
     try:
         api = api_of(cluster)
         check_identity(cluster, api)
-        if is_in_shadow(cluster.pk):  # no decisions are made, so no leader election is needed
+        if is_in_shadow(cluster.pk):  # in shadow mode no decisions are made, so no leader election is needed
             connection.exclude(failure="").update(failure="")
             Informer(lease, api, ended).run()
             return

@@ -1,7 +1,7 @@
-"""Lower the priority of long-running work against the other threads of the process.
+"""Lower priority for long-running work in a thread, so that the other threads of the process run first.
 
 The interpreter's switch interval applies to the whole process, and several snapshots may be loaded at once.
-The first thread that enters shortens the interval; the last one that leaves restores it.
+The first thread that enters shortens the interval, and the last thread that leaves restores it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 import threading
 
-SWITCH_INTERVAL_SECONDS = 0.0002  # switch interval: the longest wait of a runnable thread for the interpreter
+# interpreter switch interval: the longest time that a runnable thread waits for the interpreter
+SWITCH_INTERVAL_SECONDS = 0.0002
 
 
 class LowPriority:
-    """While a thread is inside, the interpreter switches to another waiting thread after `SWITCH_INTERVAL_SECONDS`."""
+    """While a thread is inside this context, the interpreter switches threads every `SWITCH_INTERVAL_SECONDS`."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = threading.Lock(), 0, 0.0

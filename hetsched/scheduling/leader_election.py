@@ -1,8 +1,9 @@
 """Leader election between installations through a coordination.k8s.io Lease in the cluster.
 
-A separate thread renews the Lease, so that a long write does not delay it. While the API server does not respond, the
-cluster is out of sync and the informer continues; once another installation holds the Lease, the informer ends.
-Invariant: no decision is made for a cluster unless this installation certainly holds its Lease.
+A separate thread renews the Lease, so that a long write does not delay the renewal. While the API server does not
+respond, the cluster is out of sync and the informer continues. Once another installation holds the Lease, the informer
+ends.
+Invariant: no decision is made for a cluster unless it is certain that this installation holds its Lease.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from hetsched.inventory.models import Cluster, Sync
 from hetsched.scheduling.leases import Lease
 
 _TICK_SECONDS = 0.5
-_elections: dict[int, Election] = {}  # by cluster; the observed state of a foreign Lease outlives one attempt
+# by cluster id; the observed state of another installation's Lease is kept between attempts
+_elections: dict[int, Election] = {}
 log = structlog.get_logger(__name__)
 
 
@@ -33,8 +35,8 @@ def leadership(
 ) -> Iterator[tuple[threading.Event, Callable[[], bool]]]:
     """Hold the cluster's Lease inside the block.
 
-    Yields an event that is set when the process ends or another installation becomes the leader, and a function that
-    returns whether the Lease is held now. Raises: InputError `AnotherInstallation`; ApiFailure.
+    Yield an event that is set when the process ends or another installation becomes the leader, and a function that
+    returns True while the Lease is held. Raises: InputError `AnotherInstallation`; ApiFailure.
     """
     election = _elections.setdefault(cluster.pk, Election(str(cluster.connection.installation)))
     holder = election.acquire(api, lease.epoch)

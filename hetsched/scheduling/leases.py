@@ -1,9 +1,9 @@
 """Leases on cluster rows: the process that schedules a cluster, and the process that watches it.
 
-A lease is acquired by compare-and-set when it is free or expired by the database's clock; acquiring it raises the
-epoch. Writes under a lease carry its epoch, so a holder that was suspended beyond its lease can no longer write.
-`leading` covers deciding, `following` the watch of a live cluster, `discovering` publishing node facts there.
-Invariant: an epoch belongs to one holder forever.
+A lease is acquired by compare-and-set when it is free or expired by the database's clock; acquiring it increments the
+epoch. Writes under a lease contain its epoch, so a holder that was suspended until after its lease expired cannot write
+any more. `leading` is the lease for decisions, `following` for the watch of a live cluster, and `discovering` for
+publishing node facts in the cluster. Invariant: an epoch belongs to one holder forever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 from hetsched.inventory.models import Cluster, Connection
 
 EPOCHS_LEFT_OUT = 1_000_000
-_LONGEST_SECONDS = 300  # the maximum of HETSCHED_LEASE_SECONDS
+_LONGEST_SECONDS = 300  # the maximum value of HETSCHED_LEASE_SECONDS
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Leases:
         return Lease(cluster_id, epoch + 1) if taken else None
 
     def renew(self, lease: Lease) -> bool:
-        """Renew the lease; False when another holder took over."""
+        """Renew the lease; return False if another holder has acquired it."""
         return bool(self._own(lease).update(**{self._until: _end()}))
 
     def give_up(self, lease: Lease) -> None:
@@ -56,14 +56,14 @@ class Leases:
         self._own(lease).update(**{self._until: None, self._id: ""})
 
     def is_held(self, cluster_id: int) -> bool:
-        """Return whether any process holds the lease."""
+        """Return True if any process holds the lease."""
         return self._rows().filter(~self._is_free(), pk=cluster_id).exists()
 
     def _is_free(self) -> Q:
         """Return the condition for a free lease.
 
-        A lease that ends later than the maximum was acquired before the database's clock was set back; it counts as
-        free.
+        A lease that ends later than the maximum duration from now was acquired before the database's clock was set
+        back, and is treated as free.
         """
         late = Now() + timedelta(seconds=_LONGEST_SECONDS)
         return Q(**{self._until: None}) | Q(**{f"{self._until}__lt": Now()}) | Q(**{f"{self._until}__gt": late})
@@ -80,8 +80,8 @@ def _end() -> Any:
 def end_all() -> None:
     """End every lease and leave a gap in the epochs, in a database restored from a backup.
 
-    Holders after the backup may have used epochs that are missing from these rows. For the clusters, the restored
-    database is a different installation, which waits while the previous installation is still active.
+    Epochs that were used after the backup are missing from these rows. To the clusters, the restored database is a
+    different installation, which waits while the previous installation is still active.
     """
     for model, name in ((Cluster, "leader"), (Connection, "follower"), (Connection, "discoverer")):
         epoch = f"{name}_epoch"

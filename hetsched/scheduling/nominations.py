@@ -1,11 +1,11 @@
-"""Nominated pods within one batch: assumption next to their victims, and validity of nominations.
+"""Nominated pods within one batch: assuming them in addition to their victims, and checking their nominations.
 
-On a live cluster the engine places a pod as if its victims were already deleted. This module restores the victims on
+In a live cluster the engine places a pod as if its victims were already deleted. This module restores the victims on
 the node, and the pod waits until they are deleted. In its next scheduling cycle the nominated pod is removed from the
-snapshot first. While some of its victims remain and the pod would fit on its node without them, it does not preempt
-other pods: it is placed on a node that has become free, or continues to wait. Otherwise it is decided like any other
-pod. A nominated pod displaced by a more important one is not a
-victim: it needs no eviction and only loses its nomination.
+snapshot first. While some of its victims remain and the pod would fit its node without them, it does not preempt other
+pods: it is placed on a node that has become free, or continues to wait. Otherwise it is decided like any other pod. A
+nominated pod that is displaced by a pod of higher priority is not a victim: it only loses its nomination and need not
+be evicted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Nominees:
         self._snapshot = snapshot
 
     def suspend(self, pod: PodSpec) -> tuple[Nominee, Booking] | None:
-        """Remove a nominated pod from the snapshot at the start of its scheduling cycle."""
+        """Remove a nominated pod from the snapshot at the start of its scheduling cycle, and return it."""
         nominee = self._snapshot.nominees.pop(pod.key, None)
         booking = None if nominee is None else self._snapshot.state.forget(pod.key)
         return None if nominee is None or booking is None else (nominee, booking)
@@ -43,14 +43,14 @@ class Nominees:
         return NominatedNode(self._snapshot.node_ids[nominee.node], nominee.node, booking.allocation)
 
     def remaining_victims(self, nominee: Nominee) -> list[Booking]:
-        """Return the remaining victims of a nomination, including force-deleted ones that still hold resources."""
+        """Return the remaining victims of a nomination, including force-deleted pods that still hold resources."""
         bookings = self._snapshot.state.bookings
         victims = [(key, uid, own_name(key, uid)) for key, uid in sorted(nominee.victims)]
         found = [name for key, uid, kept in victims for name in (key, kept) if _is_booked(bookings.get(name), uid)]
         return [bookings[name] for name in found]
 
     def would_fit(self, scheduler: Scheduler, pod: PodSpec, nominee: Nominee, going: Sequence[Booking]) -> bool:
-        """Return whether a pod removed from the snapshot would fit on its nominated node without its victims."""
+        """Return True if a pod removed from the snapshot would fit its nominated node without its victims."""
         state = self._snapshot.state
         row = state.row_of.get(nominee.node)
         if row is None:
@@ -66,14 +66,14 @@ class Nominees:
     def settle(self, outcome: Outcome, evicted: Sequence[Evicted]) -> tuple[NominatedNode | None, tuple[str, ...]]:
         """Restore the victims of a placement, except pods that were only nominated.
 
-        Returns the pod's nomination, None if no eviction is needed, and the pods whose nominations were superseded.
+        Return the pod's nomination, or None if no eviction is needed, and the pods whose nominations were superseded.
         """
         snapshot, state = self._snapshot, self._snapshot.state
         keys = {one.pod for one in evicted}
         left = [booking.pod.key for booking in outcome.evicted]
         superseded = tuple(key for key in left if snapshot.nominees.pop(key, None) is not None)
         staying = [booking for booking in outcome.evicted if booking.pod.key in keys.difference(superseded)]
-        outcome.evicted = ()  # prevents a second restore
+        outcome.evicted = ()  # prevents that the victims are restored twice
         if not staying:
             return None, superseded
         for booking in staying:
@@ -85,7 +85,7 @@ class Nominees:
 
 
 def waits_for(node: str, going: Sequence[Booking]) -> Reason:
-    """Return the reason that names the victims a nominated pod waits for."""
+    """Return the reason that names the victims for which a nominated pod waits."""
     victims = [(one.pod.key.partition(MARK)[0], one.pod.priority) for one in going]
     pods = format_pods([Message("{pod} (priority {number})", pod=key, number=priority) for key, priority in victims])
     message = Message("it gets its place on {node} once {pods} left", node=node, pods=pods)

@@ -16,13 +16,13 @@ _POSSIBLE = "it would fit on {node} without {pods}, which are not evicted on thi
 
 
 def held_by(diagnosis: Diagnosis) -> tuple[Message, ...]:
-    """Return the part of a summary that names the blocking force-deleted pods, empty if there are none."""
+    """Return the part of a summary that names the blocking force-deleted pods, or an empty part if there are none."""
     held = any(reason.code == HELD for reason in diagnosis.reasons)
     return (tuple(diagnosis.summary.params)[-1],) if held else ()
 
 
 def possible_preemption(outcome: Outcome) -> tuple[Reason, ...]:
-    """Name the pods that could be preempted where the scheduler does not preempt."""
+    """Return a message with the pods that could be preempted, for clusters in which the scheduler does not preempt."""
     if outcome.eviction is None:
         return ()
     message = Message(_POSSIBLE, node=outcome.eviction.node, pods=format_pods(outcome.eviction.victims))
@@ -30,7 +30,7 @@ def possible_preemption(outcome: Outcome) -> tuple[Reason, ...]:
 
 
 def placement_summary(pod: str, outcome: Outcome, score: str) -> Message:
-    """Return where a pod is placed, on which GPUs, and in the place of which pods."""
+    """Return a message with the node and the GPUs of a placed pod and the pods that it preempted."""
     where: dict[str, Any] = {"pod": pod, "node": outcome.node, "score": score}
     cards: Any = outcome.allocation.gpus
     if not cards:
@@ -60,6 +60,6 @@ def unknown_images(pod: PodSpec) -> tuple[Message, ...]:
 
 
 def image_warnings(outcome: Outcome) -> tuple[Message, ...]:
-    """Return which images the node's container runtime may reject."""
+    """Return warnings about images that the node's container runtime may reject."""
     isa = outcome.allocation.isa
     return isa.warnings or () if isa is not None else ()

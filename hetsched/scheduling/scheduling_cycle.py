@@ -1,11 +1,11 @@
-"""Decide a batch of pending pods on a snapshot, without writing to the database.
+"""The scheduling cycle: decide a batch of pending pods on a snapshot, without writing to the database.
 
-Pods are taken in queue order, each under the active revision of its own policy. All share one snapshot, so each pod
-sees the allocations of the earlier ones. If the engine fails on a pod, that pod gets the verdict *not now* with the
-failure as its reason, and the other pods are still decided. A batch ends between gangs, never inside one: pods waiting
-in permit do not outlast the
-batch and are released at its end. The victims of a pod are part of its decision; the placement of a victim from the
-same batch is undone. On a live cluster no victim is evicted at once: the pod is nominated and waits.
+Pods are taken in queue order, each under the active revision of its own policy. All pods share one snapshot, so each
+decision includes the allocations of the earlier pods. If the engine fails on a pod, that pod gets the verdict *not now*
+with the failure as its reason, and the other pods are still decided. A batch ends between gangs, never inside a gang:
+pods that wait in permit are released at the end of their batch. The victims of a pod are part of its decision. If a
+victim was placed in the same batch, its placement is undone. In a live cluster victims are not evicted immediately: the
+pod is nominated and waits.
 """
 
 from __future__ import annotations
@@ -45,19 +45,22 @@ from .nominations import Nominees, waits_for, was_refused
 from .result_messages import held_by, image_warnings, placement_summary, possible_preemption, unknown_images
 
 _SCORE_DIGITS = 6
-TURN_SECONDS = 1.25 * FREE_SECONDS  # the next batch then orders the namespace last, although its time decays
+TURN_SECONDS = 1.25 * FREE_SECONDS  # the next batch then orders the namespace last, although its used time decays
 log = structlog.get_logger(__name__)
 
 
 class _Explained(msgspec.Struct, frozen=True):
-    """Why a pod is rejected, and the force-deleted pods that block it."""
+    """The explanation of a rejection, and the force-deleted pods that block the pod."""
 
     diagnosis: Diagnosis
     held: tuple[Reason, Message] | None
 
 
 class SchedulingCycle:
-    """One batch in progress; `failed`: the snapshot is inconsistent; `took_seconds`: one entry per pod."""
+    """One batch in progress.
+
+    `failed` is True if the snapshot is inconsistent. `took_seconds` has one entry per pod.
+    """
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class SchedulingCycle:
             self._protect_victims(spared_pods(cache.cluster_id) if has_refused_evictions else {})
 
     def _protect_victims(self, refused: dict[str, tuple[int, str]]) -> None:
-        """Exclude victims whose eviction was recently refused."""
+        """Protect pods from preemption whose eviction was recently refused."""
         self.snapshot.state.spared = ProtectedPods(frozenset(refused), foreign=True)
         for victim, (pod_id, message) in refused.items():
             self._refused_evictions[pod_id].append(was_refused(victim, message))
@@ -101,13 +104,14 @@ class SchedulingCycle:
         most: int,
         used_seconds: Mapping[str, float] | None = None,
     ) -> list[Result]:
-        """Decide about `most` of these pods, in the order of `policy`, or as many as fit into `seconds`.
+        """Decide `most` of these pods in the order of `policy`, or as many as possible within `seconds`.
 
         Namespaces in `used_seconds` used more than their share of decision time; their pods come last. The batch also
-        ends before the next pod of another namespace that used `TURN_SECONDS`, if pods of others are left.
+        ends before the next pod of any other namespace that has used `TURN_SECONDS` in this batch, if pods of other
+        namespaces remain.
 
-        At least one pod is decided. A gang is decided until its minimum is reached; members after three times `seconds`
-        are rejected. Decided pods are assumed in the snapshot.
+        At least one pod is decided. A gang is decided until its minimum is reached; members that are not decided after
+        three times `seconds` are rejected. Decided pods are assumed in the snapshot.
         """
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in pending}
@@ -125,7 +129,7 @@ class SchedulingCycle:
             if namespace_seconds[spec.namespace] > TURN_SECONDS and spec.namespace not in (used_seconds or {}):
                 may_end = (
                     may_end or remaining[spec.namespace] < remaining.total()
-                )  # others come first in the next batch
+                )  # the next batch decides other namespaces first
             if may_end and self._may_end_before(spec, results[-1].waiting.spec):
                 break
             timed_out = may_end and elapsed > 3 * seconds
@@ -146,7 +150,7 @@ class SchedulingCycle:
         self.cache.decision_seconds[pod.namespace] += took
 
     def _may_end_before(self, pod: PodSpec, last: PodSpec) -> bool:
-        """Return whether the batch may end between these two pods: their gangs differ, or their gang is complete."""
+        """Return True if the batch may end between these two pods: their gangs differ or their gang has its minimum."""
         gang = pod.gang
         if gang is None or gang_key(pod) != gang_key(last):
             return True
@@ -178,7 +182,8 @@ class SchedulingCycle:
         except Exception as error:
             log.exception("the engine failed", pod=pending.spec.key, policy=spec.name)
             self.failed = True
-            with suppress(Exception):  # the rest is dropped with the snapshot; until then other pods need this capacity
+            # remove the failed pod now, so that the other pods can use its capacity; the snapshot is discarded later
+            with suppress(Exception):
                 self.snapshot.state.forget(pending.spec.key)
             reason = Reason(
                 "EngineError", "engine", 0, Message("the decision failed: {name}", name=type(error).__name__)
@@ -195,7 +200,7 @@ class SchedulingCycle:
         scheduler = self.cache.scheduler(spec)
         if id(scheduler) not in self._schedulers:
             self._schedulers[id(scheduler)] = scheduler
-            scheduler.expire(time.monotonic())  # ends the backoff of gangs that is over
+            scheduler.expire(time.monotonic())  # ends expired back-offs of gangs
         nominated = self._nominees.suspend(pod)
         victims = self._nominees.remaining_victims(nominated[0]) if nominated else []
         waits = bool(nominated and victims and self._nominees.would_fit(scheduler, pod, nominated[0], victims))
@@ -205,7 +210,7 @@ class SchedulingCycle:
         top = best(scheduler, pod, self.top_nodes)
         outcome = scheduler.schedule(pod, preempts=not waits)
         if any(self._waits_in_permit(booking.pod.key) for booking in outcome.evicted):
-            scheduler.undo(outcome)  # under another policy it may still start with its gang
+            scheduler.undo(outcome)  # the victim waits under another policy and may still start with its gang
             outcome.eviction = None
         if outcome.node is None:
             diagnosis = self._diagnose(scheduler, spec, pod)
@@ -250,7 +255,7 @@ class SchedulingCycle:
         evicted: tuple[Evicted, ...],
         scheduler: Scheduler,
     ) -> Result:
-        """Nominate a pod for the node on which it fits after its victims have left."""
+        """Nominate a pod for the node that it fits once its victims have ended."""
         before = {booking.pod.key: booking for booking in outcome.evicted}
         found, superseded = self._nominees.settle(outcome, evicted)
         if found is None:
@@ -290,17 +295,17 @@ class SchedulingCycle:
         return key in self._outcomes and self._outcomes[key].is_waiting
 
     def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
-        """Explain a rejection; equal pods in a row without an allocation in between share the explanation."""
+        """Explain a rejection; consecutive equal pods share the explanation if nothing was placed between them."""
         group = scheduler.state.gangs.group_of(pod)
         if not pod.ready or (group is not None and group.refusal is not None):
             return diagnose(scheduler, pod)
         if pod.owner in scheduler.state.avoided:
-            return diagnose(scheduler, pod)  # its reasons depend on its owner
+            return diagnose(scheduler, pod)  # the reasons depend on the pod's owner
         known = self._diagnosed.get(self._explained_at(scheduler, spec, pod))
         if known is None or not _shares_explanation(known[0], pod):
             diagnosis = diagnose(scheduler, pod)
             held = self._force_deleted.reason(scheduler, pod) if diagnosis.verdict is Verdict.NOT_NOW else None
-            # The log has grown where force-deleted pods were removed and restored.
+            # Compute the key again: the change log has grown, because force-deleted pods were removed and restored.
             known = self._diagnosed[self._explained_at(scheduler, spec, pod)] = (pod, _Explained(diagnosis, held))
         _, explained = known
         summary = replace_pod(explained.diagnosis.summary, pod.key)
@@ -344,7 +349,7 @@ class SchedulingCycle:
         )
 
     def _by_requests(self, scheduler: Scheduler) -> tuple[Message, ...]:
-        """Return a note that measured usage could not be used, with the number of stale nodes."""
+        """Return a note that measured usage was not used, with the number of nodes whose usage data is stale."""
         if not scheduler.policy.measures:
             return ()
         if self._unmeasured is None:
@@ -368,7 +373,7 @@ class SchedulingCycle:
         return Result(pending, Verdict.NOT_NOW, message, pending.policy, version, reasons=(reason,))
 
     def _end_batch(self, results: list[Result]) -> list[Result]:
-        """Undo placements that permit neither allowed nor rejected, and explain those pods and the displaced ones."""
+        """Undo placements that permit neither allowed nor rejected, and explain them and the displaced placements."""
         for scheduler in self._schedulers.values():
             scheduler.settle()
             scheduler.waiting_pods.drain()
@@ -376,11 +381,12 @@ class SchedulingCycle:
             if outcome.node is None:
                 began = time.perf_counter()
                 pending, evicted = results[position].waiting, results[position].evicted
-                self.failed = self.failed or results[position].room is not None  # its row still has the reservation
+                # the database row of the reservation still exists
+                self.failed = self.failed or results[position].room is not None
                 if results[position].nominated is not None:
-                    evicted = ()  # the victims were not notified yet
+                    evicted = ()  # the evictions were not requested yet
                 undone = self._undone_result(pending, self.specs[pending.policy], outcome, scheduler)
-                # Its victims are evicted all the same: the next pod took their place.
+                # The victims are evicted in any case, because the next pod was placed on their resources.
                 results[position] = msgspec.structs.replace(undone, evicted=evicted)
                 self._charge(pending.spec, position, began)
         if any(outcome.node is None for _, outcome, _ in self._assumed):
@@ -388,7 +394,7 @@ class SchedulingCycle:
         return results
 
     def _undone_result(self, pending: PendingPod, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
-        """Explain a pod whose placement was undone, by the state of the gang it had to start with."""
+        """Explain a pod whose placement was undone, using the state of the gang that it had to start with."""
         group = self.snapshot.state.gangs.group_of(pending.spec)
         if outcome.refusal is None or (group is not None and group.refusal is not None):
             found = self._diagnose(scheduler, spec, pending.spec)
@@ -401,14 +407,14 @@ class SchedulingCycle:
 
 
 def _with_requeue(result: Result) -> Result:
-    """Requeue a rejected pod: the pod that blocked it may not be placed after all."""
+    """Register a rejected pod for any event, because the pod that blocked it may not be placed after all."""
     if result.verdict is not Verdict.NOT_NOW:
         return result
     return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything(GANG_SOURCE, Message(""))))
 
 
 def _shares_explanation(one: PodSpec, other: PodSpec) -> bool:
-    """Return whether the explanation of one rejected pod applies to another one of the same shape."""
+    """Return True if the explanation of a rejected pod also applies to another rejected pod of the same shape."""
     return (one.namespace, one.labels, one.gang) == (other.namespace, other.labels, other.gang)
 
 

@@ -1,13 +1,14 @@
 """The scheduling loop: decide and record batches of pending pods for the process that hosts it.
 
 Hosts are the informer process of a live cluster (`informer_host`) and a Celery task (`worker_host`), which serves
-offline clusters and takes over from an informer process that died or lags. The host elects the leader, says when to
+offline clusters and takes over from an informer process that died or lags. The host elects the leader, decides when to
 iterate, and binds the placed pods or leaves them to the binding task.
 One iteration refreshes the snapshot, decides a batch and records it by compare-and-set. A lost compare-and-set discards
-the batch. If database constraints reject a batch, the next one is half as large, down to the one pod or gang that
-causes it: that one gets the verdict *not now* with the reason `LedgerRefused`, and the others continue. A node to which
-this happens repeatedly is quarantined. No transaction is open while the engine runs.
-Invariant: pods assumed in the snapshot but not recorded are dropped after any failure.
+the batch. If database constraints reject a batch, the next batch is half as large, until only the pod or gang that
+causes the rejection is left. It gets the verdict *not now* with the reason `LedgerRefused`, and the other pods are
+decided as usual. A node whose reservations are rejected repeatedly is quarantined. No transaction is open while the
+engine runs.
+Invariant: pods that are assumed in the snapshot but not recorded are removed after any failure.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from hetsched.policies.effective import active_specs
 from .leases import Lease
 from .scheduling_cycle import SchedulingCycle
 
-LONGEST_BATCH_SECONDS = 2.5  # a pod that arrives during a batch waits until it ends
+LONGEST_BATCH_SECONDS = 2.5  # a pod that arrives during a batch waits until the batch ends
 log = structlog.get_logger(__name__)
 
 
@@ -48,25 +49,25 @@ class Host(Protocol):
 
     @property
     def binds(self) -> bool:
-        """Whether the host binds the placed pods itself: they are *binding* from the commit of their reservation on."""
+        """Return True if the host binds the placed pods itself; they are *binding* from the commit on."""
 
     def may_decide(self) -> bool:
-        """Return whether the cluster's data is in sync and the cluster is not in shadow mode."""
+        """Return True if the cluster's data is in sync and the cluster is not in shadow mode."""
 
     def still_leads(self, lease: Lease) -> bool:
-        """Return whether the lease is held after the snapshot was loaded, which may outlast it."""
+        """Return True if the lease is still held after the snapshot was loaded, which may outlast the lease."""
 
 
 class BatchState(enum.StrEnum):
-    """Whether the batch of an iteration was recorded."""
+    """The state of an iteration's batch: recorded or not."""
 
     RECORDED = "recorded"
-    REFUSED = "refused"  # by database constraints: the next batch is half as large
+    REFUSED = "refused"  # rejected by database constraints: the next batch is half as large
     LOST = "lost"  # another process wrote first
 
 
 class Iteration(msgspec.Struct, frozen=True):
-    """One iteration of the loop, without results if no pod was due; `more`: other pods are due as well."""
+    """One iteration of the loop, without results if no pod was due; `more` is True if further pods are due."""
 
     state: BatchState = BatchState.RECORDED
     results: Sequence[Result] = ()
@@ -100,7 +101,10 @@ class SchedulingLoop:
         return found
 
     def _decide(self, lease: Lease) -> Iteration:
-        """Raises: Conflict; Contradiction where database constraints reject the reservations of several pods."""
+        """Decide and record one batch.
+
+        Raises: Conflict; Contradiction if database constraints reject the reservations of several pods.
+        """
         if not self._host.may_decide():
             return Iteration()
         with self.cache.locked_snapshot() as snapshot:
@@ -131,12 +135,12 @@ class SchedulingLoop:
         return Iteration(results=results, more=more)
 
     def _due_pods(self) -> tuple[list[PendingPod], Policy | None]:
-        """Return the pods to take the next batch from, and the default policy, which orders them."""
+        """Return the pods from which the next batch is chosen, and the default policy, which orders them."""
         policy = self.cache.default_policy()
         return first_active_pods(self._cluster_id, policy, settings.HETSCHED_BATCH, self.cache.decision_seconds), policy
 
     def _record(self, cycle: SchedulingCycle, results: list[Result], where: dict[str, Any]) -> list[Result]:
-        """Commit a batch; a single pod or gang that the database constraints reject is recorded as *not now*."""
+        """Commit a batch; if database constraints reject a single pod or gang, record it as *not now*."""
         where["spent"] = spent = {
             name: took for name, took in self.cache.decision_seconds.items() if took >= NOTED_SECONDS
         }

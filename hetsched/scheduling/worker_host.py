@@ -1,10 +1,10 @@
-"""Host the scheduling loop in a Celery task, for offline clusters and for pods that no informer process decides.
+"""Host of the scheduling loop in a Celery task, for offline clusters and for pods that no informer process decides.
 
 One task per cluster is the leader and iterates until no pod is due. After releasing the leader lease it checks the
-queue once more, because a wake-up in the meantime found the lease taken.
-A batch of one pod costs nearly as much as one of ten. If more pods are due as soon as a batch that emptied the queue is
-written, the leader pauses `RESTS` times the duration of that batch, at most `LONGEST_REST_SECONDS`, and decides the
-pods that arrived by then together.
+queue again, because a task that was woken in the meantime could not acquire the lease.
+A batch of one pod takes nearly as long as a batch of ten. If further pods are due when a batch that emptied the queue
+has been written, the leader pauses `RESTS` times the duration of that batch, at most `LONGEST_REST_SECONDS`, and
+decides the pods that arrived by then together.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from .scheduling_loop import BatchState, SchedulingLoop
 MOST_CONFLICTS = 5
 RESTS = 2
 LONGEST_REST_SECONDS = 0.05
-TURN_SECONDS = 5.0  # the task then ends and enqueues its successor: other clusters and canaries share this worker
+# the task then ends and enqueues its successor, because other clusters and canaries share this worker
+TURN_SECONDS = 5.0
 
 
 def run(cluster_id: int) -> int:
-    """Decide for a cluster until no pod is due or `TURN_SECONDS` are over; return how many decisions were recorded."""
+    """Decide a cluster's pods until none is due or `TURN_SECONDS` have passed; return the number of decisions."""
     counters.add(metric_names.CANARY, "schedule")
     return WorkerHost(cluster_id).run()
 
@@ -48,7 +49,7 @@ class WorkerHost:
         self._until = time.monotonic() + TURN_SECONDS
 
     def run(self) -> int:
-        """Run the loop under one lease after the other; return how many decisions were recorded."""
+        """Run the loop, acquiring the lease as often as needed; return how many decisions were recorded."""
         decided = 0
         while has_active_pods(self._cluster_id):
             if time.monotonic() > self._until:
@@ -62,7 +63,7 @@ class WorkerHost:
             finally:
                 leading.give_up(lease)
             decided += recorded
-            # Other clusters need this worker too; the sweep wakes the task again.
+            # Other clusters need this worker too; a periodic task wakes this task again.
             if lost or not (recorded or self.may_decide()):
                 break
         return decided
@@ -79,7 +80,8 @@ class WorkerHost:
     def _lead(self, lease: Lease) -> tuple[int, bool]:
         """Iterate under one lease; return how many decisions were recorded, and whether too many batches were lost.
 
-        No iteration begins after `TURN_SECONDS`, except those that halve a refused batch or repeat a lost one.
+        No iteration begins after `TURN_SECONDS`, except to halve a rejected batch or to repeat a batch that lost the
+        compare-and-set.
         """
         name = Cluster.objects.values_list("name", flat=True).get(pk=self._cluster_id)
         loop = SchedulingLoop(self, self._cluster_id, name, settings.HETSCHED_BATCH)

@@ -1,5 +1,5 @@
 """Storage below the apps: bulk rows, prepared queries, JSON fields, triggers, locks, text lookups and the backup.
 
 May import: hetsched.contracts and Django.
-Never: models of an app.
+Must not contain: models of an app.
 """

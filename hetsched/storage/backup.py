@@ -1,11 +1,11 @@
 """Backup of the whole database to one file, and restore.
 
-A backup is a snapshot of one moment, can be restored into the other kind of database, and is recognized when it is
-truncated.
+A backup is a snapshot of one moment and can be restored into the other kind of database. A truncated backup is
+detected.
 Format: gzip of JSON lines: a header (migrations, last value of each ID sequence), for each table its columns and its
-rows in primary key order, and last the number of rows of each table. A restore needs a database with exactly the same
-migrations and runs in one transaction: all rows or none. Sessions are left out.
-Invariants: a restored database never reuses an ID; only its owner can read the file.
+rows in primary key order, and finally the number of rows of each table. A restore needs a database with exactly the
+same migrations and runs in one transaction. Sessions are not included.
+Invariants: a restored database never reuses an ID; only the owner of the file can read it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Header of a backup; `sealed` opens with the SECRET_KEY of the server, and is empty if the server has none."""
+    """Header of a backup; `sealed` is encrypted with the server's SECRET_KEY, or empty if the server has none."""
 
     format: str
     migrations: list[str]
@@ -63,7 +63,7 @@ class BackupTrailer(msgspec.Struct, frozen=True):
 def write(path: Path) -> dict[str, int]:
     """Write the whole database to a file; return the number of rows of each table.
 
-    Raises: OSError; then no file is left.
+    Raises: OSError; the unfinished file is then removed.
     """
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -77,13 +77,13 @@ def write(path: Path) -> dict[str, int]:
 
 
 def read(path: Path) -> tuple[dict[str, int], bool]:
-    """Fill an empty database from a file; return the row counts by table, and whether its secrets can be opened.
+    """Fill an empty database from a file; return the row counts by table, and True if its secrets can be decrypted.
 
-    Raises: InputError `BackupInvalid`, `BackupOfAnotherVersion`; then the database is unchanged.
+    Raises: InputError `BackupInvalid`, `BackupOfAnotherVersion`; the database is then unchanged.
     """
     try:
         with gzip.open(path, "rb") as file:
-            while file.read(_CHUNK_BYTES):  # gzip checks the checksum at the end of the file only
+            while file.read(_CHUNK_BYTES):  # gzip verifies the checksum only at the end of the file
                 pass
             file.seek(0)
             header = _header(file)
@@ -202,7 +202,7 @@ def _stored(fields: list[Any], row: list[Any]) -> list[Any]:
 
 
 def _numbered() -> dict[str, int]:
-    """Return the last ID that each table assigned."""
+    """Return the last ID assigned in each table."""
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             cursor.execute("SELECT name, seq FROM sqlite_sequence")

@@ -1,4 +1,4 @@
-"""Batches of long lists: a statement takes a limited number of values."""
+"""Batches of long lists, because a statement accepts a limited number of values."""
 
 from __future__ import annotations
 

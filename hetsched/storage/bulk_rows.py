@@ -1,6 +1,6 @@
-"""Bulk insert and update of rows of one model with few statements.
+"""Bulk insert and update of rows of one model in few statements.
 
-`bulk_create` prepares every field of every row and compiles its SQL, which takes longer than the database does. This
+`bulk_create` prepares every field of every row and compiles its SQL, which takes longer than the statement itself. This
 module determines the conversion of each column once per model. It then converts rows to tuples and inserts them with as
 many rows per statement as the database allows. The stored rows are the same as with `bulk_create`.
 Invariant: after the insert each row has its ID, in the given order.
@@ -20,7 +20,7 @@ from django.utils import timezone
 from .json_fields import StructField, written
 from .statements import change, change_many, fetch
 
-_MOST_VALUES = 30_000  # SQLite takes 32,766 in one statement
+_MOST_VALUES = 30_000  # SQLite accepts 32,766 values in one statement
 _MOST_ROWS = 1000
 M = TypeVar("M", bound=models.Model)
 _PLAIN = (models.CharField, models.TextField, models.IntegerField, models.FloatField, models.BooleanField)
@@ -29,7 +29,7 @@ Write = Callable[[Any], Any]
 
 
 def new(model: type[M], **columns: Any) -> M:
-    """Return an unsaved row, equal to a call of the model, in a fifth of the time; give related rows as `<name>_id`."""
+    """Return an unsaved row five times as fast as a call of the model; pass related rows as `<name>_id`."""
     plain, made = _defaults(model)
     row = model.__new__(model)
     row._state = ModelState()
@@ -44,7 +44,7 @@ def new(model: type[M], **columns: Any) -> M:
 
 @lru_cache(maxsize=64)
 def _defaults(model: type[models.Model]) -> tuple[dict[str, Any], list[tuple[str, Callable[[], Any]]]]:
-    """Return the constant defaults of new rows, and the factories of the defaults that each row computes."""
+    """Return the constant defaults of new rows, and the callables for the defaults that are computed for each row."""
     fields: list[Any] = list(model._meta.concrete_fields)
     made = [(f.attname, f.get_default) for f in fields if callable(f.default) and f.default is not models.NOT_PROVIDED]
     names = {name for name, _ in made}
@@ -52,7 +52,7 @@ def _defaults(model: type[models.Model]) -> tuple[dict[str, Any], list[tuple[str
 
 
 def insert(rows: Sequence[models.Model]) -> None:
-    """Insert rows of one model and set their IDs, where the database generates them."""
+    """Insert rows of one model and set the IDs that the database generates."""
     if not rows:
         return
     model = type(rows[0])
@@ -98,7 +98,7 @@ def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
 
 @lru_cache(maxsize=64)
 def _columns(model: type[models.Model], vendor: str) -> tuple[list[str], list[str], list[Write | None], bool]:
-    """Return a model's attributes, their columns, the conversion of each, and whether the database generates the ID."""
+    """Return a model's attributes, their columns, the conversion of each, and True if the database generates the ID."""
     ops = connection.ops
     moment = _adapter(ops)
     fields: list[Any] = list(model._meta.concrete_fields)
@@ -129,7 +129,7 @@ _KNOWN = {*_PLAIN, models.BigIntegerField, models.URLField}
 
 
 def _adapter(ops: Any) -> Write:
-    """Return the datetime conversion of this database, with a cache: rows of one statement mostly share their times."""
+    """Return the datetime conversion of this database, with a cache: most rows of a statement share their times."""
 
     @lru_cache(maxsize=64)
     def moment(value: Any) -> Any:

@@ -1,10 +1,10 @@
-"""The statements that skip the ORM's compiler: at most 15, all of them in this module.
+"""The statements that skip the ORM's compiler: at most 15, all in this module.
 
 A statement is here if it runs in each transaction on a cluster, batch of watch events, batch of decisions or REST
-request. Everything else uses the ORM. The ADR `0021-prepared-statements` has the measurement; a test counts the
-statements and refuses them in other modules.
-The models belong to higher layers, so they are looked up by name when a statement is first compiled. A condition that
-is to use a partial index is read from that index.
+request. Everything else uses the ORM. The ADR `0021-prepared-statements` contains the measurement. A test counts the
+statements and rejects such statements in other modules.
+The models belong to higher layers, so they are looked up by name when a statement is first compiled. The condition of a
+query that must use a partial index is read from that index.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from django.db.models.functions import Now
 
 from .prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 
-# The columns of a cluster that each batch reads, in the order of `inventory.ledger.ClusterColumns`. The last ones:
-# whether it has active nominations, evictions that were refused recently, and kubelet rejections that are not cleared.
+# The columns of a cluster that each batch reads, in the order of `inventory.ledger.ClusterColumns`. The last columns
+# show whether it has active nominations, evictions that were refused recently, and kubelet rejections that are not
+# cleared.
 CLUSTER_COLUMNS = (
     "revision", "layout_revision", "inventory_revision", "definitions_revision", "forgotten_revision", "policy_name",
     "decision_time", "connection__follower_epoch", "connection__shadow_of", "has_nominations", "has_refused_evictions",
@@ -94,9 +95,9 @@ NODES = PreparedQuery(_loaded_nodes)
 
 @lru_cache(maxsize=64)
 def move_pods(columns: tuple[str, ...]) -> PreparedUpdate:
-    """Move pods (`pods`: IDs) from the states `before` to `state` and set these columns; returns their number.
+    """Return a statement that moves pods (IDs `pods`) from the states `before` to `state` and sets these columns.
 
-    Each transaction moves its pods between states; the number shows whether a concurrent writer moved one.
+    The statement returns the number of moved pods, which shows whether a concurrent writer has moved a pod.
     """
     given = {name: Parameter(name) for name in ("state", *columns)}
     return PreparedUpdate(
@@ -152,7 +153,7 @@ def _known_pods() -> QuerySet[Any]:
     listed = _indexed("placement.Pod", "placement_pod_live_state")
     given_up = listed & Q(state=Parameter("given_up"), origin=apps.get_model("placement.Pod").WATCHED)
     named = Q(cluster=Parameter("cluster"), namespace=Parameter("namespace"), name__in=ListParameter("names", str))
-    # An OR of the conditions would use neither index.
+    # With an OR of the conditions the database would use neither index.
     found = _rows("placement.Pod", named & live).order_by().values("pk")
     found = found.union(_rows("placement.Pod", named & given_up).order_by().values("pk"), all=True)
     rows = _rows("placement.Pod", pk__in=found)

@@ -1,6 +1,6 @@
 """JSON column that is a contract type in Python.
 
-Dictionaries from the database lose their types, and decoding them twice costs more than the query.
+Dictionaries from the database lose their types, and decoding them twice takes longer than the query.
 `StructField(PodSpec)` stores the JSON of the type and returns the type itself, validated while it is decoded. The
 database sees a plain JSON column, so migrations do not depend on the type.
 """
@@ -19,12 +19,12 @@ from hetsched.contracts.message import Message, as_parts, as_text, from_parts
 
 
 def written(value: Any, hook: Callable[[Any], Any] = as_parts) -> str | None:
-    """Return a value as the column stores it; `hook` encodes the messages."""
+    """Return a value in the form that the column stores; `hook` encodes the messages."""
     return None if value is None else encode(value, hook=hook).decode()
 
 
 def _keeps_messages(struct: Any) -> bool:
-    """Return whether a type has fields for messages; other types store their English text."""
+    """Return True if a type has fields for messages; other types store the English text of messages."""
     found: set[Any] = set()
     open_types: list[Any] = [msgspec.inspect.type_info(struct)]
     while open_types:
@@ -42,7 +42,7 @@ def _keeps_messages(struct: Any) -> bool:
 
 
 class StructField(models.JSONField):
-    """JSON column that holds one msgspec type; None is SQL NULL."""
+    """JSON column that contains one msgspec type; None is stored as SQL NULL."""
 
     def __init__(self, struct: Any = Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -65,7 +65,7 @@ class StructField(models.JSONField):
         return value if hasattr(value, "as_sql") else self.written(value)
 
     def written(self, value: Any) -> str | None:
-        """Return a value as the column stores it."""
+        """Return a value in the form that the column stores."""
         return written(value, self._hook)
 
     def to_python(self, value: Any) -> Any:

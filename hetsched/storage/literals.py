@@ -1,4 +1,4 @@
-"""Constants in the text of SQL: SQLite uses a partial index only if the text contains the condition of the index."""
+"""Constants inlined in SQL: SQLite uses a partial index only if the SQL text contains the condition of the index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def literal(value: str | int) -> str:
 
 
 class Literal(Value):
-    """Constant that an ORM query writes into its SQL text; for constants of the code, never for values."""
+    """Constant that an ORM query writes into its SQL text; use it for constants of the code, never for input."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
         return literal(self.value), []

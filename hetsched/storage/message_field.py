@@ -1,6 +1,6 @@
-"""Text column that keeps the template and the parameters of a message.
+"""Text column that stores the template and the parameters of a message.
 
-A message with parameters is stored as JSON, any other text as it is; rows of earlier versions keep their text.
+A message with parameters is stored as JSON, any other text unchanged; rows of earlier versions contain plain text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MessageField(models.TextField):
         return None if value is None else from_column(value)
 
     def to_python(self, value: Any) -> Any:
-        """Return a message also from its JSON form, as in backups."""
+        """Return a message, also if the value is its JSON form, as in backups."""
         return from_parts(Message, value) if isinstance(value, dict) else super().to_python(value)
 
     def get_prep_value(self, value: Any) -> Any:

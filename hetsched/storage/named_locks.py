@@ -1,11 +1,10 @@
 """Named locks held until the end of a transaction, for counts and single rows in tables with many writers.
 
 Two transactions that do not see each other's uncommitted rows could both count the same free slot, and two transactions
-that acquire the same locks in different order deadlock. A caller therefore acquires all its locks at once, before it
-writes a row; the names are locked in sorted order. A name locked twice in one transaction does not wait. SQLite has one
-writer and needs
-no lock. If two transactions deadlock nevertheless, the database ends one of them and `retry_on_deadlock` runs it again.
-Source: PostgreSQL documentation, "Advisory Locks" and "Deadlocks".
+that acquire the same locks in different order deadlock. A caller therefore acquires all its locks in one call, before
+it writes a row; the names are locked in sorted order. Locking a name again in the same transaction does not wait.
+SQLite has a single writer and needs no locks. If two transactions deadlock nevertheless, the database aborts one of the
+two, and `retry_on_deadlock` runs it again. Source: PostgreSQL documentation, "Advisory Locks" and "Deadlocks".
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 
 def lock(names: Iterable[str]) -> None:
-    """Lock these names until the transaction ends; wait for other holders."""
+    """Lock these names until the transaction ends, and wait for other holders of the locks."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             for name in sorted(set(names)):
@@ -29,9 +28,10 @@ def lock(names: Iterable[str]) -> None:
 
 
 def retry_on_deadlock(write: Callable[[], T]) -> T:
-    """Run a function that is one transaction, again if the database ended it to resolve a deadlock.
+    """Run a function that is one transaction; run it again if the database aborted it to resolve a deadlock.
 
-    Raises: the errors of `write`; the deadlock itself inside an outer transaction, which has failed by then.
+    Raises: the errors of `write`; inside an outer transaction the deadlock itself, because that transaction has failed
+    too.
     """
     for _ in range(_TRIES - 1):
         try:

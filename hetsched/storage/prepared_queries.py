@@ -1,8 +1,8 @@
-"""Prepared queries: compiled once, run often with different values.
+"""Prepared queries, which are compiled once and run often with different values.
 
 Django compiles a query each time it runs, which takes about ten times as long as the query in SQLite, and each new pod
 of a live cluster causes some sixty queries. A prepared query is written with the ORM, with `Parameter` and
-`ListParameter` as placeholders of its values, and is compiled to SQL at its first use on each kind of database. A list
+`ListParameter` as placeholders for its values, and is compiled to SQL at its first use on each kind of database. A list
 is one value, so the SQL does not depend on its length. The result is the same as the ORM's: tuples of `values_list`, or
 rows of the model with their annotations and the relations of `select_related`.
 Invariant: a value never becomes part of the SQL text.
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Parameter(Expression):
-    """Placeholder of one value, by name; pass `kind` where the query does not determine its field."""
+    """Placeholder for one value, by name; pass `kind` if the query does not determine its field."""
 
     def __init__(self, name: str, kind: Field[Any, Any] | None = None) -> None:
         super().__init__(output_field=kind)
@@ -40,7 +40,7 @@ class Parameter(Expression):
 
 
 class ListParameter(Parameter):
-    """Placeholder of a list of integers or strings, on the right of `__in`."""
+    """Placeholder for a list of integers or strings, on the right of `__in`."""
 
     def __init__(self, name: str, of: type[int] | type[str] = int) -> None:
         super().__init__(name)
@@ -53,7 +53,7 @@ class ListParameter(Parameter):
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """Compiled query of one kind of database: `Parameter` entries of `values` are replaced, `gives` is the row type."""
+    """Compiled query for one kind of database; `Parameter` entries in `values` are replaced, `gives` is the row type."""
 
     sql: str
     values: tuple[Any, ...]
@@ -62,7 +62,7 @@ class _Written(msgspec.Struct, frozen=True):
     gives: Any
 
     def read(self, rows: list[Any], db: Any) -> list[Any]:
-        """Return rows of the database as the query's row type."""
+        """Return database rows converted to the query's row type."""
         if self.converters:
             rows = [_converted(row, self.converters, db) for row in rows]
         if self.gives is ModelIterable:
@@ -89,12 +89,12 @@ class PreparedQuery(Generic[T]):
         return one.read(fetch(f"{one.sql} LIMIT %s", [*values, limit]), db)
 
     def first(self, **given: Any) -> T | None:
-        """Return the first row, None without rows."""
+        """Return the first row, or None if there are no rows."""
         return next(iter(self(**given)), None)
 
 
 class PreparedUpdate:
-    """UPDATE of some columns of the rows of `build`, compiled at its first use."""
+    """UPDATE of some columns of the rows that `build` selects, compiled at its first use."""
 
     def __init__(self, build: Callable[[], QuerySet[Any, Any]], **columns: Any) -> None:
         self._build = build
@@ -103,13 +103,13 @@ class PreparedUpdate:
         self._returned: dict[str, _Written] = {}
 
     def __call__(self, **given: Any) -> int:
-        """Update the rows that match these values; return their number."""
+        """Update the rows that match these values; return the number of updated rows."""
         db = own()
         sql, values = self._compiled(db)
         return change(sql, _put_in(values, given, db))
 
     def rows(self, **given: Any) -> list[Any]:
-        """Update the rows that match these values; return them with their new columns."""
+        """Update the rows that match these values; return the rows with their new columns."""
         db = own()
         one = self._returned.get(db.vendor)
         if one is None:
@@ -176,7 +176,7 @@ def _models(rows: list[Any], compiler: Any, alias: str) -> list[Any]:
     model, fields = compiler.klass_info["model"], compiler.klass_info["select_fields"]
     begin, end = fields[0], fields[-1] + 1
     names = [column.target.attname for column, _, _ in compiler.select[begin:end]]
-    populators: Any = get_related_populators  # the stubs are of a later Django
+    populators: Any = get_related_populators  # the type stubs are those of a later Django version
     related = populators(compiler.klass_info, compiler.select, alias)
     annotations = list(compiler.annotation_col_map.items())
     found = []

@@ -1,10 +1,10 @@
 """Encryption of stored secrets, and keys derived from SECRET_KEY.
 
 Secrets are encrypted before they are stored and decrypted only where they are used. The cipher is Fernet (AES-128-CBC
-and HMAC-SHA-256) under a key that HKDF-SHA-256 derives from SECRET_KEY and the purpose, so a sealed text opens only
-with the same SECRET_KEY and the same purpose. Without a configured SECRET_KEY every process has its own key and could
-not open the texts of another, so sealing is refused. Keys for signatures, such as those of the node agents, are derived
-in the same way, one for each purpose.
+and HMAC-SHA-256) under a key that HKDF-SHA-256 derives from SECRET_KEY and the purpose, so an encrypted text can be
+decrypted only with the same SECRET_KEY and the same purpose. Without a configured SECRET_KEY every process has its own
+key and could not decrypt the texts of other processes, so encryption is refused. Keys for signatures, such as those of
+the node agents, are derived in the same way, one for each purpose.
 Source: RFC 5869; the Fernet specification.
 """
 
@@ -21,7 +21,7 @@ from hetsched.contracts.errors import InputError
 
 
 def seal(text: str, *, purpose: str) -> str:
-    """Return a text that only `unseal` with the same purpose opens.
+    """Return the encrypted text; only `unseal` with the same purpose can decrypt it.
 
     Raises: InputError `SecretKeyMissing`.
     """
@@ -36,7 +36,7 @@ def seal(text: str, *, purpose: str) -> str:
 
 
 def unseal(sealed: str, *, purpose: str) -> str:
-    """Return the original text of a sealed text.
+    """Return the decrypted text of a text that `seal` returned.
 
     Raises: InputError `SecretKeyChanged`.
     """
@@ -52,7 +52,7 @@ def unseal(sealed: str, *, purpose: str) -> str:
 
 
 def derived(purpose: str) -> bytes | None:
-    """Return 32 bytes derived from SECRET_KEY for one purpose; None without a configured SECRET_KEY."""
+    """Return 32 bytes derived from SECRET_KEY for one purpose, or None without a configured SECRET_KEY."""
     return _derive(f"hetsched derived {purpose}") if settings.SECRET_KEY_GIVEN else None
 
 

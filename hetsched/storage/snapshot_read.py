@@ -1,8 +1,9 @@
-"""Read many tables at one moment while other transactions write, and read the clock that all processes share.
+"""Consistent reads of several tables while other transactions write, and the clock that all processes share.
 
 A snapshot read is one read-only transaction: REPEATABLE READ on PostgreSQL, a deferred transaction on SQLite, whose
-writers never wait for its readers. Inside a running transaction its view is used. Reservations and locks expire by the
-clock of the database, never by the clock of one process: a wrong clock would expire them early.
+writers never wait for its readers. Inside a running transaction the view of that transaction is used. Reservations and
+locks expire by the clock of the database and never by the clock of a process, because a wrong clock would expire them
+early.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from django.db import connection, transaction
 
 @contextmanager
 def consistent_reads() -> Iterator[None]:
-    """Give all queries of the block the same view of the database."""
+    """Give all queries in the block the same view of the database."""
     if connection.in_atomic_block:
         yield
     elif connection.vendor == "postgresql":
@@ -25,7 +26,7 @@ def consistent_reads() -> Iterator[None]:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             yield
     else:
-        # Django would send BEGIN IMMEDIATE and block writers.
+        # Django would send BEGIN IMMEDIATE, which blocks writers.
         with connection.cursor() as cursor:
             cursor.execute("BEGIN DEFERRED")
         try:
@@ -50,5 +51,5 @@ _CLOCK = {"sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')", "postgresql": 
 
 
 def clock() -> str:
-    """Return the time of the database clock as SQL, for a column that stores it; run it with parameters."""
+    """Return the SQL for the time of the database clock, for a column that stores it; run it with parameters."""
     return _CLOCK[connection.vendor]

@@ -2,10 +2,9 @@
 
 A Django cursor adds more time to a statement than SQLite needs to run it, and each new pod of a live cluster causes
 some sixty statements. On SQLite a statement is therefore sent directly to the open connection; its placeholders are
-converted to those of SQLite once per SQL text. The other behaviour of a cursor is unchanged: the connection is opened,
-a broken transaction rejects statements, and errors are Django's. With execute wrappers or a query log, and on other
-databases, the
-Django cursor is used.
+converted to those of SQLite once per SQL text. Otherwise it behaves like a cursor: the connection is opened, a broken
+transaction rejects statements, and errors are Django's. The Django cursor is used on other databases, and with execute
+wrappers or a query log.
 Invariant: results and errors are the same as those of a Django cursor.
 """
 
@@ -18,11 +17,11 @@ from typing import Any
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.sqlite3.base import FORMAT_QMARK_REGEX
 
-_LONGEST_KEPT = 4096  # characters; longer texts are unlikely to repeat
+_LONGEST_KEPT = 4096  # in characters; longer SQL texts are unlikely to repeat
 
 
 def own() -> Any:
-    """Return this thread's connection; `django.db.connection` would look it up at each attribute access."""
+    """Return this thread's connection; `django.db.connection` looks it up at each attribute access."""
     return connections[DEFAULT_DB_ALIAS]
 
 
@@ -63,7 +62,7 @@ def change_many(sql: str, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def _is_direct(db: Any) -> bool:
-    """Open the connection; return whether statements can skip the cursor, that is, without wrappers and query log.
+    """Open the connection; return True if statements can skip the cursor: no wrappers and no query log are in use.
 
     Raises: TransactionManagementError in a broken transaction.
     """

@@ -1,11 +1,11 @@
 """Text filters of users with the wildcard `*`, matched in Python and in the database with the same result.
 
-`*` matches any characters, every other character matches itself. ASCII letters are compared without case, all other
-characters exactly: SQLite and PostgreSQL (any locale) both do that, and so does `Wildcard`. User text never becomes a
-regular expression. Python searches the pieces between the stars from left to right with `str.find`; the databases get
-LIKE with `%`, `_` and the escape character escaped. Both are linear in pattern times text, because a matched piece is
-never searched again. Lookups of text columns: `text_contains`, `text_equals`, `text_starts`, `text_matches` (with `*`);
-of a JSON column of reasons: `codes_match`.
+`*` matches any characters, and every other character matches itself. ASCII letters are compared without case, all other
+characters exactly. SQLite, PostgreSQL (with any locale) and `Wildcard` all compare in this way. User text never becomes
+a regular expression. Python searches the pieces between the stars from left to right with `str.find`; the databases use
+LIKE with `%`, `_` and the escape character escaped. The time of both is at most proportional to the length of the
+pattern times the length of the text, because a matched piece is never searched again. Lookups of text columns:
+`text_contains`, `text_equals`, `text_starts`, `text_matches` (with `*`); of a JSON column of reasons: `codes_match`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ESCAPE = str.maketrans({character: f"\\{character}" for character in "\\%_"})
 
 
 def folded(text: str) -> str:
-    """Return the text with ASCII letters in lower case and all others unchanged."""
+    """Return the text with ASCII letters in lower case and all other characters unchanged."""
     return text.lower() if text.isascii() else text.translate(_FOLD)
 
 
@@ -55,7 +55,7 @@ def literal(text: str) -> str:
 
 
 def like(pattern: str) -> str:
-    """Return the LIKE pattern of a wildcard; runs of `*` become one `%`."""
+    """Return the LIKE pattern of a wildcard pattern; consecutive `*` become one `%`."""
     first, *rest = literal(pattern).split("*")
     return "".join([first, *(f"%{piece}" for piece in rest[:-1] if piece), *(f"%{piece}" for piece in rest[-1:])])
 
@@ -79,7 +79,7 @@ class _TextLookup(Lookup):
         return f"{column} LIKE {pattern} ESCAPE '\\'", (*parameters, *values)
 
     def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        """Return LIKE for PostgreSQL; its collation C changes the case of ASCII letters only."""
+        """Return LIKE for PostgreSQL; with its collation C only ASCII letters change case."""
         column, parameters = self.process_lhs(compiler, connection)
         pattern, values = self.process_rhs(compiler, connection)
         return f"LOWER(({column})::text COLLATE \"C\") LIKE {pattern} ESCAPE '\\'", (*parameters, *values)

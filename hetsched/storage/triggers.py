@@ -1,9 +1,9 @@
 """Database triggers that make rows immutable and restrict state changes to the allowed transitions.
 
-`QuerySet.update` and raw SQL bypass `save`, so the database enforces these rules. An app registers its triggers; each
-migration creates them again, so they follow the code and survive a table that SQLite rebuilt. DELETE stays possible:
-retention and the removal of a cluster need it.
-Invariant: a refused statement changes nothing and names the trigger's rule in its error.
+`QuerySet.update` and raw SQL bypass `save`, so the database enforces these rules. An app registers its triggers. Each
+run of `migrate` creates them again, so they match the code and exist after SQLite has rebuilt a table. DELETE is not
+restricted, because retention and the removal of a cluster need it.
+Invariant: a rejected statement changes nothing, and its error names the trigger's rule.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, models
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """Trigger that refuses an UPDATE of `columns` (any, if empty) where the SQL `condition` over OLD and NEW holds."""
+    """Trigger that rejects an UPDATE of `columns` (any, if empty) if the SQL `condition` over OLD and NEW is true."""
 
     name: str
     model: type[models.Model]
@@ -28,12 +28,12 @@ _guards: dict[str, Guard] = {}
 
 
 def guard(rule: Guard) -> None:
-    """Register a trigger; it replaces one with the same name."""
+    """Register a trigger; it replaces an earlier trigger with the same name."""
     _guards[rule.name] = rule
 
 
 def append_only(model: type[models.Model]) -> None:
-    """Refuse every UPDATE of the model's rows."""
+    """Reject every UPDATE of the model's rows."""
     table = model._meta.db_table
     guard(Guard(f"{table}_append_only", model, f"{table} rows are only ever added"))
 

@@ -1,13 +1,12 @@
-"""Write lock of SQLite: writers of a process run in order of arrival.
+"""Write lock for SQLite: the writers of a process run in order of arrival.
 
-SQLite lets waiting writers retry with growing pauses. The writer that waits longest thus retries least often, and under
-load some requests wait for seconds while later requests succeed. Within a process, writers therefore queue here and
-only the first asks
-the database. A writer that is inside a transaction or holds the lock already (an on-commit callback) proceeds at once,
-so that no writer waits for the lock while it holds something that the lock holder waits for. The first writers of
-several processes poll a lock on a file next to the database every half millisecond; the system releases it when a
-process ends. The wait for the lock is as long as the database's own wait; then the writer asks the database directly.
-PostgreSQL has many writers and uses no queue.
+SQLite lets waiting writers retry with growing pauses. The writer that has waited longest therefore retries least often,
+and under load some requests wait for seconds while later requests succeed. Within a process, writers therefore queue
+for this lock, and only the first writer accesses the database. A writer that is inside a transaction or already holds
+the lock (an on-commit callback) proceeds immediately, so that no writer waits for the lock while it holds a resource
+that the lock holder waits for. The first writers of several processes poll a lock on a file in the database's folder
+every half millisecond; the operating system releases that lock when a process ends. After a wait as long as the
+database's busy timeout, a writer accesses the database without the lock. PostgreSQL has many writers and uses no queue.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from contextlib import contextmanager
 
 from django.db import connection, transaction
 
-PATIENCE_SECONDS = 20.0  # the busy timeout of SQLite, see the settings
+PATIENCE_SECONDS = 20.0  # the busy timeout of SQLite; see the settings
 PAUSE_SECONDS = 0.0005
 _guard = threading.Lock()
 _waiting: deque[threading.Lock] = deque()
@@ -33,9 +32,10 @@ _files: dict[tuple[int, str], int | None] = {}  # by process ID: a forked proces
 
 @contextmanager
 def write_transaction() -> Iterator[None]:
-    """Run the block in a transaction, or in a savepoint of the running one; on SQLite writers start in order.
+    """Run the block in a transaction, or in a savepoint of the running transaction; on SQLite writers start in order.
 
-    Every transaction that writes uses this: Django begins SQLite transactions with the lock of the only writer.
+    Every transaction that writes uses this, because Django begins SQLite transactions by acquiring the database's only
+    write lock.
     """
     with write_lock(), transaction.atomic():
         yield
@@ -43,7 +43,7 @@ def write_transaction() -> Iterator[None]:
 
 @contextmanager
 def write_lock() -> Iterator[None]:
-    """Take the write lock for the block; for one statement that is a transaction of its own."""
+    """Hold the write lock in the block; use it for a single statement that runs as its own transaction."""
     alone = connection.vendor == "sqlite" and not connection.in_atomic_block and not getattr(_own, "held", False)
     held = alone and _take()
     if not held:
@@ -75,7 +75,7 @@ def _take() -> bool:
         if own in _waiting:
             _waiting.remove(own)
             return False
-    return True  # the lock was assigned just after the timeout
+    return True  # the lock was acquired just after the timeout
 
 
 def _give() -> None:
@@ -87,7 +87,7 @@ def _give() -> None:
 
 
 def _lock(database: str) -> int | None:
-    """Wait for the lock among processes and return its file; None without a file or after a timeout."""
+    """Wait for the lock between processes and return its file, or None without a lock file or after a timeout."""
     file = _file(os.getpid(), database)
     until = time.monotonic() + PATIENCE_SECONDS
     while file is not None:
@@ -103,7 +103,7 @@ def _lock(database: str) -> int | None:
 
 
 def _file(process: int, database: str) -> int | None:
-    """Return the open lock file of a database; None for an in-memory database, or where the file cannot be created."""
+    """Return the open lock file of a database, or None for an in-memory database or if the file cannot be created."""
     key = process, database
     if key not in _files and os.path.isfile(database):
         try:
