@@ -201,7 +201,7 @@ class SchedulerCache:
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
         self._gang_backoffs: dict[str, float] = {}  # gangs in back-off, which are not stored in rows
         self._avoided = AvoidedNodesCache(cluster_id)
-        self._has_nominations = self._has_rejections = True  # at the latest revision; unknown for an earlier one
+        self._has_nominations = self._has_rejections = True  # at the latest revision; unknown for earlier revisions
         self.decision_seconds: dict[str, float] = defaultdict(
             float
         )  # seconds of decisions per namespace, not written yet

@@ -3,7 +3,8 @@
 A lease is acquired by compare-and-set when it is free or expired by the database's clock; acquiring it increments the
 epoch. Writes under a lease contain its epoch, so a holder that was suspended until after its lease expired cannot write
 any more. `leading` is the lease for decisions, `following` for the watch of a live cluster, and `discovering` for
-publishing node facts in the cluster. Invariant: an epoch belongs to one holder forever.
+publishing node facts in the cluster.
+Invariant: an epoch belongs to one holder forever.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Two transactions that do not see each other's uncommitted rows could both count 
 that acquire the same locks in different order deadlock. A caller therefore acquires all its locks in one call, before
 it writes a row; the names are locked in sorted order. Locking a name again in the same transaction does not wait.
 SQLite has a single writer and needs no locks. If two transactions deadlock nevertheless, the database aborts one of the
-two, and `retry_on_deadlock` runs it again. Source: PostgreSQL documentation, "Advisory Locks" and "Deadlocks".
+two, and `retry_on_deadlock` runs it again.
+Source: PostgreSQL documentation, "Advisory Locks" and "Deadlocks".
 """
 
 from __future__ import annotations

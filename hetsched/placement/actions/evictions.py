@@ -74,7 +74,7 @@ def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
 
 
 def claim_evictions(cluster_id: int) -> Iterator[list[ClaimedEviction]]:
-    """Claim the due evictions exclusively and yield them in lists: one per nomination or plan step, or of one eviction.
+    """Claim the due evictions exclusively; yield a list per nomination or plan step, and per other eviction.
 
     Each list is claimed just before it is yielded, so that no claim expires while earlier lists are processed.
     """

@@ -153,7 +153,7 @@ def _try_step(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[Appli
 
 
 def _move_locally(plan: Rebalance, moves: Sequence[RebalanceMove], found: AdviceBasis, moved: AppliedMove) -> None:
-    """End the reservations of a step's pods and create those on their targets, in one transaction.
+    """End the reservations of a step's pods and create new reservations on their targets, in one transaction.
 
     Raises: Conflict if something was reserved since the state was read.
     """

@@ -23,7 +23,7 @@ def approve_fact(cluster: Cluster, node_name: str, fact: str, *, actor: Actor, r
 
 
 def cpus_of(report: NodeReport) -> frozenset[int]:
-    """Return the CPUs named in a report, including the lost ones."""
+    """Return the CPUs named in a report, including lost CPUs."""
     if report.numa is None:
         return frozenset()
     named = (parse_cpuset(zone.cpus or "") for zone in report.numa.zones)

@@ -7,7 +7,8 @@ they began and ended, so the state just before the pod's reservation can be rest
 same batch of changes are treated as ended before it, and the pods of one batch are assumed one after the other on their
 actual nodes. Node facts are the current ones. Each pod is scheduled alone, under the cluster's policy, even if it
 belongs to a gang. A row is dropped and counted if too many rows wait, the state or the node is not available any more,
-or the engine fails. Invariants: each row is compared once; nothing else is written and no API server is called.
+or the engine fails.
+Invariants: each row is compared once; nothing else is written and no API server is called.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ KEPT_SECONDS = 3.0
 SHARE = 20
 SHAPES_SECONDS = 60.0
 PATIENCE_SECONDS = 20.0
-# Takes about a second; what one table leaves out, later tables count.
+# Counting this many copies takes about a second; later tables count the remaining copies.
 BOOKINGS = 20_000
 
 

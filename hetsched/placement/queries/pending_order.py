@@ -90,7 +90,7 @@ def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
 def list_queue(
     cluster_id: int, limit: int, *, only: QueueState | None = None, never: bool | None = None
 ) -> list[QueueEntry]:
-    """Return the first `limit` pending pods, of all queue states or of one.
+    """Return the first `limit` pending pods, in all queue states or in the state `only`.
 
     If `never` is set, only pods that never fit are returned (True), or only the other pods (False).
     """
