@@ -2,7 +2,7 @@
 
 The checks use the rows alone and report only violations that the rows prove.
     I6   a pod that requests a single NUMA zone, and whose CPUs hetsched chose, has a single zone; a pod with exclusive
-         CPUs has at least as many CPUs as it requests
+         CPUs has in each zone at least as many CPUs as it reserves there
     I13  if its policy places gangs whole, either no member of a gang is placed or at least the minimum is, unless a
          member was displaced or ended or the gang is recorded as incomplete; such a record exists no longer than the
          gang's timeout
