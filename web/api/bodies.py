@@ -96,17 +96,17 @@ def source(manifest: str | dict[str, Any]) -> bytes:
 
 
 def too_large(size: int, cap: int) -> Message:
-    """Return the message of a body that is larger than allowed."""
+    """Return the error message for a body that is larger than allowed."""
     return Message("the body has {n} bytes, {m} are allowed here", n=size, m=cap)
 
 
 def name_mismatch(stated: str, name: str) -> Message:
-    """Return the message of a body that names another object than its URL."""
+    """Return the error message for a body whose object has another name than the URL."""
     return Message("the body names {text}, the URL names {text_b}", text=repr(stated[:80]), text_b=repr(name))
 
 
 def known_names_hint(names: Iterable[str]) -> Message:
-    """Return the hint that lists the known names."""
+    """Return a hint that lists the known names."""
     return Message("Known: {names}", names=joined(", ", names))
 
 
@@ -141,7 +141,7 @@ def plain(body: bytes) -> Any:
 
 
 def _whole(values: Any) -> Any:
-    """Return the same values with 1.0 as 1, because JSON does not distinguish them."""
+    """Return the values with integral floats as integers, because JSON does not distinguish 1.0 from 1."""
     if isinstance(values, float):
         return int(values) if values.is_integer() else values
     if isinstance(values, dict):
@@ -169,7 +169,7 @@ def convert(values: Any, document: type[T]) -> T:
         raise InputError("BodyInvalid", message, place=place, hint=hint) from None
 
 
-_FIELD = re.compile(r"field `(.+)`")  # a missing or an unknown field
+_FIELD = re.compile(r"field `(.+)`")  # the path ends in a missing or unknown field
 
 
 def _choices(document: Any, place: str) -> list[str]:

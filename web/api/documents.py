@@ -1,7 +1,7 @@
 """REST documents: structs that msgspec encodes and that OpenAPI describes.
 
-A response is a `Document`: camelCase, times in RFC 3339 UTC. The OpenAPI schema is generated from the same structs, so
-it cannot differ from the responses.
+A response is a `Document`: its fields are in camelCase, and times are in RFC 3339, UTC. The OpenAPI schema is generated
+from the same structs, so it cannot differ from the responses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .problems import CONTENT_TYPE, Problem
 from .queries import kind_of, serves
 
 _TAGS = {"type": "string", "examples": ["*"]}
-_KEY = {"type": "string", "pattern": "^[!-+\\--~]{0,255}$"}  # an empty key counts as no key
+_KEY = {"type": "string", "pattern": "^[!-+\\--~]{0,255}$"}  # an empty key is treated as a missing key
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -36,14 +36,14 @@ class Request(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
 
 
 class Rows(Document, frozen=True):
-    """A page of a list; `next` is the address of the next page, null on the last."""
+    """A page of a list; `next` is the address of the next page, or null on the last page."""
 
     items: list[Any]
     next: str | None = None
 
 
 class StructSchema(OpenApiSerializerExtension):
-    """Describe any msgspec struct as a component of the OpenAPI document."""
+    """OpenAPI extension that describes any msgspec struct as a component."""
 
     target_class = "msgspec.Struct"
     match_subclasses = True
@@ -93,7 +93,9 @@ def page_of(document: type[msgspec.Struct]) -> Any:
 
 
 class ApiSchema(AutoSchema):
-    """Add to every operation the parameters that its view takes besides bodies, and problems as the error response."""
+    """Add the query parameters and headers of its view to every operation, and problem documents as its error
+    responses.
+    """
 
     def get_override_parameters(self) -> list[Any]:
         own = getattr(self.view, "kinds", {})
@@ -132,7 +134,7 @@ class ApiSchema(AutoSchema):
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
         view: Any = self.view
-        view.get_queryset = _no_queryset  # the rows of a view need a request and the database
+        view.get_queryset = _no_queryset  # the queryset of a view needs a request and the database
         operation = super().get_operation(path, path_regex, path_prefix, method, registry)
         return with_example(operation, method, path) if operation else operation
 
@@ -157,5 +159,5 @@ class ApiSchema(AutoSchema):
 
 
 def _no_queryset() -> NoReturn:
-    """Refuse to select rows: drf-spectacular then describes path parameters as text."""
+    """Raise an error, so that drf-spectacular describes path parameters as text instead of looking up the model."""
     raise RuntimeError("the OpenAPI document is generated without a request")

@@ -1,8 +1,8 @@
 """ETags: detect unchanged resources and prevent lost updates.
 
-A resource's `ETag` is opaque and strong. A GET whose `If-None-Match` contains it returns 304; a write whose `If-Match`
-does not contain it is rejected with 412, and a write that requires `If-Match` and has none with 428. `If-Match: *`
-matches any version.
+A resource's `ETag` is opaque and strong. A GET whose `If-None-Match` contains it returns 304. A write whose `If-Match`
+does not contain it is rejected with 412. A write that requires `If-Match` but does not have it is rejected with 428.
+`If-Match: *` matches any version.
 Source: RFC 9110 §13; RFC 6585 §3.
 """
 
@@ -26,7 +26,7 @@ _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 
 def etag_of(*parts: object) -> str:
-    """Return the tag of a resource from these parts: its key and revision, or its whole content."""
+    """Return the ETag computed from `parts`: the key and revision of a resource, or its whole content."""
     hasher = blake2b(digest_size=12)
     for part in parts:
         hasher.update(part if isinstance(part, bytes) else str(part).encode())
@@ -39,24 +39,28 @@ def _first(tag: str) -> str:
 
 
 def unchanged(request: Any, etag: str) -> bool:
-    """Return whether the version that the caller has of a resource is current."""
+    """Return whether the caller's copy of a resource is current, according to `If-None-Match`."""
     given = request.headers.get("If-None-Match", "")
     # RFC 9110 §13.1.2: weak comparison.
     return given.strip() == "*" or etag.strip(_QUOTE) in (tag for _, tag in _TAG.findall(given))
 
 
 def two_part(facts: str, load: str) -> str:
-    """Return the tag of a resource with a volatile load: the state that a write depends on, a dot, the load."""
+    """Return the tag of a resource with a volatile load: the tag of the state that writes depend on, a dot, and the tag
+    of the load.
+    """
     return f'"{facts.strip(_QUOTE)}.{load.strip(_QUOTE)}"'
 
 
 def in_language(etag: str, language: str) -> str:
-    """Return the tag of a representation in a language; `check_match` ignores the part that this adds."""
+    """Return the tag of a representation in `language`; `check_match` ignores the part that this function adds."""
     return etag if language.startswith("en") else two_part(etag, language)
 
 
 def tag_of_row(row: models.Model, said: object, shown: Any) -> str:
-    """Return a two-part tag: the row's key with `said` (time or version of the last edit), then the displayed state."""
+    """Return a two-part tag: the first part from the row's key and `said` (time or version of the last edit), the
+    second from `shown`, the displayed state.
+    """
     return two_part(etag_of(row.pk, said), etag_of(encode(shown)))
 
 

@@ -1,8 +1,7 @@
-"""One example of every operation, in the OpenAPI document.
+"""Recorded example of every operation, added to the OpenAPI document.
 
-Examples are recorded requests and responses: `tests/api/test_operation_examples.py` sends all requests and
-writes `examples.json`. Long lists are cut to their first entries; random names and times are replaced by fixed values
-of the same kind, and secrets by placeholders.
+`tests/api/test_operation_examples.py` sends all requests and writes `examples.json`. Long lists are cut to their first
+entries. Random names and times are replaced by fixed values of the same kind, and secrets by placeholders.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Example(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @lru_cache(maxsize=1)
 def examples() -> dict[str, Example]:
-    """Return the examples by operation, as `GET nodes/{name}/`."""
+    """Return the examples by operation; a key is, for example, `GET nodes/{name}/`."""
     return msgspec.json.decode(FILE.read_bytes(), type=dict[str, Example])
 
 

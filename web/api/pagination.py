@@ -1,8 +1,8 @@
 """Cursor pagination.
 
-With page numbers, rows would be skipped or repeated while rows are added. A list is therefore ordered by one unique
-key. The cursor holds the last key of a page, and the next page starts after this key. `?limit=` is 1-1000, 100 by
-default; `next` is the address of the next page, null on the last one.
+With page numbers, rows would be skipped or repeated while rows are added. Lists are ordered by a unique key instead.
+The cursor contains the last key of a page, and the next page starts after it. `?limit=` is 1-1000, 100 by default;
+`next` is the address of the next page, or null on the last page.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def flag(request: Any, name: str) -> bool:
 
 
 def page(request: Any, rows: QuerySet[Any, Any], ordering: str) -> tuple[list[Any], str | None]:
-    """Return one page of `rows` (models, or `values()`) and the address of the next one.
+    """Return one page of `rows` (models, or `values()`) and the address of the next page.
 
-    `ordering` is a unique key of the rows, with `-` in descending order.
+    `ordering` is a unique key of the rows, prefixed with `-` for descending order.
 
     Raises: InputError `QueryInvalid`, `CursorInvalid`.
     """
@@ -77,7 +77,7 @@ def page(request: Any, rows: QuerySet[Any, Any], ordering: str) -> tuple[list[An
 
 
 def page_of_sorted(request: Any, rows: list[dict[str, Any]], key: str) -> tuple[list[Any], str | None]:
-    """Return one page of a list in memory, sorted by a text key, and the address of the next one.
+    """Return one page of a list in memory, sorted by a text key, and the address of the next page.
 
     Raises: InputError `QueryInvalid`, `CursorInvalid`.
     """
@@ -88,7 +88,7 @@ def page_of_sorted(request: Any, rows: list[dict[str, Any]], key: str) -> tuple[
 
 
 def page_of_numbered(request: Any, rows: Sequence[Any]) -> tuple[list[Any], str | None]:
-    """Return one page of a list that never changes, and the address of the next one.
+    """Return one page of a list that never changes, and the address of the next page.
 
     Raises: InputError `QueryInvalid`, `CursorInvalid`.
     """

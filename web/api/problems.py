@@ -1,7 +1,7 @@
 """Problem documents for all errors.
 
-RFC 9457 `application/problem+json` with `title` and `status` of HTTP, a stable CamelCase `code`, a readable `detail`,
-and, if useful, `place` (the field or line) and `hint` (what to do); `requestId` identifies the log record.
+RFC 9457 `application/problem+json` with the HTTP status and its `title`, a stable CamelCase `code`, a readable `detail`
+and, if useful, `place` (the field or line) and `hint` (what to do). `requestId` identifies the log record.
 Invariants: no client input leads to a 5xx, and no response contains a traceback or the text of an unexpected error.
 """
 
@@ -34,7 +34,7 @@ from web.translation import hook_for, language_of
 CONTENT_TYPE = "application/problem+json"
 log = structlog.get_logger(__name__)
 
-# Statuses other than 400, by the code of the InputError.
+# HTTP status by code of the InputError; 400 for all others.
 _STATUS = {
     "BodyTooLarge": 413,
     "ManifestTooLarge": 413,
@@ -80,7 +80,7 @@ _STATUS = {
 # Seconds after which a client should retry.
 _LATER = {"NamespaceFull": "30", "QuotaExceeded": "30", "ReportTooSoon": "1"}
 _READ_ONLY = "25006"  # PostgreSQL: read_only_sql_transaction
-# Errors of Django REST framework, which have codes of their own.
+# Codes of Django REST framework's errors.
 _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.NotAuthenticated: "NotAuthenticated",
     exceptions.PermissionDenied: "PermissionDenied",
@@ -95,7 +95,7 @@ _CODES: dict[type[exceptions.APIException], str] = {
 _DOCS = "The addresses and fields are described at /api/v1/docs"
 _SEND_JSON = "Send one JSON document in UTF-8"
 _SEND_CREDENTIAL = "Send `Authorization: Bearer` and a token of `hetsched token create` that has not expired"
-# Hints of the REST framework's errors, by code.
+# Hints for the errors of Django REST framework, by code.
 _HINTS = {
     "BodyMalformed": _SEND_JSON,
     "NotAuthenticated": _SEND_CREDENTIAL,
@@ -103,7 +103,7 @@ _HINTS = {
     "PermissionDenied": "Use a token or an account with a role that has this right",
     "TokenInvalid": _SEND_CREDENTIAL,
 }
-# Path of the list, by kind of object.
+# Path of the list that contains objects of a kind.
 LISTS = {
     "cluster": "clusters/",
     "collector": "clusters/NAME/collectors/",
@@ -137,20 +137,21 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     hint: str = ""
     request_id: str = ""
     type: str = msgspec.field(default="about:blank")
-    # Warnings about the manifest that has this error.
+    # Warnings about the manifest that caused this error.
     warnings: tuple[ManifestWarning, ...] = ()
-    # `GoldenPlacementBroken`: the broken placements. 412 of a policy: both edits and their difference.
+    # `goldens`: broken golden placements, for `GoldenPlacementBroken`. The next three: both edits and their difference,
+    # if a write to a policy fails with 412.
     goldens: tuple[GoldenVerdict, ...] = ()
     yours: Any = None
     theirs: Any = None
     diff: PolicyDiff | None = None
-    # 412 of a plan: the current result. `BatchRefused`: the invalid items.
+    # `what_if`: the current result, if a plan fails with 412. `items`: the invalid items, for `BatchRefused`.
     what_if: WhatIfAnswer | None = None
     items: tuple[ItemProblem, ...] = ()
 
 
 class RequestRefused(Exception):
-    """Reject the request with this problem and do nothing else."""
+    """Exception that rejects the request with a problem document; the request has no effect."""
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class RequestRefused(Exception):
         self.place = place
         self.hint = as_message(hint)
         self.headers = dict(headers or {})
-        self.members = dict(members or {})  # further fields of the document
+        self.members = dict(members or {})  # additional fields of the document
 
 
 def not_found(what: str, name: object, hint: str = "") -> RequestRefused:
@@ -185,12 +186,12 @@ def not_found(what: str, name: object, hint: str = "") -> RequestRefused:
 
 
 def listed_at(path: str) -> Message:
-    """Return the hint that names the list of the existing objects."""
+    """Return a hint that names the list of existing objects."""
     return Message("GET {path} lists the existing ones", path=path)
 
 
 def no_address() -> RequestRefused:
-    """Return the 404 problem for an unknown address."""
+    """Return the 404 problem for an unknown URL."""
     return RequestRefused(404, "NotFound", "the requested resource does not exist", hint=_DOCS)
 
 
@@ -217,7 +218,7 @@ def response(refused: RequestRefused, request: Any = None) -> HttpResponse:
 
 
 def handler(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
-    """Turn an exception of a view into a response; the REST framework calls this."""
+    """Turn an exception of a view into a response; this is the exception handler of Django REST framework."""
     request = context["request"]
     for connection in connections.all(initialized_only=True):
         if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:

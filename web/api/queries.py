@@ -1,7 +1,7 @@
 """Types of the query parameters by name, for OpenAPI.
 
-A parameter has the same type in all operations; one that is not listed here is a text without NUL. A parameter whose
-description begins with a method, and those for paging and waiting, belong to that method alone.
+A parameter has the same type in all operations; a parameter that is not listed here is a text without NUL. A parameter
+whose description begins with a method exists only for that method, and parameters for paging and waiting only for GET.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "outlook": YES_OR_NO,
     "strict": YES_OR_NO,
 }
-STATE = {"type": "string", "enum": [state.value for state in State]}  # for pods and workloads
+STATE = {"type": "string", "enum": [state.value for state in State]}  # of pods and workloads
 TEXT = {"type": "string", "pattern": r"^[^\x00]*$"}
 
 _OF_LISTS = {"limit", "cursor", "wait", "for"}
@@ -53,5 +53,5 @@ def serves(name: str, text: str, method: str) -> bool:
 
 
 def kind_of(name: str, own: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON Schema of a query parameter; a view's `own` ones take precedence."""
+    """Return the JSON Schema of a query parameter; `own`, the schemas of the view, take precedence."""
     return own.get(name) or KINDS.get(name) or TEXT

@@ -1,9 +1,9 @@
-"""Rate limits of REST and the responses beyond them.
+"""Rate limits of the REST API.
 
 A write takes a token from a bucket that all web processes share, before the request's body is read. Submissions have a
-separate bucket, whose size an API token may set. A read takes a token from a bucket of this process; a request
-without a credential takes one from the bucket of its address. Beyond a limit the response is 429 `RateLimited` with
-`Retry-After`, and nothing was done. Agents have their own rate (`inventory.agent_messages`).
+separate bucket, whose size an API token may set. A read takes a token from a bucket of this process, and a request
+without a credential takes one from the bucket of its client address. A request above a limit has no effect and gets 429
+`RateLimited` with `Retry-After`. Agents have their own rate limit (`inventory.agent_messages`).
 A write that waited in the server's queue longer than `HETSCHED_LONGEST_QUEUE_MILLIS`, because this process is
 overloaded, gets 429 `ServerBusy` before anything is read, so that later requests are answered in time.
 Invariant: writes that cannot be counted, because the database does not respond, are rejected (503).
@@ -59,13 +59,14 @@ def limit_of(kind: str, subject: Subject) -> Limit:
 
 
 def max_submissions(kind: str, subject: Subject) -> int | None:
-    """Return the maximum number of submissions in one request; None without a limit."""
+    """Return the maximum number of submissions in one request, None if there is no limit."""
     limit = limit_of(kind, subject)
     return limit.burst if limit.per_minute else None
 
 
 def take_token(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
-    """Count a request of a subject, or `amount` submissions in one; return headers with the remaining number.
+    """Count a request of a subject, or `amount` submissions in one request, and return headers with the remaining
+    number.
 
     Raises: RequestRefused 429.
     """
@@ -82,7 +83,7 @@ def take_token(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
 
 
 def take_anonymous_token(request: Any) -> dict[str, str]:
-    """Count a request that needs no credential, by the address it comes from. Raises: RequestRefused 429."""
+    """Count a request that needs no credential under its client address. Raises: RequestRefused 429."""
     limit = Limit(settings.HETSCHED_STRANGERS_PER_MINUTE, settings.HETSCHED_STRANGERS_AT_ONCE)
     if limit.per_minute == 0:
         return {}

@@ -1,8 +1,8 @@
 """Scope of a request: the cluster that it selects, and the namespaces that its caller sees.
 
-A request selects its cluster by `?cluster=` or a field; without a name it gets the configured default, else the only
-cluster. A token that is limited to namespaces sees the workloads whose pods are all in these namespaces, and the
-decisions and pods in these namespaces; for other objects it gets 404.
+A request selects its cluster by `?cluster=` or a field. Without a name, the configured default or else the only cluster
+is selected. A token that is limited to namespaces sees the workloads whose pods are all in these namespaces, and the
+decisions and pods in these namespaces. Requests for other objects return 404.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from .problems import RequestRefused, not_found
 
 M = TypeVar("M", bound=Model)
 
-_MOST_NAMED = 10  # clusters in a hint
+_MOST_NAMED = 10  # maximum number of clusters in a hint
 CLUSTER_QUERY = {"cluster": "Name of the cluster; default: the default or only cluster."}
 
 
 def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
-    """Return the cluster of this name, or the default without a name; `hint`: the problem lists the known clusters.
+    """Return the cluster of this name, or the default cluster if `name` is empty. With `hint`, the error lists the
+    known clusters.
 
     Raises: RequestRefused 404, InputError `ClusterAmbiguous`.
     """
@@ -50,18 +51,18 @@ def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
 
 
 def selected_cluster(request: Any) -> Cluster:
-    """Return the cluster that `?cluster=` names, or the default. Raises: as `cluster_of`."""
+    """Return the cluster that `?cluster=` names, or the default cluster. Raises the errors of `cluster_of`."""
     return cluster_of(request.GET.get("cluster", ""))
 
 
 def no_cluster(name: str) -> RequestRefused:
-    """Return the problem for an unknown cluster, which lists the known ones."""
+    """Return the problem for an unknown cluster; it lists the known clusters."""
     known = joined(", ", Cluster.objects.order_by("id").values_list("name", flat=True)[:_MOST_NAMED])
     return not_found("cluster", name, Message("Known: {names}", names=known) if known else "")
 
 
 def workloads(subject: Subject) -> QuerySet[Workload]:
-    """Return the workloads that the caller sees."""
+    """Return the workloads that the caller may see."""
     rows = Workload.objects.all()
     if subject.namespaces is None:
         return rows
@@ -77,7 +78,7 @@ def _all_inside(rows: QuerySet[Any], subject: Subject) -> Q:
 
 
 def holds(subject: Subject) -> QuerySet[Hold]:
-    """Return the holds that the caller sees."""
+    """Return the holds that the caller may see."""
     rows = Hold.objects.all()
     if subject.namespaces is None:
         return rows
@@ -87,12 +88,12 @@ def holds(subject: Subject) -> QuerySet[Hold]:
 
 
 def may_change_hold(subject: Subject, hold: Hold) -> bool:
-    """Return whether the caller owns the hold or may operate."""
+    """Return whether the caller owns the hold or has the operate permission."""
     return hold.owner == subject.owner or subject.may(Action.OPERATE)
 
 
 def own_hold(subject: Subject, hold_id: str) -> Hold:
-    """Return a hold that the caller may use or change: one of its own, or any for operators.
+    """Return a hold that the caller may use or change: operators any, others only their own.
 
     Raises: RequestRefused 403, 404.
     """
@@ -104,13 +105,13 @@ def own_hold(subject: Subject, hold_id: str) -> Hold:
 
 
 def decisions(subject: Subject) -> QuerySet[Decision]:
-    """Return the decisions that the caller sees."""
+    """Return the decisions that the caller may see."""
     rows = Decision.objects.all()
     return rows if subject.namespaces is None else rows.filter(namespace__in=subject.namespaces)
 
 
 def deleted_decisions(subject: Subject) -> QuerySet[ForgottenDecision]:
-    """Return the stored summaries of those deleted decisions that the caller was permitted to see."""
+    """Return the stored summaries of deleted decisions that the caller may see."""
     rows = ForgottenDecision.objects.all()
     return rows if subject.namespaces is None else rows.filter(namespace__in=subject.namespaces)
 
@@ -139,9 +140,9 @@ def check_unlimited(subject: Subject) -> None:
 
 
 def get_row(rows: QuerySet[M], noun: str, key: object, field: str = "pk") -> M:
-    """Return the row with this key; `noun` is its kind.
+    """Return the row with this key; `noun` is the kind of object in the error.
 
-    Raises: RequestRefused 404, with the address of the list as hint.
+    Raises: RequestRefused 404 with the URL of the list as a hint.
     """
     row = rows.filter(**{field: key}).first()
     if row is None:
@@ -150,7 +151,7 @@ def get_row(rows: QuerySet[M], noun: str, key: object, field: str = "pk") -> M:
 
 
 def filter_by_query(request: Any, rows: QuerySet[Any], **fields: str) -> QuerySet[Any]:
-    """Filter a list by the query parameters: parameter name -> lookup.
+    """Filter a list by query parameters; `fields` maps each parameter to a lookup.
 
     Raises: RequestRefused 404 for an unknown `cluster`.
     """

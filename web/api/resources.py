@@ -1,9 +1,9 @@
-"""Resources: rows that an address names, and lists of them.
+"""Resources: views of single rows and of lists of rows.
 
-`ResourceView` is the generic view of Django REST framework with documents in place of serializers: `get_queryset` has
-the rows that the caller sees, `get_object` is the row of the address, `list` and `retrieve` answer a GET. A write locks
-the row, compares If-Match with the row's tag as `matched` says, and answers with the new tag. A view states its
-methods, because their docstrings describe the operations in the OpenAPI document.
+`ResourceView` is the generic view of Django REST framework with documents instead of serializers. `get_queryset`
+returns the rows that the caller may see, `get_object` the row that the URL names; `list` and `retrieve` respond to a
+GET. A write locks the row, compares If-Match with the row's tag if `matched` requires it, and returns the new tag. Each
+view defines its methods explicitly, because their docstrings describe the operations in the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .views import ApiView, answer
 
 
 class QueryFilter(BaseFilterBackend):
-    """Filter by the query parameters of the view's `filters`: parameter -> lookup."""
+    """Filter by query parameters; `filters` of the view maps each parameter to a lookup."""
 
     def filter_queryset(self, request: Any, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
         return filter_by_query(request, queryset, **view.filters)
 
 
 class KeyPagination(BasePagination):
-    """Pages in the order of one unique key, the view's `ordering`."""
+    """Pagination in the order of a unique key, the view's `ordering`."""
 
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> list[Any]:
         self.request = request
@@ -47,24 +47,24 @@ class KeyPagination(BasePagination):
         return answer(self.request, Rows(data, self.next))
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        return schema  # `page_of` describes the page
+        return schema  # `page_of` already describes the page
 
 
 class ResourceView(ApiView, GenericAPIView, metaclass=ABCMeta):
     """Base of the views of one kind of row."""
 
-    noun: ClassVar[str]  # the kind in a 404, a key of `problems.LISTS`
-    ordering: ClassVar[str] = "name"  # of lists: a unique key, with `-` in descending order
+    noun: ClassVar[str]  # kind of object in a 404 response, a key of `problems.LISTS`
+    ordering: ClassVar[str] = "name"  # order of lists: a unique key, prefixed with `-` for descending
     filters: ClassVar[dict[str, str]] = {}
     filter_backends: Sequence[Any] = [QueryFilter]
     pagination_class = KeyPagination
 
     @abstractmethod
     def document(self, row: Any) -> Any:
-        """Return the document of a row, as the caller sees it."""
+        """Return the document of a row, limited to what the caller may see."""
 
     def tag(self, row: Any) -> str:
-        """Return the ETag of a row: by default that of its document."""
+        """Return the ETag of a row, by default the ETag of its document."""
         return etag_of(encode(self.document(row)))
 
     def lock_of(self, row: Any) -> Model:
@@ -73,38 +73,40 @@ class ResourceView(ApiView, GenericAPIView, metaclass=ABCMeta):
         return found
 
     def get_object(self) -> Any:
-        """Return the row of the address. Raises: RequestRefused 404."""
+        """Return the row that the URL names. Raises: RequestRefused 404."""
         key = self.kwargs[self.lookup_url_kwarg or self.lookup_field]
         return get_row(self.get_queryset(), self.noun, key, self.lookup_field)
 
     def list(self, request: Any) -> HttpResponse:
-        """Answer with one page of the rows."""
+        """Respond with one page of the rows."""
         rows = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
         return self.get_paginated_response([self.document(row) for row in rows or ()])
 
     def retrieve(self, request: Any) -> HttpResponse:
-        """Answer with the row of the address and its tag."""
+        """Respond with the row that the URL names, and its ETag."""
         row = self.get_object()
         return answer(request, self.document(row), etag=self.tag(row))
 
     def written(self, row: Any, *, status: int = 200, location: str = "") -> HttpResponse:
-        """Answer a write with the row and its new tag."""
+        """Respond to a write with the row and its new ETag."""
         headers = {"ETag": self.tag(row)} | ({"Location": location} if location else {})
         return answer(self.request, self.document(row), status=status, headers=headers)
 
     @contextmanager
     def locked_object(self) -> Iterator[Any]:
-        """Lock the row of the address and yield its current state. Raises: RequestRefused 404."""
+        """Lock the row that the URL names and yield its current state. Raises: RequestRefused 404."""
         with locked(self.lock_of(self.get_object())):
             yield self.get_object()
 
     @contextmanager
     def matched_object(self) -> Iterator[Any]:
-        """Lock the row of the address if If-Match has its current tag. Raises: RequestRefused 404, 412, 428."""
+        """Lock the row that the URL names and yield it if If-Match contains its current ETag. Raises: RequestRefused
+        404, 412, 428.
+        """
         with self.locked_object() as row:
             self.check_match(row)
             yield row
 
     def check_match(self, row: Any) -> None:
-        """Reject the write if If-Match lacks the tag of the row. Raises: RequestRefused 412, 428."""
+        """Reject the write if If-Match does not contain the ETag of the row. Raises: RequestRefused 412, 428."""
         check_match(self.request, self.tag(row), required=self.matched[str(self.request.method)])

@@ -1,4 +1,4 @@
-"""All addresses of REST, and the response for unknown addresses."""
+"""All URLs of the REST API, and the response for unknown URLs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class AddressLimitedView(APIView):
 
 
 class Schema(AddressLimitedView, SpectacularAPIView):
-    """OpenAPI document, readable without a token, generated once for each format."""
+    """OpenAPI document, readable without a token and generated once per format."""
 
     renderer_classes = [OpenApiJsonRenderer2, OpenApiYamlRenderer2, OpenApiJsonRenderer, OpenApiYamlRenderer]
 
@@ -101,20 +101,22 @@ class Docs(AddressLimitedView, SpectacularSwaggerSplitView):
     template_name = "api/docs.html"
 
 
-@csrf_exempt  # changes nothing; a program that misspells an address must get a 404, not a CSRF error
+@csrf_exempt  # safe, because it changes nothing; a client that misspells a URL must get a 404, not a CSRF error
 def unknown_address(request: Any, rest: str) -> HttpResponse:
-    """Respond to an unknown address; redirect if only the trailing slash is missing."""
+    """Respond to an unknown URL; redirect if only the trailing slash is missing."""
     if not rest.endswith("/") and resolve(f"{request.path}/").func is not unknown_address:
         query = request.META.get("QUERY_STRING", "")
         answer = HttpResponsePermanentRedirect(f"{request.path}/" + (f"?{query}" if query else ""))
-        answer.status_code = 308  # keeps the method and the body
+        answer.status_code = 308  # 308 keeps the method and the body
         return answer
     return problems.response(problems.no_address(), request)
 
 
-@csrf_exempt  # a wrong address gets 404, not a CSRF error
+@csrf_exempt  # a wrong URL must get a 404, not a CSRF error
 def extender_address(request: Any, rest: str) -> HttpResponse:
-    """Respond that the scheduler extender has its own process, because its callers use client certificates."""
+    """Respond that the scheduler extender is a separate process; it needs its own port because its callers use client
+    certificates.
+    """
     hint = "Start it as a separate process with its own port and certificates: hetsched scheduler --extender"
     refused = problems.RequestRefused(404, "NotFound", "this server does not serve the scheduler extender", hint=hint)
     return problems.response(refused, request)

@@ -1,10 +1,11 @@
 """The base class of every REST view.
 
 `actions` maps each method to its permission; other methods are rejected (405). A token that is limited to namespaces
-may change nothing, except by the methods in `within`, whose views enforce these namespaces themselves; it reads nothing
-that is `cluster_wide`. Views redact
-pods of other namespaces from documents (`redaction`); a response that still names one is counted. GET responses have an
-ETag and are never stored by shared caches; a GET never writes. Query strings contain no NUL and only known names.
+may change data only with the methods in `within`, whose views enforce these namespaces themselves, and cannot read
+views that are `cluster_wide`. Views redact
+pods of other namespaces in documents (`redaction`); a response that still names such a pod is counted. GET responses
+have an ETag and are never stored by shared caches; a GET never writes. Query strings contain no NUL and only known
+names.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _LOOKING = frozenset({"GET", "OPTIONS"})
 
 
 class UnparsedBody(BaseParser):
-    """Leave every body to `bodies`, which is stricter; the framework looks for a form during its CSRF check."""
+    """Parser that does not read the body, because `bodies` is stricter; the framework would look for a form during its
+    CSRF check.
+    """
 
     media_type = "*/*"
 
@@ -52,18 +55,18 @@ class UnparsedBody(BaseParser):
 
 
 class ApiView(APIView):
-    """One address and its methods."""
+    """Base class of views; a view is one URL with its methods."""
 
     parser_classes = [UnparsedBody]
     permission_classes = [RolePermission]
     schema = ApiSchema()
     actions: ClassVar[dict[str, Action]] = {}
-    cluster_wide: ClassVar[bool] = False  # tokens that are limited to namespaces may not read either
-    within: ClassVar[tuple[str, ...]] = ()  # methods that a token limited to namespaces may use
+    cluster_wide: ClassVar[bool] = False  # tokens that are limited to namespaces cannot even read
+    within: ClassVar[tuple[str, ...]] = ()  # writing methods that tokens limited to namespaces may use
     queries: ClassVar[dict[str, str]] = {}
-    matched: ClassVar[dict[str, bool]] = {}  # methods that read If-Match, and whether they need it
+    matched: ClassVar[dict[str, bool]] = {}  # methods that check If-Match, and whether it is required
     kinds: ClassVar[dict[str, dict[str, Any]]] = {}  # JSON Schemas of queries that differ from `queries.KINDS`
-    counted: ClassVar[dict[str, str]] = {}  # methods with a rate limit other than that of their permission
+    counted: ClassVar[dict[str, str]] = {}  # methods with another rate limit than that of their permission
     keyed: ClassVar[tuple[str, ...]] = ()  # methods that read Idempotency-Key
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -95,7 +98,7 @@ class ApiView(APIView):
             request_scope.check_unlimited(self.subject)
 
     def _count(self, method: str) -> None:
-        """Take a rate-limit token of the caller; reads write nothing for it."""
+        """Take a rate-limit token of the caller; for reads this writes nothing to the database."""
         kind = self._kind(method)
         if kind is not None:
             self.headers |= take_token(kind, self.subject)
@@ -109,14 +112,14 @@ class ApiView(APIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
-        with translation.override(language_of(request)):  # also applies to texts of the REST framework
+        with translation.override(language_of(request)):  # also applies to messages of Django REST framework
             response = super().dispatch(request, *args, **kwargs)
         route = getattr(request.resolver_match, "route", "")
         # Clients may send arbitrary methods; fold unknown ones into one label value to bound cardinality.
         method = request.method if str(request.method).lower() in self.http_method_names else "other"
         REQUESTS.labels(method, route, response.status_code).observe(time.perf_counter() - began)
-        # A request that failed authentication has no token. Limited tokens may read the histogram above, so the check
-        # below is not part of it.
+        # A request that failed authentication has no token. The check below is not counted in the histogram above,
+        # because limited tokens may read that histogram.
         if isinstance(auth := getattr(self.request, "_auth", None), Token) and auth.namespaces:
             _watch(request, response, auth, route)
         return response
@@ -132,14 +135,14 @@ class ApiView(APIView):
 
     @property
     def redaction(self) -> Redaction:
-        """Return how the caller sees rows that name pods."""
+        """Return the redaction that the caller's scope requires for rows that name pods."""
         return Redaction(self.subject.namespaces)
 
 
 def _watch(request: Any, response: Any, token: Token, route: str) -> None:
-    """Count a response to a limited token that names a pod out of its scope; the response is unchanged."""
+    """Count a response to a limited token that names a pod outside its scope; the response is not changed."""
     if "Transfer-Encoding" in request.headers and not hasattr(request, "_body"):
-        return  # its length is unknown; `body` would hold a large file in memory
+        return  # its length is unknown, and `body` would load a large file into memory
     try:
         sent = request.body
     except (RawPostDataException, OSError, RequestDataTooBig):  # the body was rejected, or read as a stream
@@ -152,7 +155,9 @@ def _watch(request: Any, response: Any, token: Token, route: str) -> None:
 def answer(
     request: Any, document: Any, *, status: int = 200, etag: str | None = None, headers: dict[str, str] | None = None
 ) -> HttpResponse:
-    """Encode a document as JSON in the reader's language; a GET without its own tag gets one from its content."""
+    """Encode a document as JSON in the reader's language. A GET response without `etag` gets an ETag computed from its
+    content.
+    """
     body = encode(document, hook=hook_for(language_of(request)))
     return send(request, body, "application/json", status=status, etag=etag, headers=headers)
 
@@ -166,7 +171,7 @@ def send(
     etag: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> HttpResponse:
-    """Return a body with its validators; 304 if the caller has the current one."""
+    """Return a body with its validators, or a 304 response if the caller already has the current version."""
     reading = request.method in ("GET", "HEAD")
     language = language_of(request)
     if reading:

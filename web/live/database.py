@@ -1,9 +1,9 @@
 """Run database calls of sockets in the single thread that Channels reserves for them.
 
 Channels closes the connection after each call. SQLite reads schema and settings for each new connection, so hundreds of
-sockets that reconnect at once would have to wait for the thread. An SQLite connection therefore stays open for
-`KEPT_SECONDS`, or until a call on it fails; other databases use their connection pool.
-Queries that arrive while the thread is busy run together in its next slot; equal queries run once (`QueryBatcher`).
+sockets that reconnect at the same time would have to wait for the thread. So an SQLite connection stays open for
+`KEPT_SECONDS`, or until a call on it fails. Other databases use their connection pool.
+Queries that arrive while the thread is busy run together in its next batch; equal queries run once (`QueryBatcher`).
 Invariant: no query gets a result that was read before the query was made, or the error of another query.
 """
 
@@ -20,12 +20,12 @@ from asgiref.sync import SyncToAsync
 from django.db import connections
 
 KEPT_SECONDS = 60.0
-# Queries per slot of the thread: many enough to outweigh the wake-up, few enough that other calls run in between.
+# Queries per batch: enough to outweigh the cost of waking the thread, but few enough that other calls run in between.
 MOST_TOGETHER = 50
 P = ParamSpec("P")
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-_kept: dict[str, Any] = {}  # by alias: the connection that was opened last in that thread
+_kept: dict[str, Any] = {}  # by database alias: the connection that was opened last in that thread
 
 
 class _InDatabase(SyncToAsync[P, T]):
@@ -51,7 +51,7 @@ class _PendingQueries(Generic[K, T]):
 
 
 class QueryBatcher(Generic[K, T]):
-    """Combine the same database query of many sockets into one call."""
+    """Run equal database queries of many sockets as one call, and different queries in batches."""
 
     def __init__(self, answer: Callable[[K], T]) -> None:
         self._answer = answer
@@ -90,7 +90,7 @@ class QueryBatcher(Generic[K, T]):
     def _run_query(self, key: K) -> tuple[Any, Exception | None]:
         try:
             return self._answer(key), None
-        except Exception as error:  # reported to its caller; the other queries still run
+        except Exception as error:  # the error is reported to the query's caller; the other queries still run
             _close_expired()
             return None, error
 

@@ -1,4 +1,5 @@
-"""`audit/`: actor, action, object, time and reason of each change; `audit/chain/`: state of the seals.
+"""`audit/`: the actor, action, object, time and reason of each change. `audit/chain/`: whether the seals of the entries
+are valid.
 
 Entries are append-only. A token that is limited to namespaces sees only entries about workloads that it can see;
 entries about tokens require the permission to manage tokens.
@@ -43,7 +44,9 @@ _COLUMNS = ("id", "at", "actor", "role", "action", "object_kind", "object_name",
 
 
 class AuditRow(Document, frozen=True):
-    """Audit entry; `details` contains the values before and after if known, `requestId` identifies the log records."""
+    """Audit entry. `details` contains the values before and after the change if known, and `requestId` is the id of the
+    request in the logs.
+    """
 
     id: int
     at: datetime
@@ -104,7 +107,7 @@ def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[A
     Raises: InputError `QueryInvalid`.
     """
     long = next((name for name in FILTERS if len(given.get(name, "")) > MOST_CHARACTERS), None)
-    if long is not None:  # databases reject long patterns with an internal error
+    if long is not None:  # databases reject long patterns with an internal error, so they are refused here
         message = Message("it has more than {n} characters", n=MOST_CHARACTERS)
         raise InputError("QueryInvalid", message, place=long, hint="Send a shorter text")
     lookups = {

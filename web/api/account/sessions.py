@@ -1,6 +1,6 @@
-"""`sessions/`: browser sessions of a user; end one, or all of them.
+"""`sessions/`: list the browser sessions of a user, and end one or all of them.
 
-A user sees and ends their own sessions; an administrator those of others, by `account`. The key of a session is never
+Users see and end their own sessions. An administrator can name another user in `account`. The key of a session is never
 returned: a prefix of its digest identifies it. The live sockets of an ended session close within seconds.
 """
 
@@ -26,7 +26,7 @@ from ..views import ApiView, answer
 
 
 class SessionEnd(Request, frozen=True):
-    """Session to end; without a name, all except the current one. `account` names another user's account."""
+    """Session to end; without a name, all sessions except the current one. `account` names another user's account."""
 
     reason: str = ""
     id: str = ""
@@ -34,7 +34,7 @@ class SessionEnd(Request, frozen=True):
 
 
 class SessionDetail(Document, frozen=True):
-    """A signed-in browser; `current` is the one that sends the request."""
+    """A signed-in browser; `current` is true for the session that sent the request."""
 
     id: str
     current: bool
@@ -57,7 +57,7 @@ class SessionsView(ApiView):
 
     @extend_schema(responses=page_of(SessionDetail))
     def get(self, request: Any) -> HttpResponse:
-        """List where you are signed in, the latest seen first."""
+        """List the caller's sessions, the most recently used first."""
         user = requested_account(self.subject, request.GET.get("account", ""))
         here = current_digest(request)
         return answer(request, Rows([detail(row, here) for row in sessions_of(user)], None))
@@ -89,7 +89,7 @@ def requested_account(subject: Subject, account: str) -> Any:
 
 
 def current_digest(request: Any) -> str:
-    """Return the digest of the session of a request, empty for a program."""
+    """Return the digest of the request's session key, or an empty text if the request has no browser session."""
     row: BrowserSession | None = (
         getattr(request.session, "row", None) if getattr(request, "auth", None) is None else None
     )

@@ -1,7 +1,7 @@
 """`tokens/`: API tokens with role, scope and expiry; create and revoke them.
 
-Administrators only. Only the response to the creation contains a token's plaintext; later a token is named by its first
-characters, which are not secret.
+Administrators only. Only the response that creates a token contains its plaintext. Later requests identify a token by
+its first characters, which are not secret.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ _WHOLE = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
 class NewToken(Request, frozen=True):
-    """Token to create; `namespaces` limit it, an empty list allows all.
+    """Token to create; `namespaces` lists the namespaces it is limited to, and an empty list allows all.
 
     An agent's token is valid for one `node` of one `cluster`.
 
-    `mostPriority`, `submitsPerMinute` and `quota` limit its submissions; `quota` is a resource list such as `{"pods":
-    "20", "cpu": "64", "hetsched.io/gpu-milli": "4000"}`, over its unfinished workloads. Without `mostPriority` the
-    highest priority of a token with namespaces is 0; other tokens have no ceiling.
+    `mostPriority`, `submitsPerMinute` and `quota` limit its submissions. `quota` limits the total requests of its
+    unfinished workloads, as a resource list such as `{"pods": "20", "cpu": "64", "hetsched.io/gpu-milli": "4000"}`.
+    Without `mostPriority` a token that is limited to namespaces may use priorities up to 0, and other tokens any
+    priority.
     """
 
     name: str
@@ -60,16 +61,19 @@ class Revocation(Request, frozen=True):
 
 
 class Preempts(Document, frozen=True):
-    """Victims that the pods of a token may preempt: pods of any namespace with a priority below `below`; null: any."""
+    """Which pods the pods of a token may preempt: those of any namespace with a priority below `below`, or all if it is
+    null.
+    """
 
     below: int | None
 
 
 class TokenDetail(Document, frozen=True):
-    """Token without its secret; `key` is its start, `ending` its end if known.
+    """Token without its secret; `key` is the first characters of the token, `ending` its last characters if known.
 
-    `mostPriority`, `submitsPerMinute` null: no limit of its own; `quota` empty: none. `priorityCeiling` is the highest
-    priority of its pods with the default applied, null without a ceiling. `preempts` is null if it submits no pods.
+    `mostPriority` and `submitsPerMinute` are null and `quota` is empty if the token sets no limit. `priorityCeiling` is
+    the highest priority that its pods may have, with the default applied, or null without a limit. `preempts` is null
+    if the token cannot submit pods.
     """
 
     key: str
@@ -133,7 +137,7 @@ class TokenRevocationView(ApiView):
 
     @extend_schema(request=Revocation, responses={204: None})
     def post(self, request: Any, key: str) -> HttpResponse:
-        """Revoke a token immediately."""
+        """Revoke a token with immediate effect."""
         asked = bodies.read(request, Revocation)
         token = get_row(Token.objects.all(), "token", key, "token_key")
         revoke_token(token, actor=self.subject, reason=require_reason(asked.reason))
@@ -162,7 +166,7 @@ def _name(text: str) -> str:
 
 
 def _number(given: int | str | None, place: str) -> int | None:
-    """Parse a number that may come from a form, where an empty text means None."""
+    """Parse a number; an empty text, as forms send it, means None."""
     if given is None or isinstance(given, int):
         return given
     if not given.strip():
@@ -174,7 +178,7 @@ def _number(given: int | str | None, place: str) -> int | None:
 
 
 def _quota(given: dict[str, str | int | float] | str) -> dict[str, str]:
-    """Parse a quota that is an object or a text: `pods=20 cpu=64`."""
+    """Parse a quota, given as an object or as text such as `pods=20 cpu=64`."""
     if not isinstance(given, str):
         return {name: str(amount) for name, amount in given.items()}
     pairs = [part.partition("=") for part in given.replace(",", " ").split()]

@@ -1,8 +1,8 @@
 """`agent/reports/`: node agents report facts and receive the device allocations of their node.
 
-An agent reports for the one node that its token names. A message has at most 4 MiB. The response contains the key that
-signs the allocations of this node, the devices that pods hold there, and the time of the next report; `problems` lists
-facts that are not accepted yet. The key is sent over HTTPS only, unless the settings allow plain HTTP.
+An agent reports only for the node that its token names. A report may have up to 4 MiB. The response contains the key
+that signs the allocations of this node, the devices that pods hold on it, and the time of the next report; `problems`
+lists facts that are not accepted yet. The key is sent over HTTPS only, unless the settings allow plain HTTP.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _by_uid(cluster: Cluster, node: str, devices: dict[str, T]) -> dict[str, T]:
 
 
 def _message(request: Any) -> AgentMessage:
-    """Read the body. Raises: InputError `BodyTooLarge`, `BodyMalformed`, `BodyInvalid`; RequestRefused 415."""
+    """Read the report. Raises: InputError `BodyTooLarge`, `BodyMalformed`, `BodyInvalid`; RequestRefused 415."""
     bodies.media_type(request, bodies.JSON)
     body = bodies.raw(request, large=True)
     if len(body) > MOST_MESSAGE_BYTES:

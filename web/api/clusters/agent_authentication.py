@@ -34,21 +34,23 @@ HELD_SECONDS = 60
 _REFUSED_SECONDS = 10
 # Maximum TokenReviews per second and cluster of this process: clients can send arbitrary tokens.
 MOST_REVIEWS = 100
-# A JSON Web Token, as API servers sign them.
+# The three parts of a JSON Web Token, the format of service account tokens.
 _SIGNED = re.compile(rb"[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}")
 _MOST_BYTES = 16 << 10
 log = structlog.get_logger(__name__)
 
 
 class AgentIdentity(msgspec.Struct, frozen=True):
-    """The one node that an agent reports for."""
+    """The cluster and node that an agent may report for."""
 
     cluster: str
     node: str
 
 
 class AgentTokens(BearerAuthentication):
-    """Tokens of hetsched and those of an API server; for the latter `request.auth` is the `AgentIdentity`."""
+    """Authenticate by hetsched's own tokens or by service account tokens; for the latter `request.auth` is an
+    `AgentIdentity`.
+    """
 
     def authenticate(self, request: Any) -> tuple[Any, Any] | None:
         kind, _space, given = get_authorization_header(request).partition(b" ")
@@ -66,7 +68,7 @@ class AgentTokens(BearerAuthentication):
 class AgentScheme(BearerScheme):
     target_class = f"{__name__}.AgentTokens"
     name = "agent"
-    priority = 1  # before the scheme of the base class
+    priority = 1  # must be tried before the scheme of the base class
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
         about = "Agent token (hs_…), or service account token of a pod on the node."
@@ -123,7 +125,7 @@ def _limit_reviews(cluster: Cluster) -> None:
     cache.add(key, 0, 2)
     try:
         shown = cache.incr(key)
-    except ValueError:  # the second has passed
+    except ValueError:  # a new second has started
         return
     if shown > MOST_REVIEWS:
         raise RequestRefused(

@@ -1,7 +1,7 @@
 """`clusters/`: add a cluster, import its nodes from files, export it.
 
-An import replaces the whole inventory or nothing. A write to a cluster needs the permission `operate`, a reason for the
-audit trail and, if it overwrites data, If-Match.
+An import replaces the whole inventory, or changes nothing if it fails. A write to a cluster needs the permission
+`operate`, a reason for the audit trail and, if it overwrites data, If-Match.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ from .connections import ConnectionDetail, NewConnection, cluster_tag, connect_w
 
 
 class NewCluster(NewConnection, frozen=True, kw_only=True):
-    """Cluster to add; kind `kubernetes` needs a connection.
+    """Cluster to add; one of kind `kubernetes` needs a connection.
 
-    `namespaces` are those that submissions may use; `shadowOf` names the scheduler to compare with in shadow mode.
+    `namespaces` lists the namespaces that submissions may use. `shadowOf` names the scheduler to compare with in shadow
+    mode.
     """
 
     name: str
@@ -53,14 +54,14 @@ class NewCluster(NewConnection, frozen=True, kw_only=True):
 
 
 class Inventory(Request, frozen=True):
-    """The files of an import, wrapped."""
+    """The files to import, as a JSON document."""
 
     manifest: str | dict[str, Any]
     reason: str = ""
 
 
 class ClusterDetail(Document, frozen=True):
-    """A cluster and its totals; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to capacity."""
+    """A cluster and its totals; `cpu`, `memory` and `gpu` are the ratios (0-1) of requests to capacity."""
 
     name: str
     kind: str
@@ -81,7 +82,9 @@ class ClusterDetail(Document, frozen=True):
 
 
 class Imported(ClusterDetail, frozen=True):
-    """Cluster after an import; `warnings` name content of the files that is not simulated, absent without any."""
+    """Cluster after an import; `warnings` lists parts of the files that the simulation ignores, and is absent if there
+    are none.
+    """
 
     warnings: list[ManifestWarning] | msgspec.UnsetType = msgspec.UNSET
 
@@ -169,7 +172,7 @@ class ClusterExportView(ApiView):
 
     @extend_schema(responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Any, name: str) -> HttpResponse:
-        """Export a cluster as Kubernetes objects; an import of them gives the same decisions."""
+        """Export a cluster as Kubernetes objects; importing them results in the same decisions."""
         cluster = find(name)
         subject = self.subject
         nameless = flag(request, "anonymise")

@@ -1,7 +1,7 @@
 """`clusters/{name}/collectors/`: external sources of node facts, and their state.
 
-A token can be written but not read. A change needs If-Match and a reason. Only sources that the deployment allows are
-accepted; `collectors/` lists the kinds with the JSON Schema of their parameters.
+A token can be written but not read. A change needs If-Match and a reason. Only addresses that the deployment allows are
+accepted. `collectors/` lists the kinds of collectors with the JSON Schema of their parameters.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from .connections import find
 
 
 class NewCollector(Request, frozen=True):
-    """The source and interval of a collector. `token` is sent as a bearer token; absent keeps it, empty removes it.
+    """The source and interval of a collector. `token` is sent as a bearer token; if it is absent, the stored token is
+    kept, and if it is empty, removed.
 
-    Collected facts expire after `mostFailures` failures in a row (1 for use, else 3), or `mostAgeSeconds` after they
-    were collected.
+    Collected facts expire after `mostFailures` failures in a row (default: 1 for measured use, 3 for other facts), or
+    `mostAgeSeconds` after they were collected.
     """
 
     kind: str
@@ -46,7 +47,7 @@ class NewCollector(Request, frozen=True):
 
 
 class CollectorDetail(Document, frozen=True):
-    """Collector and its state; `up` while its data is in use."""
+    """Collector and its state; `up` is true while its data is in use."""
 
     cluster: str
     name: str
@@ -71,7 +72,7 @@ class CollectorDetail(Document, frozen=True):
 
 
 class CollectorKind(Document, frozen=True):
-    """A kind of collector; `load`: it measures use."""
+    """A kind of collector; `load` is true if it measures use."""
 
     name: str
     summary: str
@@ -143,7 +144,7 @@ class CollectorView(ResourceView):
         return detail(row)
 
     def tag(self, row: Collector) -> str:
-        """Return the two-part ETag: the settings, a dot, the state."""
+        """Return the two-part ETag: the tag of the settings, a dot, and the tag of the state."""
         return tag_of_row(row, row.version, detail(row))
 
     def lock_of(self, row: Collector) -> Cluster:

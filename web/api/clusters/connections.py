@@ -1,8 +1,8 @@
-"""`clusters/{name}/connection/` and `clusters/{name}/test/`: a live cluster's connection, and its test.
+"""`clusters/{name}/connection/` and `clusters/{name}/test/`: the connection to a live cluster, and a test of it.
 
 A kubeconfig can be written but not read; a response shows the host, the namespaces, the informer process and the age of
-each kind of object. A new connection needs If-Match and a reason. The test queries the API server with the identity
-that hetsched has there.
+each kind of object. A new connection needs If-Match and a reason. The test queries the API server with the credentials
+that hetsched uses for this cluster.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from ..views import ApiView, answer
 class NewConnection(Request, frozen=True):
     """Connection of a live cluster; omitted fields stay unchanged.
 
-    `shadowOf` names the scheduler to compare with in shadow mode, empty ends shadow mode. `readPullSecrets`: hetsched
-    reads the pull secrets of pods to look up their images. `discoveryKubeconfig` belongs to the account that labels
-    nodes; empty removes it.
+    `shadowOf` names the scheduler to compare with in shadow mode; an empty value ends shadow mode. If `readPullSecrets`
+    is true, hetsched reads the pull secrets of pods to look up their images. `discoveryKubeconfig` belongs to the
+    account that labels nodes; empty removes it.
     """
 
     reason: str
@@ -76,7 +76,9 @@ class ResourceSync(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClusterPolicyState(msgspec.Struct, frozen=True, rename="camel"):
-    """SchedulingPolicy object of the cluster: its version in this database, or its problem."""
+    """SchedulingPolicy object of a cluster: the version it has in this database, or the problem that prevents its
+    import.
+    """
 
     name: str
     generation: int
@@ -88,7 +90,7 @@ class ClusterPolicyState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StaleFacts(msgspec.Struct, frozen=True, rename="camel"):
-    """Start and reason of the time in which the data of a cluster is too old for decisions."""
+    """Since when, and why, the data of a cluster is too old for decisions."""
 
     since: datetime
     reason: str
@@ -98,7 +100,7 @@ class ConnectionDetail(Document, frozen=True):
     """Connection and sync state of a live cluster; `server` is `host:port`, or `in-cluster`.
 
     In shadow mode hetsched makes no decisions for the cluster and writes nothing to it. `stale` is the reason why
-    decisions are suspended, null while the data of `factsAt` is fresh.
+    decisions are suspended, or null while the data is fresh; `factsAt` is its time.
     """
 
     server: str
@@ -115,7 +117,7 @@ class ConnectionDetail(Document, frozen=True):
 
 
 class ConnectionTest(Document, frozen=True):
-    """Result of a test, one entry per right and source."""
+    """Result of a test, with one check per required permission and data source."""
 
     cluster: str
     ok: bool
@@ -150,7 +152,8 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
 def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None, subject: Subject | None = None) -> str:
     """Return the two-part ETag of a cluster: the state that a write depends on, then the frequently changing state.
 
-    A subject that is limited to namespaces gets a tag of the document that it is `shown`; it writes to no cluster.
+    For a subject that is limited to namespaces, the tag is computed from `shown`, the document it receives. Such a
+    subject cannot write to clusters.
     """
     how: tuple[Any, ...] = ()
     if subject is None or subject.namespaces is None:
@@ -189,7 +192,7 @@ def _policy(one: PolicyObject) -> ClusterPolicyState:
 
 
 def connect_with(cluster: Cluster, asked: NewConnection, subject: Subject) -> None:
-    """Create or change the connection of a cluster with the settings of a request."""
+    """Create or change the connection of a cluster from the settings in a request."""
     connect(
         cluster,
         kubeconfig=asked.kubeconfig,
@@ -227,7 +230,7 @@ class ConnectionTestView(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Test the connection: list missing rights and sources that do not respond."""
         checks = check_cluster(find(name))
-        counters.flush()  # the API calls of this test
+        counters.flush()  # the test calls the API server here
         return answer(request, ConnectionTest(name, all(check.ok for check in checks), checks))
 
 

@@ -1,7 +1,7 @@
-"""`shadow/`: choices of another scheduler compared with those of hetsched. Nothing is written to the cluster.
+"""`shadow/`: compare another scheduler's choices with those of hetsched. Nothing is written to the cluster.
 
-The list is the latest first; a pod whose comparison is pending has no verdict yet. The summary counts only rows that
-the caller sees.
+The list starts with the latest comparison. A pod whose comparison is pending has no verdict yet. The summary counts
+only rows that the caller may see.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from ..views import answer
 
 
 class ShadowRow(Document, frozen=True):
-    """One pod that another scheduler bound; scores are of the policy, `regret` is ours - theirs in its points."""
+    """One pod that another scheduler bound. Scores are computed with the policy; `regret` is hetsched's score minus the
+    other scheduler's score.
+    """
 
     id: int
     cluster: str
@@ -46,7 +48,9 @@ class ShadowRow(Document, frozen=True):
 
 
 class ShadowDetail(Document, frozen=True):
-    """Shadow comparison with the filter reason for the other node and the scores of its node and of our best nodes."""
+    """Shadow comparison with the scores of the chosen node and of hetsched's best nodes, and the reason if hetsched's
+    filters reject the chosen node.
+    """
 
     row: ShadowRow
     policy: PolicyRef | None
@@ -56,7 +60,7 @@ class ShadowDetail(Document, frozen=True):
 
 
 class ShadowReport(Document, frozen=True):
-    """Summary of the comparison with the pods of the largest score difference."""
+    """Summary of the comparison, with the pods that have the largest score difference."""
 
     summary: ShadowSummary
     worst: list[ShadowRow]
@@ -133,7 +137,7 @@ class ShadowView(ShadowResource):
 
     @extend_schema(responses=ShadowDetail)
     def get(self, request: Any, shadow_id: int) -> HttpResponse:
-        """Show one pod with the scores of its node and of the preferred nodes."""
+        """Show one pod with the scores of the chosen node and of the preferred nodes."""
         found = self.get_object()
         policy = PolicyRef(found.policy_name, found.policy_version) if found.policy_name else None
         return answer(request, ShadowDetail(self.document(found), policy, found.refusal, found.theirs, found.top))

@@ -1,1 +1,1 @@
-"""Health, metrics of the fleet, and the metrics endpoint of Prometheus."""
+"""Health, metrics of clusters, and the metrics endpoint for Prometheus."""

@@ -1,7 +1,8 @@
 """Prometheus metrics of the whole fleet, read from the database at each scrape.
 
-State comes from the rows of clusters, pods, leases and syncs; counters come from rows that the counting processes write
-(`hetsched.journal.counters`). Every web process therefore returns the same values, and no value is lost at a restart.
+Gauges are computed from the rows of clusters, pods, leases and syncs. Counters are read from rows that the counting
+processes write (`hetsched.journal.counters`). Every web process therefore returns the same values, and no value is lost
+at a restart.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
 
 
 class Fleet:
-    """A collector of Prometheus' client."""
+    """Collector of the Prometheus client library."""
 
     def describe(self) -> list[Metric]:
         return []
@@ -85,10 +86,11 @@ def _pods() -> Iterator[Metric]:
 
 
 def _reservations() -> Iterator[Metric]:
-    """Yield the active reservations: all, *quarantined* and *leaked*.
+    """Yield the numbers of active, *quarantined* and *leaked* reservations.
 
-    Quarantined are those of force-deleted pods or of deleted nodes, leaked those of pods in a state that holds no
-    resources. A leaked reservation also violates invariant I8; this metric counts it immediately.
+    A reservation is quarantined if its pod was force-deleted or its node was deleted. It is leaked if its pod is in a
+    state that holds no resources. A leaked reservation also violates invariant I8, but this metric shows it before the
+    next invariant check.
     """
     held = _gauge("hetsched_reservations", "Active reservations: all, quarantined, leaked.", "cluster", "state")
     active = Reservation.objects.filter(active=True).order_by().values_list("cluster__name")
@@ -183,7 +185,7 @@ def _outbox() -> Iterator[Metric]:
 
 
 def _counter_metrics() -> Iterator[Metric]:
-    """Yield the counters that processes stored."""
+    """Yield metrics from the samples that processes stored."""
     for figure in metric_names.COUNTERS:
         counter = CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
         for one in counters.samples(figure):

@@ -1,11 +1,11 @@
-"""`/livez` (`/healthz`) and `/readyz`: for probes, hence public and without names of nodes, pods or users.
+"""`/livez` (`/healthz`) and `/readyz` for probes. They are public, so they contain no names of nodes, pods or users.
 
 Alive: this process responds. Ready: the database responds and has all its tables, the login page can be rendered, and a
-worker took a task from the decision queue in the last 10 s. Otherwise an unavailable broker, failed workers or clusters
-without an informer make the result *degraded*, not unready: submissions are still accepted and stored.
-`?component=NAME` checks one component, with 503 if it does not work; `web` contains the needs of a web process itself,
-for the probe that takes it out of service; `watch` may name a cluster (`&cluster=NAME`). Ages are the time since the
-last success, or the waiting time.
+worker took a task from the decision queue in the last 10 s. An unavailable broker, failed workers or clusters without
+an informer make the result *degraded*, not unready, because submissions are still accepted and stored.
+`?component=NAME` checks one component and returns 503 if it does not work. `web` combines the components that a web
+process needs, for the readiness probe of web processes. `watch` can be limited to one cluster (`&cluster=NAME`). An age
+is the time since the last success, or the waiting time.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ LATE_SECONDS = 30
 LATE_CANARY_SECONDS = 60
 LATE_DECISIONS_SECONDS = 10
 _VITAL = frozenset({"database", "migrations", "pages", "schedule-queue"})
-# Needs of a web process, regardless of other processes: a failed worker must not take the console out of service.
+# Components that a web process needs. Other processes are left out: a failed worker must not take the console out of
+# service.
 _WEB = ("database", "migrations", "pages")
 log = structlog.get_logger(__name__)
 
 
 class Component(msgspec.Struct, frozen=True, rename="camel"):
-    """Component: whether it works, a note, and an age in seconds if it has one."""
+    """State of a component: whether it works, a note, and an age in seconds if it has one."""
 
     ok: bool
     detail: str = ""
@@ -57,7 +58,7 @@ class Component(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Readiness(msgspec.Struct, frozen=True, rename="camel"):
-    """`status` is ok, degraded (works, late) or unready."""
+    """Readiness of the installation; `status` is ok, degraded (works, but late) or unready."""
 
     status: str
     components: dict[str, Component]
@@ -84,7 +85,7 @@ def ready(request: Any) -> HttpResponse:
 
 
 def components() -> dict[str, Component]:
-    """Check every component; a component whose check raises does not work."""
+    """Check every component; a component whose check raises an exception does not work."""
     return {name: _checked(name, check) for name, check in _CHECKS.items()}
 
 
@@ -166,13 +167,13 @@ def _scheduler() -> Component:
     rows = Pod.objects.filter(Pod.due(now), state__in=[state.value for state in QUEUED], attempts=0)
     age = _age(rows.exclude(IN_SHADOW).aggregate(at=Min("created_at"))["at"], now)
     latest = _latest_decision().first()
-    # A long queue is late, but still works as long as tasks are taken from it.
+    # A long queue causes delays, but it still works as long as workers take tasks from it.
     moving = latest is not None and (now - latest).total_seconds() < LATE_SECONDS
     return Component((age or 0.0) < LATE_SECONDS or moving, "age of the oldest pod that was never tried", age)
 
 
 def _latest_decision() -> QuerySet[Any, datetime]:
-    """Return decision times, the latest first, by an index, because the ledger only grows."""
+    """Return decision times, the latest first; sorted by id, which has an index, because the table only grows."""
     return Decision.objects.order_by("-id").values_list("created_at", flat=True)
 
 
@@ -186,12 +187,12 @@ def _schedule_queue() -> Component:
 
 
 def late_after(queue: str) -> float:
-    """Return the number of seconds without a canary task after which a queue counts as not served."""
+    """Return the number of seconds without a canary task after which a queue is reported as not served."""
     return LATE_DECISIONS_SECONDS if queue == "schedule" else LATE_CANARY_SECONDS
 
 
 def _web() -> Component:
-    """Check the needs of a web process."""
+    """Check the components that a web process needs."""
     failed = [name for name in _WEB if not _checked(name, _CHECKS[name]).ok]
     return Component(not failed, ", ".join(failed))
 
@@ -220,7 +221,9 @@ def _watch_of(clusters: Sequence[Cluster]) -> Component:
 
 
 def _watch_of_one(name: str) -> Component:
-    """Check whether a cluster has an informer; the result for an unknown cluster is the same as without an informer."""
+    """Check whether a cluster has an informer. The result for an unknown cluster is the same, so that it does not
+    reveal names.
+    """
     found = Cluster.objects.filter(name=name, kind=ClusterKind.KUBERNETES).defer("definitions").first()
     if found is None or not is_synced(found):
         return Component(False, "no live cluster of this name is watched")
@@ -241,7 +244,9 @@ _CHECKS: dict[str, Callable[[], Component]] = {
 
 
 def _clusters(now: datetime) -> dict[str, dict[str, Any]]:
-    """Return the time of the latest inventory and decision of each cluster."""
+    """Return the age of the latest inventory and of the latest decision of each cluster, and whether its informer is in
+    sync.
+    """
     reported = dict(Cluster.objects.values_list("name").annotate(at=Max("nodes__updated_at")).order_by())
     latest = Subquery(_latest_decision().filter(cluster=OuterRef("pk"))[:1])
     decided = dict(Cluster.objects.order_by().values_list("name").annotate(at=latest))

@@ -1,4 +1,4 @@
-"""`metrics/`: balance and utilisation of a cluster, and pods at risk, by the engine's own formulas."""
+"""`metrics/`: balance and utilisation of a cluster, and pods at risk, computed with the engine's formulas."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ..views import ApiView, answer
 
 
 class LoadSource(Document, frozen=True):
-    """Collector of measured use: whether its samples are in use, else since when not, and why.
+    """Collector of measured use: whether its samples are in use, and if not, since when and why.
 
-    `nodes` have samples; the samples of `nodesStale` have expired.
+    `nodes` is the number of nodes with samples, `nodesStale` the number whose samples have expired.
     """
 
     name: str
@@ -39,9 +39,9 @@ class LoadSource(Document, frozen=True):
 
 
 class BalanceDetail(Document, frozen=True):
-    """Metrics of a cluster at one revision; `gpuFragmentation` is measured for the mix of running pods.
+    """Metrics of a cluster at one revision; `gpuFragmentation` is computed for the mix of running pods.
 
-    `byRequests` names the nodes whose measured use is too old; their requests are used instead.
+    `byRequests` names the nodes whose measured use is too old, so that their requests are used instead.
     """
 
     cluster: str
@@ -88,7 +88,9 @@ def load_sources(cluster: Cluster) -> list[LoadSource]:
 
 
 class ZoneShort(Document, frozen=True):
-    """NUMA zone with `short` CPUs less than it granted; it takes no new pods, and its grants stay."""
+    """NUMA zone that has `short` CPUs less than its pods hold. It accepts no new pods; the existing reservations
+    remain.
+    """
 
     node: str
     zone: str
@@ -97,7 +99,9 @@ class ZoneShort(Document, frozen=True):
 
 
 class AtRiskDetail(Document, frozen=True):
-    """The zones of a cluster that fell below their grants, and the pods there that the caller may see."""
+    """NUMA zones of a cluster with less capacity than their pods hold. Each zone lists the pods that the caller may
+    see.
+    """
 
     cluster: str
     revision: int
@@ -110,7 +114,7 @@ class AtRiskView(ApiView):
 
     @extend_schema(responses=AtRiskDetail)
     def get(self, request: Any) -> HttpResponse:
-        """Show the NUMA zones that have less than they granted, and the pods at risk there."""
+        """Show the NUMA zones with less capacity than their pods hold, and the pods at risk there."""
         cluster = request_scope.selected_cluster(request)
         with cache_of(cluster.pk).locked_snapshot() as loaded:
             found, revision = list(overcommitted(loaded.state)), loaded.revision

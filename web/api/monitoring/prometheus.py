@@ -2,8 +2,7 @@
 
 Fleet metrics come from the database (`fleet.py`); process metrics (requests, sockets) are counted here. Access is
 allowed for requests from this machine, for `HETSCHED_METRICS_TOKEN`, for tokens with view permission and for logged-in
-users with view permission. A proxy on this machine forwards the client's address; its forwarded requests do not count
-as local.
+users with view permission. Requests that a proxy on this machine forwards for a client are not local.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-Ip")
 
 
 def scrape(request: Any) -> HttpResponse:
-    """Answer a scrape, or return a problem."""
+    """Return the metrics, or a problem document if the caller may not read them."""
     if refused := _refusal(request):
         return response(refused, request)
     try:
@@ -63,7 +62,7 @@ def scrape(request: Any) -> HttpResponse:
 
 
 class _LimitedRegistry:
-    """All metrics except those that a limited token could use to verify guessed names."""
+    """Registry of all metrics except those that a limited token could use to verify guessed names."""
 
     def collect(self) -> Iterator[Metric]:
         alarms = {metric.name for metric in OUT_OF_SCOPE.describe()}
@@ -71,14 +70,14 @@ class _LimitedRegistry:
 
 
 def _is_unlimited(request: Any) -> bool:
-    """Return whether the caller is not a token that is limited to namespaces."""
+    """Return whether the request is not made with a token that is limited to namespaces."""
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     token = resolve(given) if kind.lower() == "bearer" else None
     return token is None or not token.namespaces
 
 
 def _refusal(request: Any) -> RequestRefused | None:
-    """Return why the caller may not read metrics; None if it may."""
+    """Return the error for a caller that may not read metrics, None if it may."""
     detail = "metrics need a request from this machine, the metrics token of the server or a viewer token"
     unknown = RequestRefused(401, "NotAuthenticated", detail, headers={"WWW-Authenticate": 'Bearer realm="hetsched"'})
     kind, _, given = request.headers.get("Authorization", "").partition(" ")

@@ -1,8 +1,8 @@
 """`isa/`: available instruction sets, the meaning of an ISA string, and the requirements of a program or image.
 
-This uses the same code as `hetsched isa parse` and `hetsched isa inspect`. An uploaded file is copied in chunks into an
-anonymous file, inspected without being run or unpacked, and deleted with the response; `HETSCHED_BINARY_BYTES` limits
-its size.
+The views use the same code as `hetsched isa parse` and `hetsched isa inspect`. An uploaded file is copied in chunks
+into an anonymous file, inspected without being run or unpacked, and deleted with the response; `HETSCHED_BINARY_BYTES`
+limits its size.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ..whatif.what_if import simulation_slot
 BINARY = "application/octet-stream"
 MOST_TEXT = 4_000
 _PIECE = 1 << 20
-_INSPECTING = threading.BoundedSemaphore(1)  # separate from what-ifs, so that uploads do not delay them
+_INSPECTING = threading.BoundedSemaphore(1)  # separate from the limit on what-ifs, so that uploads do not delay them
 
 
 class IsaFamily(Document, frozen=True):
-    """ISA family: `bases` with all their extensions, `features` with their implications, and the number of nodes of
-    each.
+    """ISA family: the `bases` with all their extensions, the `features` with the features they imply, and the number of
+    nodes with each.
     """
 
     bases: list[dict[str, Any]]
@@ -49,7 +49,7 @@ class IsaFamily(Document, frozen=True):
 
 
 class IsaFamilies(Document, frozen=True):
-    """Available instruction sets; `unknown` is the number of nodes without a known one."""
+    """Available instruction sets; `unknown` is the number of nodes whose instruction set is unknown."""
 
     riscv: IsaFamily
     x86: IsaFamily
@@ -69,7 +69,9 @@ class IsaMeaning(Document, frozen=True):
 
 
 class IsaNeed(Document, frozen=True):
-    """Requirement of a program or an image; `requirement` is null if it is not unique, `requirements` are by family."""
+    """Instruction-set requirement of a program or an image. `requirement` is null if there is more than one;
+    `requirements` has one per family.
+    """
 
     file: str
     format: str

@@ -1,7 +1,7 @@
 """`nodes/{name}/actions/`: operator actions on a node, its GPUs, its zones and its reported facts.
 
 Each action needs a reason and If-Match with the tag of the node, and is recorded in the audit trail. A token that is
-limited to namespaces can run none of them, because a node action affects all pods on the node.
+limited to namespaces cannot run any of them, because a node action affects all pods on the node.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .nodes import NodeResource
 class NodeAction(Request, frozen=True):
     """Action on a node.
 
-    `fact` is the id of a quarantined fact to approve or reject, or the name of a fact to override by `value` `until` a
-    time; without a value the override is removed. `maintenance` of a `card` or a `zone` lasts `until` a time, or until
-    `end-maintenance`.
+    `fact` is the id of a quarantined fact to approve or reject, or the name of a fact to override with `value` until
+    the time `until`. Without `value`, the override is removed. `maintenance` of a `card` or a `zone` lasts until the
+    time `until`, or until `end-maintenance`.
     """
 
     action: Literal[
@@ -78,7 +78,9 @@ class NodeActionsView(NodeResource):
 
     @extend_schema(request=NodeAction, responses=facts.NodeDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Cordon or uncordon a node, maintain a GPU or zone, review, override or trust facts; needs If-Match."""
+        """Cordon or uncordon a node, put a GPU or zone into maintenance, or review, override or trust facts; needs
+        If-Match.
+        """
         asked = bodies.read(request, NodeAction)
         with self.matched_object() as node:
             _act(node.cluster, name, asked, self.subject)

@@ -1,8 +1,8 @@
 """`nodes/`: the inventory and the facts of one node; `node_actions` has the operator actions.
 
 Node names are unique in a cluster; `?cluster=` selects it. A node's ETag has two parts, its facts and its load: a
-cached copy is outdated if either changed; a write conflicts only if the facts changed, because placements change the
-load all the time. A token that is limited to namespaces sees loads, but no pods of other namespaces.
+cached copy is outdated if either has changed. A write conflicts only if the facts have changed, because placements
+change the load all the time. A token that is limited to namespaces sees loads, but not the pods of other namespaces.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COLUMNS = (
 
 
 class NodeMaintenance(Document, frozen=True):
-    """Numbers of GPUs and zones of a node in maintenance, the end of the last maintenance, and the reasons."""
+    """Number of GPUs and zones of a node that are in maintenance, the end of the last maintenance, and the reasons."""
 
     cards: int
     zones: int
@@ -54,9 +54,11 @@ class NodeMaintenance(Document, frozen=True):
 
 
 class NodeRow(Document, frozen=True):
-    """A node in a list; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to capacity, null without any.
+    """A node in a list; `cpu`, `memory` and `gpu` are the ratios (0-1) of requests to capacity, or null if the node has
+    none of the resource.
 
-    `cards` take new pods; `cardsInstalled` counts those in maintenance or unhealthy too, and is the capacity of `gpu`.
+    `cards` is the number of GPUs that accept new pods. `cardsInstalled` also counts GPUs that are unhealthy or in
+    maintenance, and is the capacity for `gpu`.
     """
 
     name: str
@@ -98,7 +100,7 @@ class NodesView(ResourceView):
 
 
 class NodeResource(ResourceView):
-    """A node of the selected cluster and its parts; a write locks the cluster."""
+    """A node of the selected cluster, or a part of it; a write locks the cluster."""
 
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = request_scope.CLUSTER_QUERY
@@ -110,7 +112,7 @@ class NodeResource(ResourceView):
         return Node.objects.select_related("cluster", "facts").defer(*HEAVY).filter(cluster=cluster)
 
     def document(self, row: Node) -> Any:
-        """Return the document of a node, as far as the caller may see it."""
+        """Return the document of a node, limited to what the caller may see."""
         return facts.node_detail(row, self.held(row), timezone.now(), is_visible=self.subject.may_in)
 
     def tag(self, row: Node) -> str:
@@ -175,7 +177,7 @@ class NodeBalanceView(NodeResource):
 
 
 def balance_of(node: Node) -> facts.BalanceFacts:
-    """Return the balance of a node from the engine's own columns."""
+    """Return the balance of a node as the engine computes it from its columns."""
     with cache_of(node.cluster_id).locked_snapshot() as loaded:
         row = loaded.state.row_of[node.name]
         used = {res: int(loaded.state.columns.field("used")[i, row]) for i, res in enumerate(USAGE_RESOURCES)}
@@ -185,7 +187,9 @@ def balance_of(node: Node) -> facts.BalanceFacts:
 
 
 def etag(node: Node, *, is_visible: Callable[[str], bool] = lambda _: True) -> str:
-    """Return the node's two-part tag: its facts, a dot, its load, as far as the caller may see them."""
+    """Return the node's two-part tag: the tag of its facts, a dot, and the tag of its load, limited to what the caller
+    may see.
+    """
     row = facts.stated(node)
     reviewed = (row.quarantined, row.overrides) if row is not None else ()
     reported = encode((node.report, facts.conflict_details(node, is_visible), reviewed))

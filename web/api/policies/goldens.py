@@ -1,8 +1,8 @@
-"""`golden-placements/`: pods with an expected placement, and the state of this expectation.
+"""`golden-placements/`: pods with an expected placement, and whether the active policies fulfil it.
 
-The permission to edit policies includes golden placements; each change needs a reason. A golden placement that the
-active version breaks is saved with that state; it blocks the next activation. Documents name pods, so a token that is
-limited to namespaces sees none.
+Changes need the permission to edit policies, and a reason. A golden placement that the active version breaks is saved
+with that state and blocks the next activation. Golden placements contain pods of any namespace, so a token that is
+limited to namespaces sees none of them.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from .policies import find, version_of
 
 
 class GoldenDraft(Request, frozen=True):
-    """Golden placement: the manifest of one pod and its expectation; an empty `policy` guards all policies.
+    """Golden placement: the manifest of one pod and the expected result; an empty `policy` guards all policies.
 
-    A new one needs `name`, which is optional if the URL has it. It is checked on the cluster as of `decision`, or on
-    empty nodes if that is null; a change without the field keeps the stored state.
+    `name` is required unless the URL contains it. The pod is checked on the cluster as of `decision`, or on empty nodes
+    if that is null; a change without this field keeps the stored cluster state.
     """
 
     manifest: str | dict[str, Any]
@@ -81,7 +81,7 @@ class GoldenDetail(Document, frozen=True):
 
 
 class GoldenTrial(Request, frozen=True):
-    """Policy to check: a version, the active one by default, or unsaved content."""
+    """Policy to check: a version (by default the active one) or unsaved content."""
 
     policy: str
     version: int = 0
@@ -119,7 +119,7 @@ class GoldenResource(ResourceView):
         )
 
     def tag(self, row: GoldenPlacement) -> str:
-        """Return the two-part ETag: the user's settings, a dot, the state."""
+        """Return the two-part ETag: the tag of the user's settings, a dot, and the tag of the state."""
         return tag_of_row(row, row.changed_at, self.document(row))
 
     def save(self, asked: GoldenDraft, name: str) -> GoldenPlacement:
@@ -183,7 +183,7 @@ class GoldenView(GoldenResource):
         asked = bodies.read(request, GoldenDraft)
         if asked.name not in ("", name):
             raise InputError("GoldenNameInvalid", bodies.name_mismatch(asked.name, name))
-        empty_state(request_scope.cluster_of(asked.cluster))  # read before any row is locked
+        empty_state(request_scope.cluster_of(asked.cluster))  # the document is read before any row is locked
         with self.matched_object():
             row = self.save(asked, name)
         return self.written(row)
@@ -227,10 +227,10 @@ class VersionGoldensView(ApiView):
 def _golden_case(
     cluster: Cluster, name: str, decision: int | None | msgspec.UnsetType, manifest: str
 ) -> tuple[PodSpec | None, RecordedCluster | None | msgspec.UnsetType]:
-    """Return the pod and the state of the decision for a golden placement.
+    """Return the pod and the recorded cluster state of a decision, for a golden placement.
 
-    If the golden placement already has the state of this decision, return UNSET for the state, so that it stays
-    unchanged: the decision may be too old to be reconstructed. Raises: InputError `DecisionUnknown` or
+    If the golden placement already has the state of this decision, UNSET is returned instead of the state, so that it
+    stays unchanged: the decision may be too old to be reconstructed. Raises: InputError `DecisionUnknown` or
     `DecisionExpired`.
     """
     if decision is None or decision is msgspec.UNSET:
@@ -245,7 +245,7 @@ def _golden_case(
             place="decision",
             hint=listed_at(f"decisions/?cluster={cluster.name}"),
         )
-    # The spec has more than the manifest's text: the requirements that were read from its images.
+    # Use the stored spec for the same manifest: it also contains the requirements that were read from the pod's images.
     same = found is not None and manifest.strip() == pod_text(found.pod.spec).strip()
     pod = found.pod.spec if found is not None and same else None
     if kept or found is None:

@@ -1,7 +1,7 @@
 """`policy-plans/`: scheduled activations of policy versions.
 
-The permission to edit policies includes plans; each change needs a reason and resets the plan. A plan activates through
-the same function as a user, golden placements included; the plan records the result.
+Changes need the permission to edit policies, and a reason; each change resets the plan. A plan activates a version in
+the same way as a user, including the check of golden placements, and records the result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from ..views import ApiView, answer
 
 
 class PlanDraft(Request, frozen=True):
-    """Plan: `once` at a time, or by a `condition` on a metric of a cluster; `name` is optional if the URL has it."""
+    """Plan that activates a version `once` at a time, or by a `condition` on a metric of a cluster; `name` is optional
+    if the URL contains it.
+    """
 
     policy: str
     reason: str
@@ -63,13 +65,13 @@ class PlanDetail(Document, frozen=True):
 
 
 class PlanTrial(Request, frozen=True):
-    """Condition to evaluate on the recorded metrics."""
+    """Condition to evaluate on recorded metrics."""
 
     condition: Condition
 
 
 class PlanPreview(msgspec.Struct, frozen=True, rename={"from_time": "from", "to_time": "to"}):
-    """Switches that a condition would have caused on the metrics of the last week; not `known`: too few samples."""
+    """Activations that a condition would have caused in the last week; `known` is false with too few samples."""
 
     known: bool
     from_time: datetime | None
@@ -107,7 +109,7 @@ class PlanResource(ResourceView):
         )
 
     def tag(self, row: PolicyPlan) -> str:
-        """Return the two-part ETag: the user's settings, a dot, the state."""
+        """Return the two-part ETag: the tag of the user's settings, a dot, and the tag of the state."""
         return tag_of_row(row, row.changed_at, self.document(row))
 
     def save(self, asked: PlanDraft, name: str) -> PolicyPlan:
@@ -170,7 +172,7 @@ class PlanView(PlanResource):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str) -> HttpResponse:
-        """Delete a plan; its activations stay. Needs If-Match and a reason."""
+        """Delete a plan; versions that it activated stay active. Needs If-Match and a reason."""
         with self.matched_object():
             remove_plan(name, actor=self.subject, reason=request.GET.get("reason", ""))
         return HttpResponse(status=204)

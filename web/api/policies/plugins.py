@@ -1,4 +1,4 @@
-"""`plugins/`: every plugin with the extension points it serves and the JSON Schema of its parameters."""
+"""`plugins/`: every plugin with its extension points and the JSON Schema of its parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..views import ApiView, answer
 class PluginInfo(Document, frozen=True):
     """A plugin; `params` is the JSON Schema of its parameters.
 
-    `helpedBy` are the events after which its rejected pods are retried.
+    `helpedBy` lists the events after which pods that the plugin rejected are retried.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """`policies/`: drafts, versions and activations.
 
-A version's content never changes. A draft decides nothing; activation and rollback need a reason and If-Match, so that
-a client cannot overwrite a change that it has not seen. Built-in policies follow the same rules. A SchedulingPolicy
-that a cluster owns is read-only here until a policy editor takes it over.
+A version's content never changes. A draft has no effect until it is activated. Activation and rollback need a reason
+and If-Match, so that a client cannot overwrite a change that it has not seen. Built-in policies follow the same rules.
+A SchedulingPolicy that a cluster owns is read-only here until a policy editor takes it over.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ROW = ("name", "description", "active_version")
 
 
 class Draft(Request, frozen=True):
-    """The content of a new version; `name` is that of the policy, new or known."""
+    """The content of a new version; `name` is the name of a new or existing policy."""
 
     plugins: tuple[PluginUse, ...]
     name: str = ""
@@ -68,7 +68,9 @@ class VersionDetail(Document, frozen=True):
 
 
 class PolicyRow(Document, frozen=True):
-    """A policy in a list; `activeVersion` 0: no version is active; `keptIn` null: the database owns it."""
+    """A policy in a list. `activeVersion` is 0 if no version is active; `keptIn` is null if the database owns the
+    policy.
+    """
 
     name: str
     description: str
@@ -77,9 +79,9 @@ class PolicyRow(Document, frozen=True):
 
 
 class PolicyDetail(Document, frozen=True):
-    """Policy with its active version and its versions by number.
+    """Policy with its active version and all versions, by number.
 
-    `keptIn`: the cluster whose object defines it; `objects`: the objects of this name in clusters.
+    `keptIn` names the cluster whose object defines the policy. `objects` lists the objects of this name in clusters.
     """
 
     name: str
@@ -105,7 +107,7 @@ class Rollback(Request, frozen=True):
 
 
 class Owner(Request, frozen=True):
-    """Cluster that owns the policy as an object, and the reason; null: the database owns it."""
+    """Cluster whose object owns the policy, and the reason; null if the database is to own it."""
 
     reason: str
     cluster: str | None = None
@@ -131,7 +133,7 @@ class PolicyResource(ResourceView):
         return _document(row)
 
     def save(self, draft: Draft) -> HttpResponse:
-        """Save a draft and answer with the new version."""
+        """Save a draft and return the new version as the response."""
         spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
         revision = save_draft(spec, actor=self.subject, reason=draft.reason)
         location = f"/api/v1/policies/{draft.name}/versions/{revision.version}/"
@@ -157,7 +159,7 @@ class PoliciesView(PolicyResource):
         request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses={201: VersionDetail}
     )
     def post(self, request: Any) -> HttpResponse:
-        """Save a draft of a new or known policy, as JSON or as a SchedulingPolicy object."""
+        """Save a draft of a new or existing policy, as JSON or as a SchedulingPolicy object."""
         return self.save(read_draft(request))
 
 
@@ -187,7 +189,7 @@ class PolicyVersionsView(PolicyResource):
         request={"application/json": Draft, "application/yaml": OpenApiTypes.STR}, responses={201: VersionDetail}
     )
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Save a draft of this policy; If-Match, if given, is that of the policy."""
+        """Save a draft of this policy; If-Match, if present, contains the policy's ETag."""
         draft = read_draft(request, name)
         with self.locked_object() as policy:
             spec = PolicySpec(draft.name, draft.plugins, draft.ties, draft.description)
@@ -211,7 +213,7 @@ class PolicyActivationView(PolicyResource):
 
     @extend_schema(request=Activate, responses=PolicyDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Activate a version from the next batch on; needs If-Match."""
+        """Activate a version, effective from the next batch of decisions; needs If-Match."""
         asked = bodies.read(request, Activate)
         self.get_object()
         load_states(name)
@@ -244,7 +246,7 @@ class PolicyDiffView(ApiView):
 
     @extend_schema(responses=VersionDiff)
     def get(self, request: Any, name: str, version: int, other: int) -> HttpResponse:
-        """Show the differences between two versions; version 0 is empty."""
+        """Show the differences between two versions; version 0 is an empty policy."""
         before = None if version == 0 else version_of(name, version)
         after = version_of(name, other)
         found = diff(before.spec if before else None, after.spec)
@@ -267,7 +269,7 @@ class PolicyKeeperView(PolicyResource):
 
 
 def read_draft(request: Any, name: str = "") -> Draft:
-    """Read a draft from JSON or from a SchedulingPolicy object; `name` is the name in the address.
+    """Read a draft from JSON or from a SchedulingPolicy object; `name` is the name in the URL.
 
     Raises: InputError; RequestRefused 415.
     """
@@ -322,7 +324,9 @@ def _add_both_versions(policy: Policy, wanted: PolicyRevision | None) -> Abstrac
 
 
 def etag(policy: Policy) -> str:
-    """Return the tag of a policy: a write depends on its versions and on the active one."""
+    """Return the ETag of a policy, computed from the state that a write depends on: its versions and the active
+    version.
+    """
     return etag_of(encode(_document(policy)))
 
 

@@ -1,8 +1,8 @@
 """`policies/{name}/check/`: validate a draft while it is edited.
 
-The checks are those of saving a draft; the status is 200 even for an invalid draft, because the check itself succeeded.
-The response contains the draft as a policy and as the text of its SchedulingPolicy, so that a form and a text editor
-show the same draft, and its difference to the active version or to any other.
+The checks are the same as for saving a draft. The status is 200 even for an invalid draft, because the check itself
+succeeded. The response contains the draft as a policy and as the text of its SchedulingPolicy, so that a form and a
+text editor show the same draft. It also contains the difference from the active version, or from a requested version.
 Invariant: nothing is written.
 """
 
@@ -31,7 +31,7 @@ from .policies import Draft, read_draft
 
 
 class Fault(Document, frozen=True):
-    """Error in a draft; `plugin` is the affected plugin, if any."""
+    """Error in a draft; `plugin` is the plugin that it concerns, if any."""
 
     code: str
     message: str
@@ -41,7 +41,7 @@ class Fault(Document, frozen=True):
 
 
 class PolicyCheck(Document, frozen=True):
-    """Parsed draft; `against` is the version that `diff` compares it with, 0 for none."""
+    """Parsed draft; `against` is the version that `diff` compares it with, 0 if there is none."""
 
     valid: bool
     problem: Fault | None

@@ -1,8 +1,8 @@
 """`policies/{name}/preview/`: replay recorded pods under a policy version.
 
-A request starts a run of a worker and returns 202 immediately; `?wait=` follows the run. A user has at most one open
-run. Nothing of the cluster or its policies is written. Results name pods of all namespaces, so a token that is limited
-to namespaces sees none.
+A request starts a run in a worker and returns 202 immediately; `?wait=` waits for the end of a run. A user has at most
+one unfinished run. The cluster and its policies are not changed. Results name pods of all namespaces, so a token that
+is limited to namespaces cannot read them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _waiting = threading.BoundedSemaphore(MOST_WAITING)
 class PreviewDraft(Request, frozen=True):
     """Version to replay over the last decisions of a cluster.
 
-    `scope` own: other policies decide their own pods; all: this policy decides every pod. `baseline` recorded: compare
-    with the versions of that time instead of the active one.
+    With `scope` own, pods of other policies are decided by those policies; with all, this policy decides every pod.
+    With `baseline` recorded, the result is compared with the policy versions that made the decisions, otherwise with
+    the active version.
     """
 
     version: Version
@@ -60,7 +61,7 @@ class PreviewProblem(Document, frozen=True):
 
 
 class PreviewDetail(Document, frozen=True):
-    """A preview: waiting, running, done, failed or cancelled; `progress` is 0-1."""
+    """A preview; `state` is waiting, running, done, failed or cancelled, and `progress` is 0-1."""
 
     id: int
     policy: str
@@ -144,7 +145,7 @@ class PreviewView(PreviewResource):
 
     @extend_schema(responses=PreviewDetail)
     def get(self, request: Any, name: str, preview: int) -> HttpResponse:
-        """Show a preview; the parameter `wait` delays the response until its end."""
+        """Show a preview; the parameter `wait` delays the response until the run has ended."""
         seconds = integer(request, "wait", 0, least=0, most=MOST_WAIT_SECONDS)
         row = self.get_object()
         if seconds and row.state in Preview.OPEN and _waiting.acquire(blocking=False):
@@ -156,7 +157,7 @@ class PreviewView(PreviewResource):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any, name: str, preview: int) -> HttpResponse:
-        """Cancel an open preview, or delete one that has ended."""
+        """Cancel an unfinished preview, or delete one that has ended."""
         cancel_preview(self.get_object())
         return HttpResponse(status=204)
 
@@ -179,7 +180,7 @@ class PreviewChangesView(PreviewResource):
 
 
 def _wait(row: Preview, until: float) -> None:
-    """Return when a preview is finished, or at this time."""
+    """Wait until a preview has ended, but at most until `until` (monotonic time)."""
     while time.monotonic() < until:
         if not connection.in_atomic_block:
             connection.close()

@@ -1,4 +1,4 @@
-"""`deliveries/`: webhook deliveries with the result of each attempt; redeliver one.
+"""`deliveries/`: list webhook deliveries with the result of each attempt, and redeliver one.
 
 A subject sees its own deliveries; operators without a namespace limit see all.
 """
@@ -30,7 +30,8 @@ MOST_SHOWN_ATTEMPTS = 100
 
 
 class DeliveryRow(Document, frozen=True):
-    """A delivery in a list: due, delivered or dead; `status`, `code` and `message` are of the latest attempt.
+    """A delivery in a list; its state is due, delivered or dead. `status`, `code` and `message` describe the latest
+    attempt.
 
     `webhook` is null for the callback URL of a submission.
     """
@@ -51,7 +52,7 @@ class DeliveryRow(Document, frozen=True):
 
 
 class Attempt(Document, frozen=True):
-    """One attempt; `status` is null without a response."""
+    """One attempt; `status` is null if there was no response."""
 
     at: datetime
     took_millis: int
@@ -135,7 +136,7 @@ class RedeliveryView(DeliveryResource):
 
     @extend_schema(request=Redelivery, responses={202: DeliveryRow})
     def post(self, request: Any, delivery_id: str) -> HttpResponse:
-        """Redeliver with the same id and body."""
+        """Redeliver an event with the same id and body."""
         asked = bodies.read(request, Redelivery)
         with self.matched_object() as row:
             made = redeliver(row, actor=self.subject, reason=asked.reason)

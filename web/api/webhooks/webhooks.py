@@ -1,7 +1,7 @@
 """`webhooks/` and `callback-secret/`: notifications of workload states, and their signatures.
 
 A subject sees and changes its own webhooks; operators without a namespace limit see and change all. Only the response
-to the creation contains a secret. A token that is limited to namespaces creates webhooks for these only.
+that creates a secret contains it. A token that is limited to namespaces can create webhooks only for these namespaces.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from .deliveries import DeliveryRow, delivery_row
 
 
 class WebhookDraft(Request, frozen=True):
-    """Webhook settings; empty `states`, `namespaces` and `cluster` select everything that its owner sees."""
+    """Webhook settings; empty `states`, `namespaces` and `cluster` select everything that the owner of the webhook may
+    see.
+    """
 
     name: str
     url: str
@@ -53,7 +55,7 @@ class WebhookDraft(Request, frozen=True):
 
 
 class SecretRotation(Request, frozen=True):
-    """New secret; the previous secret also signs for `overlapSeconds`, one day by default."""
+    """New secret; the previous secret also signs for another `overlapSeconds`, one day by default."""
 
     reason: str
     overlap_seconds: int = 86_400
@@ -192,12 +194,12 @@ class CallbackSecretView(ApiView):
 
     @extend_schema(responses=SecretDetail)
     def get(self, request: Any) -> HttpResponse:
-        """Show whether callbacks of your submissions are signed."""
+        """Show whether callbacks of the caller's submissions are signed."""
         return answer(request, _shown(self.subject.owner))
 
     @extend_schema(request=SecretRotation, responses=CreatedSecret)
     def post(self, request: Any) -> HttpResponse:
-        """Create or rotate the secret that signs callbacks of your submissions."""
+        """Create or rotate the secret that signs callbacks of the caller's submissions."""
         asked = bodies.read(request, SecretRotation)
         owner = self.subject.owner
         secret = change_callback_secret(owner, overlap=_overlap(asked), actor=self.subject, reason=asked.reason)
@@ -205,7 +207,7 @@ class CallbackSecretView(ApiView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Any) -> HttpResponse:
-        """Stop signing callbacks of your submissions."""
+        """Stop signing callbacks of the caller's submissions."""
         if not end_callback_secret(self.subject.owner, actor=self.subject, reason=request.GET.get("reason", "")):
             raise not_found("callback secret", self.subject.name, "Create one with POST callback-secret/")
         return HttpResponse(status=204)

@@ -1,9 +1,9 @@
-"""`clusters/{name}/advice/` and `rebalances/`: which pods to move, and the plans that operators confirmed.
+"""`clusters/{name}/advice/` and `rebalances/`: proposals of pods to move, and the plans that operators confirmed.
 
-Advice writes nothing. Its ETag is the plan's token: a client confirms the plan by sending the same question again with
-If-Match. The server computes the plan again; if the plan is now different, it responds with 412 and the ETag of the new
-plan. The workers execute confirmed plans, move by move. Advice concerns a whole cluster, so tokens that are limited to
-namespaces get no advice.
+Advice writes nothing. Its ETag identifies the plan: a client confirms the plan by sending the same question again with
+If-Match. The server then computes the plan again, and responds with 412 and the ETag of the new plan if it is
+different. The workers execute confirmed plans, move by move. Advice concerns a whole cluster, so tokens that are
+limited to namespaces get no advice.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _HOLDING = [state.value for state in HOLDING]
 class AdviceQuestion(Request, frozen=True):
     """Goal and limits of the moves.
 
-    `room` is for the pods of a `manifest` or of a pending `workload`; `rare` is for these, or for all pending pods.
-    `target` is the balance to reach, 0-1.
+    Goal `room` frees capacity for the pods of a `manifest` or of a pending `workload`; goal `rare` frees rare resources
+    for these pods, or for all pending pods. `target` is the balance to reach (0-1).
     """
 
     goal: Literal["balance", "room", "rare"]
@@ -82,7 +82,9 @@ class RebalanceAction(Request, frozen=True):
 
 
 class MoveRow(Document, frozen=True):
-    """One pod of a plan: waiting, leaving, moved or stopped; `cameTo` is the node of the pod or of its successor."""
+    """Move of one pod in a plan; its state is waiting, leaving, moved or stopped. `cameTo` is the node of the pod or of
+    its successor.
+    """
 
     step: int
     pod: str

@@ -1,8 +1,9 @@
 """`metrics/headroom/`: how many more copies of common shapes fit now, by pool.
 
-The engine's own filters compute the table. It is cached for some seconds, so it has the revision and the time of its
-computation. Each shape has a manifest that a what-if accepts unchanged; `plain`: the document's fields are the whole
-request. A token that is limited to namespaces does not see whose pods requested a shape.
+The engine's own filters compute the table. It is cached for some seconds, so the response contains the revision and the
+time of the computation. Each shape has a manifest that a what-if accepts unchanged. `plain` is true if the fields of
+the document describe the whole request. A token that is limited to namespaces does not see which owners' pods requested
+a shape.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from ..documents import Document
 from ..problems import RequestRefused
 from ..views import ApiView, answer
 
-# Resources that the fields of a shape below show; its manifest contains all others.
+# Resources that have a field in `HeadroomShape`; the manifest of a shape also contains all others.
 _SHOWN_RESOURCES = {CPU, MEMORY, PODS, "nvidia.com/gpu", "amd.com/gpu"}
 
 
 class HeadroomPool(Document, frozen=True):
-    """A column of the table: nodes of one family and pool; `selector` are the labels that select them, if there are
+    """A column of the table: the nodes of one family and pool. `selector` has the labels that select them, if there are
     any.
     """
 
@@ -43,10 +44,10 @@ class HeadroomPool(Document, frozen=True):
 
 
 class HeadroomShape(Document, frozen=True):
-    """A row of the table: a shape and, by pool, the number of further copies that fit.
+    """A row of the table: a shape, and for each pool the number of further copies that fit.
 
-    `emulatedCounts` of `counts` would run by emulation. If `exact` is false, the count is a lower bound. `reasons` are
-    the most frequent rejections in pools where no copy fits.
+    `emulatedCounts` is the number of copies among `counts` that would run by emulation. If `exact` is false, the count
+    is a lower bound. `reasons` are the most frequent reasons for rejection in pools where no copy fits.
     """
 
     cpu: str | None
@@ -155,7 +156,7 @@ def _is_plain(shape: Shape) -> bool:
 
 
 def _manifest(pod: PodSpec) -> dict[str, Any]:
-    """Return the pod as an object without its namespace."""
+    """Return the pod as a Kubernetes object without its namespace."""
     plain = pod_object(pod, compact=True)
     plain["metadata"].pop("namespace", None)
     return plain

@@ -1,9 +1,9 @@
 """Plan tokens: what-if results that can be submitted unchanged.
 
-The state of a cluster may change between a what-if and the submission, and a what-if writes nothing. Its response
-therefore contains a signed token: the cluster, the digests of request and result, and the expiry. The server stores
-nothing. A submission sends the token with the same request; the server decides again and accepts only the same result:
-every pod on the same node with the same GPUs and CPUs.
+The state of a cluster may change between a what-if and the submission, and a what-if writes nothing to the database. So
+its response contains a signed token with the cluster, the digests of request and result, and the expiry. A submission
+sends the token with the same request. The server decides again and accepts only the same result: every pod on the same
+node with the same GPUs and CPUs.
 Invariants: a token grants no permission, it only adds a condition; it contains no pod or node name.
 """
 
@@ -33,7 +33,7 @@ _SALT = "hetsched.plan"
 
 
 class Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The content of a token: `request` and `answer` are digests; `preempts`: evictions were allowed.
+    """The content of a token. `request` and `answer` are digests, and `preempts` is true if evictions were allowed.
 
     `names` is the seed of the generated names in the result and in its submission.
     """
@@ -52,12 +52,14 @@ class Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 def request_digest(manifest: bytes, policy: str, priority: int | None) -> str:
-    """Return the digest of a request: its manifest byte for byte, policy and priority."""
+    """Return the digest of a request: of its policy, its priority and the exact bytes of its manifest."""
     return _digest(sha256(manifest).hexdigest(), policy, priority)
 
 
 def answer_digest(answer: WhatIfAnswer) -> str:
-    """Return the digest of a result: placements with their resources, and evictions; no scores, no texts."""
+    """Return the digest of a result: of its placements with their resources, and its evictions, but not of scores and
+    texts.
+    """
     placed = [(one.pod, one.node, one.isa, one.zones, one.gpus) for one in answer.placements]
     return _digest(answer.verdict, sorted(placed, key=lambda one: one[0]), answer.evictions)
 

@@ -1,8 +1,8 @@
-"""Decide a request immediately and reserve the result; shared by holds and submissions of plans.
+"""Decide a request immediately and reserve the result. Used for holds and for submissions of plans.
 
-The request is tried on a copy of the cluster; the result is reserved only if no other reservation was made since,
-otherwise it is tried again. No transaction is open while the engine runs. A live cluster with stale data gets no
-reservations, as it gets no decisions.
+The request is decided on a copy of the cluster. The result is reserved only if no other reservation was made in the
+meantime, otherwise the request is decided again. No transaction is open while the engine runs. A live cluster with
+stale data gets no reservations, just as the scheduler makes no decisions for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reserved_parts(tried: WhatIfRun) -> list[HoldPart]:
 
 
 def check_known(cluster: Cluster) -> None:
-    """Reject a reservation on a cluster with possibly stale facts. Raises: RequestRefused 409."""
+    """Reject reservations on a cluster with possibly stale data or in shadow mode. Raises: RequestRefused 409."""
     if is_in_shadow(cluster.pk):
         template = "cluster {cluster} is in shadow mode: another scheduler places its pods"
         raise RequestRefused(409, "ClusterInShadow", Message(template, cluster=cluster.name))
@@ -50,9 +50,10 @@ def check_known(cluster: Cluster) -> None:
 
 
 def reserve(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *, names: str = "") -> T:
-    """Try a request and let `write` reserve the result; repeat while other writers reserve in between.
+    """Decide a request and let `write` reserve the result; repeat if another reservation was made in between.
 
-    Raises: RequestRefused 503 `ClusterBusy` after the last conflict; any exception of `write` except Conflict.
+    Raises: RequestRefused 503 `ClusterBusy` after the last conflict; RequestRefused 409 `LedgerRefused`; any exception
+    of `write` except Conflict.
     """
     for turns in range(MOST_CONFLICTS):
         with simulation_slot():
@@ -79,7 +80,8 @@ def reserve(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *,
 def submit_plan(
     token: str, asked: WhatIf, subject: Subject, cluster: Cluster, submit: Callable[[str], Submission]
 ) -> Submission:
-    """Submit a request if it still gets the result of its plan; `submit` gets the hold that reserves its capacity.
+    """Submit a request if its result is still the one in its plan; `submit` is called with the hold that reserves the
+    capacity.
 
     Raises: InputError `PlanInvalid`; RequestRefused 422 `PlanMismatch`, or 412 with a new result.
     """

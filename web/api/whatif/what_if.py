@@ -1,9 +1,9 @@
 """`what-if/`: simulate placements without writing.
 
-The scheduler's engine runs on a copy of the latest snapshot, or of a cluster in the request; first nodes are added,
-then others drained, then the pods are tried in queue order. All pods of one request use one policy: the named or
-drafted one, else the one that their own rules choose. With `plan` the result for the current state of a cluster has a
-signed token for its submission (`planned`).
+The scheduler's engine runs on a copy of the latest snapshot, or on a cluster in the request. It first adds nodes, then
+drains nodes, then schedules the pods in queue order. All pods of one request use one policy: the named or drafted
+policy, or else the policy that the policy rules select for the pods. With `plan`, the result for the current state of a
+cluster contains a signed token for its submission (`planned`).
 Invariants: nothing is written, published or stored; the response is the document of `hetsched whatif -o json`.
 """
 
@@ -73,10 +73,10 @@ T = TypeVar("T", bound=Any)
 class WhatIf(Request, frozen=True):
     """A manifest and assumptions; `cluster` is a name, or a whole cluster as text or `List`.
 
-    `copyNodes` adds copies of nodes. `preempt` false, or `noPreempt`, excludes preemption. `replace` removes running
-    pods with the names of the manifest first, as a replacement does.
-    `strict` refuses unknown fields, annotations and kinds instead of warning of them.
-    `plan` asks for a token by which the answer can be submitted. `callbackUrl` is accepted and not called, so
+    `copyNodes` adds copies of nodes. `preempt` false or `noPreempt` true disables preemption. `replace` first removes
+    running pods with the same names as pods of the manifest.
+    `strict` rejects unknown fields, annotations and kinds instead of warning about them.
+    `plan` requests a token with which the result can be submitted. `callbackUrl` is accepted but not called, so that
     the body of a submission can be used unchanged.
     """
 
@@ -109,7 +109,7 @@ class WhatIf(Request, frozen=True):
 
 
 class WhatIfRun(msgspec.Struct, frozen=True):
-    """A result, and the data for reserving it at `revision` of the cluster.
+    """A result, and the data that is needed to reserve it at `revision` of the cluster.
 
     `names` is the seed of its generated names.
     """
@@ -183,7 +183,7 @@ def simulation_slot(seats: threading.BoundedSemaphore | None = None) -> Iterator
 
 def _read(request: Any) -> WhatIf:
     query = request.GET
-    # Parsed before it is known whether they are used: parameters beside a document are checked too.
+    # Parse these even if the body is a document that does not use them, so that invalid values are always reported.
     priority = integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None
     explain, no_preempt, replace, plan, strict = (
         flag(request, name) for name in ("explain", "noPreempt", "replace", "plan", "strict")
@@ -206,7 +206,7 @@ def _read(request: Any) -> WhatIf:
 
 
 def with_query_cluster(asked: T, name: str) -> T:
-    """Return a document with the cluster of the query. Raises: InputError if the document names another cluster."""
+    """Return a document with the cluster of the query string. Raises: InputError if it names another cluster."""
     if not name or asked.cluster == name:
         return asked
     if asked.cluster:
@@ -220,7 +220,8 @@ def with_query_cluster(asked: T, name: str) -> T:
 def simulate(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
     """Simulate a request; nothing is written. Call it inside `simulation_slot`.
 
-    `names` is the seed of generated names; without it they are numbers. Raises: InputError, RequestRefused.
+    `names` is the seed of generated names; without a seed, generated names are numbers. Raises: InputError,
+    RequestRefused.
     """
     cluster: Cluster | None = None
     if isinstance(asked.cluster, str) and (not asked.cluster or _CLUSTER_NAME.fullmatch(asked.cluster)):
@@ -241,7 +242,7 @@ def simulate(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
         raise InputError("WorkloadTooLarge", message, place="manifest")
     request_scope.check_namespaces(subject, {pod.namespace for pod in pods})
     spec, pods = _choose(asked, cluster, inline, content)
-    if cluster is not None and subject.may(Action.SUBMIT):  # reject what the submission would reject
+    if cluster is not None and subject.may(Action.SUBMIT):  # reject requests that a submission would reject
         check_ceiling(allowance_of(subject.token), pods, asked.priority)
     if asked.priority is not None:
         check_priority(asked.priority)
@@ -265,7 +266,7 @@ def simulate(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
         found = msgspec.structs.replace(found, doubts=_conflicts(cluster, found))
     if replaced:
         found = msgspec.structs.replace(found, replaced=replaced)
-    if cluster is not None:  # an inline cluster is the caller's own text
+    if cluster is not None:  # an inline cluster contains only the caller's own data
         found = Redaction(subject.namespaces).what_if(found)
     if warnings:
         found = msgspec.structs.replace(found, warnings=warnings)
@@ -273,7 +274,7 @@ def simulate(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
 
 
 def with_plan(asked: WhatIf, tried: WhatIfRun) -> WhatIfAnswer:
-    """Return a result with the token for its submission, if it can be submitted."""
+    """Return a result with the token for its submission if it can be submitted, else unchanged."""
     assert tried.cluster is not None
     request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)
     pods = [one.pod for one in tried.outcomes.values()]
@@ -333,10 +334,10 @@ def _nodes(added: str | dict[str, Any] | list[dict[str, Any]]) -> tuple[NodeRepo
 def _choose(
     asked: WhatIf, cluster: Cluster | None, inline: ClusterContent, content: ClusterContent
 ) -> tuple[PolicySpec, Sequence[PodSpec]]:
-    """Return the policy and the pods, marked if the policy that they name cannot apply to them."""
+    """Return the policy, and the pods; a pod that names a policy that cannot apply to it is marked."""
     if asked.policy_draft is not None:
         return draft_policy(asked.policy_draft), content.pending
-    # A plan is decided like a submission: by active policies, regardless of policies in the request.
+    # A plan is decided like a submission: with active policies, regardless of policies in the request.
     own = {} if asked.plan else {spec.name: spec for spec in (*inline.policies, *content.policies)}
     if asked.policy in own:
         return own[asked.policy], content.pending

@@ -1,13 +1,15 @@
 """`submissions/`: many manifests in one request, each with its own result.
 
-Every item is accepted or rejected as if it were sent alone, in request order and in its own transaction. Status 202:
-all items were accepted; 207: the client has to check each result. With `allOrNothing` all items are one transaction:
-the server checks every item even after the first error, but writes nothing, and the problem lists every invalid item.
-It takes all locks of the items before it writes, in one global order, so two batches cannot deadlock.
+The server accepts or rejects every item as if it were sent alone, in request order and in its own transaction. Status
+202 means that all items were accepted, and 207 that the client has to check each result. With `allOrNothing` all items
+are one transaction: the server checks every item even after the first error, but writes nothing, and the problem
+document lists every invalid item. It takes all locks of the items before it writes, in one global order, so two batches
+cannot deadlock.
 An item without its own key is identified by the request's Idempotency-Key and its index, so a client can repeat a batch
-after any failure: accepted items return their first result, the others are tried again. Each item counts as a
-submission in the sender's rate limit.
-Invariant: if the storage fails, the batch ends with that error; no item has a result that was not written.
+after any failure: accepted items return their first result, and the others are tried again. Each item is counted as a
+submission by the sender's rate limit.
+Invariant: if the storage fails, the batch fails with that error; the response never contains a result that was not
+written.
 """
 
 from __future__ import annotations
@@ -39,18 +41,20 @@ from ..views import ApiView, answer
 from .submissions import ParsedSubmission, PodState, Submit, accept_parsed, check_key, idempotency_key, parse_submission
 
 MOST_ITEMS = 500
-MOST_TOGETHER = 100  # in one transaction: other writers wait for it
-LONGEST_KEY = 250  # the index of the item is appended to it
+MOST_TOGETHER = 100  # maximum in one transaction, because other writers wait for it
+LONGEST_KEY = 250  # leaves space for the index of the item, which is appended
 
 
 class BatchItem(Submit, frozen=True):
-    """One submission of a batch; `key` makes its retry safe in any position of a later batch."""
+    """One submission of a batch; with `key` it can be retried safely at any position of a later batch."""
 
     key: str = ""
 
 
 class Batch(Request, frozen=True):
-    """Submissions in order; `cluster`, `policy`, `priority`, `callbackUrl` are those of items without their own."""
+    """Submissions in order; `cluster`, `policy`, `priority` and `callbackUrl` are defaults for items that do not set
+    them.
+    """
 
     items: tuple[BatchItem, ...]
     all_or_nothing: bool = False
@@ -61,7 +65,7 @@ class Batch(Request, frozen=True):
 
 
 class ItemAnswer(Document, frozen=True, omit_defaults=True):
-    """Result of one item: status 202 with its workload, or another status with the problem."""
+    """Result of one item: status 202 with its workload, or another status with a problem."""
 
     index: int
     status: int
@@ -201,7 +205,7 @@ def _key(index: int, own_key: str, request_key: str) -> str:
 
 
 def _parse_item(index: int, item: Submit, own_key: str, key: str, subject: Subject) -> _Looked:
-    """Read one item; an error that only its sender can fix becomes its result."""
+    """Read one item; an error that its sender has to fix becomes its result."""
     try:
         return parse_submission(item, subject, key, _identity(item))
     except (InputError, RequestRefused, Conflict) as error:
@@ -209,7 +213,7 @@ def _parse_item(index: int, item: Submit, own_key: str, key: str, subject: Subje
 
 
 def _submit_item(index: int, looked: _Looked, own_key: str, key: str, subject: Subject) -> ItemAnswer:
-    """Submit one item; an error that only its sender can fix becomes its result. Raises: internal errors."""
+    """Submit one item; an error that its sender has to fix becomes its result. Raises: internal errors."""
     if isinstance(looked, ItemAnswer):
         return looked
     try:

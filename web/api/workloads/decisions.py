@@ -1,7 +1,7 @@
-"""`decisions/`: the ledger. A decision never changes after it was written.
+"""`decisions/`: the recorded decisions. A decision never changes after it was written.
 
-The list is the feed, the latest first; one decision shows its reasons, the best nodes with every plugin's score, the
-policy version and the digest of the snapshot that it used.
+The list starts with the latest decision. The document of one decision contains its reasons, the best nodes with every
+plugin's score, the policy version and the digest of the snapshot that it used.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class DecisionRow(Document, frozen=True):
 class DecisionDetail(Document, frozen=True):
     """Decision with its inputs; `podId` is the id for `pods/{id}/why/`.
 
-    `nominatedNode` is the nominated node of a pod that waits for `evictions`. `nearestFit`, `tipping` and `expectedUse`
-    are null unless requested and still computable. `waitsFor` are the events that may help a refused pod; of its latest
-    decision, those it waits for since `triedAt`.
+    `nominatedNode` is the node that is nominated for the pod while it waits for `evictions`. `nearestFit`, `tipping`
+    and `expectedUse` are null unless requested and still computable. `waitsFor` are the events that may make a rejected
+    pod schedulable; for the latest decision of a pod, the events that it has been waiting for since `triedAt`.
     """
 
     id: int
@@ -153,7 +153,7 @@ class DecisionView(ApiView):
 
     @extend_schema(responses=DecisionDetail)
     def get(self, request: Any, decision_id: int) -> HttpResponse:
-        """Show a decision with reasons and best nodes, or all nodes; 410 if their data is not stored any more."""
+        """Show a decision with reasons and its best nodes, or all nodes; 410 if their data has been deleted."""
         rows = request_scope.decisions(self.subject).select_related("cluster", "pod")
         decision = rows.filter(pk=decision_id).first()
         if decision is None:
@@ -182,7 +182,7 @@ def _scoring(text: str) -> list[PluginUse]:
         return []
     try:
         found = msgspec.json.decode(text[:MOST_SCORING].encode(), type=list[PluginUse])
-    except msgspec.DecodeError as error:  # includes values of a wrong type
+    except msgspec.DecodeError as error:  # also raised for values of a wrong type
         hint = 'Send JSON such as [{"name": "binpack", "weight": 1}]'
         text = Message("the value is not a list of plugins: {said}", said=with_path(error))
         raise InputError("QueryInvalid", text, place="scoring", hint=hint) from None

@@ -1,9 +1,9 @@
 """`holds/`: capacity reserved for pods that do not exist yet.
 
-The server creates a hold at once, on the current state of the cluster, for all pods of the manifest or for none. A hold
-preempts no pod, and no other pod can take its capacity. A hold ends at `expiresAt` by the database's clock unless it is
-extended, cancelled or named by a submission (`hold` in `POST workloads/`), whose pods get the capacity. Its owner and
-operators may use and change it.
+The server creates a hold immediately, on the current state of the cluster, for all pods of the manifest or for none. A
+hold does not preempt pods, and other pods cannot use its capacity. A hold ends at `expiresAt` by the database's clock
+unless it is extended, cancelled or named by a submission (`hold` in `POST workloads/`), whose pods get the capacity.
+Its owner and operators may use and change it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LONGEST = 604_800
 
 
 class HoldDraft(Request, frozen=True):
-    """Manifest to reserve capacity for, and the duration in seconds; `note` is shown to other users."""
+    """Manifest to reserve capacity for, and the duration in seconds; `note` is visible to other users."""
 
     manifest: str | dict[str, Any]
     cluster: str = ""
@@ -67,7 +67,7 @@ class HoldAction(Request, frozen=True):
 
 
 class NewHold(Document, frozen=True):
-    """Response to a new hold: the capacity of every pod is reserved."""
+    """Response to a new hold; the capacity of every pod is reserved."""
 
     id: str
     state: str
@@ -76,7 +76,7 @@ class NewHold(Document, frozen=True):
 
 
 class HoldRow(Document, frozen=True):
-    """A hold in a list: held, claimed by a submission, used, expired, cancelled or lost."""
+    """A hold in a list; its state is held, claimed by a submission, used, expired, cancelled or lost."""
 
     id: str
     cluster: str
@@ -114,7 +114,7 @@ class HoldDetail(Document, frozen=True):
 
 
 class HoldResource(ResourceView):
-    """Holds that the caller sees; a write locks their cluster."""
+    """Holds that the caller may see; a write locks the cluster of the hold."""
 
     noun = "hold"
     lookup_url_kwarg = "hold_id"
@@ -167,7 +167,7 @@ class HoldsView(HoldResource):
         responses={201: NewHold},
     )
     def post(self, request: Any) -> HttpResponse:
-        """Reserve capacity for the pods of a manifest, for all or none."""
+        """Reserve capacity for all pods of a manifest, or for none."""
         key, asked, subject = idempotency_key(request), _read(request), self.subject
         body_hash = fingerprint(request, "holds")
         kept = stored_hold(subject.owner, key, body_hash) or _hold(asked, subject, key, body_hash)

@@ -1,7 +1,8 @@
-"""`queue/`: pending pods with the awaited event and its deadline, and the queue position of due pods.
+"""`queue/`: pending pods with the events that they wait for, the time of the next try, and the queue position of pods
+in the active queue.
 
-Positions count all pods; a token that is limited to namespaces sees its own pods at their true positions. Due pods come
-first, in scheduling order; other pods have no position.
+Positions count all pods; a token that is limited to namespaces sees its own pods at their true positions. Due pods (in
+the active queue) come first, in scheduling order; other pods have no position.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from ..views import ApiView, answer
 
 
 class QueuedPod(Document, frozen=True):
-    """Pending pod; `position` 1 is decided next, `attempts` counts its earlier tries.
+    """Pending pod; the pod at `position` 1 is scheduled next. `attempts` is the number of scheduling attempts so far.
 
-    `standing`: due, back-off (tried again at `againAt`), images (they are being read), resting (until a change may
-    help, at the latest at `againAt`) or gated (by scheduling gates). Only due pods have a position. `waitsFor` and
-    `triedAt` are of the last try.
+    `standing` is the queue state: due (active queue), back-off (until `againAt`), images (being inspected), resting
+    (until an event may help, but at most until `againAt`) or gated (by scheduling gates). Only due pods have a
+    position. `waitsFor` and `triedAt` describe the last attempt.
     """
 
     position: int | None

@@ -1,9 +1,9 @@
 """Submit a manifest: the body of `POST workloads/`.
 
-A manifest (YAML, JSON, openb CSV) is the body, with options in the query string, or wrapped in `{"manifest", "policy",
-…}`. Everything is checked before anything is written; nothing is decided here. `Idempotency-Key`: the same owner, key
-and body get the first response again; another body is rejected. A submission may name a hold with its capacity, or a
-plan with its expected result.
+The body is a manifest (YAML, JSON, openb CSV) with options in the query string, or a document `{"manifest", "policy",
+…}`. Everything is checked before anything is written; placements are decided later. With the same `Idempotency-Key`,
+owner and body, a request gets the first response again; with another body it is rejected. A submission may name a hold
+whose capacity it uses, or a plan whose result it requires.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _KEY_RULE = "the value must be 1 to 255 printable ASCII characters without space
 class Submit(Request, frozen=True):
     """Manifest as text or as an object (a `List` for several objects), with options.
 
-    `hold` names reserved capacity for its pods; `plan` is the token of a what-if whose placement is required. `strict`
-    refuses unknown fields, annotations and kinds instead of warning of them.
+    `hold` names the hold whose capacity its pods use; `plan` is the token of a what-if whose placement is required.
+    `strict` rejects unknown fields, annotations and kinds instead of warning about them.
     """
 
     manifest: str | dict[str, Any]
@@ -106,9 +106,9 @@ def accept(request: Any, subject: Subject) -> Submission:
 
 
 def parse_submission(asked: Submit, subject: Subject, key: str, body_hash: str) -> ParsedSubmission:
-    """Read a submission and check that its sender may make it; nothing is written.
+    """Parse a submission and check that its sender is allowed to submit it; nothing is written.
 
-    `body_hash` identifies the body of the submission for its key. Raises: InputError, or RequestRefused as `accept`
+    `body_hash` is the digest that is compared if `key` is used again. Raises: InputError, or RequestRefused as `accept`
     does.
     """
     manifest = bodies.source(asked.manifest)
@@ -123,7 +123,7 @@ def parse_submission(asked: Submit, subject: Subject, key: str, body_hash: str) 
 
 
 def accept_parsed(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
-    """Accept one submission; `body_hash` identifies its body for its key.
+    """Accept one submission; `body_hash` is the digest that is compared if `key` is used again.
 
     Raises: InputError, or RequestRefused as `accept` does.
     """
@@ -134,7 +134,7 @@ def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str)
     asked, manifest, cluster, pods = looked.asked, looked.manifest, looked.cluster, looked.pods
     there = cluster.kind == ClusterKind.KUBERNETES
     if there and asked.priority is not None:
-        # An API server knows priorities by class only.
+        # An API server knows priorities only as priority classes.
         raise InputError(
             "PriorityInvalid", "a live cluster takes priorities from PriorityClass objects", place="priority",
             hint="Set priorityClassName in the manifest",
@@ -155,7 +155,7 @@ def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str)
             return submit_live(cluster, pods, manifest=manifest, hold=hold, **common)
         return submit(cluster, pods, manifest=manifest.decode(), priority=asked.priority, hold=hold, **common)
 
-    # A repeated request gets the first response, even if its hold or plan has ended since.
+    # A repeated request gets the first response, even if its hold or plan has ended in the meantime.
     known = stored_response(subject.owner, key, body_hash) if key and (asked.hold or asked.plan) else None
     if known is not None:
         return known
@@ -170,7 +170,7 @@ def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str)
 
 
 def _limit_queue(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
-    """Limit the queue of one cluster over all senders; a repeated submission adds nothing to it."""
+    """Limit the queue of one cluster across all senders; a repeated submission does not add to the queue."""
     most = settings.HETSCHED_MOST_WAITING_PODS
     if has_queued(cluster, most) and not is_repeated():
         raise RequestRefused(
@@ -184,7 +184,7 @@ def _limit_queue(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
 
 def _read(request: Any) -> Submit:
     query = request.GET
-    # Parsed before it is known whether it is used: parameters beside a document are checked too.
+    # Parse it even if the body is a document that does not use it, so that an invalid value is always reported.
     priority = integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None
     asked = bodies.wrapped(request, Submit)
     if asked is not None:
@@ -203,7 +203,7 @@ def _read(request: Any) -> Submit:
 
 
 def _names_for(asked: Submit, subject: Subject, cluster: Cluster, key: str) -> str:
-    """Return the seed of generated names: the plan that named them, the key, or a random one."""
+    """Return the seed of generated names: that of the plan, else the key, else a random one."""
     if asked.plan:
         return plan_tokens.read(asked.plan).names
     return f"{cluster.name}\0{subject.owner}\0{key}" if key else uuid4().hex
@@ -229,7 +229,7 @@ def idempotency_key(request: Any) -> str:
     """Return the key of a request, empty if it has none. Raises: InputError `IdempotencyKeyInvalid`."""
     key: str = request.headers.get("Idempotency-Key", "").strip()
     if "," in key:
-        # Servers and proxies join repeated headers, so two keys cannot be distinguished from one.
+        # Servers and proxies join repeated headers, so two keys look like a single key.
         raise InputError(
             "IdempotencyKeyInvalid", "the header occurs several times or contains a comma", place="Idempotency-Key",
             hint="Send the header once, without a comma in the key",
@@ -246,7 +246,7 @@ def check_key(key: str, place: str) -> None:
 
 
 def fingerprint(request: Any, what: str = "") -> str:
-    """Return the digest of a request: its body, its query and `what` it is used for."""
+    """Return the digest of a request: of its body, its query string and `what`, the purpose."""
     query = sorted((name, request.GET[name]) for name in request.GET)
     return sha256(encode([*([what] if what else []), request.content_type, query]) + request.body).hexdigest()
 

@@ -1,8 +1,8 @@
-"""Wait for a workload to reach a state, for any number of requests.
+"""Wait for workloads to reach a state, for any number of requests.
 
-If each waiting request polled the database, there would be too many queries, and a message may be lost. While requests
-wait, one thread therefore queries all awaited workloads at once, 20 times a second, and wakes each request whose
-workload is in an awaited state. A waiting request holds no database connection.
+Polling the database in each waiting request would cause too many queries, and messages may be lost. So one thread
+queries all awaited workloads in one query, 20 times a second while requests wait, and wakes each request whose workload
+is in an awaited state. A waiting request does not hold a database connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def states_of(workload_ids: set[str]) -> dict[str, str]:
 
 
 class Watch:
-    """The waiters of one process and the thread that serves them."""
+    """The waiting requests of one process and the thread that wakes them."""
 
     def __init__(self, read: Callable[[set[str]], dict[str, str]] = states_of) -> None:
         self._read = read
@@ -43,7 +43,9 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def wait(self, workload_id: str, states: Iterable[str], seconds: float) -> None:
-        """Return when the workload is in one of these states, after `seconds`, or at once if too many requests wait."""
+        """Wait until the workload is in one of these states or `seconds` have passed. Return immediately if too many
+        requests wait.
+        """
         waiter = _Waiter(workload_id, frozenset(states), threading.Event())
         with self._lock:
             if len(self._waiters) >= MOST_WAITING:

@@ -1,8 +1,8 @@
 """`pods/{id}/why/` and `decisions/{id}/again/`: explanations of a decision.
 
-Both are read-only. Expensive parts, the outlook of a pending pod and the matrix of all nodes, are computed on a copy of
-the current state on request. A decision is repeated on its recorded state: 410 if that is deleted. Blocking pods in
-namespaces outside the caller's scope are counted, not named.
+Both are read-only. Expensive parts (the outlook of a pending pod and the matrix of all nodes) are computed only on
+request, on a copy of the current state. A decision is repeated on its recorded state; the response is 410 if that state
+has been deleted. Blocking pods in namespaces outside the caller's scope are counted, not named.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from ..whatif.what_if import simulation_slot
 class PodWhy(Document, frozen=True):
     """Explanation of a pod: latest decision, pending time by reason, and changes that would help.
 
-    `spans` add up to the time since it was submitted; the pending ones are the time it waited. `changed` compares the
-    latest attempt with the one before. `preemptedBy` are the pods that preempted it, the latest first. `outlook` is
-    null unless requested for a pending pod.
+    `spans` cover the time since it was submitted; the spans in a pending state add up to `pendingSeconds`. `changed`
+    compares the latest attempt with the previous attempt. `preemptedBy` lists the pods that preempted it, the latest
+    first. `outlook` is null unless requested for a pending pod.
     """
 
     id: int
@@ -118,7 +118,7 @@ class DecisionRepeatView(ApiView):
 
     @extend_schema(responses=RerunResult)
     def get(self, request: Any, decision_id: int) -> HttpResponse:
-        """Repeat a decision on its stored state and show differences; nothing is written."""
+        """Repeat a decision on its recorded state and show differences; nothing is written."""
         rows = request_scope.decisions(self.subject).select_related("cluster", "pod")
         decision = request_scope.get_row(rows, "decision", decision_id)
         version = integer(request, "version", 0, least=0, most=2**31 - 1)

@@ -1,7 +1,7 @@
-"""`workloads/`: submit (`submissions.py`), show, wait, cancel, act.
+"""`workloads/`: submit (`submissions.py`), show, wait for, cancel and change workloads.
 
-A workload shows the nodes of its pods and the duration of each state; `?wait=` delays the response until the awaited
-state. Actions need a reason and If-Match; the tag is that of the whole document.
+A workload shows the nodes of its pods and the duration of each state; `?wait=` delays the response until the workload
+is in the awaited state. Actions need a reason and If-Match; the ETag is computed from the whole document.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from .submissions import SUBMIT_QUERIES, Accepted, Submit, accept
 from .waiting import watch
 
 MOST_SHOWN_PODS = 500
-MOST_READ = 20  # pods of one workload rarely differ in their images
+MOST_READ = 20  # enough, because pods of one workload rarely have different images
 LONGEST_WAIT_SECONDS = 60
 _REFUSED = {State.NOT_NOW.value, State.NEVER_FITS.value, State.MISCONFIGURED.value}
-# Goals of `?for=`: the states of a workload that has reached the goal.
+# For each goal of `?for=`, the states of a workload that has reached the goal.
 _GOALS = {
     "placed": frozenset(State) - {State.PENDING},
     "running": frozenset({State.RUNNING, State.MISCONFIGURED, State.NEVER_FITS, *FINISHED}),
@@ -57,7 +57,7 @@ _GOALS = {
 
 
 class Span(Document, frozen=True):
-    """State and its duration; `seconds` is null for the present state."""
+    """State and its duration; `seconds` is null for the current state."""
 
     state: str
     since: str
@@ -82,7 +82,8 @@ class WorkloadRow(Document, frozen=True):
 
 
 class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Pod of a workload with its allocation; a rejected pod shows the events it waits for since its last try.
+    """Pod of a workload with its allocation. For a rejected pod, `waitsFor` lists the events that it has been waiting
+    for since its last attempt.
 
     `id` is the id for `pods/{id}/why/`.
     """
@@ -105,9 +106,10 @@ class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class WorkloadDetail(Document, frozen=True):
-    """A workload with its pods, the first 500 of them; `podsNext` is the address of the others.
+    """A workload with its first 500 pods; `podsNext` is the address of the next page of pods.
 
-    `images` are the images of its first pods with known platforms, or with the reason why they are unknown.
+    `images` are images of its first pods: those with known platforms, and those with the reason why their platforms are
+    unknown.
     """
 
     id: str
@@ -139,7 +141,7 @@ class WorkloadAction(Request, frozen=True):
 
 
 class WorkloadResource(ResourceView):
-    """Workloads that the caller sees; a write locks their cluster."""
+    """Workloads that the caller may see; a write locks the cluster of the workload."""
 
     noun = "workload"
     lookup_url_kwarg = "workload_id"
@@ -274,7 +276,7 @@ class WorkloadActionsView(WorkloadResource):
 
 
 def etag(workload: Workload, redaction: Redaction = UNLIMITED) -> str:
-    """Return the tag of a workload: that of its whole document, as the caller sees it."""
+    """Return the ETag of a workload, computed from its whole document as the caller sees it."""
     return etag_of(encode(_detail(workload, redaction)))
 
 
@@ -313,7 +315,7 @@ def _shown(pods: Any) -> Any:
 
 
 def _pod(pod: Pod, redaction: Redaction) -> dict[str, Any]:
-    """Return a pod's row; without another message, a rejected pod has the reason of its rejection."""
+    """Return a pod's row; a rejected pod without another message gets the reason of its rejection."""
     tried = rfc3339(pod.tried_at) if pod.tried_at else None
     waits = describe_waits(pod.waits_for) or None
     document = {"id": pod.pk, "pod": pod.key, **topics.pod_document(pod), "waitsFor": waits, "triedAt": tried}

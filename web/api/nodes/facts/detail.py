@@ -24,9 +24,11 @@ from .source_reports import AgentFacts, QuarantinedFact, StatedFact, agent_facts
 
 
 class DeviceAllocation(Document, frozen=True):
-    """GPUs granted to a pod and GPUs that its node allocated, by index; `cards` is null if unknown.
+    """GPUs reserved for a pod and GPUs that its node allocated to it, by index; `cards` is null if the latter are
+    unknown.
 
-    `advisory`: another device plugin chooses the GPUs. `problem` describes a contradiction.
+    `advisory` is true if another device plugin chooses the GPUs. `problem` describes a difference between the two
+    lists.
     """
 
     advisory: bool
@@ -54,7 +56,7 @@ class CardFacts(Document, frozen=True):
 
 
 class GpuFacts(Document, frozen=True):
-    """Whole GPUs of a node."""
+    """All GPUs of a node, with the source of these facts."""
 
     origin: Origin
     cards: list[CardFacts]
@@ -67,7 +69,7 @@ def gpu_facts(
     *,
     is_visible: Callable[[str], bool] = lambda namespace: True,
 ) -> GpuFacts:
-    """Return the node's GPUs; pods of namespaces outside the caller's scope count without their names."""
+    """Return the node's GPUs; pods of namespaces outside the caller's scope are counted but not named."""
     shares: dict[int, list[CardShare]] = {}
     used: dict[int, tuple[int, int]] = {}
     handed = {row.pod_id: device_allocation(row) for row in HandedOut.objects.filter(node=node)}
@@ -135,7 +137,7 @@ def isa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> IsaFact
 
 
 class ResourceUse(Document, frozen=True):
-    """One resource: `used` is the last sample plus the pods placed since, or the requests if there is no sample.
+    """Use of one resource: `used` is the last sample plus the pods placed since, or the requests if there is no sample.
 
     `ratio` is used / allocatable, clamped to 0-1.
     """
@@ -148,9 +150,10 @@ class ResourceUse(Document, frozen=True):
 
 
 class BalanceFacts(Document, frozen=True):
-    """Balance of a node's use: `balance` is 1 - population variance of the ratios, 1 with fewer than two.
+    """Balance of a node's use: `balance` is 1 minus the population variance of the ratios, or 1 with fewer than two
+    ratios.
 
-    `stale`: the sample is too old; requests are used instead.
+    `stale` is true if the sample is too old, so that requests are used instead.
     """
 
     origin: Origin
@@ -162,7 +165,7 @@ class BalanceFacts(Document, frozen=True):
 def balance_facts(
     node: Node, used: dict[str, int], balance: float, now: datetime, *, stale: bool = False
 ) -> BalanceFacts:
-    """Return a node's use by resource; `used`, `balance` and `stale` are the engine's."""
+    """Return a node's use by resource; `used`, `balance` and `stale` are the engine's values."""
     usage = node.report.usage
     measured = usage.amounts if usage else {}
     resources = {
@@ -183,7 +186,7 @@ def balance_facts(
 
 
 class NodeDetail(Document, frozen=True):
-    """A node: the facts, its load and its pods."""
+    """A node with its facts, its load and its pods."""
 
     name: str
     cluster: str

@@ -1,4 +1,4 @@
-"""Facts that a node's kubelet contradicted, and the owners whose pods avoid the node for that."""
+"""Node facts that the node's kubelet contradicted, and the owners whose pods avoid the node for that reason."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def conflict_details(node: Node, is_visible: Callable[[str], bool]) -> list[Fact
     """Return the contradicted facts of a node; pods of namespaces outside the caller's scope are not named."""
     conflicts = []
     for one in node.doubts:
-        named = is_visible(_namespace(one.pod))  # messages of kubelets contain pod names too
+        named = is_visible(_namespace(one.pod))  # kubelet messages contain pod names too
         pod, message = (one.pod, one.message) if named else (None, None)
         conflicts.append(FactConflictDetail(one.fact, one.since, pod, one.reason, message))
     return conflicts
 
 
 def back_offs(node: Node, now: datetime, is_visible: Callable[[str], bool]) -> list[BackOff]:
-    """Return the owners whose pods avoid a node, as far as the caller may see the pods."""
+    """Return the owners whose pods avoid a node, limited to pods that the caller may see."""
     rows = [row for row in node_rejections(node, now) if is_visible(_namespace(row.pod))]
     counts = Counter(row.owner for row in rows)
     latest = {row.owner: row for row in rows}

@@ -1,7 +1,7 @@
 """Sources of node facts and their times.
 
-Amounts are Kubernetes quantities. `source` names the reporter; `observedAt` is the time of the observation, the time of
-the import if the source gives none; `ageSeconds` counts from there.
+Amounts are Kubernetes quantities. `source` names the reporter; `observedAt` is the time of the observation, or the time
+of the import if the source does not give one. `ageSeconds` is the time since then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Origin(Document, frozen=True):
 
 
 def origin(node: Node, now: datetime, *, source: str = "", observed_at: str = "") -> Origin:
-    """Return the source of facts of this node; without its own time a fact is as old as the report."""
+    """Return the source and time of a node's facts; without `observed_at`, the time of the node's report is used."""
     at = observed_at or node.report.observed_at or rfc3339(node.updated_at)
     try:
         seen = msgspec.convert(at, type=datetime)
@@ -40,7 +40,7 @@ def origin(node: Node, now: datetime, *, source: str = "", observed_at: str = ""
 
 
 def source_of(node: Node, fact: str) -> str:
-    """Return the accepted source of a fact; empty if it is the source of the node's report."""
+    """Return the accepted source of a fact, empty if it is the same as the source of the node's report."""
     row = stated(node)
     said = row.claims.get(fact, ()) if row is not None else ()
     return AGENT if any(one.current and one.source == AGENT for one in said) else ""
@@ -52,5 +52,5 @@ def stated(node: Node) -> NodeFacts | None:
 
 
 def quantities(amounts: dict[str, int]) -> dict[str, str]:
-    """Write amounts in base units as quantities, by name."""
+    """Format amounts in base units as quantities, by name."""
     return {name: format_amount(name, amount) for name, amount in sorted(amounts.items())}

@@ -16,7 +16,7 @@ from web.api.documents import Document
 
 
 class StatedFact(Document, frozen=True):
-    """Current and previous statements about a fact by source, the latest first; `conflict`: sources contradict each
+    """Current and previous reports of a fact by source, the latest first; `conflict` is true if sources contradict each
     other now.
     """
 
@@ -27,8 +27,9 @@ class StatedFact(Document, frozen=True):
 class QuarantinedFact(Document, frozen=True):
     """A reported fact in quarantine, and the pods that hold resources of it.
 
-    `shrunk`: missing resources take no new pods. `grown`: the previous value stays in effect until an operator
-    approves the report. `reported` is the new value; the same value in `fact.told` is deprecated.
+    If the fact is `shrunk`, no new pods are placed on the missing resources. If it is `grown`, the previous value stays
+    in effect until an operator approves the report. `reported` is the new value; `fact.told` has the same value and is
+    deprecated.
     """
 
     fact: FactInQuarantine
@@ -37,7 +38,7 @@ class QuarantinedFact(Document, frozen=True):
 
 
 class AgentFacts(Document, frozen=True):
-    """The node's agent; `silent`: its last report is older than three report intervals."""
+    """The node's agent; `silent` is true if its last report is older than three report intervals."""
 
     version: str
     heard_at: str
@@ -46,7 +47,7 @@ class AgentFacts(Document, frozen=True):
 
 
 def agent_facts(row: NodeFacts | None, now: datetime) -> AgentFacts | None:
-    """Return the state of a node's agent, None if none ever reported."""
+    """Return the state of a node's agent, None if no agent has ever reported."""
     if row is None or row.reported_at is None:
         return None
     age = round(max((now - row.reported_at).total_seconds(), 0.0), 1)
@@ -59,7 +60,7 @@ def stated_fact(said: Sequence[FactStatement]) -> StatedFact:
 
 
 def quarantined(node: Node, row: NodeFacts, held: Iterable[Reservation]) -> list[QuarantinedFact]:
-    """Return the quarantined facts of a node, with the pods among `held` that use them."""
+    """Return the quarantined facts of a node, with those pods of `held` that use them."""
     held = list(held)
     return [QuarantinedFact(one, _holders(node, one, held), one.reported) for one in row.quarantined]
 

@@ -23,11 +23,12 @@ from .origin import Origin, origin, quantities, source_of, stated
 
 
 class ZoneFacts(Document, frozen=True):
-    """One NUMA zone; `cpus` is null where the zone is only counted.
+    """One NUMA zone; `cpus` is null if its source reports amounts but no CPU ids.
 
-    `offlineCapacity` is the capacity that online workloads leave, null where it is not reported. `short` is the
-    capacity missing below the grants, else null; a short zone takes no new pods, and `atRisk` names the pods that hold
-    it. `used` is the granted CPU, null where `useUnknown` of the node gives the reason.
+    `offlineCapacity` is the capacity that online workloads do not use, or null if it is not reported. `short` is the
+    amount by which the capacity is smaller than the reservations, else null. No new pods are placed in a short zone,
+    and `atRisk` names the pods that hold its CPUs. `used` is the reserved CPU, or null if unknown; `useUnknown` of the
+    node then gives the reason.
     """
 
     name: str
@@ -44,9 +45,9 @@ class ZoneFacts(Document, frozen=True):
 
 
 class PinFacts(Document, frozen=True):
-    """Container managed by the agent, with its granted and actual CPUs.
+    """Container managed by the agent, with its assigned and actual CPUs.
 
-    `by` is the component that pins; `drift` describes the difference, empty without one.
+    `by` is the component that pins it; `drift` describes the difference and is empty without one.
     """
 
     pod: str
@@ -58,10 +59,11 @@ class PinFacts(Document, frozen=True):
 
 
 class NumaFacts(Document, frozen=True):
-    """The zones of a node and the configuration of its kubelet; null where no source reports zones.
+    """The zones of a node and the configuration of its kubelet.
 
-    `lostCpus` are no longer reported; `pins` is null where no agent pins containers. `unknownOptions` are kubelet
-    options that the prediction of its admission does not model, or that depend on facts without a source.
+    `lostCpus` are CPUs that are missing from the latest report. `pins` is null if no agent pins containers.
+    `unknownOptions` are kubelet options that the prediction of kubelet admission does not model, or that depend on
+    facts without a source.
     `kubeletCpus` are CPUs that the kubelet allocated to pods unknown to hetsched. `useUnknown` is the reason why the
     use of the zones is unknown.
     """
@@ -87,9 +89,9 @@ USE_UNKNOWN = "no pod has reserved zones on this node, and no source reports ava
 def numa_facts(
     node: Node, held: Iterable[Reservation], now: datetime, *, at_risk: Iterable[ZoneAtRisk] = ()
 ) -> NumaFacts:
-    """Return the node's zones; `at_risk` are those with less capacity than their allocations.
+    """Return the node's zones; `at_risk` are the zones with less capacity than their pods hold.
 
-    Pods at risk are named if they are among `held`, which the caller may see.
+    Pods at risk are named only if they are among `held`, the reservations that the caller may see.
     """
     held = list(held)
     seen = {reservation.pod.key for reservation in held}
@@ -133,7 +135,9 @@ def _by_zone(cpus: frozenset[int], numa: NumaReport) -> list[ZoneGrant]:
 
 
 def _used(node: Node, held: list[Reservation]) -> dict[str, int] | None:
-    """Return the used millicores by zone, as the scheduler counts them; None if requested CPUs have unknown zones."""
+    """Return the used millicores by zone as the scheduler computes them, or None if the zones of some requested CPUs
+    are unknown.
+    """
     state = single_node_state(node, held)
     facts, columns = state.zones.nodes.get(0), state.columns
     tracked = any(one.allocation.zones or one.allocation.predicted for one in held) or bool(
@@ -146,7 +150,9 @@ def _used(node: Node, held: list[Reservation]) -> dict[str, int] | None:
 
 
 def pins(node: Node, held: Iterable[Reservation]) -> list[PinFacts] | None:
-    """Return the CPUs of the containers of the pods among `held`; None if no agent manages them."""
+    """Return the CPUs of the containers of those pods in `held` that an agent manages; None if no agent pins
+    containers.
+    """
     row = stated(node)
     if row is None or row.pinned is None:
         return None
