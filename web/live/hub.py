@@ -1,15 +1,15 @@
 """Receive events through one subscription per process and fan them out to sockets.
 
 A channel-layer group per socket would cost a broker round trip per message and socket, would drop messages silently
-when it is full, and would let one slow reader hold unbounded memory. The hub receives every event once. A topic keeps
-its latest events; a socket gets an event only if it directly follows the socket's revision and the socket's queue has
-space. After a gap or with a full queue the topic is *stale* for that socket: its queued events are dropped and a fresh
-snapshot is sent instead. A snapshot is read once for all sockets that wait for it. The hub compares the topics'
-revisions with the database every second to detect events that the broker lost silently. On request, a socket gets the
-events of a tick as one delta, composed and encoded once for all sockets. A socket that names its revision gets the
-later events if they are still known.
-Invariant: for each topic a socket gets a snapshot or permission to continue, then deltas without a gap; this may
-repeat.
+when it is full, and would let one slow reader hold unbounded memory. The hub receives every event once, and keeps the
+latest events of each topic. A socket gets an event only if the event directly follows the socket's revision and the
+socket's queue has space. After a gap or with a full queue the topic is *stale* for that socket: its queued events are
+dropped and a fresh snapshot is sent instead. One read of a snapshot serves all sockets that wait for it. The hub
+compares the topics' revisions with the database every second to detect events that the broker lost silently. On
+request, a socket gets the events of a tick as one delta, composed and encoded once for all sockets. A socket that sends
+the revision it already has gets the later events if they are still known.
+Invariant: for each topic a socket gets either a snapshot or a message that it can resume, then deltas without a gap.
+This sequence may repeat.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ CAUGHT_MOST = 64
 TICK_SECONDS = 0.1
 QUEUE_EVENTS = 64
 LOOK_SECONDS = 1.0
-# Sockets that join at the same time share a snapshot; a later request gets a new one.
+# Sockets that join at about the same time share a snapshot; after this time a new one is read.
 KEPT_SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
-# Read the revision and the document of a topic in one database snapshot; None for an unknown topic.
+# Reads the revision and the document of a topic in one database snapshot; returns None for an unknown topic.
 ReadSnapshot = Callable[[str], Awaitable["SnapshotMessage | None"]]
 ReadRevisions = Callable[[list[str]], Awaitable[dict[str, int]]]
-# Read the latest events of a topic, at most the given number, and the number of the last event.
+# Reads the latest events of a topic, at most the given number; also returns the revision of the last event.
 ReadRecent = Callable[[str, int], Awaitable[tuple[int, list[Event]]]]
 
 
@@ -63,10 +63,10 @@ _head = msgspec.json.Decoder(_Head)
 
 
 class Listener:
-    """The received revisions of one socket and its send queue; `ready` is set while the queue has messages.
+    """The revisions that one socket has received, and its send queue; `ready` is set while the queue has messages.
 
-    `merges`: the socket accepts merged events. `since`: the revisions that the socket has of topics it has just
-    joined.
+    `merges` is true if the socket accepts merged events. `since` has the revisions that the client already had of
+    topics that it has just joined.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,9 @@ class Listener:
         self.queue: deque[tuple[str, str]] = deque()
 
     def offer(self, topic: str, revision: int, text: str, since: int | None = None) -> None:
-        """Queue the event if it is the next one of a topic that is not stale; `since`: the preceding revision."""
+        """Queue the event if it directly follows the last one of a topic that is not stale; `since` is the preceding
+        revision.
+        """
         if topic in self.stale:
             return
         known = self.revisions[topic]
@@ -120,7 +122,7 @@ class _Topic:
     def __init__(self) -> None:
         self.listeners: set[Listener] = set()
         self.recent: deque[Event] = deque(maxlen=RECENT_EVENTS)
-        # Merged events after a revision, shared by all sockets that resume from that revision.
+        # By revision: the merged events after it, shared by all sockets that resume from that revision.
         self.caught: dict[int, list[Span]] = {}
         self.filling: asyncio.Task[None] | None = None
         self.pending: list[Event] = []
@@ -161,7 +163,7 @@ class Hub:
         self._subscribed = asyncio.Event()
 
     async def start(self) -> None:
-        """Subscribe once; the tasks run until `stop`."""
+        """Subscribe to the channel layer once; the tasks run until `stop`."""
         if not self._tasks:
             for work in (self._receive_events(), self._poll_revisions()):
                 task = asyncio.create_task(work)
@@ -177,7 +179,9 @@ class Hub:
         self._subscribed.clear()
 
     def join(self, listener: Listener, topics: Iterable[str], since: int | None = None) -> None:
-        """Subscribe a socket to topics; each begins with a snapshot, or after `since` if the later events are known."""
+        """Subscribe a socket to topics. Each starts with a snapshot, or after revision `since` if all later events are
+        known.
+        """
         for topic in topics:
             self._topics.setdefault(topic, _Topic()).listeners.add(listener)
             listener.revisions[topic] = -1
@@ -186,7 +190,7 @@ class Hub:
             listener.mark_stale(topic)
 
     def leave(self, listener: Listener, topics: Iterable[str]) -> None:
-        """Stop listening; a topic without listeners is forgotten."""
+        """Remove a socket from topics; a topic without listeners is removed."""
         for topic in list(topics):
             listener.forget(topic)
             found = self._topics.get(topic)
@@ -198,9 +202,9 @@ class Hub:
                     del self._topics[topic]
 
     async def refresh(self, listener: Listener, topic: str) -> str | None:
-        """Return the snapshot that makes a stale topic fresh, or permission to continue, and queue the later events.
+        """Return the snapshot for a stale topic, or a message that the socket can resume, and queue the later events.
 
-        Return None if there is nothing to send: the topic is no longer stale, or it is stale and does not exist.
+        Return None if there is nothing to send: the topic is not stale, or it does not exist.
         """
         found = self._topics.get(topic)
         if found is not None and topic in listener.since:
@@ -219,14 +223,17 @@ class Hub:
         return found.snapshot.text
 
     async def _can_continue(self, listener: Listener, topic: str, found: _Topic, since: int) -> bool:
-        """Let a socket continue after `since` and queue the later events, if all of them are known."""
+        """Let a socket resume after revision `since` and queue the later events, if all of them are known; return
+        whether it can.
+        """
         if self._read_recent is None:
             return False
         if found.filling is None:
             found.filling = asyncio.create_task(self._load_recent(topic, found))
         try:
             await asyncio.shield(found.filling)
-        except Exception as error:  # the database is unavailable: the next socket tries again, this one gets a snapshot
+        # the database is unavailable: the next socket tries again, and this socket gets a snapshot
+        except Exception as error:
             log.warning("live events not read", topic=topic, error=repr(error))
             found.filling = None
             return False
@@ -253,7 +260,7 @@ class Hub:
             listener.offer(topic, revision, text)
 
     async def _load_recent(self, topic: str, found: _Topic) -> None:
-        """Load the events from before the first listener joined."""
+        """Load the events that were published before the first listener joined."""
         assert self._read_recent is not None
         newest, earlier = await self._read_recent(topic, RECENT_EVENTS)
         known = dict(earlier) | dict(found.recent)
@@ -312,7 +319,8 @@ class Hub:
                     message = await layer.receive(channel)
                     for topic, text in message["events"]:
                         self.forward(topic, text)
-            except Exception as error:  # any error of the layer: subscribe again; `_poll_revisions` finds missed events
+            # on any error of the channel layer, subscribe again; `_poll_revisions` finds missed events
+            except Exception as error:
                 log.warning("live subscription lost", error=repr(error))
                 self._subscribed.set()
                 await asyncio.sleep(1)
@@ -324,7 +332,7 @@ class Hub:
             await asyncio.sleep(LOOK_SECONDS)
             for name, revision in owed.items():
                 found = self._topics.get(name)
-                # The event was in the database at the last check and has not arrived since: it is lost.
+                # The event was already in the database at the last check and has not arrived since then, so it is lost.
                 if found is not None and found.snapshot is not None and found.newest < revision:
                     GAPS.inc()
                     found.newest = revision

@@ -1,9 +1,9 @@
 """Authenticate sockets and check their permissions.
 
-A socket belongs to the token of its subprotocol `bearer.<token>`, else to the session cookie of its handshake. Both are
-looked up again at every check, so a revoked token, a logout or a changed role closes a socket at the next check. A
-socket may subscribe to whatever REST would let it read: for a token limited to namespaces, these are clusters, policies
-and the workloads of its namespaces.
+A socket is authenticated by the token in its subprotocol `bearer.<token>`, or else by the session cookie of its
+handshake. Every check looks up the credential again, so a revoked token, a logout or a changed role closes the socket
+at the next check. A socket may subscribe to everything that its credential may read through REST. For a token limited
+to namespaces, these are clusters, policies and the workloads of its namespaces.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class HandshakeCredentials(msgspec.Struct, frozen=True):
 
 
 class SubjectLookup(msgspec.Struct, frozen=True):
-    """The subject (None: no longer valid), and the revision of the topic `access` before the lookup."""
+    """Result of a lookup: the subject (None if the credential is not valid), and the revision of the topic `access`
+    before the lookup.
+    """
 
     held: SocketCredential
     asker: Subject | None
@@ -54,7 +56,7 @@ class SubjectLookup(msgspec.Struct, frozen=True):
 
 
 class Denied(msgspec.Struct, frozen=True):
-    """The reason for a denied topic."""
+    """The reason why a topic is denied."""
 
     code: str
     detail: str
@@ -69,7 +71,7 @@ def read_credentials(scope: Any) -> HandshakeCredentials:
 
 
 def language_of(scope: Any) -> str:
-    """Return the language of a socket: English for a token, else as LocaleMiddleware chooses it."""
+    """Return the language of a socket: English for a token, else the language that LocaleMiddleware would choose."""
     if read_credentials(scope).plaintext:
         return "en"
     accepted = dict(scope.get("headers", ())).get(b"accept-language", b"").decode("latin-1")
@@ -79,7 +81,7 @@ def language_of(scope: Any) -> str:
 
 @QueryBatcher
 def look_up_subject(came_with: HandshakeCredentials) -> SubjectLookup:
-    """Look up the subject of a handshake; only this function reads a token's plaintext."""
+    """Look up the subject of a handshake. No other function reads a token's plaintext."""
     number = revision_of(TOPIC)
     if not came_with.plaintext:
         held = SocketCredential(session_key=came_with.session_key)
@@ -92,7 +94,7 @@ def look_up_subject(came_with: HandshakeCredentials) -> SubjectLookup:
 
 @QueryBatcher
 def refresh_subject(held: SocketCredential) -> SubjectLookup:
-    """Look up the current subject."""
+    """Look up the current subject of a credential."""
     number = revision_of(TOPIC)
     return SubjectLookup(held, current_subject(held), number)
 
@@ -122,7 +124,7 @@ def denial_of(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied 
         kind == "workload" and namespaces and namespaces <= asker.namespaces
     ):
         return None
-    if kind == "workload":  # as in REST, a workload of other namespaces does not exist
+    if kind == "workload":  # as in REST, a workload in other namespaces is reported as unknown
         unknown = unknown_topic(topic)
         return Denied(unknown.code, unknown.message)
     return Denied("PermissionDenied", "this token sees only its namespaces")

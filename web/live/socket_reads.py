@@ -1,4 +1,4 @@
-"""Database reads of sockets, each one call in the thread that Channels reserves for it."""
+"""Database reads of sockets; each read is one call in the thread that Channels reserves for database calls."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from .database import QueryBatcher, in_database
 from .hub import SnapshotMessage
 from .rights import Denied
 
-FRAMES = 64  # translated messages that are kept
+FRAMES = 64  # number of translated messages in the cache
 
 
 class TopicLookup(msgspec.Struct, frozen=True):
-    """The requested and the published name of a topic; `namespaces` are those of a workload's pods and objects."""
+    """The topic name that the client sent and the published name; `namespaces` are the namespaces of a workload's pods
+    and objects.
+    """
 
     asked: str
     topic: str = ""
@@ -71,7 +73,7 @@ def snapshot(topic: str) -> SnapshotMessage | None:
 
 @in_database
 def revisions(names: list[str]) -> dict[str, int]:
-    """Return the numbers of the latest events of these topics."""
+    """Return the latest revision of each of these topics."""
     found: dict[str, Any] = {}
     for some in batched(names):
         found.update(Topic.objects.filter(name__in=some).values_list("name", "revision"))
@@ -80,7 +82,7 @@ def revisions(names: list[str]) -> dict[str, int]:
 
 @in_database
 def recent(topic: str, most: int) -> tuple[int, list[tuple[int, str]]]:
-    """Return the number of a topic's latest event and its latest events as message texts."""
+    """Return the latest revision of a topic, and its latest events as message texts."""
     newest = revision_of(topic)
     rows = OutboxEvent.objects.filter(topic=topic, revision__lte=newest).order_by("-revision")
     events = list(rows.values_list("revision", "data")[:most])
@@ -89,7 +91,7 @@ def recent(topic: str, most: int) -> tuple[int, list[tuple[int, str]]]:
 
 @in_database
 def watch(topic: str, text: str, own: frozenset[str]) -> None:
-    """Count a message to a socket limited to namespaces that names a pod out of its scope."""
+    """Count a message to a socket limited to namespaces that names a pod outside its scope."""
     if out_of_scope_names(text.encode(), own, topic.encode()):
         OUT_OF_SCOPE.labels(f"live:{topic.partition(':')[0]}").inc()
 
@@ -97,8 +99,8 @@ def watch(topic: str, text: str, own: frozenset[str]) -> None:
 def redacted(topic: str, text: str, own: frozenset[str] | None) -> str:
     """Return a message of a topic for a socket, redacted if the socket is limited to the namespaces `own`.
 
-    Of the topics that a limited socket may subscribe to, only a workload's pods have messages that name other pods.
-    The topic has them with their parameters.
+    Of the topics that a limited socket may subscribe to, only those of workloads contain messages that may name other
+    pods. The topic stores these messages with their parameters, so they can be redacted.
     """
     if not topic.startswith("workload:"):
         return text
@@ -120,7 +122,7 @@ def in_language(topic: str, text: str, language: str) -> str:
 
 @lru_cache(maxsize=FRAMES)
 def _with_summaries(text: str, language: str) -> str:
-    """Return a message of the topic `decisions` with translated summaries, rendered once for all sockets."""
+    """Return a message of the topic `decisions` with translated summaries; the result is cached for all sockets."""
     whole = msgspec.json.decode(text)
     with translation.override(language):
         whole["data"] = with_summaries(whole["data"])
@@ -128,7 +130,9 @@ def _with_summaries(text: str, language: str) -> str:
 
 
 def _with_reason(text: str, language: str) -> str:
-    """Return a message about the age of a cluster's data with its reason, which the topic has with its parameters."""
+    """Return a message about the age of a cluster's data with its reason translated; the topic stores the reason with
+    its parameters.
+    """
     whole = msgspec.json.decode(text)
     data = whole.get("data") or {}
     if data.get("reason"):
@@ -138,6 +142,6 @@ def _with_reason(text: str, language: str) -> str:
 
 
 def renamed(text: str, topic: str, asked: str) -> str:
-    """Return a message with the topic name that the client used; the name is its first field."""
+    """Return a message with the topic name that the client used; the name is the first field of the message."""
     head = b'{"topic":' + encode(topic)
     return '{"topic":' + encode(asked).decode() + text[len(head.decode()) :]

@@ -1,17 +1,18 @@
-"""Serve one live socket: `{"action":"subscribe|unsubscribe|refetch","topics":[…]}` in, numbered messages out.
+"""Serve one live socket: the client sends `{"action":"subscribe|unsubscribe|refetch","topics":[…]}` and receives
+numbered messages.
 
 A subscription may also contain `"since":{topic: revision}` and `"merge":true`.
-The consumer receives; two tasks of each socket send what the hub queues for it and check permissions. Close codes:
-4401 not or no longer logged in, 4403 not or no longer permitted, 4404 unknown address, 4429 too many sockets or
-messages, 1003 not text, 1009 too long. Sockets are counted per address before authentication, and per user or token
-after it. Permissions are checked again when they change, and every 30 seconds. Database reads go through the single
-thread that Channels reserves for them, so sockets never use more than one connection.
+The consumer receives; two tasks of each socket send what the hub queues for it and check permissions. Close codes: 4401
+not logged in, 4403 not permitted, 4404 unknown URL, 4429 too many sockets or messages, 1003 not text, 1009 message too
+long. Sockets are counted per address before authentication, and per user or token after it. Permissions are checked
+when they change, and every 30 seconds. Database reads run in the single thread that Channels reserves for them, so
+sockets never use more than one connection.
 Invariant: a socket always leaves the hub, however it ends.
 
 Each revocation raises the revision of the topic `access` in the same transaction (`hetsched/access/changes.py`). One
-task of this process reads that revision from the database every second while sockets are open, so nothing depends on a
-message that may be lost, and a thousand sockets cost one query. A socket passes the revision that the topic had before
-its permissions were read, so a new socket does not check twice.
+task per process reads that revision from the database every second while sockets are open. So revocation does not
+depend on a message that may be lost, and a thousand sockets cost one query. A socket passes the revision that the topic
+had before its permissions were read, so a new socket does not check twice.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class _RevisionWatch:
         while self.waiting:
             try:
                 number = (await socket_reads.revisions([TOPIC])).get(TOPIC, 0)
-            except Exception as error:  # the database is unavailable, so no permission can change
+            except Exception as error:  # the database is unavailable, so permissions cannot change
                 log.warning("rights not looked at", error=repr(error))
             else:
                 if number != self.number:
@@ -71,16 +72,16 @@ _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _RevisionWatch] = WeakKey
 
 
 async def until_rights_change(number: int, at_most_seconds: float) -> None:
-    """Wait until permissions change after this revision of the topic, or until the timeout."""
+    """Wait until the topic `access` has a later revision than `number`, or until the timeout."""
     watch = _watches.setdefault(asyncio.get_running_loop(), _RevisionWatch())
     watch.waiting += 1
     try:
         if watch.task is None:
-            watch.number = -1  # a revision read without listeners is outdated
+            watch.number = -1  # the revision is outdated if it was read while no socket waited
             watch.task = asyncio.create_task(watch.look())
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most_seconds):
-                # The caller's revision may be newer than the watched one for up to a second.
+                # The revision that the caller read may be newer than the revision of this task for up to a second.
                 while watch.number <= number:
                     await watch.changed.wait()
     finally:
@@ -94,7 +95,8 @@ MESSAGES_PER_SECOND = 10
 BURST = 20
 MOST_WAITING = 500
 PROTOCOL = "hetsched.live.v1"
-# An alias that is not configured: with a channel per socket the layer would send each event once per socket.
+# An alias that is not configured, so that sockets have no channel: otherwise the layer would send each event once per
+# socket.
 NO_LAYER = ""
 
 UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, TOO_MANY, NOT_TEXT, TOO_LONG = 4401, 4403, 4404, 4429, 1003, 1009
@@ -105,8 +107,8 @@ _open: Counter[str] = Counter()
 class SocketCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A command of a client.
 
-    For subscriptions, `since` has the revisions that the client already has; `merge`: the client accepts merged events
-    from now on.
+    For subscriptions, `since` contains the revisions that the client already has. `merge` is true if the client accepts
+    merged events from now on.
     """
 
     action: Literal["subscribe", "unsubscribe", "refetch"]
@@ -119,7 +121,7 @@ _command = msgspec.json.Decoder(SocketCommand)
 
 
 class SocketClosed(Exception):
-    """End this socket with a code."""
+    """Raised to close this socket with a code."""
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -141,12 +143,14 @@ def _count_socket(key: str, most: int) -> Iterator[None]:
 
 
 def _select_protocol(offered: Any) -> str | None:
-    """Select our own subprotocol, else the first offered one, because browsers abort without a selection."""
+    """Select hetsched's subprotocol, else the first offered one, because browsers close a socket without a selected
+    subprotocol.
+    """
     return PROTOCOL if PROTOCOL in offered else next(iter(offered), None)
 
 
 def _require_subject(asker: Subject | None) -> Subject:
-    """Return the subject of a socket. Raises: SocketClosed without permission."""
+    """Return the subject of a socket. Raises: SocketClosed if it is not logged in or has no permission."""
     if asker is None:
         raise SocketClosed(UNAUTHENTICATED)
     if not asker.may(Action.VIEW):
@@ -155,7 +159,7 @@ def _require_subject(asker: Subject | None) -> Subject:
 
 
 class UnknownAddressConsumer(AsyncWebsocketConsumer):
-    """Close a WebSocket at an address that does not exist."""
+    """Close a WebSocket whose URL does not exist."""
 
     channel_layer_alias = NO_LAYER
 
@@ -178,7 +182,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     def __init__(self) -> None:
         super().__init__()
         self.listener = Listener()
-        # Topic in the hub -> the topic name that this client used.
+        # Maps the published name of a topic to the name that this client used.
         self.names: dict[str, str] = {}
         self.tokens = float(BURST)
         self.last_message = time.monotonic()
@@ -198,10 +202,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
             pass  # the client disconnected during a send
 
     async def dispatch(self, message: Any) -> None:
-        """Handle a message without the base's check of database connections.
+        """Handle a message without the base class's check of database connections.
 
-        `web.live.database` keeps the connection of the sockets; the check takes its thread once per message and splits
-        the batches of lookups.
+        `web.live.database` manages the connection of the sockets. The check would use the database thread once per
+        message and split the batches of lookups.
         """
         await getattr(self, get_handler_name(message))(message)
 
@@ -316,7 +320,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def _refresh(self, topic: str) -> None:
         try:
             text = await self.hub.refresh(self.listener, topic)
-        except Exception as error:  # without the database the client keeps its data
+        except Exception as error:  # the database is unavailable: the client keeps the data that it has
             log.warning("live snapshot not read", topic=topic, error=repr(error))
             await asyncio.sleep(1)
             return

@@ -1,10 +1,10 @@
 """Merge events of one topic into one message.
 
 A hundred changes a second, each sent to two hundred sockets, are twenty thousand messages a second, far more than a
-page needs. Adjacent merge patches therefore become one merge patch; the later value of a key wins. The message names
-its last revision and, as `since`, the revision before its first; a client at any revision in between can apply it,
-because it has the final value of every key. A key that was removed and added again with other content does not fit into
-one patch, so the span ends there.
+page needs. So adjacent merge patches are composed into one merge patch, in which the later value of a key wins. The
+message contains its last revision and, as `since`, the revision before its first. A client at any revision in between
+can apply the message, because it contains the final value of every changed key. The removal of a key followed by its
+addition with other content cannot be expressed in one patch, so the span ends there.
 Source: RFC 7396.
 """
 
@@ -42,7 +42,9 @@ _delta = msgspec.json.Decoder(_Delta)
 
 
 def spans(topic: str, events: Iterable[Event]) -> Iterator[Span]:
-    """Yield these events merged into few messages, in order; a gap between events stays a gap between messages."""
+    """Yield these events merged into as few messages as possible, in order. Events with a gap between them are not
+    merged.
+    """
     run: list[Event] = []
     merged: dict[str, Any] = {}
     for revision, text in sorted(dict(events).items()):
@@ -72,7 +74,7 @@ def _patch(event: Event) -> dict[str, Any]:
 
 
 def compose(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Return the merge patch equal to `first` followed by `second`. Raises: if no single patch is."""
+    """Return the merge patch equal to `first` followed by `second`. Raises: _CannotMerge if there is none."""
     both = dict(first)
     for key, value in second.items():
         if key in first and isinstance(value, dict):

@@ -1,8 +1,8 @@
 """Action buttons of a page; the confirmation dialog describes the consequences.
 
-Only users with the permission see a button; the server checks the permission again. A button has the REST address, the
-body, the ETag of the displayed state (If-Match) and a description of the consequences. This module encodes the bodies
-as JSON, because they contain untrusted names.
+Only users with the permission see a button; the server checks the permission again. A button contains the REST URL, the
+request body, the ETag of the displayed state (for If-Match) and a description of the consequences. This module encodes
+the bodies as JSON, because they contain untrusted names.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def body_of(asked: dict[str, Any]) -> str:
 
 
 class PartButtons(msgspec.Struct, frozen=True):
-    """The actions on one GPU or zone, and its maintenance if it is in maintenance."""
+    """The actions on one GPU or zone, and the current maintenance, if any."""
 
     name: str
     act: ActionButton
@@ -84,7 +84,7 @@ class NodeButtons(msgspec.Struct, frozen=True):
 
 
 def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeButtons | None:
-    """Return the actions that the user may run on a node; None without any."""
+    """Return the actions that the user may run on a node, None if there are none."""
     if not subject.may(Action.OPERATE):
         return None
     held = list(held)
@@ -105,7 +105,7 @@ def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeBu
 
 
 def spans() -> list[tuple[str, int, str]]:
-    """Return the durations to choose from: label, seconds, and the end time for a start now."""
+    """Return the durations to choose from, each with its label, its seconds, and its end time if it starts now."""
     words = {"1h": _("1 hour"), "4h": _("4 hours"), "1d": _("1 day"), "7d": _("7 days")}
     now = timezone.now()
     return [(words[name], int(span.total_seconds()), rfc3339(now + span)) for name, span in SPANS]
@@ -161,7 +161,7 @@ class _OnNode:
         )
 
     def trust(self) -> list[ActionButton]:
-        """Return the button that clears the conflicts of facts that the kubelet contradicted, if there are any."""
+        """Return the button that clears conflicts of facts that the kubelet contradicted; empty without conflicts."""
         if not self.node.doubts and not node_rejections(self.node, timezone.now()):
             return []
         text = _(
@@ -249,7 +249,7 @@ class _OnNode:
 
 
 def on_workload(workload: Workload, counts: dict[str, int], subject: Subject) -> list[ActionButton]:
-    """Return the actions that the user may run on a workload; `counts` are its pods by state."""
+    """Return the actions that the user may run on a workload; `counts` has the number of its pods in each state."""
     if not subject.may(Action.SUBMIT):
         return []
     live = workload.cluster.kind == ClusterKind.KUBERNETES
@@ -322,7 +322,7 @@ def _milli(allocation: Allocation | None) -> int:
 
 
 def listed(names: list[str]) -> str:
-    """Return the first names and the number of the others."""
+    """Return the first names and the number of the remaining names as text."""
     shown = ", ".join(names[:_NAMED])
     more = len(names) - _NAMED
     return shown if more <= 0 else _("%(names)s and %(more)d more") % {"names": shown, "more": more}

@@ -1,4 +1,4 @@
-"""Format amounts for display: rounded, with a unit; the title attribute has the exact quantity."""
+"""Format amounts for display: rounded, with a unit. The title attribute contains the exact quantity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEPS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10))
 
 
 def amount_words(resource: str, amount: int) -> str:
-    """Write an amount in base units: `3.5` CPUs, `31.2 GiB`, `4`."""
+    """Format an amount in base units: `3.5` CPUs, `31.2 GiB`, `4`."""
     if resource == CPU:
         return _number(amount / 1000, 2)
     if resource in (MEMORY, EPHEMERAL_STORAGE) or resource.startswith("hugepages-"):
@@ -32,7 +32,7 @@ def bytes_words(amount: int) -> str:
 
 
 def mib_words(mib: int | None) -> str | None:
-    """Write MiB; None stays None, so that a template can show it as unknown."""
+    """Format an amount in MiB; None is returned unchanged, so that a template can show it as unknown."""
     return None if mib is None else bytes_words(mib * MIB)
 
 
@@ -41,14 +41,14 @@ def percent(ratio: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a time span with its two largest units, rounded up: `< 1 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Format a time span with its two largest units, rounded up: `< 1 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 1:
         return "< 1 s" if seconds > 0 else "0 s"
     return in_units(whole_seconds(seconds))
 
 
 def use(resource: str, whole: int, requested: int) -> dict[str, Any]:
-    """Return one row of a table of resources."""
+    """Return one row of a resource table."""
     ratio = requested / whole if whole else None
     return {
         "name": resource,

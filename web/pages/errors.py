@@ -51,7 +51,7 @@ def failed(request: HttpRequest) -> HttpResponse:
 
 
 def too_many_requests(request: HttpRequest, refused: problems.RequestRefused) -> HttpResponse:
-    """Answer a request over the page limit; addresses for programs get a problem document."""
+    """Respond to a request that exceeds the page limit; requests for data (`?format=`) get a problem document."""
     if request.GET.get("format"):
         return problems.response(refused, request)
     said = _("Your account exceeded its page limit. Wait %(seconds)s s, then reload the page.")
@@ -67,13 +67,13 @@ def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 
 def _refusal() -> problems.RequestRefused | None:
-    """Return the problem of the exception being handled, also outside of a view."""
+    """Return the problem of the exception that is being handled, also outside of a view."""
     error = sys.exc_info()[1]
     return problems.refusal_of(error) if isinstance(error, Exception) else None
 
 
 def _message_of(exception: Exception) -> str:
-    """Return the message of the exception, if the view gave one."""
+    """Return the message of the exception if the view provided one."""
     first = exception.args[0] if exception.args else ""
     return first if isinstance(first, str) else ""
 
@@ -90,7 +90,7 @@ def _page(request: HttpRequest, exception: Exception, status: int, title: str, t
 
 
 def _frame(request: HttpRequest) -> dict[str, Any]:
-    """Return the navigation of a logged-in user: the permitted pages, none without read access."""
+    """Return the navigation for a logged-in user: the permitted pages. It is empty without read access."""
     if not hasattr(request, "user") or not request.user.is_authenticated:
         return {}
     places = places_for(subject_of(request))

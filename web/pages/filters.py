@@ -1,4 +1,4 @@
-"""Filters that every template has."""
+"""Filters that are available in every template."""
 
 from django import template
 from django.utils.translation import pgettext
@@ -9,5 +9,5 @@ from web.translation import translate
 register = template.Library()
 register.filter("translated", lambda text: translate(text) if text else text)
 register.filter("source", lambda text: translate(source_message(text)))
-# Descriptions of built-in policies and plugins are translated; those of others are shown unchanged.
+# Descriptions of built-in policies and plugins are translated; those of other policies and plugins are shown unchanged.
 register.filter("of_policy", lambda text: pgettext("policy", text) if text else text)

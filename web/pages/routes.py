@@ -1,4 +1,4 @@
-"""The addresses of the console."""
+"""The URLs of the console."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -36,7 +36,7 @@ def icon(request: HttpRequest) -> HttpResponse:
     return redirect(static("img/mark.svg"))
 
 
-# Any name from an imported file that is one path segment.
+# Matches any name from an imported file that is a single path segment.
 _NODE = r"(?P<name>[^/\x00]{1,253})"
 
 urlpatterns = [

@@ -1,7 +1,7 @@
 """Selection of list rows for actions on several workloads.
 
-Only users with the permission can select rows. The available actions depend on the listed rows: retry for pending and
-failed pods, priority for pending pods, cancel for unfinished pods.
+Only users who may run the actions can select rows. The available actions depend on the listed rows: retry for pending
+and failed pods, a change of priority for pending pods, and cancel for unfinished pods.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PICK = Column("pick", "", lambda row: row.workload_id, _cell, sortable=False)
 
 
 def pickable(view: ListView, *offered: str) -> dict[str, bool]:
-    """Enable row selection for users with the permission; return the context of the action bar.
+    """Enable row selection for users who may run the actions; return the context of the action bar.
 
-    `offered` are the available actions: some of retry, priority and cancel.
+    `offered` lists the available actions: any of retry, priority and cancel.
     """
     subject = subject_of(view.shell.request)
     may = {"retry": Action.SUBMIT, "priority": Action.OPERATE, "cancel": Action.SUBMIT}

@@ -1,4 +1,4 @@
-"""Translated texts of the scripts; JavaScript has no catalogue."""
+"""Translated texts for the scripts, because JavaScript has no message catalogue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TONES: dict[str, str] = {
 
 
 def state_texts() -> dict[str, str]:
-    """Return the label of every state; verdicts are states."""
+    """Return the label of every state, including the verdicts."""
     return {state.value: str(label) for state, label in LABELS.items()}
 
 
@@ -128,7 +128,7 @@ def result_texts() -> dict[str, str]:
 
 
 def question_texts() -> dict[str, Any]:
-    """Return the texts of the what-if page except its results."""
+    """Return the texts of the what-if page, except those of its results."""
     return {
         "to-answer": _("go to the result"),
         "keep-room": _("Hold this capacity…"),
@@ -176,7 +176,7 @@ def question_texts() -> dict[str, Any]:
 
 
 def why_texts() -> dict[str, str]:
-    """Return the texts of the explanation page about the current state."""
+    """Return the texts of the explanation page for the current state."""
     return {
         "waits-no-more": _("The pod is no longer pending. Reload the page."),
         "ask-again": _("Simulate as a what-if"),

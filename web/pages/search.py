@@ -1,7 +1,7 @@
 """Search over all pages: places, nodes, pods, decisions, extensions, policies and clusters.
 
-Each group returns its best hits and a link to the full list, as a page or, for the `/` dialog, as JSON. Large
-tables are searched by index or in their recent part.
+Each group returns its best hits and a link to the full list, as a page or, for the `/` dialog, as JSON. In large
+tables, the search uses an index or only the most recent rows.
 Every known instruction-set extension, level and profile is found by its name or purpose.
 """
 
@@ -40,7 +40,7 @@ from .workloads.holds import LABELS as HOLD_LABELS
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """One name; `requirement` is the text of a request that needs it."""
+    """One extension, level or profile; `requirement` is the text of a request that needs it."""
 
     name: str
     family: str
@@ -50,7 +50,7 @@ class Extension(msgspec.Struct, frozen=True):
 
 @cache
 def extensions() -> tuple[Extension, ...]:
-    """Return all names that a request can use: profiles and levels first, then extensions by name."""
+    """Return all names that can be used in a request: profiles and levels first, then extensions by name."""
     found = [Extension(name, "RISC-V", "", name) for name in PROFILES]
     found += [Extension(level, "x86", "", level) for level in X86.levels]
     found += [Extension(level, "Arm", "", level) for level in ARM.levels]
@@ -101,7 +101,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The hits of one kind; `more` is the address of the full list, if there is one."""
+    """The hits of one kind; `more` is the URL of the full list, empty if there is none."""
 
     label: str
     hits: list[Hit]

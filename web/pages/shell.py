@@ -1,9 +1,9 @@
 """Shared context of every page: permission, selected cluster and navigation.
 
 A page requires a login and the view permission, and takes a token of the read rate limit, as REST does. It shows the
-cluster of `?cluster=`, else the configured default, else the first cluster; links keep the selection. A page with a
-live topic contains the name of the topic and the revision that it had before the rows were read, so that the browser
-detects later changes.
+cluster in `?cluster=`, else the configured default, else the first cluster; its links keep the selection. A page with a
+live topic contains the name of the topic and the revision that the topic had before the rows were read, so that the
+browser detects later changes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The audit log: actor, action, object, time and reason of each entry, and the verification of the seals.
 
-Stored English texts are translated. Actions such as `node.cordon`, roles of users and names are codes and stay
-untranslated, because filters use them. Object kinds, names of details and sentences of the product are translated. The
-catalogue has them under the contexts `kind`, `role` and `detail`; a text without an entry is shown unchanged.
+Actions such as `node.cordon`, roles of users and names are codes and are not translated, because filters use them.
+Object kinds, names of details and hetsched's own sentences are stored in English and translated for display. The
+message catalogue contains them under the contexts `kind`, `role` and `detail`; a text without an entry is shown
+unchanged.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from ..lists.kinds import Age, ValueKind
 from ..lists.view import Listing, ListView
 from ..shell import Shell, page
 
-# Roles of programs: the actor's name is a text of the product, not a user name.
+# Roles of programs. With these roles, the name of the actor is one of hetsched's own texts, not a user name.
 _PROGRAMS = ("", "system")
-# Keys of stored details: the value before a change and the one after it.
+# Keys of stored details: the value before a change, and the value after it.
 _CHANGES = (("before", "after"), ("before", "value"), ("known", "told"))
 
 
 def kind(row: AuditEntry) -> str:
-    """Return the translated kind of the object of an entry."""
+    """Return the translated kind of an entry's object."""
     return _word("kind", row.object_kind)
 
 
@@ -51,7 +52,7 @@ def role(row: AuditEntry) -> str:
 
 
 def changed(details: dict[str, Any]) -> str:
-    """Return the details of an entry in one line, as before → after if both are recorded."""
+    """Return the details of an entry in one line, as "before → after" if both values are recorded."""
     rest = dict(details)
     said = []
     for before, after in _CHANGES:
@@ -78,12 +79,12 @@ _MOST_VALUES = 200
 _MOST_NAME_CHARACTERS = 253
 _MOST_DETAIL_CHARACTERS = 300
 SUBMISSIONS = "workload.submit"
-# Submissions have a tab of their own: most readers look for actions on the fleet.
+# Submissions have a separate tab, because most readers look for actions on the cluster.
 TABS = {"": gettext_lazy("actions"), "submissions": gettext_lazy("submissions"), "all": gettext_lazy("all")}
 
 
 def object_url(row: AuditEntry) -> str:
-    """Return the page of the object of an entry; empty if it has none."""
+    """Return the URL of the page of an entry's object, empty if it has none."""
     name = row.object_name
     if row.object_kind == "node" and "/" in name:
         cluster, _slash, node = name.partition("/")

@@ -18,7 +18,7 @@ from ..actions import ActionButton, body_of
 from ..shell import Shell, page
 
 _ADDRESS = "/api/v1/sessions/end/"
-# In this order: most user agents also contain the names of later entries.
+# The order matters: most user agents also contain the names of later entries.
 _BROWSERS = (
     ("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"),
 )  # fmt: skip

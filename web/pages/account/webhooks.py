@@ -1,4 +1,4 @@
-"""Webhooks, their deliveries and attempts; for submitters."""
+"""Webhooks with their deliveries and attempts; for submitters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _about_cell(row: Delivery) -> Cell:
 
 
 def redelivery_button(row: Delivery) -> ActionButton | None:
-    """Return the button that repeats a delivery; none while it is in progress."""
+    """Return the button that repeats a delivery, or None while the delivery is in progress."""
     if row.state == Delivery.DUE:
         return None
     names = {"event": row.event, "host": row.host}
@@ -164,7 +164,7 @@ def _submitter(shell: Shell) -> Subject:
 
 
 def _shown(hook: Webhook) -> dict[str, Any]:
-    """Return a webhook with the bodies of its buttons."""
+    """Return a webhook with the request bodies of its buttons."""
     same = {
         "name": hook.name,
         "url": hook.url,

@@ -1,13 +1,13 @@
 """The balance page: requested and measured use of a cluster, and the metric sources.
 
 The effective use of a node is its latest sample plus the pods placed since, or the requests if it has no current
-sample. The page marks nodes that have no current sample although they should. The values are those of the engine's
-current state. Measured use is that of the current samples, without pods placed since.
+sample. The page marks nodes for which a current sample is missing. The values are read from the engine's current state.
+Measured use is the use in the current samples, without pods placed since then.
 A sample is stale if it is older than the limit, by the server's clock or relative to the newest sample of its cluster;
 a collector may have a longer limit. The page shows the age of the newest sample, stale or not.
 
 The charts show each node as a dot over CPU and memory use, and the balance over time. A node on the diagonal uses the
-same share of CPU and memory. The trend has one sample per minute of at most the last day. The tables below the charts
+same share of CPU and memory. The trend has one sample per minute, for at most the last day. The tables below the charts
 list the same values.
 """
 
@@ -42,14 +42,14 @@ MOST_NAMED = 3
 SPAN = timedelta(hours=24)
 MOST_POINTS = 96
 WIDTH, HEIGHT = 480, 96
-# Size of a label on the chart, whose sides are 100.
+# Size of a label in chart units; the chart is 100 x 100 units.
 NAME_WIDTH, NAME_HEIGHT = 40, 4
 
 
 class Dot(msgspec.Struct, frozen=True):
-    """One node; `x` and `y` are percent of CPU and memory, with `y` measured from the top.
+    """One node; `x` and `y` are CPU and memory use in percent, with `y` measured from the top.
 
-    `name_y`: the height of its label, None without a label.
+    `name_y` is the vertical position of its label, None without a label.
     """
 
     name: str
@@ -68,7 +68,7 @@ class BalanceTrend(msgspec.Struct, frozen=True):
 
 
 def dots(nodes: Sequence[dict[str, Any]]) -> list[Dot]:
-    """Return dots of the least balanced nodes that report CPU and memory; the first few are labelled."""
+    """Return dots for the least balanced nodes that report CPU and memory; the first few have labels."""
     found: list[Dot] = []
     for node in nodes[:MOST_DOTS]:
         (cpu, cpu_said), (memory, memory_said), *_rest = node["cells"]
@@ -81,14 +81,14 @@ def dots(nodes: Sequence[dict[str, Any]]) -> list[Dot]:
 
 
 def _free(x: float, y: float, named: Sequence[Dot]) -> float:
-    """Return the height nearest to the dot at which its label overlaps no other label."""
+    """Return the position nearest to the dot at which its label does not overlap any other label."""
     near = [dot.name_y for dot in named if dot.name_y is not None and abs(dot.x - x) < NAME_WIDTH]
     heights = (y + lines * NAME_HEIGHT for lines in (0, -1, 1, -2, 2))
     return next(height for height in heights if all(abs(height - other) >= NAME_HEIGHT for other in near))
 
 
 def trend(cluster: Cluster, now: datetime) -> BalanceTrend | None:
-    """Return the trend of the balance; None with fewer than two samples."""
+    """Return the trend of the balance, None with fewer than two samples."""
     rows = Measure.objects.filter(cluster=cluster, at__gt=now - SPAN, at__lte=now).order_by("at")
     taken = [(row.at, row.figures.balance) for row in rows if row.figures.balance is not None]
     if len(taken) < 2:
@@ -158,7 +158,7 @@ def _label(resource: str) -> str:
 
 
 def _resources(state: ClusterState) -> list[dict[str, Any]]:
-    """Return the four resources over all nodes; measured use is the sum over the nodes with a sample."""
+    """Return the four resources summed over all nodes; measured use is the sum over the nodes that have a sample."""
     rows = []
     allocatable, requested = state.all_rows.static("allocatable"), state.all_rows.load("requested")
     used, measured = state.all_rows.load("used"), state.all_rows.static("measured") != 0
@@ -184,7 +184,7 @@ def _resources(state: ClusterState) -> list[dict[str, Any]]:
 
 
 def _sampled(state: ClusterState, resource: str, known: Bools) -> int:
-    """Return the sum of the samples of these rows; each known row has one."""
+    """Return the sum of the samples of the rows in `known`, each of which has a sample."""
     usages = (state.reports[row].usage for row in np.flatnonzero(known).tolist())
     return sum(usage.amounts[resource] for usage in usages if usage is not None)
 

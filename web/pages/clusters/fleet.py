@@ -1,9 +1,9 @@
 """The fleet page: workload status, use of the nodes, latest decisions.
 
-The page contains the documents of its live topics with their revisions, so the first paint needs no socket, and the
-socket continues from these revisions. Nodes are encoded as columns, which take a fifth of the size of their tiles.
-The decisions are read from the cluster and not from the topic, where those of a busier cluster may have replaced them.
-The browser requests headroom later.
+The page contains the documents of its live topics with their revisions, so that the first paint needs no socket and the
+socket resumes from these revisions. Nodes are encoded as columns, in a fifth of the size of a document per node. The
+decisions are read from the database for this cluster, because in the topic the decisions of a busier cluster may have
+replaced them. The browser requests headroom separately.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _content(cluster: Cluster) -> dict[str, object]:
 
 
 def _initial(cluster: Cluster) -> dict[str, Any]:
-    """Return the documents of the page's topics at these revisions."""
+    """Return the documents of the page's topics with their revisions."""
     with consistent_reads():
         return {
             "revisions": {"cluster": revision_of(cluster_topic(cluster)), "decisions": revision_of(DECISIONS)},
@@ -106,7 +106,7 @@ def measures() -> list[dict[str, str]]:
 
 
 def verdicts() -> list[dict[str, str]]:
-    """Return the four status counts: the states that each count includes, and its link."""
+    """Return the four status counts, each with the states that it includes and its link."""
     return [
         {
             "state": "running",

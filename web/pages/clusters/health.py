@@ -1,7 +1,7 @@
 """The health page: problems with their fixes, each cluster, and the components of the installation.
 
-Values are those of `/readyz`, `/metrics` and `clusters/{name}/connection/`; a problem has a fix and a link. The page
-shows names of credentials, hosts and namespaces, never their content.
+The values are the same as in `/readyz`, `/metrics` and `clusters/{name}/connection/`. Each problem has a fix and a
+link. The page shows names of credentials, hosts and namespaces, but never the content of credentials.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..shell import Shell, page
 
 _BAD, _WAIT = "bad", "wait"
 _MOST_MAINTAINED = 20
-# Components that stop send no message, so the page polls.
+# A component that stops does not send a message, so the page polls.
 _SECONDS_BETWEEN_LOOKS = 30
 
 
@@ -55,7 +55,7 @@ class HealthProblem(msgspec.Struct, frozen=True):
 
 
 class ComponentState(msgspec.Struct, frozen=True):
-    """One component: whether it works (None: unknown), and details."""
+    """One component: whether it works (None if unknown), and details."""
 
     name: str
     ok: bool | None
@@ -153,7 +153,7 @@ def _parts() -> Iterator[ComponentState]:
 
 
 def _component(name: str, component: Component) -> str:
-    """Return the details of a component; queues have rows of their own, so workers are left out."""
+    """Return the details of a component, without workers, because each queue has a separate row."""
     idle = {
         "outbox": _("all events are sent"),
         "scheduler": _("no pod is waiting for its first attempt"),
@@ -298,7 +298,7 @@ def _problems(
 
 
 def _in_maintenance(cluster: Cluster) -> Iterator[HealthProblem]:
-    """Yield nodes with GPUs or zones in maintenance with their reasons; of many, the first ones."""
+    """Yield the first nodes with GPUs or zones in maintenance, with the reasons."""
     nodes = cluster.nodes.exclude(maintenance=[]).order_by("name").defer("report")
     for node in nodes[:_MOST_MAINTAINED]:
         at = tile(node)["maintenance"]

@@ -1,4 +1,4 @@
-"""Shadow mode: compare another scheduler's choices with those of hetsched; overview and one pod."""
+"""Shadow mode: compare another scheduler's choices with those of hetsched, as an overview and for one pod."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetsched.placement.queries.shadow_report import WORST, RegretBin, summary, 
 from ..shell import Shell, page
 
 PAGE_SIZE = 50
-SECONDS_BETWEEN_LOOKS = 15  # comparisons have no live topic
+SECONDS_BETWEEN_LOOKS = 15  # the page polls, because comparisons have no live topic
 TONES = {Judgement.SAME: "good", Judgement.EQUAL: "good", Judgement.WORSE: "wait", Judgement.INFEASIBLE: "bad"}
 
 

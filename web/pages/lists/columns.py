@@ -11,8 +11,8 @@ import msgspec
 class Cell(msgspec.Struct, frozen=True):
     """The content of one cell. `look` is "", text (may wrap), chip, bar, time, mono or muted.
 
-    `text` None is unknown and shown as a dash; `note` is shown small below. The `tone` of a chip is good, wait, bad,
-    info or ""; that of a bar, which has a `ratio` 0-1, is cpu, memory or gpu.
+    If `text` is None, the value is unknown and shown as a dash; `note` is shown in small type below. The `tone` of a
+    chip is good, wait, bad, info or "". A bar has a `ratio` of 0-1, and its tone is cpu, memory or gpu.
     """
 
     text: Any
@@ -27,8 +27,8 @@ class Cell(msgspec.Struct, frozen=True):
 class Column(msgspec.Struct, frozen=True):
     """One column. `value` is the exported value; `cell` is the displayed content if it differs.
 
-    `order` names the database columns for sorting; without it, rows in memory sort by `value` and database rows do not
-    sort. A `falling` column sorts descending first.
+    `order` names the database columns for sorting. Without it, rows in memory are sorted by `value`, and database rows
+    cannot be sorted. A `falling` column is first sorted in descending order.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Export the current view: all rows and the shown columns, as CSV or JSON.
+"""Export all rows of the current view, with the shown columns, as CSV or JSON.
 
-Rows are streamed as they are read, because a table of 50,000 pods must not be held in memory. A spreadsheet runs a cell
-that begins like a formula, so in CSV a text that begins with = + - @, a tab or a line break gets a leading apostrophe
-(OWASP, CSV injection); JSON values are unchanged. Column names and values are machine-readable: no translation, ratios
-0-1, amounts in base units.
+Rows are streamed as they are read, because a table of 50,000 pods must not be held in memory. A spreadsheet evaluates a
+cell that begins like a formula, so in CSV a text that begins with = + - @, a tab or a line break gets a leading
+apostrophe (OWASP, CSV injection). JSON values are unchanged. Column names and values are machine-readable: they are not
+translated, ratios are 0-1, and amounts are in base units.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def export(view: ListView, rows: Iterable[Any]) -> StreamingHttpResponse:
-    """Return the response that streams these rows in the requested format."""
+    """Return a response that streams these rows in the requested format."""
     wanted = view.format
     if isinstance(rows, QuerySet):
         rows = rows.iterator(chunk_size=PIECE_ROWS)

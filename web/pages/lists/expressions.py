@@ -1,9 +1,9 @@
 """Parse filter expressions: `isa>=rv64gcv state=ready,cordoned -label:pool=ci "free words"`.
 
-Terms are separated by spaces and all have to match. A term is FIELD OPERATOR VALUE; spaces around the operator are
-allowed, values separated by commas are alternatives, a leading `-` negates the term, and quotes group a value. A word
-without an operator is a free word, which may occur anywhere in the row. An invalid term invalidates the filter: the
-problem has its position in the text and, if there is a close match, a suggestion.
+Terms are separated by spaces, and all of them have to match. A term is FIELD OPERATOR VALUE. Spaces around the operator
+are allowed, values separated by commas are alternatives, a leading `-` negates the term, and quotes group a value. A
+word without an operator is a free word, which may occur anywhere in the row. An invalid term makes the whole filter
+invalid. The error contains the position of the term in the text and, if there is a close match, a suggestion.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _SPACED = re.compile(r"([A-Za-z][A-Za-z0-9.:/_-]*)\s*(!=|!~|>=|<=|=|~|>|<)\s*")
 
 
 class FilterField(msgspec.Struct, frozen=True):
-    """One filter field. `get` reads it from rows in memory, `path` from database rows.
+    """One filter field. `get` reads its value from rows in memory, `path` is its lookup for database rows.
 
-    `heavy`: the field needs facts that are not read otherwise. `found`: the suggested values come from the data.
+    `heavy` is true if the field needs facts that are not loaded by default. `found` is true if suggested values are
+    read from the data.
     """
 
     name: str
@@ -56,7 +57,7 @@ class FilterTerm(msgspec.Struct, frozen=True):
 
 
 class ExpressionProblem(msgspec.Struct, frozen=True):
-    """An error of an expression and its position; `instead` is the suggested expression."""
+    """An error in an expression and its position; `instead` is the suggested expression."""
 
     message: str
     start: int
@@ -78,7 +79,7 @@ class ExpressionProblem(msgspec.Struct, frozen=True):
 
 
 class InvalidExpression(Exception):
-    """An invalid expression."""
+    """Raised for an invalid expression."""
 
     def __init__(self, problem: ExpressionProblem) -> None:
         super().__init__(problem.message)
@@ -175,7 +176,9 @@ def _test(term: FilterTerm, value: str) -> Test:
 
 
 def predicate(terms: tuple[FilterTerm, ...], words: Callable[[Any], str]) -> Callable[[Any], bool]:
-    """Return the predicate for rows in memory; `words` returns a row's text for free words, in lower case."""
+    """Return the predicate for rows in memory; `words` returns the text of a row, in lower case, in which free words
+    are searched.
+    """
     tests = [_row_test(term, words) for term in terms]
     return lambda row: all(test(row) for test in tests)
 
@@ -196,7 +199,7 @@ def _row_test(term: FilterTerm, words: Callable[[Any], str]) -> Test:
 
 
 def condition(terms: tuple[FilterTerm, ...], words: Callable[[str], Q]) -> Q:
-    """Return the same condition for the database; `words` returns the condition of one free word."""
+    """Return the same filter as a database condition; `words` returns the condition for one free word."""
     whole = Q()
     for term in terms:
         if term.field is None:

@@ -1,10 +1,10 @@
 """Kinds of filter fields: the syntax of their values, and the comparison with a row.
 
-A kind parses the text after the operator once and returns a test of values or a database condition. Comparisons with an
-unknown value (None) are false; only `=unknown` matches it.
-ISA: `isa>=rv64gcv` matches nodes that run programs for rv64gcv, `isa<=rva22u64` those that offer nothing beyond that
-profile, `isa=x86-64-v3` those that offer exactly that level, each by the lattice of `hetsched.isa`; `~` matches a part
-of the text.
+A kind parses the text after the operator once, and returns a predicate for values or a database condition. Comparisons
+with an unknown value (None) are false; only `=unknown` matches it.
+ISA: `isa>=rv64gcv` matches nodes that run programs for rv64gcv, `isa<=rva22u64` matches nodes that offer nothing beyond
+that profile, and `isa=x86-64-v3` matches nodes that offer exactly that level, each according to the lattice of
+`hetsched.isa`. `~` matches a part of the text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ UNKNOWN = "unknown"
 
 
 class InvalidValue(Exception):
-    """An invalid value; `nearest` is the closest valid one."""
+    """Raised for an invalid value; `nearest` is the closest valid value."""
 
     def __init__(self, message: str, nearest: str = "") -> None:
         super().__init__(message)
@@ -51,18 +51,18 @@ class InvalidValue(Exception):
 
 
 class ValueKind:
-    """Text, compared without the case of ASCII letters; `*` matches any characters."""
+    """Text, compared without regard to the case of ASCII letters; `*` matches any characters."""
 
     operators: tuple[str, ...] = ("=", "!=", "~", "!~")
     word: Any = gettext_lazy("text")
     keyed = False
 
     def values(self) -> tuple[str, ...]:
-        """Return the possible values if they are fixed."""
+        """Return the possible values, or suggestions; empty if there are none."""
         return ()
 
     def test(self, operation: str, wanted: str) -> Test:
-        """Return the test of values for one of `operators`, except the negated ones.
+        """Return a predicate for values, for one of `operators` except the negated ones.
 
         Raises: InvalidValue.
         """
@@ -72,7 +72,7 @@ class ValueKind:
         return Wildcard(wanted).matches
 
     def condition(self, operation: str, wanted: str, path: str) -> Q:
-        """Return the same test as a condition on a column of the database."""
+        """Return the same predicate as a condition on a database column."""
         return Q(**{f"{path}__{'text_contains' if operation == '~' else 'text_matches'}": wanted})
 
 
@@ -106,7 +106,7 @@ class ChoiceKind(ValueKind):
 
 
 class NumberKind(ValueKind):
-    """A number; with `percent` a share, written `80` or `80%`, whose values are ratios 0-1."""
+    """A number. With `percent` it is a share, written `80` or `80%`, and its values are ratios 0-1."""
 
     operators = (">", ">=", "<", "<=", "=", "!=")
     word = gettext_lazy("number")
@@ -133,7 +133,7 @@ class NumberKind(ValueKind):
 
 
 class Quantity(NumberKind):
-    """An amount of a resource in Kubernetes notation: 500m, 2, 16Gi."""
+    """An amount of a resource in Kubernetes notation, such as 500m, 2 or 16Gi."""
 
     word = gettext_lazy("quantity")
 
@@ -150,11 +150,11 @@ class Quantity(NumberKind):
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_LONGEST_AGE = timedelta(days=365_000)  # a longer age has no valid date
+_LONGEST_AGE = timedelta(days=365_000)  # a timestamp before this age could not be represented
 
 
 class Age(ValueKind):
-    """The age of a timestamp: `age>5m` is older than five minutes; values are timestamps."""
+    """The age of a timestamp; `age>5m` matches timestamps older than five minutes."""
 
     operators = (">", "<")
     word = gettext_lazy("time span")
@@ -210,7 +210,8 @@ class IsaKind(ValueKind):
         return holds
 
 
-# Arguments: whether the node runs programs for the requested ISA, and whether a machine with that ISA runs the node's.
+# The arguments say whether the node runs programs for the requested ISA, and whether a machine with the requested ISA
+# runs programs for the node's ISA.
 _ISA_TESTS: dict[str, Callable[[bool, bool], bool]] = {
     ">=": lambda above, below: above,
     "<=": lambda above, below: below,
@@ -230,7 +231,7 @@ def _offered(text: str) -> Isa | None:
 
 
 class Model(ValueKind):
-    """GPU models as pods name them: `A100` does not match `A10`; values are the models of a node's GPUs."""
+    """GPU models, compared as in pod requests: `A100` does not match `A10`. Values are the models of a node's GPUs."""
 
     operators = ("=", "!=")
     word = gettext_lazy("GPU model")
@@ -240,7 +241,7 @@ class Model(ValueKind):
 
 
 class AnyKind(ValueKind):
-    """Several texts, of which one has to match; values are tuples."""
+    """Several texts, at least one of which has to match; values are tuples."""
 
     def test(self, operation: str, wanted: str) -> Test:
         inner = super().test(operation, wanted)
@@ -248,13 +249,13 @@ class AnyKind(ValueKind):
 
 
 class Labels(ValueKind):
-    """Labels by key: `label:pool=ci`, and `label:pool` alone for any value; values are mappings."""
+    """Labels by key: `label:pool=ci`, or `label:pool` alone to match any value. Values are mappings."""
 
     keyed = True
     word = gettext_lazy("label")
 
 
 def is_any(tests: Iterable[Test]) -> Test:
-    """Return a test that passes if one of these tests passes."""
+    """Return a predicate that is true if one of these predicates is true."""
     listed = tuple(tests)
     return listed[0] if len(listed) == 1 else lambda value: any(test(value) for test in listed)

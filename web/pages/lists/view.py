@@ -1,7 +1,7 @@
 """One view of a list: filter, order and columns, all in the query string.
 
-`q` is the filter, `sort` a column (a leading `-`: descending), `columns` the shown columns. A cookie stores the latest
-choice of columns, for addresses without one. Equal rows have a stable order, by name or ID.
+`q` is the filter, `sort` a column (descending with a leading `-`), and `columns` are the shown columns. A cookie stores
+the latest choice of columns for URLs without `columns`. Rows with equal sort values have a stable order, by name or ID.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MOST_VALUES = 200
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """Fields and columns of a list; `words` searches free words, in a row or in the database."""
+    """Fields and columns of a list. `words` returns a row's text, or the database condition, for free words."""
 
     name: str
     fields: tuple[FilterField, ...]
     columns: tuple[Column, ...]
     words: Callable[[Any], Any]
-    # The database columns that make the order of database rows stable.
+    # Database columns that make the sort order of database rows stable.
     stable: tuple[str, ...] = ()
     sort: str = ""
     page_size: int = 100
@@ -42,7 +42,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class ColumnHead(msgspec.Struct, frozen=True):
-    """The head of one shown column; without `url` it is not sortable."""
+    """The header of one shown column; a column without `url` cannot be sorted."""
 
     label: str
     number: bool
@@ -51,7 +51,7 @@ class ColumnHead(msgspec.Struct, frozen=True):
 
 
 class ListView:
-    """One request for a list; `held` are other parameters of the query string to keep."""
+    """One request for a list; `held` are other query parameters that links and forms must keep."""
 
     def __init__(self, shell: Shell, listing: Listing, **held: str) -> None:
         self.shell = shell
@@ -77,7 +77,7 @@ class ListView:
 
     @property
     def columns_given(self) -> str:
-        """Return the requested columns: from one parameter, or from a form without a script."""
+        """Return the requested columns, from one parameter or from a form that was sent without JavaScript."""
         given = self.shell.request.GET
         return (given.get("columns", "") or "~".join(given.getlist("column")))[:MOST_CHARACTERS]
 
@@ -100,14 +100,14 @@ class ListView:
 
     @property
     def heavy(self) -> bool:
-        """Return whether filter, order or columns need facts that are not loaded by default."""
+        """Return whether the filter, the order or the columns need facts that are not loaded by default."""
         sorted_by = self.sort.removeprefix("-")
         used = [column for column in self.listing.columns if column in self.columns or column.name == sorted_by]
         return any(column.heavy for column in used) or any(term.field and term.field.heavy for term in self.terms)
 
     # --- Rows ---------------------------------------------------------------------------------------------------------
     def kept(self, rows: Iterable[Any]) -> list[Any]:
-        """Return the matching rows in memory, ordered; the input has the stable order."""
+        """Return the matching rows in memory, sorted; `rows` must already be in the stable order."""
         if self.problem:
             return []
         holds = predicate(self.terms, self.listing.words)
@@ -115,21 +115,21 @@ class ListView:
         column = next((one for one in self.listing.columns if one.name == self.sort.removeprefix("-")), None)
         if column is not None:
             valued = [(column.value(row), row) for row in found]
-            # Unknown values are last in either direction.
+            # Unknown values come last in both directions.
             there = [pair for pair in valued if pair[0] is not None]
             there.sort(key=itemgetter(0), reverse=self.sort.startswith("-"))
             found = [row for _value, row in there] + [row for value, row in valued if value is None]
         return found
 
     def filtered(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the matching rows of the database without an order."""
+        """Return the matching database rows, unsorted."""
         return rows.none() if self.problem else rows.filter(self.condition())
 
     def condition(self) -> Q:
         return condition(self.terms, self.listing.words)
 
     def ordered(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Return rows of the database in the requested order."""
+        """Return database rows in the requested order."""
         column = next((one for one in self.listing.columns if one.name == self.sort.removeprefix("-")), None)
         names = column.order if column is not None else ()
         falling = self.sort.startswith("-")
@@ -138,7 +138,7 @@ class ListView:
 
     # --- Addresses ----------------------------------------------------------------------------------------------------
     def url(self, **changes: str) -> str:
-        """Return the address of this view with these changes; an empty value omits the parameter."""
+        """Return the URL of this view with these changes; an empty value removes the parameter."""
         given = {
             **({"cluster": self.shell.named} if self.shell.named else {}),
             **self.held,
@@ -151,7 +151,7 @@ class ListView:
 
     @property
     def filter_query(self) -> str:
-        """Return the query string that the pager appends to the page number."""
+        """Return the query string for the pager's links, without the page number."""
         rest = self.url()[1:]
         return f"&{rest}" if rest else ""
 
@@ -184,7 +184,7 @@ class ListView:
 
     @property
     def heading(self) -> str:
-        """Return the column that names the row: `name`, else the first that has a label."""
+        """Return the column that identifies the row: `name`, else the first column with a label."""
         named = [column.name for column in self.columns if str(column.label)]
         return "name" if "name" in named else next(iter(named), "")
 
@@ -203,13 +203,13 @@ class ListView:
 
     @property
     def hidden_fields(self) -> list[tuple[str, str]]:
-        """Return the parameters that a form of this view keeps, except its own."""
+        """Return the parameters that a form of this view passes on as hidden fields."""
         given = {"cluster": self.shell.named, **self.held, "sort": self.sort, "q": self.query}
         return [(name, value) for name, value in given.items() if value]
 
     @property
     def suggestions(self) -> dict[str, Any]:
-        """Return the suggestions of the filter box for its script."""
+        """Return the data with which the filter box's script makes suggestions."""
         return {
             "fields": [
                 {
@@ -227,7 +227,7 @@ class ListView:
 
     # --- Responses ----------------------------------------------------------------------------------------------------
     def show(self, rows: Any, template: str, context: dict[str, Any]) -> HttpResponseBase:
-        """Return the page of these rows, or all of them as a file; rows are filtered and sorted."""
+        """Return a page of these rows, or all of them as a file. `rows` must be filtered and sorted."""
         if self.format:
             return export(self, rows)
         self.page = self.shell.page_of(rows, self.listing.page_size)
@@ -242,11 +242,11 @@ class ListView:
 
     @property
     def wanted_values(self) -> str:
-        """Return the field, with its key if it has one, whose values the filter box requests."""
+        """Return the field whose values the filter box requests, with its key if it has one."""
         return self.shell.text("values")
 
     def answer_values(self, values: Iterable[str]) -> HttpResponse:
-        """Return values that occur in the data, the shortest first."""
+        """Return distinct values that occur in the data, sorted without regard to case."""
         found: Sequence[str] = sorted({value for value in values if value}, key=str.lower)[:MOST_VALUES]
         return JsonResponse({"values": found})
 
@@ -257,5 +257,5 @@ class ListView:
 
 
 def _kept(url: str, keep: str) -> str:
-    """Return an address with the parameter of the selected cluster."""
+    """Return a URL with the parameter of the selected cluster added."""
     return f"{url}{keep.replace('?', '&', 1) if '?' in url else keep}" if url else ""

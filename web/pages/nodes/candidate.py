@@ -1,7 +1,7 @@
-"""The preview of a candidate pod on a node page: the pod's allocation, read from the query string.
+"""Preview of a candidate pod on a node page: the pod's allocation is read from the query string.
 
 `?ghost=cpus:0-3;gpu:0/500` names CPUs and thousandths of GPUs. Invalid or unknown parts are ignored, because a link may
-be older than the node.
+be older than the current state of the node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Ghost(msgspec.Struct, frozen=True):
 
 
 def ghost_of(text: str) -> Ghost:
-    """Parse a preview; an invalid one is empty."""
+    """Parse a preview; an invalid one results in an empty preview."""
     cpus: frozenset[int] = frozenset()
     cards: dict[int, int] = {}
     for part in text.split(";"):

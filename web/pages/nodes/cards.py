@@ -1,7 +1,7 @@
 """The GPU tab of a node: allocations, free share, and the largest request that fits.
 
-Allocation and utilisation are separate columns; utilisation is unknown if nothing measures single GPUs. Owners
-keep their colour and pattern on all tabs of a node. The query string may name a preview.
+Allocation and utilisation are separate columns; utilisation is unknown if nothing measures single GPUs. Owners have the
+same colour and pattern on all tabs of a node. The query string may contain a preview.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Context = dict[str, Any]
 
 
 def owner_colours(owners: Iterable[str]) -> dict[str, int]:
-    """Give each owner one of the colours, in name order, so a redraw keeps them."""
+    """Assign a colour to each owner, in name order, so that the colours stay the same after a redraw."""
     return {owner: place % OWNER_COLOURS + 1 for place, owner in enumerate(sorted(set(owners)))}
 
 
@@ -87,7 +87,7 @@ def _memory_ratio(card: facts.CardFacts) -> float:
 
 
 def _largest(card: facts.CardFacts) -> str:
-    """Describe the largest request that fits on one GPU."""
+    """Describe the largest request that fits on a GPU."""
     if card.card.maintenance:
         return _("none (in maintenance)")
     if not card.card.healthy:
@@ -101,14 +101,14 @@ def _largest(card: facts.CardFacts) -> str:
 
 
 def _largest_of_all(cards: list[facts.CardFacts]) -> dict[str, Any] | None:
-    """Return the GPU that fits the largest share; of equal ones, the most memory."""
+    """Return the GPU with the largest free share; among equal GPUs, the one with the most free memory."""
     usable = [card for card in cards if card.card.healthy and card.free_milli and card.free_memory_mib != 0]
     best = max(usable, key=lambda card: (card.free_milli, card.free_memory_mib or 0, -card.card.index), default=None)
     return None if best is None else {"index": best.card.index, "text": _largest(best)}
 
 
 def _ghost(card: facts.CardFacts, ghost: Ghost) -> Context | None:
-    """Return the share of the previewed candidate, and whether it is free."""
+    """Return the share that the previewed candidate would use, and whether it is free."""
     milli = ghost.cards.get(card.card.index)
     if not milli:
         return None

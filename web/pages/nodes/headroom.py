@@ -1,7 +1,8 @@
-"""Headroom of a node: additional copies of the most common pod shapes, and the limiting resource.
+"""Headroom of a node: the number of additional copies of the most common pod shapes that fit, and the limiting
+resource.
 
-The engine's own filters compute it (`hetsched.engine.simulation.node_capacity`). The summary describes the most
-requested shape among those that fit.
+The engine's own filters compute it (`hetsched.engine.simulation.node_capacity`). The summary describes the shape that
+fits and is requested by the most workloads.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _row(one: ShapeHeadroom) -> dict[str, Any]:
 
 
 def _more(room: NodeCapacity) -> str:
-    """Return why the next copy does not fit; for a resource, its name and the request."""
+    """Return why the next copy does not fit; empty if the reason is a resource, which `binding_text` names."""
     return "" if room.reason is None or room.reason.code == "InsufficientResource" else room.reason.message
 
 
@@ -75,7 +76,9 @@ def _sentence(found: list[ShapeHeadroom]) -> str:
 
 
 def binding_text(room: NodeCapacity) -> str:
-    """Return the name of the limiting resource; empty if the reason is not a resource."""
+    """Return the name of the limiting resource, or the engine's own name for other resources; empty if the reason is
+    not a resource.
+    """
     named = {
         CARDS: _("GPUs"),
         CARD_MEMORY: _("GPU memory"),
@@ -89,7 +92,7 @@ def binding_text(room: NodeCapacity) -> str:
 
 
 def shape_text(pod: PodSpec) -> str:
-    """Write the requests of a shape in a few words."""
+    """Describe the requests of a shape in a few words."""
     shape, parts = pod.shape, []
     for name, amount in shape.requests:
         if not amount or name == PODS or name in GPU_RESOURCES:

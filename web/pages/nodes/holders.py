@@ -17,7 +17,7 @@ from ..amounts import amount_words
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Name and page of a holder; `room`: the holder is the reserved capacity of a hold."""
+    """Name and page of a holder; `room` is true if the holder is the reserved capacity of a hold."""
 
     name: str
     url: str
@@ -35,7 +35,7 @@ def holder_of(pod: Pod) -> Holder:
 
 
 def holders(held: list[Reservation]) -> dict[str, Holder]:
-    """Return the holders of a node by the keys of their pods."""
+    """Return the holders of a node's resources by pod key."""
     return {reservation.pod.key: holder_of(reservation.pod) for reservation in held}
 
 

@@ -1,9 +1,10 @@
 """The ISA tab of a node: its extensions, their sources, and the pending pods that need them.
 
-The source of an extension is each source whose report names or implies it. For each pending pod with an ISA
-request the tab shows whether the node runs it and which extensions are missing; an extension shows the number of
-pending pods that need it. Extensions are grouped by purpose: the first matching pattern selects the group; a name
-without a match is in *others*. Names are those of `hetsched.isa`: RISC-V extensions, Linux flag names for x86 and Arm.
+The sources of an extension are all sources whose reports contain or imply it. For each pending pod with an ISA
+request the tab shows whether the node runs it and which extensions are missing; for each extension, it shows the number
+of pending pods that need it. Extensions are grouped by purpose: the first matching pattern selects the group, and a
+name without a match is in the group *others*. Names are those of `hetsched.isa`: RISC-V extensions, Linux flag names
+for x86 and Arm.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hetsched.placement.models import Pod, Reservation
 from web.api.nodes import facts
 
 MOST_WAITING = 500
-# Extensions that every machine of an architecture has are left out.
+# Extensions that every machine of an architecture has are not counted.
 _FLOORS = {"riscv": "rv64gc", "x86": "x86-64-v1", "arm": "armv8.0-a"}
 _QUEUED = sorted(state.value for state in QUEUED)
 Context = dict[str, Any]
@@ -77,7 +78,7 @@ def instruction_set(node: Node, held: list[Reservation]) -> Context:
 
 
 def _current_claims(node: Node) -> list[tuple[FactStatement, frozenset[str]]]:
-    """Return the current reports of the instruction set, each with the extensions that it implies."""
+    """Return the current reports of the instruction set, each with the extensions that it contains or implies."""
     row = facts.stated(node)
     found = []
     for one in row.claims.get("isa", ()) if row is not None else ():
@@ -104,7 +105,7 @@ def _pending_demands(node: Node) -> tuple[list[Context], Counter[str]]:
     for demand, count in demands.most_common():
         text = demand.native or demand.emulated or demand.cross or demand.qemu
         run = run_on("lattice", "native-first", demand, node.report.isa)
-        with suppress(InputError):  # a text that only the policy of the publication can parse
+        with suppress(InputError):  # some texts can only be parsed with the rules of the node-publication policy
             required = required_isa(text)
             floor = required_isa(_FLOORS[required.arch]).extensions if required.arch in _FLOORS else ()
             by_extension.update(dict.fromkeys(set(required.extensions) - set(floor), count))
@@ -114,7 +115,7 @@ def _pending_demands(node: Node) -> tuple[list[Context], Counter[str]]:
 
 
 def grouped(arch: str, extensions: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Return (label, sorted names) of each group that has any, in the order of the table."""
+    """Return (label, sorted names) of each group that is not empty, in the order of the table."""
     groups: dict[str, list[str]] = {}
     patterns = _COMPILED.get(arch, [])
     order = [str(label) for label, _pattern in patterns] + [str(_OTHERS)]

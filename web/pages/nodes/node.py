@@ -1,7 +1,7 @@
 """The pages of one node: its facts with their sources, its resources and their holders.
 
-A tab is an address. Facts come from the same documents as REST (`web.api.nodes.facts`), each group with its source and
-age; a fact without a source is shown as unknown, never as 0 or no.
+Each tab has its own URL. Facts are read from the same documents as in REST (`web.api.nodes.facts`), each group with its
+source and age. A fact without a source is shown as unknown, never as 0 or no.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _overview(node: Node, held: Held, ghost: Ghost) -> Context:
 
 
 def _measured(node: Node, name: str) -> str:
-    """Return the measured share of a resource as text; empty without a sample."""
+    """Return the measured share of a resource as text, empty without a sample."""
     sample = node.report.usage.amounts.get(name) if node.report.usage else None
     whole = node.allocatable.get(name, 0)
     return percent(sample / whole) if sample is not None and whole else ""
@@ -133,7 +133,7 @@ def _reported_facts(node: Node, held: Held) -> Context:
 
 
 def _sentence(node: Node, resources: list[Context]) -> str:
-    """Summarise whether the node accepts pods, and its fullest resource."""
+    """Describe whether the node accepts pods, and its fullest resource."""
     if not node.ready:
         return _("Not ready. The scheduler places no pods here until the node is ready.")
     if node.cordoned_by_operator:
@@ -158,7 +158,7 @@ def _balance(node: Node, held: Held, ghost: Ghost) -> Context:
         counted = shown.resources.get(name)
         since = 0
         if sample is not None and counted is not None and not shown.stale and whole:
-            # Computed from the rounded values, so that the displayed values add up.
+            # Computed from the rounded values, so that the displayed numbers add up.
             since = round(100 * counted.ratio) - round(100 * sample / whole)
         rows.append(
             {

@@ -34,7 +34,7 @@ def nodes(shell: Shell) -> HttpResponseBase:
 
 
 def _values(rows: list[NodeListRow], name: str) -> list[Any]:
-    """Return the values of a field; for labels first the keys, then the values of one key."""
+    """Return the values of a field. For labels, return the keys first, and the values once a key is given."""
     field, _colon, key = name.partition(":")
     if field == "pool":
         return [row.pool for row in rows]

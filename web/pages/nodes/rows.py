@@ -1,10 +1,10 @@
 """Rows of the node list: database columns, and a cache of facts that only node reports contain.
 
-Reading 5,000 reports takes longer than the time limit of a page, and reports change far less often than allocations. A
-row therefore has database columns only; the process caches each `ReportSummary` by node and reads it again when the
-cluster's layout, the node's revision or the time of its report changed.
-Units: ratios 0-1; free and whole amounts in base units (millicores, bytes); GPUs as a number, shared ones as a
-fraction. `held_out`: thousandths of GPUs that are allocated but accept no new pods.
+Reading 5,000 reports takes longer than the time limit of a page, and reports change far less often than allocations. So
+a row contains only database columns. The process caches a `ReportSummary` per node and reads it again when the
+cluster's layout revision, the node's revision or the time of its report has changed.
+Units: ratios 0-1; free and total amounts in base units (millicores, bytes); GPUs as a number, with a fraction for
+shared GPUs. `held_out` is the allocated share, in thousandths, of GPUs that accept no new pods.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COLUMNS = (
 
 
 class ReportSummary(msgspec.Struct, frozen=True):
-    """Facts of a node's report that are not columns."""
+    """Facts in a node's report that are not database columns."""
 
     labels: dict[str, str]
     taints: tuple[str, ...]
@@ -63,7 +63,7 @@ class NodeListRow:
         self.version = (layout_revision, changed, self.updated_at)
 
     def ratio(self, resource: str) -> float | None:
-        """Return requested / allocatable, rounded."""
+        """Return the rounded ratio of requested to allocatable."""
         if resource == "gpu":
             return round(self.gpu_milli_used / (self.installed * 1000), 4) if self.installed else None
         whole = self.allocatable.get(resource, 0)
@@ -84,7 +84,7 @@ _kept: dict[int, tuple[tuple[int, int, datetime], ReportSummary]] = {}
 
 
 def node_rows(cluster: Cluster) -> list[NodeListRow]:
-    """Return every node of a cluster by name."""
+    """Return all nodes of a cluster, sorted by name."""
     rows = Node.objects.filter(cluster=cluster).order_by("name").values_list(*_COLUMNS)
     found = [NodeListRow(columns, cluster.layout_revision) for columns in rows]
     _add_maintained([row for row in found if row.installed > row.cards and row.gpu_milli_used])
@@ -106,7 +106,7 @@ def _add_maintained(rows: list[NodeListRow]) -> None:
 
 
 def add_summaries(rows: Iterable[NodeListRow]) -> None:
-    """Add the report facts to these rows."""
+    """Add the summaries of the node reports to these rows."""
     missing: dict[int, NodeListRow] = {}
     for row in rows:
         kept = _kept.get(row.id)
@@ -123,7 +123,7 @@ def add_summaries(rows: Iterable[NodeListRow]) -> None:
             row = missing.pop(pk)
             row.summary = _summary(report)
             _kept[pk] = (row.version, row.summary)
-    for row in missing.values():  # deleted in the meantime
+    for row in missing.values():  # the node was deleted in the meantime
         row.summary = ReportSummary({}, (), (), None, 0)
 
 

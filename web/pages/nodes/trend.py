@@ -1,7 +1,7 @@
 """Trend of the requested shares and the balance of a node over the last day.
 
-The ledger has the reservations of any time; a reservation counts from its creation until its release. Capacity
-is that of today. Measured use is not stored, so the trend shows requests.
+The trend is computed from stored reservations, each of which is counted from its creation until its release, and from
+the node's current capacity. Measured use is not stored, so the trend shows requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class NodeTrend(msgspec.Struct, frozen=True):
-    """The last day, the oldest point first; `lines` are polylines of the resources, `balance` that of the balance."""
+    """Trend of the last day, the oldest point first. `lines` has a polyline for each resource, and `balance` is the
+    polyline of the balance.
+    """
 
     points: list[Point]
     lines: list[str]
@@ -41,15 +43,15 @@ class NodeTrend(msgspec.Struct, frozen=True):
 
 
 def trend(node: Node, now: datetime) -> NodeTrend | None:
-    """Return the trend of a node, at most one day; None without reservations in that time."""
-    since = max(now - SPAN, node.cluster.created_at)  # earlier, the cluster has no data
+    """Return the trend of a node over at most one day, None without reservations in that time."""
+    since = max(now - SPAN, node.cluster.created_at)  # the cluster has no earlier data
     rows = Reservation.objects.filter(node=node).filter(Q(released_at=None) | Q(released_at__gt=since))
     spans = list(rows.order_by("-id").values_list("created_at", "released_at", "requests")[:MOST_RESERVATIONS])
     if not spans:
         return None
     step = (now - since) / (POINTS - 1)
     points = [_point(node, since + position * step, spans) for position in range(POINTS)]
-    # A balance is between 0.75 and 1; the chart shows that range.
+    # The balance is between 0.75 and 1, so the chart shows that range.
     low = min(0.75, *(point.balance for point in points))
     return NodeTrend(
         points=points,
@@ -86,6 +88,6 @@ def _line(values: list[float | None] | list[float], low: float, high: float) -> 
 
 
 def table(found: NodeTrend, every: int = 6) -> list[dict[str, Any]]:
-    """Return every sixth point of the trend as a row, the latest first."""
+    """Return every sixth point of the trend as a table row, the latest first."""
     rows = found.points[::-1][::every]
     return [{"at": point.at, "ratios": point.ratios, "balance": point.balance} for point in rows]

@@ -1,8 +1,8 @@
 """The NUMA tab of a node: a map of CPUs with their owners, reserved and shared CPUs.
 
-Hyper-threads of one core are adjacent. A list names every owner with its CPUs, so no information depends on
-colour alone. For pods that the kubelet pins, the tab shows the predicted and the actual zones. The query string may
-name a preview: the CPUs of a candidate.
+Hyper-threads of one core are adjacent. A list names every owner with its CPUs, so that no information depends on colour
+alone. For pods that the kubelet pins, the tab shows the predicted and the actual zones. The query string may contain a
+preview: the CPUs of a candidate.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _cores(
     ghost: frozenset[int],
     elsewhere: frozenset[int],
 ) -> list[list[Context]] | None:
-    """Return the zone's CPUs, hyper-threads of one core together; None if the numbers of its CPUs are unknown."""
+    """Return the zone's CPUs grouped by core, None if the ids of its CPUs are unknown."""
     if zone.cpus is None:
         return None
     owners = {cpu: grant["pod"] for grant in zone.held for cpu in _cpus(grant.get("cpus"))}
@@ -131,12 +131,14 @@ def _cores(
 
 
 def _memory(zone: facts.ZoneFacts, *, spread: bool) -> Context | None:
-    """Return the memory allocated in a zone; `spread` if pods without a zone hold memory of any zone of the node."""
+    """Return the memory allocated in a zone; `spread` is true if pods without a zone hold memory of any zone of the
+    node.
+    """
     if MEMORY not in zone.allocatable:
         return None
     held = [int(grant.get("memoryMiB") or 0) for grant in zone.held]
     shown = use(MEMORY, parse_amount(MEMORY, zone.allocatable[MEMORY]), sum(held) * MIB)
-    # A zone grant contains memory only if the policy accounts memory by zone.
+    # The reservation of a zone contains memory only if the policy accounts for memory by zone.
     return {**shown, "uncounted": held.count(0), "counted": any(held) or not (held or spread)}
 
 

@@ -59,7 +59,7 @@ def policies(shell: Shell) -> HttpResponse:
 
 
 def _users(shell: Shell) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return by policy the clusters and namespaces whose default it is."""
+    """Return, for each policy, the clusters and namespaces whose default policy it is."""
     clusters: dict[str, list[str]] = defaultdict(list)
     namespaces: dict[str, list[str]] = defaultdict(list)
     for cluster in shell.clusters:
@@ -70,7 +70,9 @@ def _users(shell: Shell) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
 
 
 def _goldens(names: list[str]) -> dict[str, dict[str, int]]:
-    """Return by policy the number of its golden placements and their state under the active version."""
+    """Return, for each policy, the number of its golden placements, and how many are broken or unknown under the active
+    version.
+    """
     counts = {name: {"all": 0, "broken": 0, "unknown": 0} for name in names}
     rows = GoldenPlacement.objects.filter(enabled=True).values_list("policy_name", "state")
     for guarded, state in rows:

@@ -1,9 +1,9 @@
 """The policy editor: edit, compare, test and activate a draft.
 
-The editor starts with the version of `?version=`, else the latest draft, else the active version; a new policy
-starts with the content of another one (`?from=`). Unsaved edits are stored in the browser. All writes go through REST
-with the ETag that the page was rendered with.
-A plan of activations is shown as text: trigger, version and result.
+The editor starts with the version in `?version=`, else the latest draft, else the active version. A new policy starts
+with the content of another policy (`?from=`). Unsaved edits are stored in the browser. All changes are made through
+REST with the ETag of the rendered page.
+A plan is shown as text: its trigger, version and result.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def plan_text(plan: PolicyPlan) -> str:
 
 MOST_VERSIONS = 200
 MOST_DECISIONS = 15
-LOOK_BACK = 20_000  # decisions to search for placements by this policy, which may be rarely used
+# number of recent decisions that are searched for placements by this policy, which may be rarely used
+LOOK_BACK = 20_000
 
 
 @page("policies")
@@ -131,7 +132,7 @@ def policy(shell: Shell, name: str) -> HttpResponse:
 
 
 def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
-    """Start a new policy with the content of another."""
+    """Start a new policy with the content of another policy."""
     origin = Policy.objects.filter(name=shell.text("from"), active_version__gt=0).first()
     if origin is None or not re.fullmatch(DNS_LABEL.regex, name):
         raise Http404(_("This policy does not exist. Create a policy on the policies page."))
@@ -152,7 +153,7 @@ def _new(shell: Shell, subject: Subject, name: str) -> HttpResponse:
 
 
 def _editor_data(spec: PolicySpec, **facts: Any) -> dict[str, Any]:
-    """Return the initial data of the script as plain JSON values."""
+    """Return the initial data for the script as plain JSON values."""
     return {"name": spec.name, "spec": to_plain(spec), **facts}
 
 
@@ -204,7 +205,7 @@ def _locked(subject: Subject, policy: Policy) -> str:
 
 
 def _decisions(name: str) -> list[Decision]:
-    """Return the latest placements by this policy for testing weights; none if it was not used recently."""
+    """Return the latest placements by this policy for testing weights; empty if it was not used recently."""
     newest = Decision.objects.order_by("-id").values_list("id", flat=True).first() or 0
     rows = Decision.objects.filter(policy_name=name, verdict=Verdict.PLACED.value, id__gt=newest - LOOK_BACK)
     shown = ("id", "namespace", "pod_name", "node_name", "policy_version", "created_at")
@@ -213,7 +214,7 @@ def _decisions(name: str) -> list[Decision]:
 
 
 def _pods(decisions: list[Decision]) -> dict[str, dict[str, str]]:
-    """Return the initial data of a golden placement from each decision."""
+    """Return, for each decision, the initial data of a golden placement."""
     return {
         str(one.pk): {
             "name": re.sub(r"[^a-z0-9-]+", "-", one.pod_name.lower()).strip("-")[:63].strip("-"),

@@ -1,6 +1,6 @@
 """Form rows of a policy's plugins, built from each plugin's declaration.
 
-A parameter's JSON Schema selects its control: choice, switch, number with bounds, or text; other types (lists,
+A parameter's JSON Schema determines its control: choice, switch, number with bounds, or text. Other types (lists,
 mappings) are edited as JSON. The last word of a parameter's name is its unit.
 Invariant: a listed plugin that this release does not have keeps its settings.
 """
@@ -40,7 +40,7 @@ class ParameterField(msgspec.Struct, frozen=True):
 
     @property
     def bounds(self) -> str:
-        """Return the bounds as text; empty without bounds."""
+        """Return the bounds as text, empty if there are none."""
         if self.least is not None and self.most is not None:
             return f"{self.least:g}–{self.most:g}"
         return f"≥ {self.least:g}" if self.least is not None else ""
@@ -65,12 +65,12 @@ class PluginFields(msgspec.Struct, frozen=True):
 
     @property
     def set_fields(self) -> int:
-        """Return how many parameters are not at their default."""
+        """Return how many parameters differ from their default."""
         return sum(field.value != field.default for field in self.fields)
 
 
 def rows_of(spec: PolicySpec, registry: Registry) -> tuple[list[PluginFields], list[PluginFields]]:
-    """Return the plugins in use, in order, and the others by name."""
+    """Return the plugins in use, in the order of the policy, and all other plugins by name."""
     used = [_row(use, registry, on=True) for use in spec.plugins]
     names = {use.name for use in spec.plugins}
     unused = [_row(PluginUse(info.name), registry, on=False) for info in registry if info.name not in names]
@@ -89,7 +89,7 @@ def _row(use: PluginUse, registry: Registry, *, on: bool) -> PluginFields:
         _field(name, schema, use.params.get(name, defaults.get(name)), defaults.get(name))
         for name, schema in properties.items()
     )
-    # Texts of built-in plugins are in the catalogue; those of other plugins are shown unchanged.
+    # Texts of built-in plugins are in the message catalogue; those of other plugins are shown unchanged.
     summary = translation.gettext(info.summary) if info.summary else ""
     return PluginFields(use.name, summary, parts_of(info), use.weight, "score" in info.points, on, fields, params)
 
@@ -114,25 +114,25 @@ def _field(name: str, schema: dict[str, Any], value: Any, default: Any) -> Param
 
 
 def _declared(text: str) -> str:
-    """Return the translated descriptions of the parameters of a plugin."""
+    """Return the translated text of a plugin's parameter description."""
     return pgettext("parameter", text) if text else ""
 
 
 def _choice(value: str) -> str:
-    """Name a choice; a translated name is followed by the value of the policy."""
+    """Return the label of a choice; a translated label is followed by the value in the policy."""
     said = _declared(value)
     return said if said == value else _("%(said)s (%(word)s)") % {"said": said, "word": value}
 
 
 def _json(value: Any) -> str:
-    """Write a value as JSON; write a float without fraction as an integer, as JavaScript does."""
+    """Encode a value as JSON; a float without a fraction becomes an integer, as in JavaScript."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return encode(value).decode()
 
 
 def parts_of(info: PluginInfo) -> tuple[tuple[str, str], ...]:
-    """Return the extension points of a plugin: a style and a label each."""
+    """Return the extension points of a plugin, each with a style and a label."""
     points = set(info.points)
     found = (
         ("queue", _("queue sort"), {"queue-sort"}),

@@ -1,4 +1,4 @@
-"""Translated texts of the policy editor's scripts; JavaScript has no catalogue."""
+"""Translated texts for the scripts of the policy editor, because JavaScript has no message catalogue."""
 
 from __future__ import annotations
 
