@@ -1,10 +1,10 @@
-"""Translate messages of the engine, the ledger and the API into the language of the reader.
+"""Translate messages of the engine, of stored rows and of the API into the language of the reader.
 
-The engine writes its messages in English, because it has no translations. The ledger stores their templates and
-parameters, and REST returns them unchanged to clients with a token. A page translates a message when it is displayed,
-even a year later: it translates the template, which is an entry of the catalogue under the context `message` or of the
-translations that a plugin declares (`translations` of the decorator `plugin`), and fills in the parameters. A text
-without parameters is translated as a whole; a text without an entry is returned unchanged.
+The engine writes its messages in English, because it has no translations. Rows store the templates and parameters of
+messages, and REST returns them unchanged to clients with a token. A page translates a message when it is displayed,
+even a year later: it translates the template and fills in the parameters. The translation of a template is in the
+message catalogue under the context `message`, or is declared by a plugin (`translations` of the decorator `plugin`). A
+text without parameters is translated as a whole, and a text without a translation is returned unchanged.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ def translate(text: str) -> str:
 
 
 def language_of(request: Any) -> str:
-    """Return the language of a response of REST: of LocaleMiddleware for a browser session, English for a token."""
+    """Return the language of a REST response: English for a token, and the language of LocaleMiddleware for a browser
+    session.
+    """
     if request is None or "Authorization" in request.headers:
         return "en"
     return translation.get_language() or "en"
 
 
 def hook_for(language: str) -> Callable[[Any], str]:
-    """Return the `enc_hook` of documents in English or in the active language."""
+    """Return the `enc_hook` that encodes documents in English or in the active language."""
     return as_text if language.startswith("en") else _as_translation
 
 
@@ -66,23 +68,23 @@ def _render(message: Message, language: str) -> str:
 
 
 def _render_value(value: Any) -> str:
-    """Return a parameter in the active language; names, numbers and texts of other programs stay as they are."""
+    """Return a parameter in the active language; names, numbers and texts of other programs are not translated."""
     return translate(value) if isinstance(value, Message) else str(value)
 
 
 def reload_translations() -> None:
-    """Read the messages of the plugins again."""
+    """Discard the cached translations of plugins, so that they are read again."""
     _plugin_translations.cache_clear()
 
 
 def _translation(source: str, language: str) -> str:
-    """Return the translation that a plugin declares, else that of the catalogue."""
+    """Return the translation that a plugin declares, else the translation in the message catalogue."""
     return _plugin_translations().get(language, {}).get(source) or pgettext("message", source)
 
 
 @cache
 def _plugin_translations() -> dict[str, dict[str, str]]:
-    """Return the messages of all plugins with their translations, by language."""
+    """Return the message translations of all plugins by language."""
     found: dict[str, dict[str, str]] = {}
     for info in load_registry():
         for language, texts in info.translations.items():

@@ -9,6 +9,6 @@ from hetsched.journal.chain import seal_new, verify_oldest
 
 @shared_task(name="workers.audit.run")
 def run() -> int:
-    """Seal the entries that are old enough; return how many verified seals do not match."""
+    """Seal the entries that are old enough; return the number of verified seals that do not match."""
     seal_new()
     return verify_oldest()

@@ -10,5 +10,5 @@ from hetsched.scheduling import binding_cycle
 
 @shared_task(name=dispatch.BIND)
 def run(cluster_id: int) -> int:
-    """Advance placed pods; return how many of them started running (demo) or were bound (live)."""
+    """Advance placed pods; return how many started running (demo cluster) or were bound (live cluster)."""
     return binding_cycle.run(cluster_id)

@@ -1,9 +1,9 @@
 """Send the due webhook deliveries of one host, outside any transaction.
 
-One process at a time serves a host, for `ROUND_SECONDS`, then the next task continues. A host that responds receives
-eight deliveries at a time. An attempt takes at most five seconds and follows no redirect; only the response status
-counts, and the body is never read. Data that the owner may no longer see is not sent, and a delivery that requires a
-signature is never sent unsigned.
+One process at a time sends to a host, for up to `ROUND_SECONDS`; then the next task continues. A host that responds
+receives eight deliveries at a time. An attempt takes at most five seconds and does not follow redirects. Only the
+response status is used, and the body is never read. Data that the owner may not see is not sent, and a delivery that
+requires a signature is never sent unsigned.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ _LANES = 8
 _JSON = {"Content-Type": "application/json"}
 _BUSY = (429, 503)
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
-# Failures of the host itself; other codes are our own rejections and do not pause the host.
+# Error codes that mean a failure of the host. Other codes are rejections by hetsched and do not pause the host.
 _HOST_FAILURES = frozenset({"HostSlow", "HostUnreachable", "HostUntrusted"})
 log = structlog.get_logger(__name__)
 
 
 @shared_task(name=dispatch.CALLBACK)
 def run(host: str) -> int:
-    """Send the due deliveries of a host; return how many arrived."""
+    """Send the due deliveries of a host; return how many succeeded."""
     if not due_deliveries(host).exists() or not lock_host(host):
         return 0
     arrived, answered = 0, None
     until, remaining, at_once = time.monotonic() + ROUND_SECONDS, _AT_MOST, 1
     try:
         with ThreadPoolExecutor(_LANES) as lanes:
-            # Query again each time: an outcome may pause other deliveries. The first one is sent alone, as a probe.
+            # Query again in each iteration, because an outcome may pause other deliveries. The first delivery is sent
+            # alone, as a probe.
             while remaining > 0 and time.monotonic() < until and (batch := list(due_deliveries(host)[:at_once])):
                 outcomes = _attempt_deliveries(batch, lanes)
                 for delivery, outcome in zip(batch, outcomes, strict=True):
@@ -74,7 +75,7 @@ def run(host: str) -> int:
 
 
 def _responds(outcomes: Sequence[DeliveryOutcome], before: bool | None) -> bool | None:
-    """Return whether the host responds; `before` if no call was made."""
+    """Return whether the host responds, or `before` if the outcomes do not show it."""
     if any(outcome.code in _HOST_FAILURES for outcome in outcomes):
         return False
     return True if any(outcome.status is not None for outcome in outcomes) else before
@@ -88,7 +89,7 @@ def _attempt_deliveries(batch: Sequence[Delivery], lanes: Executor) -> list[Deli
 
 def _prepare(delivery: Delivery) -> dict[str, str] | DeliveryOutcome:
     """Return the headers of a delivery, or the outcome if it must not be sent."""
-    # The submitter has access to its whole workload; a webhook also reports workloads of other users.
+    # The submitter has access to the whole workload, but a webhook also reports workloads of other users.
     several = bool(delivery.webhook_id and delivery.workload and not delivery.namespace)
     if not may_receive(delivery.owner, delivery.namespace, several=several):
         return DeliveryOutcome(code="OwnerGone", message="the requester has no access any more", final=True)
@@ -101,7 +102,7 @@ def _prepare(delivery: Delivery) -> dict[str, str] | DeliveryOutcome:
 
 
 def _send(delivery: Delivery, headers: dict[str, str] | DeliveryOutcome) -> DeliveryOutcome:
-    """Send one delivery, without database access."""
+    """Send one delivery; runs in a thread without database access."""
     if isinstance(headers, DeliveryOutcome):
         return headers
     began = time.monotonic()

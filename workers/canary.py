@@ -1,7 +1,8 @@
 """Canaries for every task queue, and the check of the database invariants.
 
-Every few seconds a canary passes through each queue on the path of all tasks: beat, broker, worker, database. The
-invariant check reads one consistent snapshot, changes nothing and reports violations to the log and to `/metrics`.
+Every few seconds a canary task is sent through each queue. It takes the same path as all tasks: beat, broker, worker,
+database. The invariant check reads one consistent snapshot, changes nothing and reports violations to the log and to
+`/metrics`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name="workers.canary.run")
 def run(queue: str) -> None:
-    """Count a canary of a queue; the count is written when the task ends."""
+    """Count a canary task of a queue; the counter is written when the task ends."""
     counters.add(metric_names.CANARY, queue)
 
 

@@ -1,8 +1,8 @@
 """Query the external sources of node metrics, each at its own interval, outside any transaction.
 
-The beat finds the due collectors. The task that claims one queries it, so a duplicate message is harmless, and a source
-that does not respond does not delay the others. A failure is recorded with its reason, without any content of the
-response.
+The beat finds the due collectors. A task claims its collector before it queries it, so duplicate messages are harmless.
+A source that does not respond does not delay the others. A failure is recorded with its reason, without any content of
+the response.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def tick() -> int:
 
 @shared_task(name=dispatch.COLLECT)
 def run(collector_id: int) -> bool:
-    """Run one due collector; return whether it succeeded."""
+    """Run one collector if it is due; return whether it succeeded."""
     row = claim_collector(collector_id, timezone.now())
     if row is None:
         return False

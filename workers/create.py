@@ -1,7 +1,7 @@
 """Create the objects of submissions in live clusters, read the results of Jobs, and delete withdrawn objects.
 
-Rows define the wanted objects. Each attempt is claimed first, made outside any transaction, and recorded. After an
-interrupted attempt the next one checks whether the object exists under its name.
+Rows define the desired objects. An attempt is claimed first, then made outside any transaction, and its result is
+recorded. After an interrupted attempt, the next attempt checks whether an object of this name exists.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions.live_submissions import claim_objects, record_attempt
 from hetsched.placement.models import SubmittedObject
 
-AT_ONCE = 16  # equal to the number of claimed rows, because a claim lasts for one call
+AT_ONCE = 16  # also the number of rows claimed at a time, so that each claim has to last for only one call
 log = structlog.get_logger(__name__)
 
 
 @shared_task(name=dispatch.CREATE)
 def run(cluster_id: int) -> int:
-    """Create, read and delete the due objects of a live cluster; return how many reached their wanted state."""
+    """Create, read and delete the due objects of a live cluster; return how many reached their desired state."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
@@ -55,7 +55,7 @@ def _attempt(api: Api, submitted: SubmittedObject) -> SubmissionResponse:
 
 
 def _next_state(submitted: SubmittedObject, response: SubmissionResponse) -> str:
-    """Return the state after an attempt. A rejected deletion stays due until the right is granted."""
+    """Return the state after an attempt. A rejected deletion is retried until the permission is granted."""
     if submitted.state == SubmittedObject.ENDING:
         return response.ended or submitted.state
     if response.result is SubmissionResult.DONE:

@@ -1,9 +1,9 @@
-"""Simulate activity on a demo cluster: submit the next workloads of its stream and end those whose run time is over.
+"""Simulate activity on a demo cluster: submit the next workloads of its stream and end those whose run time has passed.
 
-Every tick fills the cluster up to `MARK_RATIO` in steps of at most `MOST_AT_ONCE` workloads, and submits nothing while
-`MOST_WAITING` pods are pending. A workload's run time is in its own manifest. Workloads that never fit or are
-misconfigured are cancelled when their run time is over, as their owners would do; finished ones are deleted after an
-hour. All changes go through the actions, so a demo cluster behaves like the product.
+Every tick submits at most `MOST_AT_ONCE` workloads until the cluster is filled up to `MARK_RATIO`, and none while
+`MOST_WAITING` pods are pending. A workload's run time is defined in its manifest. Workloads that never fit or are
+misconfigured are cancelled when their run time has passed, as their owners would do, and finished workloads are deleted
+after an hour. All changes use the same actions as REST, so a demo cluster behaves like a real one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hetsched.placement.actions import Conflict, cancel, delete_finished_workloa
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Workload
 
-MARK_RATIO = 0.68  # of the requested CPUs
+MARK_RATIO = 0.68  # share of the cluster's CPUs that is requested
 MOST_AT_ONCE = 8
 MOST_WAITING = 12
 KEPT = timedelta(hours=1)
@@ -72,14 +72,14 @@ def _submit(cluster: Cluster) -> int:
 
 
 def duration(manifest: str) -> timedelta:
-    """Return the run time of a workload of the stream, from its manifest."""
+    """Return the run time of a demo workload from its manifest."""
     items = msgspec.json.decode(manifest)["items"]
     annotations = items[0]["metadata"].get("annotations", {})
     return timedelta(seconds=int(annotations.get(keys.DEMO_DURATION, "60")))
 
 
 def _finish(cluster: Cluster) -> int:
-    """End the pods whose run time is over."""
+    """End the pods whose run time has passed."""
     now = timezone.now()
     running = Pod.objects.filter(cluster=cluster, state=State.RUNNING.value, workload__owner=_owner(cluster))
     workloads = Workload.objects.filter(pk__in=running.order_by().values("workload_id"))
@@ -97,7 +97,7 @@ def _finish(cluster: Cluster) -> int:
 
 
 def _give_up(cluster: Cluster) -> int:
-    """Cancel rejected workloads whose run time is over."""
+    """Cancel rejected workloads whose run time has passed."""
     refused = [State.NEVER_FITS.value, State.MISCONFIGURED.value]
     given_up = 0
     for workload in Workload.objects.filter(cluster=cluster, state__in=refused, owner=_owner(cluster)):

@@ -1,12 +1,12 @@
-"""Publish node facts in live clusters: labels, zones, GPUs, network and disk; and mark nodes with silent agents.
+"""Publish node facts (labels, zones, GPUs, network and disk) in live clusters, and mark nodes with silent agents.
 
 Other controllers, and a restored or second installation of hetsched, see only the facts stored in the cluster.
 At intervals the worker reads each live cluster with the discovery account, compares the stored objects with the
-accepted agent reports, and applies the differences (`hetsched.adapters.kubernetes.node_discovery`). One worker at a
-time per cluster, and only if this installation holds the cluster's Lease. Nothing is written if the account is missing
-or lacks a right, or if the cluster does not reject writes to foreign objects; then only the differences are reported.
-Invariants: quarantined parts of a node are not changed; a node with a silent agent keeps its reported facts and is
-marked; nothing is ever deleted.
+accepted agent reports, and applies the differences (`hetsched.adapters.kubernetes.node_discovery`). Only one worker at
+a time does this for a cluster, and only if this installation holds the cluster's Lease. If the account is missing or
+lacks a permission, or if the cluster does not reject writes to objects of other owners, the worker only reports the
+differences and writes nothing. Invariants: quarantined parts of a node are not changed; a node with a silent agent is
+marked but keeps its reported facts; nothing is ever deleted.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.scheduling.leases import Lease, discovering
 
 _MOST_FAILURES = 10
-_MOST_WRITES = 5000  # per run; the next run continues
-# Where writing is not permitted, do not list all nodes at every run.
+_MOST_WRITES = 5000  # per run; the next run makes the remaining writes
+# Minimum time between comparisons of a read-only cluster, because listing all nodes is expensive.
 _READ_ONLY = timedelta(minutes=10)
-# Facts that may be quarantined, and the part of a report that they belong to.
+# Facts that may be quarantined, each with the part of a report that it belongs to.
 _PARTS = {"gpu": "gpus", "numa": "numa"}
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class _Amounts(msgspec.Struct):
 
 
 class _Node(msgspec.Struct):
-    """The needed fields of a Node; images and conditions are most of its size."""
+    """The needed fields of a Node; the omitted images and conditions are most of its size."""
 
     metadata: dict[str, Any]
     status: _Amounts = msgspec.field(default_factory=_Amounts)
@@ -73,7 +73,7 @@ _node = msgspec.json.Decoder(_Node)
 
 @shared_task(name="workers.discover.run")
 def run() -> int:
-    """Compare every live cluster; return the number of writes."""
+    """Compare every live cluster with its reports; return the number of writes."""
     written = 0
     live = Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False).select_related("connection")
     for cluster in live.defer("definitions"):
@@ -161,7 +161,7 @@ def _missing_rights(api: Api) -> tuple[str, ...]:
 
 
 def _ownership_problem(cluster: Cluster, api: Api) -> Message:
-    """Return why this installation may not write to the cluster, empty if it may."""
+    """Return why this installation may not write to the cluster; empty if it may."""
     holder = holder_of_lease(api)
     if not holder:
         return Message("no process schedules the cluster")
@@ -171,7 +171,7 @@ def _ownership_problem(cluster: Cluster, api: Api) -> Message:
 
 
 def _read_published(api: Api) -> tuple[Iterator[PublishedNode], ServedKinds]:
-    """Return the nodes with their NodeResourceTopology and NodeGpu objects of a cluster. Raises: ApiFailure."""
+    """Return the nodes of a cluster with their NodeResourceTopology and NodeGpu objects. Raises: ApiFailure."""
     topologies, gpus = _by_name(api, TOPOLOGIES), _by_name(api, NODE_GPUS)
     nodes, _ = api.list_all(NODES)
 
@@ -196,7 +196,7 @@ def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, Any]] | None:
 
 
 def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], AcceptedNodeFacts]:
-    """Return the accepted node reports by name and uid, without quarantined parts."""
+    """Return the accepted node reports by name and UID, without quarantined parts."""
     late = silent_since(now)
     rows = NodeFacts.objects.filter(node__cluster=cluster, node__gone=False, reported__isnull=False)
     return {
@@ -216,7 +216,7 @@ def _accepted_report(row: NodeFacts) -> NodeReport:
 
 
 def _write(api: Api, lease: Lease, writes: list[Write]) -> tuple[int, Message, list[Message]]:
-    """Apply the differences; return the number written, why writing stopped, and the failures."""
+    """Apply the differences; return the number of writes, the reason if writing stopped early, and the failures."""
     try:
         if not is_guarded(api, writes[0].name):
             reason = Message("the admission policy of deploy/discovery is not active")

@@ -1,10 +1,10 @@
 """Request the eviction of preemption victims from the API servers of live clusters.
 
-Rows define the requests. Each attempt is claimed first, made outside any transaction, and recorded. If a nomination or
-a step of a rebalance plan has several victims, a dry run must succeed for each of them before the first eviction, and
-the disruption budgets must allow all of them together; the first rejection ends the nomination or the plan. A victim
-that is still being bound is evicted once it is bound. An accepted request proves nothing: the watch shows which pods
-are gone. No request is sent while the cluster is out of sync.
+Rows define the requests. An attempt is claimed first, then made outside any transaction, and its result is recorded. If
+a nomination or a step of a rebalance plan has several victims, a dry run must succeed for each victim before the first
+eviction, and the disruption budgets must allow all evictions together. The first rejection ends the nomination or the
+plan. A victim that is still being bound is evicted once it is bound. An accepted request does not prove that the pod
+was deleted; the informer reports deleted pods. No request is sent while the cluster is out of sync.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.EVICT)
 def run(cluster_id: int) -> int:
-    """Request the due evictions of a live cluster; return how many pods leave."""
+    """Request the due evictions of a live cluster; return how many pods are leaving."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
@@ -67,7 +67,7 @@ def run(cluster_id: int) -> int:
 
 
 def _evict_group(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
-    """Evict the victims of one nomination or step; return how many leave."""
+    """Evict the victims of one nomination or step; return how many are leaving."""
     evictable = [claimed for claimed in group if claimed.victim.state in _EVICTABLE]
     for claimed, answer in _dry_run(api, evictable) if len(group) > 1 else ():
         if not _continues_after(cluster, claimed, answer):
@@ -83,12 +83,12 @@ def _evict_group(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -
                 leave += displaced
                 continue
         except Conflict:
-            pass  # another process has advanced it
+            pass  # another process has already advanced it
         if claimed.victim.state in (State.PLACED, State.BINDING):
             retry_later(claimed)
             continue
         if claimed not in evictable:
-            mark_requested(claimed)  # it has no reservation any more
+            mark_requested(claimed)  # it has already released its reservation
             continue
         if not is_still_wanted(claimed):
             return leave
@@ -108,14 +108,16 @@ def _evict_group(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -
 
 
 def _dry_run(api: Api, victims: Sequence[ClaimedEviction]) -> Iterator[tuple[ClaimedEviction, EvictionResponse]]:
-    """Yield the API server's response to each eviction alone, then those of the disruption budgets to all together."""
+    """Yield the API server's response to a dry run of each eviction, then the responses of the disruption budgets to
+    all evictions together.
+    """
     for claimed in victims:
         yield claimed, evict(api, _eviction_request(claimed), only_ask=True)
     yield from zip(victims, charge_budgets(api, [_eviction_request(claimed) for claimed in victims]), strict=True)
 
 
 def _continues_after(cluster: Cluster, claimed: ClaimedEviction, answer: EvictionResponse) -> bool:
-    """Record a rejected or unknown eviction; return whether the other victims are still to be evicted."""
+    """Record a rejected or unknown eviction; return whether to continue with the other victims."""
     late = answer.result is EvictionResult.UNKNOWN and claimed.eviction.attempts >= MOST_TRIES
     if answer.result is EvictionResult.REFUSED or late:
         log.info("not evicted", cluster=cluster.name, pod=claimed.victim.key, node=claimed.node, reason=answer.message)

@@ -1,7 +1,7 @@
 """Read the image indexes of pending pods' images for live clusters.
 
-Rows define what is due. Each lookup is claimed first, made outside any transaction, and recorded. Pull secrets are read
-only if the cluster's connection allows it, when they are needed, and are not stored.
+Rows define the due lookups. A lookup is claimed first, then made outside any transaction, and its result is recorded.
+Pull secrets are read only if they are needed and the cluster's connection allows it, and are not stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run a periodic task once per slot, guarded by `hetsched.journal.periodic_locks`."""
+"""Run a periodic task once per period, guarded by `hetsched.journal.periodic_locks`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hetsched.journal import periodic_locks
 
 @shared_task(name="workers.periodic_tasks.run")
 def run(task: str, period_seconds: float, arguments: list[str]) -> bool:
-    """Run a task in this process unless it ran in this slot already; return whether it ran."""
+    """Run a task in this process unless it already ran in this period; return whether it ran."""
     if not periodic_locks.acquire(" ".join([task, *arguments]), period_seconds):
         return False
     current_app.tasks[task](*arguments)

@@ -1,8 +1,8 @@
-"""Periodic tasks of the policy workflow: cluster metrics, rollout plans, golden placements, lost previews.
+"""Periodic tasks of the policy workflow: cluster metrics, rollout plans, golden placements, and lost previews.
 
 The beat starts a run at intervals; a run claims its work through rows, so a duplicate run is harmless. Metrics are
 recorded before the plans that use them are evaluated. Golden placements are checked again only if nodes or active
-versions changed.
+versions have changed.
 A failing part does not block the others.
 """
 

@@ -1,4 +1,4 @@
-"""Continue confirmed plans of moves.
+"""Continue confirmed rebalance plans.
 
 `advance_plan` executes the steps that are possible now. The sweep wakes the task again while a plan is in progress. If
 two runs are concurrent, the second run finds that the state changed and reads it again.

@@ -1,10 +1,10 @@
 """Replay recorded decisions under a version of a policy, as a preview before it is activated.
 
-Previews have their own queue and a worker process that runs one at a time, so they never delay a decision.
-The row holds the request. The worker that claims the row runs the preview, so a duplicate message is harmless. A
-message names the requested preview, but the worker runs that of the owner with the smallest recent run time. A run
-reports its progress about once a second, ends when it is cancelled, and is limited to `HETSCHED_REPLAY_SECONDS`. A
-failure is stored on the row.
+Previews have their own queue and a worker process that runs one preview at a time, so they never delay a decision. The
+request is stored in a row. The worker that claims the row runs the preview, so a duplicate message is harmless. A
+message names the requested preview, but the worker chooses a preview of the user with the smallest recent run time. A
+run reports its progress about once a second, ends when it is cancelled, and is limited to `HETSCHED_REPLAY_SECONDS`. A
+failure is stored in the row.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(preview_id: int) -> bool:
 
 
 class _Clock:
-    """Reports the progress of one run and aborts it at the time limit."""
+    """Record the progress of one run and abort it at the time limit."""
 
     def __init__(self, preview_id: int) -> None:
         self._preview_id = preview_id

@@ -1,12 +1,13 @@
 """Report decisions about pods and the state of policies to a live cluster.
 
-Each pod row stores the last reported decision. A pod whose latest decision differs is due, so the next run also reports
-decisions whose message was lost. A placement is reported once the pod is bound; a placement that was undone is reported
-with the cause (a missing right, an admission policy, another member of a gang). No transaction is open during a call.
-A run reports `PODS_PER_STEP` pods and enqueues the next run, so binding tasks do not wait long behind it. While pods
+Each pod row stores the last reported decision. A pod is due if its latest decision is a different one, so the next run
+also reports decisions whose message was lost. A placement is reported once the pod is bound; a placement that was
+undone before binding is reported with the cause (a missing right, an admission policy, another member of a gang). No
+transaction is open during a call.
+A run reports `PODS_PER_STEP` pods and enqueues the next run, so that binding tasks do not wait long for it. While pods
 are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
 starts after `REST_SECONDS`. If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in
-parallel again. Pods whose report failed come after all others, the oldest failure first.
+parallel even then. Pods whose report failed are reported after all others, the oldest failure first.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _UNPLACED = sorted(state.value for state in UNPLACED)
 
 
 def unreported(cluster_id: int) -> Q:
-    """Return the condition for pods whose latest decision is not reported to the cluster."""
+    """Return the condition for pods whose latest decision has not been reported to the cluster."""
     taken_back = Q(state=State.PENDING.value) & ~Q(message="")
     decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND) | taken_back
     changed = Q(reported_decision=None) | ~Q(reported_decision=F("decision_id"))
@@ -55,13 +56,13 @@ def unreported(cluster_id: int) -> Q:
 
 
 def unreported_policies(cluster_id: int) -> Q:
-    """Return the condition for policies whose status is not written to their objects."""
+    """Return the condition for policies whose status has not been written to their objects."""
     return Q(cluster_id=cluster_id, reported=False, gone=False)
 
 
 @shared_task(name=dispatch.REPORT)
 def run(cluster_id: int) -> int:
-    """Write conditions and events for decisions; return the number of pods reported."""
+    """Write conditions and events for decisions; return the number of reported pods."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0
@@ -101,7 +102,7 @@ def _concurrency(cluster_id: int, since: datetime | None, now: datetime) -> int:
 
 
 def _has_undecided_pods(cluster_id: int) -> bool:
-    """Return whether pods wait for a node or for their first decision."""
+    """Return whether there are pods that wait for a node, a binding or their first decision."""
     states = (State.PENDING.value, State.PLACED.value, State.BINDING.value)
     return Pod.objects.filter(cluster_id=cluster_id, state__in=states).filter(state__in=LISTED).exists()
 

@@ -1,4 +1,4 @@
-"""The `schedule` queue: decide for one cluster."""
+"""Task of the `schedule` queue: make decisions for one cluster."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from hetsched.scheduling import worker_host
 
 @shared_task(name=dispatch.SCHEDULE)
 def run(cluster_id: int) -> int:
-    """Decide for a cluster until no pod is due; return how many decisions were recorded."""
+    """Make decisions for a cluster until no pod is due; return how many were recorded."""
     return worker_host.run(cluster_id)

@@ -1,7 +1,7 @@
 """Review another scheduler's bindings in a cluster in shadow mode.
 
-A run reviews for a short time and enqueues the next run while pods remain, so binding and reporting tasks are not
-delayed. Concurrent runs are harmless: a row is reviewed once.
+A run has a short time limit and enqueues the next run if pods remain, so binding and reporting tasks are not delayed.
+Concurrent runs are harmless, because each row is reviewed only once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hetsched.placement.actions.shadow_decisions import compare_pods, has_pendin
 
 @shared_task(name=dispatch.SHADOW)
 def run(cluster_id: int) -> int:
-    """Review pending bindings; return the number reviewed."""
+    """Review pending bindings; return the number of reviewed bindings."""
     looked_at = compare_pods(cluster_id)
     if looked_at and has_pending_comparisons(cluster_id):
         dispatch.wake(cluster_id, dispatch.SHADOW)

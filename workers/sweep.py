@@ -1,9 +1,9 @@
 """Recover work whose messages were lost, and delete expired data.
 
-The sweep finds the work of every lost message: due pods without a leader, unbound placements, unsent events, unreported
-states. The sweep also requeues pods rejected a minute ago and deletes old data: finished workloads, idempotency keys,
-events, counters of failed logins, sessions. Repeated or concurrent runs are harmless. A failing part does not block the
-others, nor does a failing cluster block other clusters.
+The sweep finds the work of every lost message: due pods that no process schedules, unbound placements, unsent events,
+and unreported states. It also requeues pods that have been unschedulable for too long, and deletes old data: finished
+workloads, idempotency keys, events, counters of failed logins, and sessions. Repeated or concurrent runs are harmless.
+A failure in one part or one cluster does not block the others.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.SWEEP)
 def run() -> dict[str, int]:
-    """Wake tasks that have work, send unsent events, delete old data; return counts."""
+    """Wake tasks that have work, send unsent events and delete old data; return counts."""
     found = {"woken": 0, "relayed": _run_step(publish.relay) or 0, "pruned": _run_step(publish.prune) or 0}
     now = timezone.now()
     for cluster in Cluster.objects.all():
@@ -79,7 +79,7 @@ def run() -> dict[str, int]:
 
 
 def _run_step(step: Callable[[], Any]) -> Any:
-    """Run one part; log its failure and continue, unless the database is unavailable."""
+    """Run one part and log its failure. Raises: only if the database is unavailable."""
     try:
         return step()
     except (OperationalError, InterfaceError):
@@ -103,7 +103,7 @@ def _cluster_steps(cluster: Cluster, now: datetime) -> Iterator[Callable[[], obj
 
 
 def _wake_conditions(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the tasks that may have work, each with the function that checks for it."""
+    """Yield the tasks that may have work, each with a function that checks whether it has."""
     yield dispatch.SCHEDULE, partial(_is_left_waiting, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
         yield dispatch.REPORT, partial(_has_reports, cluster.pk)

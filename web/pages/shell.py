@@ -44,8 +44,8 @@ GROUPS = {
     "change": gettext_lazy("Change"),
     "run": gettext_lazy("Manage"),
 }
-# Section (the name of its route), key after `g`, label, group, and the permission to see it. An entry is shown if its
-# route exists. The bar has the first six entries, the menu has all.
+# Section (the name of its route), key after `g`, label, group, and the permission that is needed to see the entry. An
+# entry is shown if its route exists. The bar shows the first six entries, the menu shows all.
 PLACES = (
     ("fleet", "f", gettext_lazy("Fleet"), "see", Action.VIEW),
     ("nodes", "n", gettext_lazy("Nodes"), "see", Action.VIEW),
@@ -82,7 +82,7 @@ class MenuEntry(msgspec.Struct, frozen=True):
 
 
 def places_for(subject: Subject) -> list[MenuEntry]:
-    """Return the existing pages that the user may open, in the order of the table."""
+    """Return the existing pages that the user may open, in the order of `PLACES`."""
     routes = get_resolver().reverse_dict
     return [
         MenuEntry(section, key, str(label), reverse(section), group)
@@ -92,7 +92,7 @@ def places_for(subject: Subject) -> list[MenuEntry]:
 
 
 def grouped(places: list[MenuEntry]) -> list[tuple[str, list[MenuEntry]]]:
-    """Return (label, places) of every group that has any."""
+    """Return (label, places) of every group that is not empty."""
     found = [(str(label), [place for place in places if place.group == name]) for name, label in GROUPS.items()]
     return [(label, members) for label, members in found if members]
 
@@ -113,19 +113,19 @@ class Shell:
         self._revision = 0
 
     def text(self, name: str) -> str:
-        """Return a value of the query string, truncated and without NUL characters, which databases reject."""
+        """Return a value of the query string, truncated and without NUL characters, because databases reject them."""
         return self.request.GET.get(name, "")[:MOST_QUERY_CHARACTERS].replace("\0", "")
 
     def select_cluster(self, cluster: Cluster) -> None:
-        """Select the cluster of the page's object, regardless of the query string; links keep it."""
+        """Select the cluster of the page's object, regardless of the query string; links keep the selection."""
         if self.cluster is None or self.cluster.pk != cluster.pk:
             self.named = cluster.name
         self.cluster = cluster
 
     def require_cluster(self) -> Cluster:
-        """Return the cluster in view.
+        """Return the selected cluster.
 
-        Raises: Http404 without any cluster.
+        Raises: Http404 if there is no cluster.
         """
         if self.cluster is None:
             raise Http404(_("There are no clusters."))
@@ -136,12 +136,12 @@ class Shell:
         self.topic, self._revision = topic, revision_of(topic)
 
     def keep(self, **more: str) -> str:
-        """Return the query string that keeps the cluster in view, and `more` with it."""
+        """Return the query string that keeps the selected cluster, with the parameters `more` added."""
         wanted = {**({"cluster": self.named} if self.named else {}), **{k: v for k, v in more.items() if v}}
         return f"?{urlencode(wanted)}" if wanted else ""
 
     def page_of(self, rows: Any, size: int) -> Page[Any]:
-        """Return the requested page of rows, or the nearest one."""
+        """Return the requested page of rows, or the nearest existing page."""
         return Paginator(rows, size).get_page(self.text("page"))
 
     def render(self, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
@@ -166,7 +166,7 @@ class Shell:
         return HttpResponse(visible(text), status=status)
 
     def _live_cluster_context(self) -> dict[str, Any]:
-        """Return cache age and shadow mode of a live cluster; empty for other clusters."""
+        """Return the cache age and shadow mode of a live cluster, empty for other clusters."""
         if self.cluster is None or self.cluster.kind != ClusterKind.KUBERNETES:
             return {}
         connection = Connection.objects.filter(cluster=self.cluster).first()
@@ -196,7 +196,7 @@ def page(section: str) -> Callable[[Callable[..., HttpResponseBase]], Callable[.
             try:
                 headers = take_token(READ, subject_of(request))
             except RequestRefused as refused:
-                from .errors import too_many_requests  # a late import: that module imports this one
+                from .errors import too_many_requests  # imported here, because that module imports this one
 
                 return too_many_requests(request, refused)
             answer = show(Shell(request, section), **parts)

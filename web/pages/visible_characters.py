@@ -1,9 +1,9 @@
-"""Show invisible and text-direction characters by name.
+"""Make invisible and text-direction characters visible.
 
 A direction mark in a name reverses the text after it, so that `gnp.exe` is displayed as `exe.png`. Escaping protects
-the page from markup, but does not prevent this. Control characters become their pictures (`␛`), direction marks and
-invisible characters become `⟦U+202E⟧`. Letters of all directions and the joiners of scripts and emoji are unchanged.
-`static/js/draw.js` does the same.
+the page from markup, but does not prevent this. Control characters are replaced by their symbols (`␛`), and direction
+marks and invisible characters by their code points (`⟦U+202E⟧`). Letters of all directions and the joiners of scripts
+and emoji are unchanged. `static/js/draw.js` does the same.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ _UNSEEN = re.compile("[" + "".join(re.escape(chr(code)) for code in _SHOWN) + "]
 
 
 def visible(text: str) -> str:
-    """Return a text with its invisible characters shown by name."""
+    """Return a text with its invisible characters replaced by symbols or code points."""
     return text.translate(_SHOWN) if _UNSEEN.search(text) else text

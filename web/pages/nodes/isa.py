@@ -105,7 +105,7 @@ def _pending_demands(node: Node) -> tuple[list[Context], Counter[str]]:
     for demand, count in demands.most_common():
         text = demand.native or demand.emulated or demand.cross or demand.qemu
         run = run_on("lattice", "native-first", demand, node.report.isa)
-        with suppress(InputError):  # some texts can only be parsed with the rules of the node-publication policy
+        with suppress(InputError):  # some texts are valid only in the comparison mode `paper`
             required = required_isa(text)
             floor = required_isa(_FLOORS[required.arch]).extensions if required.arch in _FLOORS else ()
             by_extension.update(dict.fromkeys(set(required.extensions) - set(floor), count))

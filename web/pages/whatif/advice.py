@@ -1,8 +1,8 @@
 """Advice: which running pods to move, what each move gains and costs, and the plans that operators confirmed.
 
-The query string contains the input, so a link repeats the search. The result is computed once per request and
-names its time; it does not update. A user confirms the whole plan or single moves through REST, with a reason and the
-ETag of the plan. Without input the page updates live and shows the progress of confirmed plans.
+The query string contains the input, so a link repeats the search. The result is computed once per request, shows the
+time of the computation, and is not updated. A user confirms the whole plan or single moves through REST, with a reason
+and the ETag of the plan. Without input the page updates live and shows the progress of confirmed plans.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LATEST = 5
 MOST_WORKLOADS = 100
 MOST_MANIFEST = 6000
 _SHOWN_BUDGETS = 3
-PODS_OF_PLAN = "pods-of-plan"  # templates that list pods, source and target in the confirmation
+PODS_OF_PLAN = "pods-of-plan"  # Identifies the templates that list pods, source and target in the confirmation.
 GOALS = {
     Goal.BALANCE: (
         gettext_lazy("Balance"),
@@ -115,7 +115,7 @@ def advice(shell: Shell) -> HttpResponse:
 
 
 def _pending_workloads(cluster: Cluster) -> list[Workload]:
-    """Return the workloads with pods that are not-now, the latest first."""
+    """Return the workloads that have pods with the verdict not-now, the latest first."""
     rows = Workload.objects.filter(cluster=cluster, state=State.NOT_NOW.value).defer("manifest")
     return list(rows.order_by("-id")[:MOST_WORKLOADS])
 
@@ -175,7 +175,7 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
 
 
 def _sentence(found: Advice) -> str:
-    """Summarise the result of the plan in a sentence."""
+    """Summarise the plan in one sentence."""
     count = len(found.moves)
     moves = ngettext("%(count)d move", "%(count)d moves", count) % {"count": count}
     figures = {"moves": moves, "before": f"{found.balance.before:.4f}", "after": f"{found.balance.after:.4f}"}
@@ -220,7 +220,7 @@ def _move(shell: Shell, found: Advice, step: int, move: Move) -> dict[str, Any]:
 
 
 def _ghost(shell: Shell, pod: Any) -> str:
-    """Return the address of the target node with a preview of the pod's allocation."""
+    """Return the URL of the target node with a preview of the pod's allocation."""
     cpus = ",".join(zone.cpus for zone in pod.zones if zone.cpus)
     cards = [f"gpu:{card.index}/{card.milli}" for card in pod.gpus]
     parts = ([f"cpus:{cpus}"] if cpus else []) + cards
@@ -282,7 +282,7 @@ def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: in
 
 
 def _command(cluster: Cluster, question: dict[str, Any]) -> str:
-    """Return the CLI command that computes the same plan."""
+    """Return the hetsched command that computes the same plan."""
     parts = ["hetsched", "advise", "--of", cluster.name, "--goal", question["goal"]]
     if "target" in question:
         parts += ["--target", f"{question['target']:g}"]

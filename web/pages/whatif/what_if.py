@@ -1,7 +1,7 @@
-"""The what-if page: a form or YAML; the browser simulates it through REST and writes nothing.
+"""The what-if page: a form or YAML text, which the browser simulates through REST. Nothing is written.
 
-The page only supplies choices. The browser calls `POST /api/v1/what-if/` and keeps the whole input in its
-address, so that a link repeats the simulation.
+The server only provides the choices of the form. The browser calls `POST /api/v1/what-if/` and keeps the whole input in
+the URL, so that a link repeats the simulation.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def what_if(shell: Shell) -> HttpResponse:
 
 
 def _scoring() -> dict[str, dict[str, Any]]:
-    """Return the scoring plugins of each policy, so that a result can name those without a score."""
+    """Return the scoring plugins of each policy, so that a result can name the plugins that gave no score."""
     rows = PolicyRevision.objects.filter(version=F("policy__active_version")).values_list("policy__name", "spec")
     return {name: {"version": spec.version, "weights": score_weights(spec)} for name, spec in rows}
 
@@ -73,13 +73,13 @@ def _card_models(cluster: Cluster) -> list[str]:
 
 
 def _isas(cluster: Cluster) -> list[str]:
-    """Return suggested instruction sets: common names, then those of the nodes."""
+    """Return suggested instruction sets: common names first, then those of the nodes."""
     stated = cluster.nodes.exclude(isa="").order_by("isa").values_list("isa", flat=True).distinct()
     return list(dict.fromkeys([*COMMON_ISAS, *stated[:MOST_SUGGESTIONS]]))
 
 
 def _examples() -> list[dict[str, Any]]:
-    """Return three worked examples, as the fields of the form."""
+    """Return three examples as the fields of the form."""
     return [
         {
             "title": _("A RISC-V build with vector extension"),

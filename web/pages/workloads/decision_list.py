@@ -1,4 +1,4 @@
-"""The ledger of decisions, newest first, filtered and sorted."""
+"""The list of decisions, newest first, with filter and order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FOUND = {"namespace": "namespace", "node": "node_name", "policy": "policy_name"
 
 
 def _words(word: str) -> Q:
-    """Look for a pod's name, or for `namespace/name`."""
+    """Return the condition for a free word: part of a pod name, `namespace/name`, or a node name."""
     namespace, slash, name = word.rpartition("/")
     if slash:
         return Q(namespace__text_equals=namespace, pod_name__text_contains=name)
@@ -159,5 +159,5 @@ def _values(rows: Any, name: str) -> list[str]:
     recent = rows.order_by("-id")
     if name == "code":
         return codes_of(recent.values_list("reasons", flat=True))
-    # In a long ledger only the recent part supplies the suggestions.
+    # Read suggestions only from recent decisions, because there may be very many.
     return list(recent.values_list(_FOUND[name], flat=True)[:5000]) if name in _FOUND else []

@@ -1,4 +1,4 @@
-"""The page of one decision: explanation, input, repetition and comparison with another decision."""
+"""The page of one decision: explanation, input, repetition, and comparison with another decision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .why import omitted_scores, why
 
 
 def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
-    """Return decisions with the text that their rows show after the pod name."""
+    """Return decisions with the text that follows the pod name in their rows."""
     return [(row, after_name(f"{row.namespace}/{row.pod_name}", translate(row.summary))) for row in decisions]
 
 
@@ -55,9 +55,9 @@ def _find(shell: Shell, pk: int) -> Decision | None:
 
 
 def _expired(shell: Shell, pk: int) -> HttpResponse:
-    """Answer 410 with the stored summary of a decision whose workload was deleted.
+    """Return a 410 response with the stored summary of a decision whose workload was deleted.
 
-    Raises: Http404 without a stored summary.
+    Raises: Http404 if there is no stored summary.
     """
     kept = ForgottenDecision.objects.select_related("cluster").filter(pk=pk).first()
     if kept is None or not subject_of(shell.request).may_in(kept.namespace):

@@ -31,7 +31,7 @@ from ..nodes.holders import reservation_row
 from ..shell import Shell, page
 
 MOST_PODS_SHOWN = 200
-_SPANS = (600, 1800, 3600, 4 * 3600, 86_400, 7 * 86_400)  # seconds to choose from
+_SPANS = (600, 1800, 3600, 4 * 3600, 86_400, 7 * 86_400)  # durations to choose from, in seconds
 LABELS = {
     Hold.HELD: pgettext_lazy("of a hold", "held"),
     Hold.CLAIMED: pgettext_lazy("of a hold", "claimed"),
@@ -143,7 +143,7 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
         raise Http404(_("Hold %(id)s does not exist.") % {"id": pk})
     shell.select_cluster(row.cluster)
     shell.follow(cluster_topic(row.cluster))
-    row = seen.get(pk=pk)  # not older than the revision that the page names
+    row = seen.get(pk=pk)  # read again, so that the row is not older than the topic's revision in the page
     rooms = Reservation.objects.filter(pod__hold=row, pod__origin=Pod.HELD).select_related("pod", "node")
     shown = rooms.defer("pod__spec", "node__report").order_by("id")[:MOST_PODS_SHOWN]
     return shell.render(
@@ -169,7 +169,7 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
 
 
 def on_hold(row: Hold, subject: Subject) -> list[ActionButton]:
-    """Return the actions that the user may run on a hold: none once it is claimed or ended."""
+    """Return the actions that the user may run on a hold; there are none once it is claimed or has ended."""
     if row.state != Hold.HELD or not (subject.may(Action.SUBMIT) and request_scope.may_change_hold(subject, row)):
         return []
     act = partial(ActionButton, url=f"/api/v1/holds/{row.pk}/actions/", etag=api.tag(row))
@@ -199,6 +199,6 @@ def on_hold(row: Hold, subject: Subject) -> list[ActionButton]:
 
 
 def spans() -> list[tuple[str, int]]:
-    """Return the durations to choose from as label and seconds, up to the limit."""
+    """Return the durations to choose from, up to the limit, as label and seconds."""
     most = settings.HETSCHED_LONGEST_HOLD_SECONDS
     return [(duration(seconds), seconds) for seconds in [span for span in _SPANS if span <= most] or [most]]

@@ -34,7 +34,7 @@ from ..shell import Shell, page
 from .why import omitted_scores, why
 
 _COLOURS = 6
-# The most relevant pod is the first pod in this order of states.
+# The first pod in this order of states is the most relevant one.
 _WORST = (State.MISCONFIGURED, State.NEVER_FITS, State.NOT_NOW, State.PENDING, State.FAILED)
 
 
@@ -114,7 +114,7 @@ def _by_reason(spans: Sequence[ReasonSpan]) -> list[dict[str, Any]]:
 
 @page("workloads")
 def workload_why(shell: Shell, pk: str) -> HttpResponse:
-    """Redirect to the most relevant pod of a workload: one that keeps it from running, else the first."""
+    """Redirect to the most relevant pod of a workload: a pod that prevents it from running, else the first pod."""
     found = Workload.objects.filter(pk=pk).first()
     pods = list(found.pods.order_by("id").values_list("pk", "state", "namespace")) if found else []
     pods = [pod for pod in pods if subject_of(shell.request).may_in(pod[2])]

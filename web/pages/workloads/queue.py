@@ -1,6 +1,6 @@
 """The queue page: pending pods with their position, state and next attempt.
 
-The counts are those of the fleet page. Pods that never fit are counted separately and have a tab of their own,
+The counts are the same as on the fleet page. Pods that never fit are counted separately and have a separate tab,
 although they are retried when the cluster changes.
 """
 
@@ -29,7 +29,7 @@ from ..row_selection import pickable
 from ..script_texts import state_texts
 from ..shell import Shell, page
 
-# Maximum number of listed pods; the page counts the others, and the workload list shows them.
+# Maximum number of listed pods; the page shows how many others there are, and the workload list shows all.
 MOST_LISTED = 1000
 _TONES = {QueueState.DUE: "info", QueueState.BACK_OFF: "wait", QueueState.IMAGES: "wait", QueueState.GATED: "wait"}
 LABELS = {
@@ -39,7 +39,7 @@ LABELS = {
     QueueState.RESTING: gettext_lazy("unschedulable"),
     QueueState.GATED: gettext_lazy("gated"),
 }
-# In addition to the queue states: pods that never fit.
+# Tab for pods that never fit, in addition to the tabs of the queue states.
 NEVER = "never-fits"
 NEVER_FITS = gettext_lazy("never fits")
 

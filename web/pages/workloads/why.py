@@ -1,6 +1,6 @@
 """The explanation of one decision, prepared for display.
 
-Reasons are in filter order; each node counts for the first filter that rejected it, with all reasons of that
+Reasons are in filter order. Each node is counted only for the first filter that rejected it, with all reasons of that
 filter.
 """
 
@@ -21,7 +21,9 @@ from web.translation import translate
 
 
 def why(decision: Decision, pod: Pod) -> dict[str, Any]:
-    """Return the context of `why.html` for a decision; for the latest one of a pod, also the awaited events."""
+    """Return the context of `why.html` for a decision; for the latest decision of a pod, it includes the events that
+    the pod waits for.
+    """
     latest = pod.decision_id == decision.pk and pod.state == decision.verdict
     top = [row for row in decision.top if row.feasible]
     most = max((reason.nodes for reason in decision.reasons), default=0)
@@ -31,7 +33,7 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
             {
                 "reason": reason,
                 "ratio": reason.nodes / most if most else None,
-                # The message often lists the missing items already.
+                # The message often already lists the missing items.
                 "missing": [name for name in reason.missing if name not in reason.message],
             }
             for reason in decision.reasons
@@ -57,7 +59,7 @@ def score_weights(spec: PolicySpec) -> list[tuple[str, float]]:
 
 
 def omitted_scores(decision: Decision) -> str:
-    """Return the scoring plugins without a score for this pod, with their weights."""
+    """Return the scoring plugins that gave no score for this pod, with their weights."""
     rated: NodeOutcome | None = next((row for row in decision.top if row.feasible), None)
     if rated is None:
         return ""
@@ -68,7 +70,7 @@ def omitted_scores(decision: Decision) -> str:
 
 
 def _device_allocation(decision: Decision, pod: Pod) -> DeviceAllocation | None:
-    """Return the GPUs that the node allocated for this decision; None without a report."""
+    """Return the GPUs that the node allocated for this decision, None if they were not reported."""
     if pod.decision_id != decision.pk or decision.allocation is None or not decision.allocation.gpus:
         return None
     row = HandedOut.objects.filter(pod=pod).first()
@@ -76,7 +78,7 @@ def _device_allocation(decision: Decision, pod: Pod) -> DeviceAllocation | None:
 
 
 def _conflicts(decision: Decision) -> list[dict[str, Any]]:
-    """Return the currently contradicted facts of the nodes of a decision."""
+    """Return the facts that are currently contradicted, for the nodes of a decision."""
     names = {decision.node_name, *(row.name for row in decision.top)} - {""}
     rows = Node.objects.filter(cluster_id=decision.cluster_id).defer("report").order_by("name")
     found = list(rows.filter(name__in=names)) if names else []

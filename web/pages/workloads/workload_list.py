@@ -1,4 +1,4 @@
-"""The workload list: pods by state, with filter, order and one sentence of explanation each."""
+"""The workload list: pods by state, with filter and order, and a sentence of explanation for each pod."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..script_texts import after_name, state_texts, state_tone
 from ..shell import Shell, page
 
 SENTENCE_CHARACTERS = 140
-# A tab is one state; running and pending combine the same states as on the fleet page.
+# Each tab shows one state, except that running and pending combine the same states as on the fleet page.
 TABS: dict[str, tuple[State, ...]] = {
     "running": (State.RUNNING, State.BOUND, State.BINDING, State.PLACED),
     "not-now": (State.PENDING, State.NOT_NOW),
@@ -46,7 +46,7 @@ _FOUND = {"namespace": "namespace", "node": "node__name", "pool": "node__pool", 
 
 
 def _words(word: str) -> Q:
-    """Look for a pod's name, or for `namespace/name`."""
+    """Return the condition for a free word: part of a pod name, a namespace, or `namespace/name`."""
     namespace, slash, name = word.rpartition("/")
     if slash:
         return Q(namespace__text_equals=namespace, name__text_contains=name)
@@ -165,7 +165,7 @@ LISTING = Listing(
     example="namespace=ci  code=IsaMissingExtension  age>10m  name",
 )  # fmt: skip
 
-# Actions on several workloads.
+# Actions that are offered for several workloads at a time.
 _OFFERED = {
     "running": ("cancel",),
     "not-now": ("retry", "priority", "cancel"),

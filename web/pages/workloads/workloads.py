@@ -71,7 +71,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
             "objects": found.objects_there.order_by("id")[:MOST_OBJECTS],
             "deliveries": of_workload(pk, subject_of(shell.request)),
             "wanted": wanted,
-            # A running pod would occupy the resources that its own what-if needs.
+            # The pods of a running workload would occupy the resources that a what-if of the same workload needs.
             "askable": found.state not in HOLDING and len(found.manifest) <= MOST_MANIFEST_IN_ADDRESS,
             "page": shown,
             "filter_query": shell.keep(pod=wanted).replace("?", "&", 1),
@@ -80,7 +80,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
 
 
 def _history(workload: Workload, now: datetime) -> list[dict[str, Any]]:
-    """Return the past states with their durations; the last state of an unfinished workload is still open."""
+    """Return the past states with their durations; the last state of an unfinished workload lasts until now."""
     steps = [(state, at) for state, text in workload.history if (at := parse_datetime(text))]
     ends = [at for _state, at in steps[1:]] + [now]
     over = State(workload.state) in FINISHED
