@@ -1,8 +1,8 @@
 // Operator actions beyond the dialog: durations and bulk actions.
 //
-// Duration options (`data-seconds`) become end times, counted from the opening of the dialog. Check boxes (`data-pick`: the
-// id of a workload) select rows. The bar `#picked` is visible while rows are selected; its buttons (`data-bulk`: the action)
-// send one request per row, each with the ETag read when the dialog opened.
+// Duration options (`data-seconds`) are converted to end times, relative to the time when the dialog opened. Check boxes with
+// `data-pick` (the id of a workload) select rows. The bar `#picked` is visible while rows are selected. Its buttons with
+// `data-bulk` (the action) send one request per row, each with the ETag that was read when the dialog opened.
 import { act, token } from "./dialog.js";
 import { fill } from "./draw.js";
 import { reloadWithNote, showNote } from "./notes.js";
@@ -45,7 +45,7 @@ async function read(id) {
   if (!answer) throw new Error(unreachable());
   const workload = await answer.json();
   if (!answer.ok) throw new Error(workload.detail);
-  // A compressing proxy makes the ETag weak; If-Match takes only the strong form.
+  // A compressing proxy makes the ETag weak; If-Match accepts only the strong form.
   const tag = answer.headers.get("ETag").replace(/^W\//, "");
   return { id, tag, name: [workload.namespace, workload.name].filter(Boolean).join("/"), pods: workload.podCount };
 }
@@ -53,7 +53,7 @@ async function read(id) {
 async function send(row, body) {
   const headers = { "Content-Type": "application/json", "If-Match": row.tag, "X-CSRFToken": token() };
   const request = { method: "POST", headers, body: JSON.stringify(body) };
-  // A request without a response is reported next to the completed ones.
+  // A request without a response is reported together with the results of the other requests.
   const answer = await fetch(`/api/v1/workloads/${row.id}/actions/`, request).catch(() => null);
   if (!answer) return unreachable();
   if (answer.ok) return null;
@@ -106,6 +106,6 @@ if (bar) {
     showPicked();
   });
   for (const button of bar.querySelectorAll("[data-bulk]")) button.addEventListener("click", () => bulk(button));
-  // Live updates replace rows; the selection stays.
+  // Live updates replace rows, so select the new rows again.
   new MutationObserver(showPicked).observe(document.getElementById("content"), { childList: true, subtree: false });
 }

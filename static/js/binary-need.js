@@ -1,4 +1,4 @@
-// Instruction set requirement of a local program or image file: the server reads it, the form takes the result.
+// Instruction set requirement of a local program or image file: the server inspects the file, and the form gets the result.
 import { element, fill } from "./draw.js";
 
 // `input`: file field; `said`: element for the result; `isa`: field for the requirement; `token`: CSRF field of the form.

@@ -1,8 +1,8 @@
-// The most common workload shapes of a cluster as a select; loaded when it is opened.
+// A list of the most common workload shapes of a cluster, loaded when the user opens it.
 import { element, fill } from "./draw.js";
 import { yamlText } from "./manifest.js";
 
-// `choose` is called with the wishes or the manifest of the selected workload.
+// `choose` is called with the form fields (wishes) or the manifest of the selected workload.
 export function offerCommonWorkloads(list, { cluster, words, choose }) {
   let table = null;
   let reading = false;

@@ -1,10 +1,10 @@
-// Comparison of two what-if answers, row by row; different rows have a colour and a sign.
+// Comparison of two what-if results, row by row; rows that differ are marked by a colour and a sign.
 import { element, fill, keeping, stateChip } from "./draw.js";
 
 const MOST = 8;
 const number = (value, digits) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 
-// `sides`: two of {question, answer: {ok, document}}; `exchange`: loads the second question into the form, or null.
+// `sides` has two entries {question, answer: {ok, document}}; `exchange` loads the second question into the form, or is null.
 export function drawComparison(container, words, sides, exchange) {
   const columns = sides.map(({ question, answer }) => (answer.ok ? columnOf(words, question, answer.document) : wrong(words, answer.document)));
   const rows = Object.keys(words.compared).filter((key) => columns.some((column) => column[key]));

@@ -2,8 +2,8 @@
 //
 // Declarative use: a button with data attributes.
 //
-//   <button type="button" data-act="/api/v1/nodes/n1/actions/" data-title="Cordon n1?" data-text="Nothing new is placed on
-//     it; what runs there stays." data-confirm="Cordon" data-body='{"action": "cordon"}' data-etag="{{ etag }}">Cordon</button>
+//   <button type="button" data-act="/api/v1/nodes/n1/actions/" data-title="Cordon n1?" data-text="No new pods
+//     are placed on it; running pods stay." data-confirm="Cordon" data-body='{"action": "cordon"}' data-etag="{{ etag }}">Cordon</button>
 //
 //   data-act       URL of the request; required         data-method   POST (default), PUT, PATCH, DELETE (`?reason=`)
 //   data-title     question; required                   data-text     consequences
@@ -68,7 +68,7 @@ export async function actOn(address, wish) {
     showNote(now.detail, "bad");
     return null;
   }
-  // A proxy that compresses a response makes its ETag weak; If-Match compares strongly and takes only the strong form.
+  // A proxy that compresses a response makes its ETag weak; If-Match accepts only the strong form.
   const etag = answer.headers.get("ETag").replace(/^W\//, "");
   return act({ ...(typeof wish === "function" ? wish(now) : wish), act: address, etag });
 }

@@ -1,6 +1,6 @@
 // Elements that several pages draw. External text only becomes text nodes, never markup.
 
-// Shows invisible and text-direction characters by name, as the server does (web/pages/visible.py).
+// Makes invisible and text-direction characters visible, as the server does (web/pages/visible_characters.py).
 const UNSEEN = new RegExp(
   "[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]",
   "gu",
@@ -26,7 +26,7 @@ export function element(tag, attributes = {}, ...children) {
 
 export const words = (id = "words") => JSON.parse(document.getElementById(id).textContent);
 
-// Fills "{name}" in a translated sentence.
+// Replaces "{name}" in a translated sentence by the value of that name.
 export const fill = (sentence, values) => sentence.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
 
 export const percent = (ratio) => (ratio === null || ratio === undefined ? "–" : `${Math.round(ratio * 100)} %`);
@@ -43,7 +43,7 @@ export function bar(kind, ratio) {
   return element("span", { class: `bar ${kind}`, "aria-hidden": "true" }, filled);
 }
 
-// Server-drawn bars carry their ratio as data, since the page's policy allows no inline style.
+// Server-rendered bars have their ratio in a data attribute, because the content security policy allows no inline styles.
 export function drawBars(root) {
   for (const fill of root.querySelectorAll("[data-ratio]")) setRatio(fill, fill.dataset.ratio);
 }
@@ -54,7 +54,7 @@ const UNITS = [
   [60, "minute"],
   [1, "second"],
 ];
-// Numbers and times use the language of the page, not of the browser, and 24 hours.
+// Numbers and times use the language of the page, not of the browser, and the 24-hour clock.
 const LANGUAGE = document.documentElement.lang || "en";
 const format = (options) => new Intl.DateTimeFormat(LANGUAGE, { hourCycle: "h23", ...options });
 const whole = new Intl.NumberFormat(LANGUAGE);
@@ -71,8 +71,8 @@ const relative = new Intl.RelativeTimeFormat(LANGUAGE, { numeric: "auto", style:
 
 const MOST_ROUNDING = 1.25;
 
-// Future times are rounded up in the largest unit with a small error: 3:59:59 is "in 4h", 25 hours are "in 25h". Ages are
-// rounded down.
+// Future times are rounded up, in the largest unit with a small rounding error: 3:59:59 is "in 4h", 25 hours are "in 25h".
+// Ages are rounded down.
 export function ago(iso, now = Date.now()) {
   const seconds = Math.ceil((new Date(iso) - now) / 1000);
   if (seconds > 0) {
@@ -98,5 +98,5 @@ const STATE_CLASS = {
 };
 export const stateChip = (state, word) => element("span", { class: `chip ${STATE_CLASS[state] ?? "good"}` }, word ?? state);
 
-// Adds the query that keeps the cluster of the page selected; the server provides it.
+// Adds the query string that keeps the cluster of the page selected; the server provides it.
 export const keeping = (path) => path + (document.getElementById("content").dataset.keep ?? "");

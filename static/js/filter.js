@@ -1,5 +1,5 @@
 // The filter box of a list: suggests fields, operators and values while a condition is typed (an editable combobox with a
-// list box, after the ARIA Authoring Practices), and the chooser of columns.
+// list box, after the ARIA Authoring Practices), and the column selection.
 //
 // The page contains the suggestions; values from the data are requested once per field (`?values=`).
 import { element } from "./draw.js";
@@ -42,7 +42,7 @@ const matching = (all, text, name = (one) => one) => {
   return all.filter((one) => name(one).toLowerCase().includes(needle)).sort((a, b) => rank(a) - rank(b));
 };
 
-// Suggestions for the condition: { text, shown, help, more }; `more`: the condition continues.
+// Suggestions for the condition: { text, shown, help, more }; `more` is true if the condition continues after the text.
 async function offers(text) {
   const [, name, key, operation, value] = text.match(/^([A-Za-z][\w.-]*)(:[^<>=!~"\s]*)?(!=|!~|>=|<=|=|~|>|<)?(.*)$/s) ?? [null, text];
   const field = fieldsByName.get(name?.toLowerCase());
@@ -132,7 +132,7 @@ box.addEventListener("keydown", (event) => {
   }
 });
 
-// The selected columns become one short parameter of the URL.
+// Joins the selected columns into one short parameter of the URL.
 document.querySelector("form[data-columns]")?.addEventListener("formdata", ({ formData }) => {
   formData.set("columns", formData.getAll("column").join("~"));
   formData.delete("column");

@@ -1,7 +1,7 @@
 // Fleet page: verdicts, headroom, nodes and decisions, updated from live documents.
 //
 // While the pointer or the focus is on the node grid, tiles do not move: a button shows the number of added, removed and
-// moved nodes and applies them. Changed values are shown at once.
+// moved nodes and applies them. Changed values are shown immediately.
 import { ago, counted, element, keeping, percent, setRatio, stateChip, updateTimes, words as readWords } from "./draw.js";
 import { MOST_LARGE_TILES, NodeGrid } from "./grid.js";
 import { HeatMap } from "./heat.js";
@@ -198,7 +198,7 @@ function drawPolicy(name) {
 const feed = document.getElementById("feed");
 let latest = [];
 function drawFeed(decisions) {
-  // The topic contains the latest decisions of all clusters. Keep those of this cluster that others displace.
+  // The topic contains the latest decisions of all clusters. Keep those of this cluster after newer ones replace them there.
   const own = Object.values(decisions).filter((decision) => decision.cluster === cluster);
   const known = new Map([...latest, ...own].map((decision) => [decision.id, decision]));
   latest = [...known.values()].sort((a, b) => b.id - a.id).slice(0, FEED_LENGTH);
@@ -232,7 +232,7 @@ const feedRow = (decision, id, fresh) =>
 
 // -- live -------------------------------------------------------------------------------------------------------------
 
-// Draws all patches between two frames at once.
+// Draws all patches that arrive between two frames in one step.
 let pending = null;
 function drawSoon(head, patch) {
   if (pending === null) requestAnimationFrame(drawPending);
@@ -252,7 +252,7 @@ function drawPending() {
   if (whole || moved.size) countIsas();
   drawFigures(head);
   headroom.changed(head.revision);
-  // For measurements of the update latency.
+  // Used to measure the update latency.
   const { revision } = live.topics.get(`cluster:${cluster}`);
   screen.dispatchEvent(new CustomEvent("drawn", { detail: { names, revision, took: performance.now() - began } }));
 }

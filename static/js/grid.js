@@ -204,7 +204,7 @@ export class NodeGrid {
     });
   }
 
-  // Applies a patch to nodes that keep their positions; others wait for `draw`.
+  // Applies a patch to nodes that keep their positions; the next `draw` updates the others.
   update(nodes, changed) {
     this.nodes = nodes;
     for (const name of changed) if (this.tiles.has(name) && nodes[name]) this.show(nodes[name]);

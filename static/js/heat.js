@@ -1,6 +1,6 @@
 // The heat map of a large fleet: one small square per node on a canvas, in rows by ISA family and pool, ordered by name.
 //
-// Positions are integer arithmetic: the square under the pointer is computed without a search, and a change repaints one
+// Positions use integer arithmetic, so the square under the pointer is found without a search, and a change repaints only one
 // square. The scale has 64 steps of one hue with even lightness in both themes. The state is drawn on top (⊘ as a slash,
 // ✕ as a cross), and the line below describes the node in words. The size of a square depends on the number of nodes. Arrow
 // keys move the focus, Enter opens the node.
@@ -85,7 +85,7 @@ export class HeatMap {
     });
   }
 
-  // Applies a patch to nodes that keep their positions; others wait for `draw`.
+  // Applies a patch to nodes that keep their positions; the next `draw` updates the others.
   update(nodes, changed) {
     this.nodes = nodes;
     for (const name of changed) {
@@ -186,7 +186,7 @@ export class HeatMap {
     this.readOut();
   }
 
-  // `degrees`: node name -> degree of balance, 1 is even.
+  // `degrees`: node name -> balance of the node, 1 if balanced.
   setBalance(degrees) {
     this.balance = degrees;
     if (this.measure === "balance") this.repaint();
@@ -308,7 +308,7 @@ export class HeatMap {
 
   // -- search, marks, read-out -----------------------------------------------------------------------------------------
 
-  // Fades nodes that do not match, so that positions stay; returns the number of matches.
+  // Fades nodes that do not match instead of removing them, so that positions do not change; returns the number of matches.
   filter(query) {
     this.terms = query.toLowerCase().split(/\s+/).filter(Boolean);
     const left = this.match();

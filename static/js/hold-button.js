@@ -1,4 +1,4 @@
-// The button below an answer that creates a hold for its placements, if the answer is about the real cluster.
+// The button that creates a hold for the placements of a result; shown below results for the real cluster.
 import { act } from "./dialog.js";
 import { element, keeping } from "./draw.js";
 

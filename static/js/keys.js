@@ -1,6 +1,6 @@
 // Keyboard shortcuts: `g` and a letter opens a page, `/` searches, `j` and `k` move through the rows of the first table.
 //
-// Keys with Ctrl, Alt or Meta are left to the browser, except Ctrl+K; keys in a field or a dialog are text.
+// Keys with Ctrl, Alt or Meta are left to the browser, except Ctrl+K. In a field or a dialog, keys are text input.
 import { openDialog } from "./page.js";
 
 const ROW_LINK = "a[href]:not([data-value])";
@@ -20,7 +20,7 @@ function nextTab(step) {
   tabs[here + step]?.click();
 }
 
-// The first link of the row has the focus, so Enter opens it.
+// The first link of the row gets the focus, so that Enter opens it.
 function nextRow(step) {
   const rows = [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector(ROW_LINK) && row.checkVisibility());
   const here = rows.indexOf(document.activeElement?.closest("tr"));

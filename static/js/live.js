@@ -156,7 +156,7 @@ export class Live {
     else topic.listener(topic.document, patch);
   }
 
-  // A sleeping laptop or a lost route closes no socket: probe with the last topic, and disconnect if nothing arrives.
+  // A sleeping laptop or a lost route does not close the socket: request the last topic, and disconnect if nothing arrives.
   listen() {
     if (this.socket?.readyState !== WebSocket.OPEN) return;
     const now = Date.now();

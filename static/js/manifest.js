@@ -26,7 +26,7 @@ function tolerationsOf(text) {
   });
 }
 
-// A Pod, or a Job with one pod per replica. Empty fields request nothing.
+// Returns a Pod, or a Job with one pod per replica. Empty fields are omitted.
 export function manifestOf(fields) {
   const requests = {};
   if (fields.cpu) requests.cpu = fields.cpu;
@@ -117,7 +117,7 @@ export const curlOf = (body) =>
     `-d ${quoted(JSON.stringify(body))}`,
   ].join(" \\\n  ");
 
-// Offline command on an export of the cluster, with the same answer.
+// The command that gives the same result offline, on an export of the cluster.
 export function commandOf(yaml, body) {
   const options = [
     body.policy ? `--policy ${quoted(body.policy)}` : "",

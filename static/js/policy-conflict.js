@@ -9,7 +9,8 @@ function described(use, words) {
   return element("span", {}, `${words.weight} ${use.weight}`, params ? element("span", { class: "mono small wrap" }, ` ${params}`) : "");
 }
 
-// All differences: plugins by name, then other fields. If mine equals the common base (`untouched`), the default is theirs.
+// Lists all differences: plugins by name, then other fields. If the user's value equals the common base (`untouched`), the
+// other user's value is selected by default.
 function differences(base, theirs, mine, words) {
   const [begun, left, right] = [base, theirs, mine].map((spec) => new Map(spec.plugins.map((use) => [use.name, use])));
   const names = [...new Set([...right.keys(), ...left.keys()])];
@@ -34,7 +35,8 @@ function differences(base, theirs, mine, words) {
   return found;
 }
 
-// Merges the chosen sides. The order is that of one side; plugins of the other side follow their neighbour there.
+// Merges the selected values. Plugins have the order of one side; a plugin that only the other side has is inserted after the
+// plugin that precedes it there.
 export function merged(theirs, mine, takes) {
   const side = (key) => (takes.get(key) === "theirs" ? theirs : mine);
   const base = side("order");

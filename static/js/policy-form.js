@@ -1,7 +1,7 @@
 // The policy form: reads and writes the draft, and keeps rows, sliders and positions in sync.
 import { element, fill } from "./draw.js";
 
-// Slider scale: weights are compared as ratios, so the steps grow. The number field takes any value.
+// Steps of the weight sliders. They grow, because only the ratio of weights matters. The number field accepts any value.
 const STOPS = [
   0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000,
 ];
@@ -161,7 +161,7 @@ export class PolicyForm {
     this.changed();
   }
 
-  // A disabled plugin keeps its position until the page is rendered again, so that enabling it is an undo.
+  // A disabled plugin keeps its position until the page is rendered again, so that enabling it again is an undo.
   switch(row) {
     const on = this.isOn(row);
     row.classList.toggle("off", !on);
@@ -255,7 +255,7 @@ function control(label) {
   return label.querySelector("input, select, textarea");
 }
 
-// An invalid value goes to the server unchanged; the server reports the error.
+// An invalid value is sent to the server unchanged, and the server reports the error.
 function valueOf(label) {
   const field = control(label);
   if (label.dataset.kind === "switch") return field.checked;

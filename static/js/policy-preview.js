@@ -8,7 +8,7 @@ const WAIT_SECONDS = 10;
 const PAUSE_MILLISECONDS = 500;
 const PAGE = 50;
 const KINDS = ["moved", "infeasible", "feasible"];
-// The fleet metrics to show, in this order; each is also in the document of `hetsched simulate`.
+// The fleet metrics to show, in this order; the output of `hetsched simulate` has all of them.
 const MEASURES = ["placed", "pending", "balance", "gpuFragmentation", "unallocatedGpus", "gpuAllocation", "cpuUtilization", "memoryUtilization"];
 const number = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumFractionDigits: 4 });
 
@@ -38,7 +38,7 @@ export class Preview {
     this.section.querySelector("#replay-saves").hidden = !unsaved;
   }
 
-  // Shows the last replay of the selected version, or follows it while it runs.
+  // Shows the last replay of the selected version, and its progress while it runs.
   async last() {
     const answer = await fetch(`${this.api}preview/?limit=20`);
     if (!answer.ok) return;

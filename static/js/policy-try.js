@@ -1,7 +1,7 @@
-// One decision with other weights: the winner, and the weight of one plugin at which the winner changes.
+// Recomputes one decision with other weights: which node wins, and at which weight of a plugin another node wins.
 //
 // The normalised scores of a decision do not depend on weights, so its total under other weights is
-// T(node) + sum over plugins of (new weight - old weight) * score; filters and parameters are those of the decision.
+// T(node) + sum over plugins of (new weight - old weight) * score; filters and parameters are as in the decision.
 import { element, fill } from "./draw.js";
 
 const MOST_WEIGHT = 1000;

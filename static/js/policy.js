@@ -1,4 +1,4 @@
-// Policy editor: the draft as form and text; the server validates each change; the tab keeps the draft until it is saved.
+// Policy editor: shows the draft as form and text. The server validates each change. The tab keeps the draft until it is saved.
 import { act, token } from "./dialog.js";
 import { element, fill, words as readWords } from "./draw.js";
 import { reloadWithNote, showNote } from "./notes.js";
@@ -177,7 +177,7 @@ async function adopt(saved, content) {
   address.searchParams.delete("from");
   history.replaceState(null, "", address);
   const present = await presentPolicy();
-  // The ETag is that of the known state. After a concurrent write, the next write reports a conflict.
+  // Take the new ETag only if nothing else has changed: after a concurrent write, the next write must report a conflict.
   const newest = Math.max(...Object.keys(present.document.versions).map(Number));
   if (newest === saved.version && present.document.activeVersion === desk.active) etag = present.etag;
   Object.assign(desk, { shown: saved.version, state: saved.state, spec: saved.spec });
@@ -254,7 +254,7 @@ async function comparison(before, after) {
   return answer?.ok ? drawDiff((await answer.json()).diff, words, `v${before}`, `v${after}`) : null;
 }
 
-// The result of the golden placements for a version, checked before its activation.
+// Checks the golden placements for a version before its activation, and shows the result.
 async function goldens(version) {
   const answer = await fetch(`${api}versions/${version}/goldens/`).catch(() => null);
   if (!answer?.ok) return null;
@@ -280,7 +280,7 @@ async function decide(address, version, wish) {
   return act({ act: `${api}${address}/`, etag, more, blocked, ...wish });
 }
 
-// `step`: activate, rollback or rollforward; selects the words of the dialog.
+// `step`: activate, rollback or rollforward; selects the texts of the dialog.
 function stepWords(step, version) {
   const text = words[step === "activate" ? "activate-text" : "rollback-text"];
   return { title: fill(words[`${step}-title`], { version, name: desk.name }), text, confirm: fill(words[`${step}-confirm`], { version }) };

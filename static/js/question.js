@@ -1,7 +1,7 @@
 // A what-if question: form fields or a manifest, a policy, and hypothetical changes of the nodes.
 //
-// A question is parsed from and written to a URL: short values in the query, texts in the fragment, which servers do not
-// log.
+// A question is parsed from and written to a URL: short values in the query, texts in the fragment, which browsers do
+// not send to the server.
 import { manifestOf, yamlText } from "./manifest.js";
 
 export const WISHES = [
@@ -36,7 +36,7 @@ export class Question {
     });
   }
 
-  // The query and the fragment of the URL. A text that is too long is omitted; `complete` is then false.
+  // Returns the query and the fragment of the URL. A text that is too long is omitted; `complete` is then false.
   write(most) {
     const query = new URLSearchParams();
     if (this.mode === "form") for (const [name, value] of Object.entries(this.wishes)) if (value) query.set(name, value);
@@ -50,7 +50,7 @@ export class Question {
     return { query, hash: complete ? hash : "", complete };
   }
 
-  // A policy alone is no question; drained nodes alone are one.
+  // A policy alone is not a question, but drained nodes alone are.
   get isEmpty() {
     return !this.hasPods && !this.drain.length;
   }
@@ -72,7 +72,7 @@ export class Question {
     return this.mode === "form" && Number(this.wishes.replicas) > 1;
   }
 
-  // The body of the request; `first`: only the first of several identical pods.
+  // The body of the request; with `first`, it contains only the first of several identical pods.
   body(cluster, { explain = false, first = false } = {}) {
     return {
       manifest: first ? manifestOf({ ...this.wishes, replicas: "" }) : this.manifest,

@@ -18,7 +18,7 @@ let timer = null;
 let request = null;
 
 async function refresh() {
-  // One request at a time: the response of an earlier request could arrive last.
+  // Only one request at a time; otherwise the response of an earlier request could arrive last.
   await request?.catch(() => {});
   timer = null;
   if (over) return;
@@ -82,7 +82,7 @@ function comeAndGo(fresh) {
 
 function exchange(fresh, forced = false) {
   comeAndGo(fresh);
-  const before = seen; // before any replacement: a part replaced first must not affect the decision for the next one
+  const before = seen; // read before any replacement, because a replacement changes `seen`
   const focused = placeOf(document.activeElement);
   for (const part of document.querySelectorAll("[data-part]")) {
     const next = fresh.getElementById(part.id);
@@ -107,7 +107,7 @@ function exchange(fresh, forced = false) {
   }
 }
 
-// { button, fresh, seen }: the button for held updates, the latest page of the server, and the shown revision.
+// { button, fresh, seen }: the button that applies held updates, the latest page of the server, and the displayed revision.
 let held = null;
 const LEAVES = ["pointerleave", "focusout"];
 
@@ -117,7 +117,7 @@ function hold(part, fresh, before) {
     button.addEventListener("click", () => letGo(true));
     document.body.append(button);
     held = { button, seen: before };
-    // The button may cover the list: the pointer and the focus leave the list on the way to it.
+    // Moving the pointer or the focus from the list to the button must not end the hold.
     const both = [part, button];
     const later = () =>
       setTimeout(() => {
@@ -133,7 +133,7 @@ function hold(part, fresh, before) {
   held.button.textContent = updates ? fill(page.dataset.held, { n: counted(updates) }) : page.dataset.heldUncounted;
 }
 
-// Ends the hold: the button applies the held updates, leaving the list requests the latest page.
+// Ends the hold: the button applies the held updates, and leaving the list requests the latest page.
 function letGo(forced) {
   const { button, fresh } = held;
   held = null;

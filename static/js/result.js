@@ -1,4 +1,4 @@
-// The answer of a what-if as panels: the verdict, placements, rejections with reasons, and the best nodes.
+// The result of a what-if as panels: the verdict, placements, rejections with reasons, and the best nodes.
 import { bar, clock, counted, element, fill, keeping, stateChip } from "./draw.js";
 
 const MOST_PLACEMENTS = 12;
@@ -40,8 +40,8 @@ function ghostsOf({ node, zones, gpus }, known) {
   return { numa: address("numa"), gpu: address("gpu") };
 }
 
-// `attempt(fit)`: returns a function that asks again with the change, or null if the question cannot express it. `known`:
-// names of existing nodes. `offer`: a button below the verdict.
+// `attempt(fit)` returns a function that repeats the question with the change, or null if the question cannot express it.
+// `known` are the names of existing nodes, `offer` is a button below the verdict.
 export function drawAnswer(container, words, answer, nodes, { margin = null, attempt = () => null, known = null, offer = null, scoring = {} } = {}) {
   const placed = answer.placements.length ? [placements(words, answer.placements, known)] : [];
   if (margin) placed.push(margins(words, margin));
@@ -198,7 +198,7 @@ function cards(words, held) {
   return memory ? `${names} · ${fill(words["mib-each"], { memory: counted(memory) })}` : names;
 }
 
-// Messages often contain the missing amount already.
+// Messages often already contain the missing amount.
 function missing(words, reason) {
   const names = (reason.missing ?? []).filter((name) => !reason.message.includes(name));
   return names.length ? element("span", { class: "mono" }, ` ${words.missing}: ${names.join(", ")}`) : "";

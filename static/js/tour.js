@@ -62,7 +62,7 @@ tour.addEventListener("keydown", (event) => {
 });
 for (const starter of document.querySelectorAll("[data-starts-tour]")) {
   starter.addEventListener("click", () => {
-    closeMenus(); // the element that started the tour
+    closeMenus(); // the tour was started from a menu
     go(0);
     if (!tour.hidden) next.focus();
   });
@@ -70,5 +70,5 @@ for (const starter of document.querySelectorAll("[data-starts-tour]")) {
 
 const stored = localStorage.getItem("tour");
 const number = stored === null && tour.dataset.starts === "yes" ? 0 : Number.parseInt(stored, 10);
-// The tour does not follow other navigation; it continues on its page.
+// If the user opens another page, the tour is hidden until its page is opened again.
 if (steps[number]?.dataset.page === location.pathname) show(number);

@@ -122,7 +122,7 @@ async function ask() {
   answer.setAttribute("aria-busy", "true");
   const other = comparedWith(mine);
   try {
-    // All nodes for each of many identical pods would be a large answer; request the table of the first pod only.
+    // A table of all nodes for each of many identical pods would be too large, so request it only for the first pod.
     const [whole, first, second] = await Promise.all([
       post(mine.body(cluster, { explain: mine.hasPods && !mine.several }), control.signal),
       mine.several ? post(mine.body(cluster, { explain: true, first: true }), control.signal) : null,
@@ -215,7 +215,7 @@ function exchange(mine, other) {
   ask();
 }
 
-// The form field of a request field; changes of other fields are only shown.
+// Form fields by request field. Suggested changes of fields that the form does not have cannot be applied to it.
 const INPUTS = {
   "resources.requests.cpu": "cpu",
   "resources.requests.memory": "memory",

@@ -91,7 +91,7 @@ function blockers(nodes) {
 
 // -- nodes ------------------------------------------------------------------------------------------------------------
 
-// The node table of the decision; if its state was deleted, the current one of a pending pod.
+// The node table of the decision. If its state was deleted, the current table of a pending pod is shown instead.
 async function nodesOf() {
   const said = document.getElementById("matrix-said");
   said.textContent = words["working-out"];
@@ -155,7 +155,7 @@ if (further) {
     .then((decision) => drawFurther(further, words, decision))
     .catch(() => {});
 }
-// A live update replaces the verdict; then request everything else again.
+// After a live update has replaced the verdict, request everything else again.
 new MutationObserver(() => {
   const now = document.getElementById("verdict");
   if (now === verdict) return;
