@@ -1,8 +1,8 @@
 """`make audit`: check the locked packages for known vulnerabilities, and write a bill of materials.
 
 Every pin of `requirements/runtime.lock` is looked up in the advisory service of the package index. A package that the
-service does not know counts as unchecked; if most packages are unchecked, the result is "not checked" and not a
-failure, for offline use. The bill of materials (CycloneDX 1.6) is always written to `.tools/sbom.cdx.json`.
+service does not know is unchecked. If most packages are unchecked, for example offline, the result is "not checked" and
+not a failure. The bill of materials (CycloneDX 1.6) is always written to `.tools/sbom.cdx.json`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def bill(lock: str) -> dict[str, Any]:
 
 
 def judge(answer: str) -> tuple[int, str]:
-    """Return the exit code and a summary for pip-audit's JSON result."""
+    """Return the exit code and a summary of pip-audit's JSON result."""
     try:
         packages = json.loads(answer)["dependencies"]
     except (ValueError, KeyError, TypeError):

@@ -11,7 +11,7 @@ from hetsched.adapters.kubernetes.resources import BUDGETS
 
 
 class BudgetServer:
-    """Serve the budget `default/guard` and pods that it selects: `ready` maps names to uids."""
+    """Serve the budget `default/guard` and the pods that it selects; `ready` maps pod names to UIDs."""
 
     def __init__(
         self, *, allowed: int, ready: Mapping[str, str], failure: ApiFailure | None = None, **changes: Any

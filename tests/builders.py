@@ -1,6 +1,6 @@
 """Fluent builders of contract types for tests.
 
-A test names only the fields that it tests; all others have a harmless default. A pod requests 1 CPU and 1Gi; a node
+A test sets only the fields that it tests; all others have a neutral default. A pod requests 1 CPU and 1Gi; a node
 offers 8 CPUs, 32Gi and 110 pods and is an x86-64 machine without a reported instruction set. Every method returns the
 builder; `build` may be called again after more changes.
 """
@@ -52,7 +52,7 @@ def a_pod(name: str = "pod", namespace: str = "default") -> PodBuilder:
 
 
 def a_node(name: str = "node") -> NodeBuilder:
-    """Start a ready amd64 node with 8 CPUs, 32Gi and room for 110 pods."""
+    """Start a ready amd64 node with 8 CPUs, 32Gi and a maximum of 110 pods."""
     return NodeBuilder(name)
 
 
@@ -62,7 +62,7 @@ def matching(**labels: str) -> LabelSelector:
 
 
 def a_card(index: int = 0, model: str = "A100-SXM4-40GB", memory_mib: int | None = 40960, **facts: Any) -> GpuCard:
-    """Return a healthy card; the vendor follows from the model."""
+    """Return a healthy GPU; the vendor is derived from the model."""
     return GpuCard(index=index, model=model, memory_mib=memory_mib, **{"vendor": vendor_of(model), **facts})
 
 
@@ -99,7 +99,7 @@ class PodBuilder:
         return self
 
     def best_effort(self) -> Self:
-        """Request nothing: scoring counts 100m and 200Mi."""
+        """Request nothing; scoring then assumes 100m and 200Mi."""
         self._requests = {PODS: 1}
         self._scored = {CPU: 100, MEMORY: 200 * 2**20}
         return self.having(qos="BestEffort")
@@ -109,7 +109,9 @@ class PodBuilder:
         return self.having(qos="Guaranteed")
 
     def containers(self, *demands: ContainerDemand) -> Self:
-        """Set the requests of each container that a node can align; by default one container has all requests."""
+        """Set the requests of each container that a node can align; by default, one container has all requests of the
+        pod.
+        """
         self._containers = demands
         return self
 
@@ -117,7 +119,7 @@ class PodBuilder:
         self, count: int = 1, *, milli: int = 1000, memory_mib: int = 0, cores: int = 0, model: str = "",
         exact: bool = False, vendor: str = "",
     ) -> Self:  # fmt: skip
-        """Request GPUs; `model` holds terms separated by `|`."""
+        """Request GPUs; `model` contains terms separated by `|`."""
         models = tuple(model.split("|")) if model else ()
         return self._shape(gpu=GpuDemand(count, milli, memory_mib, cores, models, exact, vendor))
 
@@ -126,7 +128,7 @@ class PodBuilder:
         return self._shape(isa=IsaDemand(native, emulated, cross, qemu, source))
 
     def images(self, *images: str | tuple[str, ...]) -> Self:
-        """Add images built for these platforms; a text instead is the reason why the platforms are unknown."""
+        """Add images built for these platforms; a text instead of platforms is the reason why they are unknown."""
         names = tuple(f"image-{number}" for number in range(len(images)))
         facts = tuple(
             ImageFacts(name, unknown=said) if isinstance(said, str) else ImageFacts(name, said)
@@ -139,7 +141,7 @@ class PodBuilder:
         return self._shape(numa=NumaDemand(aware, cpu_policy))
 
     def expecting(self, **use: str) -> Self:
-        """State the expected use: `expecting(cpu="3", memory="2Gi")`."""
+        """Set the expected use: `expecting(cpu="3", memory="2Gi")`."""
         return self._shape(expected_usage=tuple(sorted((name, parse_amount(name, q)) for name, q in use.items())))
 
     # -- placement constraints -------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ class NodeBuilder:
         return self.having(labels={**self._node.labels, **(labels or {}), **more})
 
     def arch(self, arch: str, native: str | None = None) -> Self:
-        """Set the Kubernetes architecture; `native` is the full instruction set, otherwise only the base is known."""
+        """Set the Kubernetes architecture. `native` is the full instruction set; without it, only the base is known."""
         base = {"amd64": "amd64", "arm64": "arm64", "riscv64": "rv64i"}.get(arch)
         self.labelled({"kubernetes.io/arch": arch})
         if native is not None:
@@ -287,7 +289,7 @@ class NodeBuilder:
         return self.having(ready=False)
 
     def gpus(self, count: int, model: str = "A100-SXM4-40GB", memory_mib: int | None = 40960, **facts: Any) -> Self:
-        """Add GPUs as a NodeGpu object lists them."""
+        """Add GPUs as listed in a NodeGpu object."""
         held = self._node.gpus or ()
         more = (a_card(len(held) + i, model, memory_mib, **facts) for i in range(count))
         return self.having(gpus=(*held, *more))

@@ -1,8 +1,9 @@
-"""The built-in policies for tests, created once per process and copied by their rows afterwards.
+"""The built-in policies for tests, created once per process and then copied as rows.
 
-Faked here: on SQLite, in real time and inside a test's transaction, the rows that the first `ensure_builtins` of the
-process added are inserted again if there are no clusters, no policies and no event about them yet. Keys of journal rows
-continue after the existing ones, and times are as long ago as at the first creation. Otherwise `ensure_builtins` runs.
+`ensure_builtins` runs only the first time in a process. After that, its rows are inserted again if the test uses SQLite
+and real time, runs inside a transaction, and has no clusters, no policies and no policy events yet. Keys of journal
+rows continue after the existing ones, and times are as long ago as at the first creation. In all other cases
+`ensure_builtins` runs.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _create_and_copy() -> None:
 
 
 def _moved(row: Row, offset: int, age: timedelta) -> Row:
-    """Return the row with its key moved, if it is a number, and its times."""
+    """Return the row with its key (if it is a number) and its times shifted."""
     key, *rest = row
     times = (value + age if isinstance(value, datetime) else value for value in rest)
     return (key + offset if isinstance(key, int) else key, *times)

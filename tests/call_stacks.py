@@ -1,6 +1,6 @@
-"""The modules on the way from an entry point to its writes: those on the call stack when a row or a binding is written.
+"""The modules between an entry point and its writes: those on the call stack when a row or a binding is written.
 
-A module that only computes a value (types, readers, conversions) has returned by then and does not count.
+A module that only computes a value (types, readers, conversions) has already returned at that time and is not included.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ WRITES = ("INSERT", "UPDATE", "DELETE", "COMMIT")
 
 
 class Stacks:
-    """The modules met so far, in the order in which they are met."""
+    """The modules found so far, in the order in which they were found."""
 
     def __init__(self) -> None:
         self.modules: dict[str, None] = {}
 
     def note(self) -> None:
-        """Add the modules of the product on the stack of this thread, the outermost first."""
+        """Add hetsched's modules on the stack of this thread, the outermost first."""
         frame, found = sys._getframe(1), []
         while frame is not None:
             path = frame.f_code.co_filename.removeprefix(ROOT)
@@ -38,7 +38,7 @@ class Stacks:
 
 @contextmanager
 def stacks_at_writes(stacks: Stacks) -> Iterator[None]:
-    """Note the stack at each write that SQLite executes in this thread and in threads that connect inside the block."""
+    """Record the stack at each write by SQLite in this thread and in threads that connect inside the block."""
 
     def on_statement(statement: str) -> None:
         if statement.lstrip().upper().startswith(WRITES):

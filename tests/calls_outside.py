@@ -1,7 +1,7 @@
-"""Check invariant I33 in every test: a thread with an open transaction makes no outbound call.
+"""Check invariant I33 in every test: a thread with an open transaction does not make outbound calls.
 
 This covers new connections of Python's own sockets, and each call to an API server, which may reuse a connection. The
-transactions with which pytest isolates the tests themselves do not count.
+transactions with which pytest isolates the tests are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ seen: list[str] = []
 
 
 def is_open() -> bool:
-    """Return whether this thread has an open transaction that the product began."""
+    """Return whether this thread has an open transaction that hetsched's code began."""
     return any(not getattr(block, "_from_testcase", False) for block in getattr(connection, "atomic_blocks", ()))
 
 

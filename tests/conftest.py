@@ -1,4 +1,4 @@
-"""Shared by all tests: the `needs` marker, its summary at the end, and the hypothesis profiles."""
+"""Configuration of all tests: the `needs` marker, its summary at the end, and the hypothesis profiles."""
 
 import logging
 import os
@@ -20,8 +20,8 @@ from tests.calls_outside import (  # noqa: F401 - fixtures of every test
     _no_call_inside_a_transaction,
 )
 
-# Deadlines would measure the machine, not the code. CI draws the same examples every time; a developer's runs keep
-# searching.
+# Deadlines would measure the machine, not the code. CI always draws the same examples, while a developer's runs draw
+# new ones.
 settings.register_profile("developer", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if parts.in_ci() else "developer")
@@ -31,9 +31,10 @@ EXAMPLES = int(os.environ.get("HETSCHED_TEST_EXAMPLES", "1"))
 
 @pytest.fixture(autouse=True)
 def _reset_process_state() -> Iterator[None]:
-    """Clear process-wide state: the thread's language, and caches by IDs that a rollback frees for the next test.
+    """Clear process-wide state: the thread's language, and caches by IDs that the next test reuses after a rollback.
 
-    A command that calls `django.setup()` in this process configures logging again, with the stderr of its own test.
+    Restore the log handlers, because a command that calls `django.setup()` replaces them by handlers that write to its
+    test's stderr.
     """
     handlers = logging.root.handlers[:]
     yield
@@ -46,11 +47,11 @@ def _reset_process_state() -> Iterator[None]:
     if cache is not None:
         cache._caches.clear()
     if queue is not None:
-        queue._orders.clear()  # a rolled-back row gives its ID, and so its position in the order, to the next one
+        queue._orders.clear()  # the next row gets the ID of a rolled-back row, and so its position in the order
     if counting is None:
         return
     counting._rates.clear()
-    if counting._everywhere:  # set for the process by the first request to a server's own ASGI handler
+    if counting._everywhere:  # set for the whole process by the first request to a server's own ASGI handler
         for module, name in _OF_A_SERVER:
             getattr(sys.modules[module], name).clear()
         pytest.fail("a server's threads would run during all later tests: make `handler._begin` do nothing")
@@ -58,7 +59,7 @@ def _reset_process_state() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _static_files_on_request() -> None:
-    """Have static files looked up on request; without a manifest each test client would scan all of them."""
+    """Look up static files on request; without a manifest each test client would scan all of them."""
     conf.settings.WHITENOISE_AUTOREFRESH = True
 
 
@@ -71,15 +72,15 @@ _OF_A_SERVER = (
 
 _figures: dict[str, object] = {}
 
-# Folders whose tests share an API server or a console run on one xdist worker. They start first, then the other tests
-# that start programs or take long, so that no worker is left alone with them at the end.
+# The tests of a folder that share an API server or a console run on one xdist worker. They start first, and then other
+# tests that start programs or take long, so that no worker still runs them alone at the end.
 _TESTS = Path(__file__).parent
 _SHARED = ("tests/kube", "tests/browser")
 _LONG = frozenset(_TESTS / name for name in ("system", "agent", "fuzz"))
 _LONG_FILES = frozenset({"test_bench_command.py", "test_policy_previews.py"})
 
 
-@pytest.hookimpl(trylast=True)  # after the order was shuffled
+@pytest.hookimpl(trylast=True)  # after other plugins have shuffled the order
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for part in _parts_needed(item):
@@ -94,7 +95,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(path: Path) -> int:
-    """Return when the tests of a file start: folders on one worker first, then other long ones, then the rest."""
+    """Return the start position of a file's tests: first folders on one worker, then other long ones, then the rest."""
     folder = f"tests/{path.parent.name}" if path.parent.parent == _TESTS else ""
     if folder in _SHARED:
         return _SHARED.index(folder)
@@ -120,14 +121,14 @@ def _settings_of(item: pytest.Item) -> Any:
 
 
 class ProgramScheduling(LoadFileScheduling):
-    """Send the tests of a file to one xdist worker, and all of a folder that shares an API server or a console."""
+    """Send all tests of a file to one xdist worker, and all tests of a folder that share an API server or a console."""
 
     def _split_scope(self, nodeid: str) -> str:
         return work_unit(nodeid)
 
 
 def work_unit(nodeid: str) -> str:
-    """Return the name of the tests that run on one worker with this one."""
+    """Return the name of the group of tests that run on the same worker as this test."""
     file = nodeid.partition("::")[0]
     return next((folder for folder in _SHARED if file.startswith(f"{folder}/")), file)
 
@@ -139,11 +140,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 @pytest.fixture
 def figures() -> dict[str, object]:
-    """Return the dict for measured figures, which the summary at the end shows."""
+    """Return the dict of measured values that the summary at the end shows."""
     return _figures
 
 
-@pytest.hookimpl(tryfirst=True)  # before the fixtures, which may start missing programs
+@pytest.hookimpl(tryfirst=True)  # runs before the fixtures, which may start missing programs
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for part in _parts_needed(item):
         parts.require(part)
@@ -151,7 +152,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the figures of one xdist worker to the controller."""
+    """Send the measured values of one xdist worker to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["figures"] = {name: str(figure) for name, figure in _figures.items()}
@@ -166,12 +167,12 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 class _ImmediateFailureReport:
-    """Report a failure immediately: an aborted run of half an hour has then already named its failures."""
+    """Report failures immediately, so that an aborted run of half an hour has already reported its failures."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter
 
-    @pytest.hookimpl(trylast=True)  # after the reporter printed the result letter
+    @pytest.hookimpl(trylast=True)  # runs after the reporter has printed the result letter
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
@@ -179,7 +180,7 @@ class _ImmediateFailureReport:
             self._reporter.write_line(f"\nFAILED {report.nodeid} ({report.when}): {reason}", red=True)
 
 
-@pytest.hookimpl(trylast=True)  # the reporter exists by then
+@pytest.hookimpl(trylast=True)  # runs when the reporter already exists
 def pytest_configure(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if parts.in_ci() and reporter is not None:

@@ -2,9 +2,10 @@
 
 pytest loads this plugin by `-p` in pyproject.toml, because conftest.py runs after pytest-django has read the settings.
 The data, state, cache and configuration folders of the user are never read or written, and no environment variable of
-the product reaches a test. `HETSCHED_TEST_*` sizes and `HETSCHED_NO_KUBE` stay; `HETSCHED_TEST_PROGRAMS` names the
-folder of the programs that `make kube` built. Where PYTHONDONTWRITEBYTECODE is set, the processes of one run share
-bytecode in its home: a server imports 1,800 modules, and without bytecode compiles them at each start.
+the product reaches a test. `HETSCHED_TEST_*` sizes and `HETSCHED_NO_KUBE` are kept; `HETSCHED_TEST_PROGRAMS` names the
+folder of the programs that `make kube` built. If PYTHONDONTWRITEBYTECODE is set, the processes of one run share
+bytecode in the run's home folder, because a server imports 1,800 modules and would otherwise compile them at each
+start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ KEPT = ("HETSCHED_TEST_", "HETSCHED_NO_KUBE", "HETSCHED_WRITE_EXAMPLES", "HETSCH
 
 
 def isolated(environment: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Return the environment for tests: `home` as every user folder, and no variables of the product."""
+    """Return the environment for tests: `home` as the parent of every user folder, and no variables of hetsched."""
     kept = {name: value for name, value in environment.items() if name.startswith(KEPT) or not name.startswith(PRODUCT)}
     user = Path(environment.get("HOME") or "/nonexistent")
     kept.setdefault("HETSCHED_TEST_PROGRAMS", environment.get("XDG_CACHE_HOME") or str(user / ".cache"))

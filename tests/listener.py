@@ -1,4 +1,4 @@
-"""A client of the live contract that keeps documents."""
+"""A client of the live WebSocket that keeps the documents of its topics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hetsched.placement.queries.topics import snapshot
 
 
 class Listener:
-    """Subscribe to a topic once and then only receive."""
+    """Subscribe to a topic once, and then only receive."""
 
     def __init__(self, topic: str) -> None:
         first = snapshot(topic)

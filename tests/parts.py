@@ -1,10 +1,10 @@
 """Find the external programs that some tests use.
 
-A test against a real browser, database or message store is useful only if that program exists. A part is looked up by
-its usual program names on PATH, then in Debian's folders.
-A missing part skips the test with a reason; with CI set it fails the test, so that a CI run does not pass by omission.
-The only exception is the Kubernetes API server and helm, which are built and not installed: if the build failed,
-HETSCHED_NO_KUBE has the reason.
+A test against a real browser, database or message store needs that program. A program is looked up by its usual names
+on PATH, then in Debian's folders.
+If it is missing, the test is skipped with a reason. If CI is set, the test fails instead, so that a CI run cannot pass
+without it. The only exception is the Kubernetes API server and helm, which are built instead of installed: if the build
+failed, HETSCHED_NO_KUBE contains the reason.
 """
 
 import os
@@ -36,7 +36,7 @@ PROGRAMS = {
 }
 BUILT = {"helm", "kube-apiserver", "kube-scheduler"}
 FOLDERS = {"postgres": ("/usr/lib/postgresql", "*/bin")}
-PACKAGES = {  # Debian's package name, if it differs from the part's name
+PACKAGES = {  # Debian package that contains the program, if its name differs
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
     "busybox": "busybox-static",
     "etcd": "etcd-server",
@@ -46,13 +46,13 @@ PACKAGES = {  # Debian's package name, if it differs from the part's name
     "riscv64-linux-gnu-gcc": "gcc-riscv64-linux-gnu",
 }
 
-skipped: Counter[str] = Counter()  # part -> tests of this run that were skipped because it is missing
+skipped: Counter[str] = Counter()  # by part: the tests of this run that were skipped because it is missing
 
 
 def find(part: str) -> Path | None:
-    """Return the part's program, the newest if Debian has several; None if it is not installed.
+    """Return the program of a part, the newest if Debian has several, or None if it is not installed.
 
-    Raises: KeyError for a part that PROGRAMS does not declare.
+    Raises: KeyError for a part that is not declared in PROGRAMS.
     """
     names = PROGRAMS[part]
     if part in BUILT:
@@ -66,7 +66,7 @@ def find(part: str) -> Path | None:
 
 
 def require(part: str) -> Path:
-    """Return the part's program; if it is missing, skip the calling test, or fail it in CI."""
+    """Return the program of a part; if it is missing, skip the calling test, or fail it in CI."""
     if program := find(part):
         return program
     reason = f"{part} is not installed; {advice(part)}"

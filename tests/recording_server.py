@@ -25,7 +25,7 @@ class ReceivedRequest(msgspec.Struct, frozen=True):
 
 
 class Receiver:
-    """Record requests and respond as configured; `statuses` are used before `status`, one each."""
+    """Record requests and respond as configured; each entry of `statuses` is used once before `status`."""
 
     def __init__(self) -> None:
         self.requests: list[ReceivedRequest] = []
@@ -53,7 +53,7 @@ class Receiver:
 
     @property
     def documents(self) -> list[Any]:
-        """The received documents, in order."""
+        """Return the received documents, in order."""
         return [one.document for one in self.requests]
 
 

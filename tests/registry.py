@@ -31,12 +31,14 @@ def platform(text: str) -> dict[str, str]:
 
 
 class Registry:
-    """The served content and the faults. `asked` holds every path with its Authorization header."""
+    """The served content and the configured faults. `asked` contains every requested path with its Authorization
+    header.
+    """
 
     def __init__(self) -> None:
         self.documents: dict[str, tuple[str, bytes]] = {}
         self.asked: list[tuple[str, str]] = []
-        self.user = ""  # the user that gets tokens; empty: every user
+        self.user = ""  # user that gets tokens; empty: every user
         self.wants_token = False
         self.wants_basic = False
         self.realm = ""
@@ -61,14 +63,14 @@ class Registry:
         return f"{self.host}/{name}"
 
     def single(self, name: str, one: str) -> str:
-        """Serve `path:tag` as one manifest whose configuration names its platform."""
+        """Serve `path:tag` as a single manifest whose configuration names its platform."""
         path = name.partition(":")[0]
         config = self.push(f"{path}:", platform(one), CONFIG)
         self.push(name, {"schemaVersion": 2, "config": {"mediaType": CONFIG, "digest": config, "size": 1}}, MANIFEST)
         return f"{self.host}/{name}"
 
     def push(self, name: str, document: Mapping[str, Any], media_type: str) -> str:
-        """Serve a document under its tag, if it has one, and its digest; return the digest."""
+        """Serve a document under its digest, and under its tag if it has one; return the digest."""
         path, _, tag = name.partition(":")
         content = json.dumps(document).encode()
         for kind, key in (("manifests", tag), ("manifests", digest_of(content)), ("blobs", digest_of(content))):
@@ -128,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def a_registry(*, pair: tuple[Path, Path] | None = None) -> Iterator[Registry]:
-    """Serve a registry; with a certificate and its key over TLS."""
+    """Serve a registry, over TLS if `pair` contains a certificate and its key."""
     registry = Registry()
     handler = type("Handler", (_Handler,), {"registry": registry})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -24,7 +24,9 @@ ALICE = Program("alice", "operator")
 
 
 def a_cluster(*nodes: NodeBuilder, name: str = "fleet", running: tuple[PodBuilder, ...] = (), **more: Any) -> Cluster:
-    """Import a cluster of these nodes, or of one with 8 CPUs, 32Gi and two GPUs; create the built-in policies."""
+    """Import a cluster of these nodes (by default one node with 8 CPUs, 32Gi and two GPUs), and create the built-in
+    policies.
+    """
     if not Policy.objects.exists():
         builtin_policies()
     reports: tuple[NodeReport, ...] = tuple(node.build() for node in nodes or (a_node("n1").gpus(2),))
@@ -33,21 +35,21 @@ def a_cluster(*nodes: NodeBuilder, name: str = "fleet", running: tuple[PodBuilde
 
 
 def submitted(cluster: Cluster, *pods: PodBuilder | PodSpec, **more: Any) -> Workload:
-    """Submit these pods, or one with 1 CPU and 1Gi, as one workload."""
+    """Submit these pods (by default one with 1 CPU and 1Gi) as one workload."""
     specs = [pod if isinstance(pod, PodSpec) else pod.build() for pod in pods or (a_pod("p"),)]
     answer = submit(Cluster.objects.get(pk=cluster.pk), specs, **{"actor": ALICE, **more})
     return Workload.objects.get(pk=answer.workload_id)
 
 
 def led(cluster: Cluster) -> Lease:
-    """Acquire the lease of a cluster without a leader."""
+    """Acquire the lease of a cluster that has no leader."""
     taken = leading.take(cluster.pk, "test")
     assert taken is not None
     return taken
 
 
 def placing(cluster: Cluster, node: str, *cards: CardGrant) -> list[Result]:
-    """Return results that place every due pod on one node, each with these GPUs."""
+    """Return results that place every due pod on one node, each with these GPUs as its allocation."""
     node_id = Node.objects.get(cluster=cluster, name=node).pk
     return [
         Result(

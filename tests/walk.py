@@ -1,6 +1,6 @@
 """A random walk through all events of a cluster, for tests of invariants at every step.
 
-Equal seeds give the same walk. Steps use the actions and the scheduling task, as the product does.
+The same seed results in the same walk. Steps use the same actions and scheduling task as hetsched itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from workers import schedule
 
 
 class Walk:
-    """One cluster of six different nodes, some of which run pods already, and its events."""
+    """One cluster of six different nodes, some with running pods, and its events."""
 
     def __init__(self, seed: int, name: str = "walk") -> None:
         self.draw = random.Random(seed)

@@ -19,7 +19,7 @@ CLIENT, SECRET = "hetsched", "a secret of the client's"
 
 
 class Provider:
-    """Issuer, keys and issued codes; `lies` changes one item of a response."""
+    """Issuer, keys and issued codes; `lies` changes one item of a response so that it is wrong."""
 
     def __init__(self) -> None:
         self.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
@@ -48,7 +48,7 @@ class Provider:
         self.server.server_close()
 
     def authorize(self, address: str) -> str:
-        """Authorize like the provider's login page; return the redirect address."""
+        """Authorize a request as the provider's login page would; return the redirect URL."""
         asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
         assert asked["response_type"] == "code"
         assert asked["code_challenge_method"] == "S256"
@@ -90,7 +90,7 @@ class Provider:
     def token(self, call: Any, body: bytes) -> dict[str, Any]:
         given = {name: values[0] for name, values in parse_qs(body.decode()).items()}
         name, _, secret = b64decode(call.headers["Authorization"].removeprefix("Basic ")).decode().partition(":")
-        asked = self.codes.pop(given["code"], None)  # a code is valid once
+        asked = self.codes.pop(given["code"], None)  # a code is valid only once
         if asked is None or (unquote(name), unquote(secret)) != (CLIENT, SECRET):
             return {"error": "invalid_grant"}
         challenge = urlsafe_b64encode(sha256(given["code_verifier"].encode()).digest()).rstrip(b"=").decode()

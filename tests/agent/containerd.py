@@ -1,8 +1,8 @@
-"""A private containerd with runc, whose sandboxes and containers a test creates as a kubelet would.
+"""A private containerd with runc; a test creates its sandboxes and containers as a kubelet would.
 
-Socket, root and state belong to the test; containers get cgroups below a separate parent. Everything that was started
-is ended by its own ID. `restrict_oom_score_adj` and the `native` snapshotter work without privileges that a test
-machine may lack; pods use the host's network, so no CNI is needed.
+Socket, root and state belong to the test; containers get cgroups below a separate parent. Every started process is
+ended by its ID. `restrict_oom_score_adj` and the `native` snapshotter avoid privileges that a test machine may lack.
+Pods use the host's network, so no CNI is needed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def messages(folder: Path) -> Any:
 
 
 class Containerd:
-    """One containerd; `start` and `stop` may be repeated while its containers keep running."""
+    """One containerd; `start` and `stop` may be called repeatedly while its containers keep running."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +97,7 @@ class Containerd:
         return True
 
     def add_image(self) -> None:
-        """Import an image of one layer with busybox, which is also the pause image."""
+        """Import an image with a single layer that contains busybox; it is also used as the pause image."""
         archive = self.folder / "image.tar"
         archive.write_bytes(_image())
         command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", "images", "import", str(archive)]
@@ -186,7 +186,7 @@ class Containerd:
 
 
 def _adopt(adopt: bool) -> None:
-    """Set whether orphaned processes become children of this process, as those of shims do."""
+    """Set whether orphaned processes, such as those of shims, become children of this process."""
     assert ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0
 
 

@@ -1,8 +1,8 @@
 """An agent that kills itself with SIGKILL at a chosen step, repeatedly.
 
 `python -m tests.agent.dying_agent SOCKET FOLDER NODE CLUSTER KEY` reads one number per line, forks an agent that makes
-one step and dies at the event of that number (0: at none), and prints `killed` or `done`. Events are before and after
-every call of the runtime and every write, rename and flush of its file.
+one step and dies at the event of that number (0: it does not die), and prints `killed` or `done`. There is an event
+before and after every call of the runtime and every write, rename and flush of the agent's file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A fake container runtime on a simulated machine of files, with any number of CPUs and cgroup v1 or v2.
+"""A fake container runtime on a machine that is simulated by files, with any number of CPUs and cgroup v1 or v2.
 
-It responds to the agent's calls by real gRPC on a unix socket, and keeps the cgroup file of each container as a kernel
-would. `fail` makes calls fail by method, or by method and container; `written` lists the writes in order.
+It responds to the agent's calls through real gRPC on a unix socket, and updates the cgroup file of each container as a
+kernel would. `fail` makes calls fail by method, or by method and container. `written` lists the writes in order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ ALLOCATION = "hetsched.io/allocation"
 
 
 class FakeRuntime:
-    """One runtime and the files of its machine below `root`; `cgroup` is 1 or 2, 0 creates no files."""
+    """One runtime, and the files of its machine below `root`. `cgroup` is the version (1 or 2); with 0 no cgroup files
+    are created.
+    """
 
     def __init__(self, folder: Path, *, cpus: str = "0-63", cgroup: int = 2) -> None:
         self.root, self.socket = folder / "root", folder / "cri.sock"

@@ -38,7 +38,7 @@ spec:
 
 @pytest.fixture(autouse=True)
 def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
-    """Keep live messages in this process and record wake-ups instead of sending them."""
+    """Keep live messages in this process, and record wake-ups instead of sending them."""
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     woken: list[tuple[str, list[int]]] = []
@@ -64,13 +64,13 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[t
 
     monkeypatch.setattr(dispatch, "current_app", Broker())
     monkeypatch.setattr(health, "current_app", Broker())
-    # A rolled-back test gives its IDs and revisions to the next one.
+    # The next test reuses the IDs and revisions of a rolled-back test.
     monkeypatch.setattr(scheduler_cache, "_caches", {})
     return woken
 
 
 class Api:
-    """A REST client with one token, or none."""
+    """A REST client with a token or without one."""
 
     def __init__(self, token: str = "") -> None:
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -86,7 +86,7 @@ class Api:
         status: int | None = None,
         **headers: str,
     ) -> Any:
-        """Send a request to an address under /api/v1/ and check the status, if one is given."""
+        """Send a request to a path under /api/v1/, and check the status if one is given."""
         data = (
             body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else msgspec.json.encode(body)
         )
@@ -97,11 +97,11 @@ class Api:
         return answer
 
     def get(self, address: str, **query: Any) -> Any:
-        """Return the document at an address."""
+        """Return the document at a path."""
         return self.client.get(f"/api/v1/{address}", query).json()
 
     def tag(self, address: str) -> str:
-        """Return the ETag of the document at an address."""
+        """Return the ETag of the document at a path."""
         return str(self.client.get(f"/api/v1/{address}")["ETag"])
 
 

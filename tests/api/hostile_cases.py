@@ -1,6 +1,6 @@
-"""Named hostile requests: an address and a body that must be rejected or handled as plain text.
+"""Named hostile requests, which must be rejected or whose texts must be handled as plain text.
 
-A case is a name, a method, an address under /api/v1/, a media type and a body. Most cases combine a list of wrong
+A case consists of a name, a method, a path under /api/v1/, a media type and a body. Most cases combine a list of wrong
 values with a list of places, so that every place gets every wrong value.
 """
 
@@ -16,7 +16,7 @@ JSON = "application/json"
 
 
 class Case(NamedTuple):
-    """One request of an operator, or of a node's agent for the agent's addresses."""
+    """One request of an operator, or of a node's agent if the path is one for agents."""
 
     name: str
     method: str
@@ -26,7 +26,7 @@ class Case(NamedTuple):
 
 
 def pod(**fields: Any) -> dict[str, Any]:
-    """Return a small pod with dotted fields set; the last part of a path is set unchanged."""
+    """Return a small pod with fields set by dotted path; the last part of a path is used unchanged as a key."""
     made: dict[str, Any] = {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
         "spec": {"containers": [{"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "1m"}}}]},
@@ -44,7 +44,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-# Places of text in a manifest, and those that may hold any text.
+# Text fields in a manifest, and fields that may contain any text.
 _TEXTS = {
     "the pod's name": "metadata__name",
     "the namespace": "metadata__namespace",
@@ -157,7 +157,7 @@ def queries() -> Iterator[Case]:
         yield Case(f"string {text_number} as an instruction set", "GET", f"isa/parse/?text={_quoted(text)}")
 
 
-# Places of numbers in a document: a name, an address and a body, in which X is the number.
+# Number fields in documents: a name, a path, and a body in which X is replaced by the number.
 _COUNTS = (
     ("priority", "POST", "workloads/", {"manifest": pod(), "priority": "X"}),
     ("priority", "POST", "what-if/", {"manifest": pod(), "priority": "X"}),
@@ -186,7 +186,7 @@ _EXTREMES = {
 
 
 def numbers() -> Iterator[Case]:
-    """Put every extreme number in every place of a document that takes one."""
+    """Put every extreme number in every number field of a document."""
     for field, method, address, document in _COUNTS:
         text = json.dumps(document)
         for name, value in _EXTREMES.items():

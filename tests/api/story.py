@@ -1,4 +1,4 @@
-"""A fleet on which every operation is called once, with a record of the requests and responses."""
+"""A fleet on which every operation is called once, while the requests and responses are recorded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Story:
         self, role: str, method: str, route: str, body: Any = None, *, status: int = 200, kind: str = JSON,
         match: str | None = None, query: dict[str, Any] | None = None, **path: Any,
     ) -> Any:  # fmt: skip
-        """Call one operation; `match` is the address whose ETag is sent, an ETag, or `*`."""
+        """Call one operation; `match` is `*`, an ETag, or the path of a resource whose ETag is sent."""
         caller = self.caller(role)
         if match is not None and match != "*" and not match.startswith('"'):
             match = caller.tag(match)
@@ -64,7 +64,7 @@ class Story:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as an example shows it: shortened, and without random and time-dependent parts."""
+    """Return a value as it appears in an example: shortened, and without random and time-dependent parts."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -78,7 +78,7 @@ def plain(value: Any) -> Any:
 
 
 def shape(value: Any) -> Any:
-    """Return the shape of a response one level deep: its fields, or those of the items of its list."""
+    """Return the shape of a response one level deep: its fields, or the fields of the items in its list."""
     if isinstance(value, dict):
         items = value.get("items")
         inner = sorted(items[0]) if isinstance(items, list) and items and isinstance(items[0], dict) else None

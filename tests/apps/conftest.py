@@ -1,6 +1,7 @@
-"""Faked here: the broker (wake-ups are recorded) and the channel layer (in this process).
+"""Fixtures for tests of the Django apps.
 
-Checked here: rows, events, conflicts and forms. Not tested here: the engine's decisions, real processes.
+The broker (wake-ups are recorded) and the channel layer (in this process) are faked. The tests check rows, events,
+conflicts and forms, but not the engine's decisions or real processes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A real control plane in its own processes, and Chromium as its client.
+"""A real control plane in separate processes, and Chromium as its client.
 
-The plane is started once and Chromium for each file; the plane has the demo cluster without its stream, so nothing
-changes unless a test changes it. Each test gets its own browser contexts, logged in, and fails if a page violated its
-content security policy or logged an error.
+The control plane is started once, and Chromium once per file. The demo cluster runs without its stream of workloads, so
+nothing changes unless a test changes it. Each test gets its own logged-in browser contexts, and fails if a page
+violates its content security policy or logs an error.
 
-Checked here: the behaviour of scripts. Not tested here: the content of pages (`tests/pages`) and their look.
+The tests check the behaviour of scripts, but not the content of pages (`tests/pages`) or their appearance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests import parts
 from tests.system.plane import Plane, embedded
 from tests.system.processes import accepts, free_port, wait_until
 
-expect.set_options(timeout=20_000)  # a busy machine is slow
+expect.set_options(timeout=20_000)  # generous, because a busy machine is slow
 
 
 class Console:
@@ -40,13 +40,13 @@ class Console:
         self.session: Any = None
 
     def log_in(self, page: Page) -> None:
-        """Log in through the form; later tabs share the session."""
+        """Log in through the form; tabs that are opened later share the session."""
         page.goto(f"{self.url}/login/")
         page.fill("#id_username", self.admin["username"])
         page.fill("#id_password", self.admin["password"])
         page.click("main button[type=submit]")
         page.wait_for_url(f"{self.url}/")
-        page.evaluate("localStorage.setItem('tour', 'closed')")  # it would cover elements that tests click
+        page.evaluate("localStorage.setItem('tour', 'closed')")  # the tour would cover elements that tests click
         self.session = page.context.storage_state()
 
     def run(self, code: str) -> str:
@@ -64,7 +64,8 @@ def console() -> Iterator[Console]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    # Ends with the file: Playwright keeps an event loop in this thread, in which Django and other tests cannot run.
+    # Playwright must end with the file, because it keeps an event loop in this thread that would block Django and other
+    # tests.
     with sync_playwright() as playwright:
         program = parts.require("chromium")
         browser = playwright.chromium.launch(executable_path=str(program), args=["--no-sandbox"])
@@ -87,7 +88,7 @@ def manifest_of(name: str, **pod: Any) -> dict[str, Any]:
 
 
 def ask(page: Page, address: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Send a POST request as a script in this browser would; return the created document."""
+    """Send a POST request as a script in this browser would, and return the created document."""
     answer: dict[str, Any] = page.evaluate(
         """async ([address, body]) => {
             const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
@@ -101,7 +102,7 @@ def ask(page: Page, address: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 class Visitor:
-    """One logged-in browser tab; `expected` holds parts of the console errors that the test provokes."""
+    """One logged-in browser tab; `expected` contains parts of console errors that the test causes on purpose."""
 
     def __init__(self, page: Page, console: Console) -> None:
         self.page = page
@@ -119,7 +120,7 @@ class Visitor:
         return [error for error in self.errors if not any(part in error for part in self.expected)]
 
     def open(self, address: str) -> Page:
-        """Open an address and wait until its scripts have run."""
+        """Open a URL and wait until its scripts have run."""
         self.page.goto(f"{self.console.url}{address}", wait_until="load")
         return self.page
 
@@ -128,7 +129,7 @@ class Visitor:
         ask(self.page, "workloads/", {"cluster": cluster, "manifest": manifest_of(name, **pod)})
 
     def decision_of(self, pod: str) -> str:
-        """Wait for the decision of a pod and return its page's address."""
+        """Wait for the decision of a pod, and return the URL of its page."""
         found: list[dict[str, Any]] = []
 
         def decided() -> bool:
@@ -143,7 +144,7 @@ class Visitor:
 
 @pytest.fixture
 def visit(browser: Browser, console: Console) -> Iterator[Callable[..., Visitor]]:
-    """Return a factory of logged-in tabs of 1440 x 900; further arguments go to the browser context."""
+    """Return a factory of logged-in tabs of 1440 x 900 pixels; further arguments are passed to the browser context."""
     visitors: list[Visitor] = []
 
     def make(**options: Any) -> Visitor:

@@ -1,4 +1,4 @@
-"""Every page of the console with an address on the demo fleet, for tests and screenshots."""
+"""Every page of the console with its URL on the demo cluster, for tests and screenshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.browser.conftest import Console, ask, manifest_of
 
 
 class Screen(NamedTuple):
-    """A page; `{…}` in its address is an ID that only the running console knows (`ids_of`)."""
+    """A page; `{…}` in its URL is an ID that only the running console knows (`ids_of`)."""
 
     name: str
     address: str
@@ -55,7 +55,7 @@ SCREENS = (
     Screen("shadow", "/shadow/"),
     Screen("search-miss", "/search/?q=nothing-has-this-name"),
 )
-# Required objects: a pod that was placed on one of several nodes, and a rejected one.
+# Returns the IDs of a pod that was placed on one of several nodes, and of a rejected pod.
 _IDS = """
 import json
 from hetsched.placement.models import Decision
@@ -69,7 +69,7 @@ print(json.dumps({
 
 
 def addresses(console: Console, page: Page) -> dict[str, str]:
-    """Return the address of every page by its name; the console must have decided about workloads.
+    """Return the URL of every page by name; the console must already have decided workloads.
 
     `page` is logged in and creates a hold, so that one exists.
     """

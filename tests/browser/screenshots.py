@@ -1,8 +1,8 @@
 """`make screenshots`: take a picture of every page for the documentation; `--all DIR` takes all variants.
 
-A separate control plane has the demo fleet and some workloads of its stream, and the same table of pages as the tests.
-The documentation gets every page in English and both themes, and the main ones in Chinese, as WebP; `--all` writes PNG
-files of every page, theme, language and width, in full height, for review.
+A separate control plane runs the demo cluster with some workloads of its stream. The table of pages is the same as in
+the tests. The documentation gets every page in English and in both themes, and the main pages in Chinese, as WebP.
+`--all` writes full-height PNG files of every page, theme, language and width, for review.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tests.api.conftest import (  # noqa: F401 - fixtures
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Name the operation of a test in its ID: xdist runs only one of the tests with equal IDs."""
+    """Add the operation of a test to its ID, because xdist runs only one of several tests with equal IDs."""
     label = getattr(item, "operation_label", None)
     if label is not None and label not in item.nodeid:
         item._id = item.id.with_params(label)

@@ -1,4 +1,5 @@
-"""Bugs of other schedulers, each seeded into a copy of this code, with the test that must fail on it.
+"""Bugs of other schedulers, each seeded into a copy of this code, with the test that must detect it.
 
-May import: the standard library and pytest. The product is copied, changed and tested from outside, and never imported.
+May import: the standard library and pytest. The product is copied, changed and run in other processes, but never
+imported.
 """

@@ -1,7 +1,7 @@
 """Two dozen production bugs of other schedulers, seeded into this one.
 
-A bug is an exact piece of source text and its replacement; the named test must fail with it. A text that is not found
-exactly once is an error of this list, so outdated entries are detected. Source: the threads named in `known`.
+A bug is an exact piece of source text and its replacement; the named test must fail with it. A text that does not occur
+exactly once is an error, so outdated entries are detected. Source: the threads named in `known`.
 """
 
 from __future__ import annotations

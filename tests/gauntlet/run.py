@@ -1,7 +1,7 @@
 """`make gauntlet`: seed each known bug into a copy of the source and check that its test fails.
 
-First all named tests run on the unchanged copy and must pass; then each bug alone, and its test must fail, which is
-more than not start. Exit code 0: all bugs were detected.
+First all named tests run on the unchanged copy and must pass. Then each bug is seeded alone, and its test must run and
+fail. Exit code 0: all bugs were detected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.gauntlet.bugs import BUGS, Bug
 
 ROOT = Path(__file__).resolve().parents[2]
-PASSED, FAILED = 0, 1  # pytest's exit codes; with all others no test ran
+PASSED, FAILED = 0, 1  # pytest's exit codes; with any other code no test ran
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def _with(copy: Path, bug: Bug) -> int:
 
 
 def seeded(source: str, bug: Bug) -> str:
-    """Return the source with the bug in it.
+    """Return the source with the bug.
 
     Raises: ValueError if its text is not found exactly once.
     """
@@ -75,7 +75,7 @@ def seeded(source: str, bug: Bug) -> str:
 
 
 def _test(copy: Path, *tests: str) -> subprocess.CompletedProcess[str]:
-    # Bytecode of the previous second would hide a change; no cache of the copy is kept.
+    # The cache would hide a change made within the same second as the previous one, so the copy keeps no bytecode.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(copy)}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)

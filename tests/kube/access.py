@@ -35,12 +35,12 @@ _EFFECTIVE_SECONDS = 30
 
 
 def collection(kind: str) -> str:
-    """Return the path of the objects of a kind."""
+    """Return the path of the collection of a kind."""
     return _COLLECTIONS[kind]
 
 
 def objects() -> list[dict[str, Any]]:
-    """Return every object of the folder."""
+    """Return every object in the folder `deploy/access`."""
     return [one for path in sorted(FOLDER.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text())]
 
 
@@ -56,7 +56,7 @@ def rules_of(name: str) -> list[dict[str, Any]]:
 def granted(plane: ControlPlane) -> Iterator[dict[str, Any]]:
     """Apply the folder for the duration of the block and yield the kubeconfig of hetsched's account.
 
-    The namespace stays, because no controller here deletes its content.
+    The namespace is not deleted, because no controller deletes its content in this test control plane.
     """
     if NAMESPACE not in {one["metadata"]["name"] for one in plane.call("GET", "/api/v1/namespaces")["items"]}:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -80,7 +80,9 @@ def as_account(plane: ControlPlane, name: str) -> dict[str, Any]:
 
 
 def wait_until_guarded(plane: ControlPlane, *, guarded: bool) -> None:
-    """Wait until the API server enforces, or no longer enforces, the admission policy: a change takes a moment."""
+    """Wait until the API server enforces the admission policy, or with `guarded` false until it does not: changes take
+    a moment.
+    """
     admin = Api(from_kubeconfig(plane.kubeconfig()))
     until = time.monotonic() + _EFFECTIVE_SECONDS
     while forges(admin) is guarded:

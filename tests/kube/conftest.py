@@ -1,7 +1,8 @@
-"""Real here: etcd and kube-apiserver, one for all tests of a run; each test deletes the objects that it created.
+"""Fixtures for tests on a real API server.
 
-Not here: kubelets and controllers. Nodes are objects that tests create; pods run when a test sets their status, or
-under `kubelet.Kubelet`.
+etcd and kube-apiserver are real, and shared by all tests of a run; each test deletes the objects that it created. There
+are no kubelets and no controllers. Tests create the Node objects, and pods run if a test sets their status or uses
+`kubelet.Kubelet`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def woken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | st
 
 @pytest.fixture
 def cluster(db: None) -> Cluster:
-    """Return a live cluster without an informer."""
+    """Return a live cluster that has no informer."""
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made)

@@ -1,9 +1,10 @@
 """A real Kubernetes control plane on loopback: etcd and kube-apiserver, and kube-scheduler if a test needs it.
 
-A scheduler may rely only on the behaviour of the real API server, not of a fake. Programs come from KUBEBUILDER_ASSETS,
-then PATH, then from a build of the released modules that `go.mod` in this folder pins; the user's cache folder keeps
-the build. Every start has its own folder, free ports and new certificates, and ends with the processes it started.
-As a program: `build` builds missing programs, `up` runs a control plane until Ctrl-C and prints the path of its
+The tests use a real API server, because a fake may behave differently. Programs are looked up in KUBEBUILDER_ASSETS,
+then in PATH; otherwise they are built from the released modules that `go.mod` in this folder pins, and kept in the
+user's cache folder. Every control plane has its own folder, free ports and new certificates, and stops all processes
+that it started.
+As a command: `build` builds missing programs, `up` runs a control plane until Ctrl-C and prints the path of its
 kubeconfig.
 """
 
@@ -34,12 +35,12 @@ HELM_VERSION = "3.21.4"
 KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl")
 PROGRAMS = (*KUBERNETES, "helm")
 _READY_SECONDS = 60
-# Only calls of service accounts in the namespace hetsched are audited; a watch when it begins.
+# Only calls of service accounts in the namespace hetsched are audited; a watch is recorded when it begins.
 _AUDITED = "system:serviceaccounts:hetsched"
 
 
 class Unavailable(Exception):
-    """A program of the control plane can neither be found nor built here; the text has the reason."""
+    """Raised if a program of the control plane can neither be found nor built; the text contains the reason."""
 
 
 def cache(program: str = "kube-apiserver") -> Path:
@@ -108,7 +109,9 @@ def free_port() -> int:
 
 
 class ControlPlane:
-    """One control plane; use it in a `with`. `token` is an administrator's, `arguments` are for its API server."""
+    """One control plane, used in a `with` statement. `token` belongs to an administrator; `arguments` are added to
+    those of the API server.
+    """
 
     def __init__(self, *arguments: str) -> None:
         self.arguments = arguments
@@ -194,9 +197,9 @@ class ControlPlane:
         return True
 
     def stop(self) -> None:
-        """Kill the started processes and remove the folder, which holds all that they wrote.
+        """Kill the started processes and remove the folder, which contains all their files.
 
-        On SIGTERM the API server waits longer for its open watches than most tests take.
+        They are killed because on SIGTERM the API server waits longer for its open watches than most tests take.
         """
         for process in reversed(self._processes):
             process.kill()
@@ -260,7 +263,7 @@ def main(command: str) -> int:
         print(f"usage: python3 {Path(__file__).name} build|up", file=sys.stderr)
         return 2
     build()
-    # Both signals leave the `with`, which stops the started processes.
+    # Both signals leave the `with` block, which stops the started processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with suppress(KeyboardInterrupt), ControlPlane() as plane:

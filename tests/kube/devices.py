@@ -1,4 +1,4 @@
-"""Devices on a real API server: slices as drivers publish them, classes, and claims as the controller creates them."""
+"""Devices on a real API server: slices as published by drivers, classes, and claims as created by the controller."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _EFFECTIVE_SECONDS = 30
 
 
 def objects() -> list[dict[str, Any]]:
-    """Return every object of the folder, the admission policy first."""
+    """Return every object in the folder, the admission policy first."""
     files = sorted(FOLDER.glob("*.yaml"), key=lambda path: (path.name != "guard.yaml", path.name))
     return [one for path in files for one in yaml.safe_load_all(path.read_text())]
 
@@ -46,7 +46,7 @@ def rules_of(kind: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def discovering(plane: ControlPlane) -> Iterator[dict[str, Any]]:
-    """Apply the folder for the duration of the block, wait until it is in force, and yield the account's kubeconfig."""
+    """Apply the folder for the duration of the block, wait for it to take effect, and yield the kubeconfig."""
     if access.NAMESPACE not in {one["metadata"]["name"] for one in plane.call("GET", "/api/v1/namespaces")["items"]}:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": access.NAMESPACE}})
     shipped = objects()
@@ -62,7 +62,7 @@ def discovering(plane: ControlPlane) -> Iterator[dict[str, Any]]:
 
 
 def _wait_until_guarded(plane: ControlPlane, api: Api) -> None:
-    """Wait until permissions and admission policy are in force: changes take a moment."""
+    """Wait until the permissions and the admission policy take effect: changes take a moment."""
     make_node(Api(from_kubeconfig(plane.kubeconfig())), "probed")
     until = time.monotonic() + _EFFECTIVE_SECONDS
     while not _tried(api):
@@ -75,6 +75,6 @@ def _tried(api: Api) -> bool:
     try:
         return is_guarded(api, "probed")
     except ApiFailure as failure:
-        if failure.status == 403:  # its role is not in force yet
+        if failure.status == 403:  # its role has not taken effect yet
             return False
         raise

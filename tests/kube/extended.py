@@ -51,7 +51,7 @@ def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
 def kube_scheduler(
     plane: ControlPlane, folder: Path, port: int, *, identity: dict[str, Any] | None = None, **extender: Any
 ) -> Iterator[Path]:
-    """Run kube-scheduler with the shipped configuration, as the administrator or an account; yield its log."""
+    """Run kube-scheduler with the shipped configuration, as the administrator or as another account; yield its log."""
     kubeconfig = folder / "kube-scheduler.kubeconfig"
     kubeconfig.write_text(json.dumps(identity or plane.kubeconfig()))
     config = yaml.safe_load(SHIPPED.read_text())

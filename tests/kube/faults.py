@@ -1,4 +1,4 @@
-"""Faults between the product and a real API server: a link that is cut or silent, a server that is killed."""
+"""Faults between hetsched and a real API server: a connection that is cut or silent, or a server that is killed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .control_plane import ControlPlane
 
 
 class Link(link.Link):
-    """A TCP link to an API server."""
+    """A TCP proxy for an API server."""
 
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(plane.port)
         self._kubeconfig = plane.kubeconfig()
 
     def api(self) -> Api:
-        """Return an administrator's API client over this link."""
+        """Return an administrator's API client that uses this proxy."""
         (cluster,) = self._kubeconfig["clusters"]
         cluster["cluster"]["server"] = f"https://127.0.0.1:{self.port}"
         return Api(from_kubeconfig(self._kubeconfig))
@@ -47,9 +47,9 @@ def kill_api_server(plane: ControlPlane) -> None:
 
 @contextmanager
 def replies(api: Api, *, to: str, say: Any) -> Iterator[list[float]]:
-    """Replace responses to calls whose path ends with `to` by the result of `say`; yield the times.
+    """Replace responses to calls whose path ends with `to` by the result of `say`; yield the times of the calls.
 
-    `say` gets the real call. Dry runs are unchanged.
+    `say` is called with a function that makes the real call. Dry runs are not changed.
     """
     real, calls = api.send, []
 

@@ -1,6 +1,6 @@
-"""CRDs on the test control plane: those of `deploy/crds`, and stand-ins for third-party ones.
+"""CRDs on the test control plane: those in `deploy/crds`, and stand-ins for third-party CRDs.
 
-A stand-in accepts any content: the tests of the readers check the meaning of these kinds.
+A stand-in accepts any content; the contents of these kinds are tested in the tests of the readers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _anything(resource: Resource, scope: str) -> dict[str, Any]:
     }
     names = {"kind": resource.kind, "plural": resource.plural, "singular": resource.kind.lower()}
     name = f"{resource.plural}.{resource.group}"
-    # The API server requires an approval annotation for names of the Kubernetes community.
+    # The API server requires an approval annotation for API groups of the Kubernetes community.
     approved = {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"}
     return {
         "metadata": {"name": name, "annotations": approved},
@@ -83,7 +83,7 @@ def _is_established(found: dict[str, Any]) -> bool:
 
 
 def _wait_until_listed(plane: ControlPlane, definition: dict[str, Any]) -> None:
-    """Wait for the storage of an established kind: for a moment it responds 404, or 429 after a deletion."""
+    """Wait until the storage of an established kind works: at first the response is 404, or 429 after a deletion."""
     spec = definition["spec"]
     version = next(one["name"] for one in spec["versions"] if one["served"])
     until = time.monotonic() + _ESTABLISHED_SECONDS
@@ -99,7 +99,7 @@ def _wait_until_listed(plane: ControlPlane, definition: dict[str, Any]) -> None:
 
 
 def _when(plane: ControlPlane, name: str, holds: Any) -> dict[str, Any]:
-    """Return a CRD once a condition holds for it; an absent one is empty."""
+    """Return a CRD once a condition is true for it; a missing CRD is represented by an empty document."""
     until = time.monotonic() + _ESTABLISHED_SECONDS
     while True:
         try:

@@ -1,4 +1,5 @@
-"""A kubelet for every node of a test control plane: nodes stay alive; bound pods run, end, or are rejected by rule.
+"""A kubelet for every node of a test control plane: it keeps nodes alive, and runs, ends or rejects bound pods by a
+rule.
 
 An API server without kubelets binds pods to nodes, but no pod ever runs. This module uses one watch of nodes and one of
 pods for the whole fleet; a few threads patch status as kubelets do, with the UID as a precondition. The rule is called
@@ -35,7 +36,7 @@ _TICK_SECONDS = 0.05
 
 
 class PodOutcome(msgspec.Struct, frozen=True):
-    """The result of a pod: it runs for `seconds` (None: for ever) unless it is rejected or its containers wait."""
+    """The outcome of a pod: it runs for `seconds` (None: for ever) unless it is rejected or its containers wait."""
 
     phase: str = "Running"
     reason: str = ""
@@ -49,18 +50,18 @@ RUNS = PodOutcome()
 
 
 def ends(exit_code: int = 0, *, reason: str = "", seconds: float = 0.0) -> PodOutcome:
-    """Return the result of a pod whose containers run and end with this code; `reason` is theirs."""
+    """Return the outcome of a pod whose containers run and exit with this code and `reason`."""
     phase = "Failed" if exit_code else "Succeeded"
     return PodOutcome(phase, reason or ("Error" if exit_code else "Completed"), exit_code=exit_code, seconds=seconds)
 
 
 def refuses(reason: str, message: str = "") -> PodOutcome:
-    """Return the result of a pod that the kubelet does not admit."""
+    """Return the outcome of a pod that the kubelet does not admit."""
     return PodOutcome("Failed", reason, message)
 
 
 def waits(reason: str, message: str = "") -> PodOutcome:
-    """Return the result of a pod whose containers cannot be started, as with ImagePullBackOff."""
+    """Return the outcome of a pod whose containers cannot be started, as with ImagePullBackOff."""
     return PodOutcome("Pending", reason, message, waiting=True)
 
 
@@ -113,20 +114,20 @@ class BoundPod(msgspec.Struct, frozen=True):
 
 
 class Kubelet:
-    """The kubelets of all nodes; use it in a `with`. Its lists only grow, and any thread may read them."""
+    """The kubelets of all nodes, used in a `with` statement. The lists only grow, and any thread may read them."""
 
     def __init__(
         self, api: Api, rule: Callable[[BoundPod], PodOutcome] = lambda _: RUNS, *, beat_seconds: float = 10.0
     ) -> None:
         self.rule = rule
-        self.started: list[tuple[str, str]] = []  # (pod, node): started there
-        self.refused: list[tuple[str, str]] = []  # (pod, node): rejected there
+        self.started: list[tuple[str, str]] = []  # (pod, node) of started pods
+        self.refused: list[tuple[str, str]] = []  # (pod, node) of rejected pods
         self._api = api
         self._beat_seconds = beat_seconds
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(4, "kubelet")
-        self._taken: set[str] = set()  # UIDs of pods with a known result
+        self._taken: set[str] = set()  # UIDs of pods whose outcome is known
         self._running: dict[str, BoundPod] = {}
         self._nodes: set[str] = set()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
@@ -141,7 +142,7 @@ class Kubelet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop; an idle watch ends with its connection."""
+        """Stop the threads; an idle watch ends when its connection is closed."""
         self._ended.set()
         self._threads[-1].join()
         self._pool.shutdown(cancel_futures=True)
@@ -186,7 +187,7 @@ class Kubelet:
             self._pool.submit(self._tried, job)
 
     def _tried(self, job: Callable[[], None]) -> None:
-        """Run a job; ignore deleted and replaced objects, retry after other failures."""
+        """Run a job; ignore deleted and replaced objects, and retry after other failures."""
         try:
             job()
         except ApiFailure as failure:
@@ -270,7 +271,7 @@ class Kubelet:
         )
 
     def _let_go(self, meta: _Meta, *, runs: bool) -> None:
-        """End a pod that is being deleted: report the end of its containers first, as kubelets do since 1.27."""
+        """Remove a pod that is being deleted; report the end of its containers first, as kubelets do since 1.27."""
         if runs:
             over = {"metadata": {"uid": meta.uid}, "status": {"phase": "Failed"}}
             self._patch(PODS, meta.name, meta.namespace, over)

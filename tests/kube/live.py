@@ -1,4 +1,4 @@
-"""The whole product as real processes on a real API server, and helpers to read the results."""
+"""All of hetsched as real processes on a real API server, and helpers to read the results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from tests.kube.control_plane import ControlPlane
 from tests.system.plane import Plane, served
 from tests.system.processes import Process
 
-# Leases and sweeps determine when another process takes over; no kubelet reports an end that no informer saw.
+# Leases and sweeps determine when another process takes over. The forced hold is short because no kubelet reports the
+# end of a pod that no informer saw.
 PACE = {"HETSCHED_LEASE_SECONDS": "3", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_FORCED_HOLD_SECONDS": "2"}
 Json = dict[str, Any]
 
 
 @contextmanager
 def connected(plane: ControlPlane, **settings: str) -> Iterator[Plane]:
-    """Connect a control plane on PostgreSQL and Redis to an API server with all CRDs; no process runs yet."""
+    """Connect a control plane on PostgreSQL and Redis to an API server with all CRDs; no process is started yet."""
     with ExitStack() as stack:
         stack.enter_context(kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]))
         ours = stack.enter_context(served(**settings))

@@ -1,8 +1,8 @@
-"""A heterogeneous fleet and its pods as objects, and an independent audit of the placements.
+"""A heterogeneous fleet and its pods as Kubernetes objects, and an independent audit of the placements.
 
-Nodes, per 20: 8 plain amd64, 5 arm64, 4 riscv64 (2 with the vector extension), 2 with 8 GPUs, 1 with two NUMA zones.
-Pods, per 50: 22 anywhere, 8 RISC-V (4 of them vector), 3 on a whole GPU, 4 on 300/1000 of one, 3 with two exclusive
-CPUs, 4 in one gang, 4 pinned to a node by affinity, 2 that fit nowhere.
+Of 20 nodes: 8 plain amd64, 5 arm64, 4 riscv64 (2 with the vector extension), 2 with 8 GPUs, 1 with two NUMA zones. Of
+50 pods: 22 fit anywhere, 8 need RISC-V (4 of them vector), 3 need a whole GPU, 4 need 300/1000 of a GPU, 3 need two
+exclusive CPUs, 4 form a gang, 4 are pinned to a node by affinity, and 2 do not fit anywhere.
 The audit reads only data of the API server: nodes as created, and the allocation annotation of each bound pod.
 """
 
@@ -47,7 +47,7 @@ def nodes(count: int) -> Iterator[Json]:
 
 
 def cards(count: int) -> Iterator[Json]:
-    """Yield the GPUs of the nodes that have some."""
+    """Yield the GPUs of the nodes that have GPUs."""
     for name in names(count):
         if _kind(name) in (17, 18):
             yield {
@@ -62,7 +62,7 @@ def cards(count: int) -> Iterator[Json]:
 
 
 def zones(count: int) -> Iterator[Json]:
-    """Yield the zones of the nodes that have some: two of eight CPUs."""
+    """Yield the zones of the nodes that have zones: two zones of eight CPUs each."""
     for name in names(count):
         if _kind(name) == 19:
             yield {
@@ -163,7 +163,7 @@ def _pod(
 
 
 def placement_violations(pods: list[Json], nodes: list[Json]) -> list[str]:
-    """Return the violations of the bound pods as texts."""
+    """Return the constraint violations of the bound pods as texts."""
     found: list[str] = []
     by_name = {node["metadata"]["name"]: node for node in nodes}
     cpu, cards, cpus = Counter[str](), Counter[str](), defaultdict[str, set[int]](set)

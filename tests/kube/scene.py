@@ -59,7 +59,7 @@ def an_informer(api: Api, cluster: Cluster) -> Informer:
 
 
 def eventually(follower: Informer, holds: Callable[[], bool], seconds: float = 30) -> None:
-    """Run the informer in this thread until a condition holds."""
+    """Run the informer in this thread until a condition is true."""
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, "it did not come to hold"

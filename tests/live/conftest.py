@@ -31,12 +31,12 @@ from web.live import sockets
 from web.live.hub import stop_hub
 
 HOST = b"testserver"
-# Maximum wait for a response on a busy machine; available messages arrive immediately.
+# Maximum wait for a response on a busy machine; responses normally arrive immediately.
 PATIENCE_SECONDS = 60.0
 
 
 class Viewer:
-    """A client that keeps the documents of its topics current."""
+    """A client that keeps the documents of its topics up to date."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Viewer:
         self.messages: list[dict[str, Any]] = []
 
     async def _slow(self, scope: Any, receive: Any, send: Any) -> None:
-        """Read nothing from the server while asleep, as a client with a full buffer does."""
+        """Do not read from the server while asleep, like a client whose buffer is full."""
 
         async def when_awake(message: Any) -> None:
             await self.awake.wait()
@@ -78,7 +78,7 @@ class Viewer:
         await application(scope, receive, when_awake)
 
     async def connect(self) -> bool:
-        """Do the handshake; return False if the server rejects it."""
+        """Open the socket; return False if the server rejects it."""
         await self.socket.send_input({"type": "websocket.connect"})
         output = await self.socket.receive_output(PATIENCE_SECONDS)
         self.protocol = output.get("subprotocol")
@@ -117,7 +117,7 @@ class Viewer:
             await self.receive()
 
     async def closed(self, timeout: float = PATIENCE_SECONDS) -> int:
-        """Return the code with which the server closes the socket."""
+        """Return the code with which the server closed the socket."""
         while True:
             output = await self.socket.receive_output(timeout)
             if output["type"] == "websocket.close":
@@ -135,11 +135,11 @@ def in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Keep live messages in this process and wake no worker."""
+    """Keep live messages in this process, and do not wake workers."""
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.ALLOWED_HOSTS = ["testserver"]
-    # A flushed test gives its IDs and revisions to the next one.
+    # The next test reuses the IDs and revisions of a flushed test.
     monkeypatch.setattr(scheduler_cache, "_caches", {})
     monkeypatch.setattr(sockets, "_open", Counter())
     woken: list[int] = []
@@ -149,7 +149,7 @@ def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[i
 
 @pytest.fixture
 async def viewers() -> AsyncIterator[Callable[..., Viewer]]:
-    """Return a factory of clients; they are disconnected and the hub is stopped at the end."""
+    """Return a factory of clients; at the end, they are disconnected and the hub is stopped."""
     made: list[Viewer] = []
 
     def make(**arguments: Any) -> Viewer:
@@ -171,7 +171,7 @@ def cluster(transactional_db: Any) -> Cluster:
 
 @pytest.fixture
 def token(transactional_db: Any) -> Callable[..., str]:
-    """Return a factory of tokens: the role, then the namespaces that limit it."""
+    """Return a factory of tokens; its arguments are the role, then the namespaces that limit the token."""
 
     def make(role: str = "viewer", *namespaces: str) -> str:
         bound = {"cluster": "lab", "node": "n1"} if role == "agent" else {}

@@ -1,1 +1,1 @@
-"""Load on a whole control plane from outside: `make load` and `make soak`, and their reports."""
+"""Load tests of a whole control plane from outside: `make load` and `make soak`, and their reports."""

@@ -1,7 +1,7 @@
-"""A small HTTP client with little overhead, so that a machine shared with the server measures the server.
+"""A small HTTP client with little overhead, so that the server is measured even if both share a machine.
 
-Connections are kept open, with one request at a time on each; a connection that the server closed is opened again. A
-request without a response has status 0. The client does not retry anything else: the caller decides about retries.
+Connections are kept open and send one request at a time; a connection that the server has closed is opened again. A
+request without a response has status 0. The client does not retry requests; this is left to the caller.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_TRIES = 60
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A response; without one `status` is 0 and `body` has the reason. Times are seconds since 1970."""
+    """A response. If there was none, `status` is 0 and `body` contains the reason. Times are in seconds since 1970."""
 
     status: int
     headers: dict[str, str]
@@ -33,7 +33,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> str:
-        """Return the class of the response as reports count it: the status, and the code of a problem."""
+        """Return the class of the response for reports: the status, and the code of a problem document."""
         if self.status < 400:
             return str(self.status) if self.status else f"no answer: {self.body.decode()}"
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -102,7 +102,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 async def pages(connection: Connection, path: str) -> list[Any]:
-    """Return all items of a list, page by page; a page without a response is requested again for a while.
+    """Return all items of a list, page by page. If a page gets no response, the request is repeated for a while.
 
     Raises: AssertionError if a page gets no response.
     """
@@ -124,10 +124,10 @@ async def _pages(connection: Connection, path: str) -> Any:
 
 
 def percentiles(seconds: list[float]) -> Iterator[tuple[str, float]]:
-    """Return the percentiles of durations in milliseconds; nothing without durations."""
+    """Return the percentiles of durations in milliseconds; empty without durations."""
     if seconds:
         ordered = sorted(seconds)
         for name, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)):
-            # The smallest value that at least this share does not exceed.
+            # nearest rank: the smallest value that is at least as large as this share of the values
             rank = max(0, -(-len(ordered) * share // 1) - 1)
             yield name, round(1000 * ordered[int(rank)], 2)

@@ -1,8 +1,8 @@
-"""Latency of one token while another token floods the server.
+"""Latency of one token's requests while another token floods the server.
 
-The same steady rate of one token is measured twice: alone, and next to another token whose clients send as fast as they
-get responses and ignore `429`. The flooding token has the limits of a pipeline (`submitsPerMinute`); its pods fit
-nowhere. Its clients run in a separate process, so that they share only the machine with the measured ones.
+The same steady rate of one token is measured twice: alone, and while the clients of another token send as fast as they
+get responses and ignore `429`. The flooding token has the limits of a pipeline (`submitsPerMinute`), and its pods do
+not fit anywhere. Its clients run in a separate process, so that they share only the machine with the measured clients.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def neighbours(plane: Plane, per_second: float, seconds: float) -> Part:
 
 @contextmanager
 def _flooded(server: Server) -> Iterator[Counter[str]]:
-    """Keep the clients sending for the duration of the block; their responses are available after it."""
+    """Keep the flooding clients sending for the duration of the block; their responses are available after it."""
     answered: Counter[str] = Counter()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -101,7 +101,7 @@ async def _flood(server: Server, pipe: Any) -> dict[str, int]:
 
 
 def _request(name: str) -> dict[str, Any]:
-    """Return a body that submits a pod that fits no node."""
+    """Return a body that submits a pod that does not fit any node."""
     container = {"name": "main", "image": "job:1", "resources": {"requests": {"cpu": "100000"}}}
     metadata = {"name": f"{name}-{time.time_ns()}", "namespace": "flood"}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}

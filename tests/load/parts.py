@@ -23,15 +23,15 @@ _TOPIC = f"cluster:{CLUSTER}"
 
 
 class Listening(Sockets):
-    """Sockets that also record when they reconnected."""
+    """Sockets that also record when they were reconnected."""
 
     def back_after(self, moment: float) -> list[float]:
-        """Return the seconds from this time until each socket that reconnected got a response."""
+        """Return, for each socket that reconnected, the seconds from `moment` until it got a response."""
         return [min(at) - moment for made in self._made if (at := [at for at in made.greeted if at > moment])]
 
 
 class Meter:
-    """Usage of the machine and of the plane's programs during a scenario."""
+    """Resource usage of the machine and of the control plane's programs during a scenario."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
@@ -41,7 +41,9 @@ class Meter:
         self._own = time.process_time()
 
     def figures(self, each: int) -> dict[str, Any]:
-        """Return the fields of a part that every scenario has; `each` is the number of requests that share the time."""
+        """Return the fields that every part of a report has; `each` is the number of requests over which the time is
+        divided.
+        """
         used = used_seconds(self._used, self.plane.processor_seconds())
         used["this client"] = time.process_time() - self._own
         return {
@@ -56,7 +58,7 @@ def _rounded(values: Any) -> list[float]:
 
 
 def flood(plane: Plane, count: int, clients: int) -> Part:
-    """Submit as fast as possible, one in five twice with the same key."""
+    """Submit as fast as possible; one in five submissions is sent twice with the same key."""
     meter = Meter(plane)
     found = asyncio.run(burst(plane.server, count, clients, 0.2, prefix="burst", patience=400))
     scale = count / 10_000
@@ -78,7 +80,7 @@ def flood(plane: Plane, count: int, clients: int) -> Part:
 
 
 def pace(plane: Plane, per_second: float, seconds: float) -> Part:
-    """Submit at a steady rate, after some seconds of it that are not measured."""
+    """Submit at a steady rate; the first seconds are not measured."""
     asyncio.run(steady(plane.server, per_second, 5, prefix="warm", patience=60))
     meter = Meter(plane)
     found = asyncio.run(steady(plane.server, per_second, seconds, prefix="pace", patience=120))
@@ -91,7 +93,7 @@ def pace(plane: Plane, per_second: float, seconds: float) -> Part:
 
 
 def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> Part:
-    """Subscribe sockets to submissions at a steady rate, then kill every web process once."""
+    """Subscribe sockets while pods are submitted at a steady rate, then kill every web process once."""
     asyncio.run(steady(plane.server, per_second, 3, prefix="hush", patience=60))
     url = f"http://{plane.server.host}:{plane.server.port}"
     meter = Meter(plane)
@@ -101,7 +103,7 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
         written = written_at(plane)
         delays = [at - written[number] for number, at in listening.received() if number in written]
         rates = listening.rates()
-        # now, because the time of killed processes cannot be read afterwards
+        # read now, because the processor time of killed processes cannot be read later
         around = meter.figures(len(found.answers))
         killed_at = time.time()
         for pid in pids_of(plane.process.popen.pid, "uvicorn"):
@@ -129,7 +131,7 @@ def listeners(plane: Plane, sockets: int, per_second: float, seconds: float) -> 
 
 
 def soak(plane: Plane, minutes: float, per_second: float, *, fault_every_seconds: float) -> Part:
-    """Keep a steady rate while programs are killed one after the other, and check that nothing grows."""
+    """Keep a steady rate while programs are killed one after the other, and check that no memory or table grows."""
     meter = Meter(plane)
     watch = _Watch(plane)
     with watch.going_on(), _faults(plane, fault_every_seconds) as faults:
@@ -186,7 +188,7 @@ def _rate(found: Submitted) -> list[tuple[float, float]]:
 
 
 def _behind(plane: Plane, listening: Sockets) -> int:
-    """Wait until every socket has the current document; return the number of sockets that do not get it."""
+    """Wait until every socket has the current document; return the number of sockets that do not get it in time."""
     until = time.monotonic() + 60
     while True:
         newest = max(written_at(plane), default=0)
@@ -197,7 +199,7 @@ def _behind(plane: Plane, listening: Sockets) -> int:
 
 
 def written_at(plane: Plane) -> dict[int, float]:
-    """Return the write time of each event of the cluster by its number, in seconds since 1970."""
+    """Return the write time of each event of the cluster by event number, in seconds since 1970."""
     code = (
         "from hetsched.journal.models import OutboxEvent\n"
         f"rows = OutboxEvent.objects.filter(topic={_TOPIC!r}).values_list('revision', 'created_at')\n"
@@ -208,7 +210,7 @@ def written_at(plane: Plane) -> dict[int, float]:
 
 
 def invariants(plane: Plane) -> list[str]:
-    """Return the violated invariants of the ledger as texts."""
+    """Return the violated database invariants as texts."""
     code = (
         "from hetsched.placement.queries.invariants import check_invariants\n"
         "out = [str(one) for one in check_invariants()]"
@@ -241,7 +243,9 @@ class _Watch:
                 self.lines.setdefault(name, []).append((time.monotonic() - began, mib))
 
     def ends(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the median of the middle third and of the last third, because a restarted program starts small."""
+        """Return the medians of the middle third and of the last third of the run; the first third is ignored, because
+        a restarted program starts small.
+        """
         return self._third(1), self._third(2)
 
     def _third(self, number: int) -> dict[str, float]:
@@ -255,7 +259,7 @@ class _Watch:
 
 @contextmanager
 def _faults(plane: Plane, every_seconds: float) -> Iterator[dict[str, int]]:
-    """Kill one program after the other with SIGKILL during the block, in an order drawn once."""
+    """Kill one program after the other with SIGKILL during the block, in random order."""
     killed: dict[str, int] = {}
     over = threading.Event()
     dice = random.Random(7)

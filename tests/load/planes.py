@@ -1,8 +1,8 @@
-"""The control planes under load, each started by one command as users do.
+"""The control planes under load, each started by one command, as users start them.
 
 *embedded* is `hetsched standalone` (SQLite and the private Valkey), *served* is `hetsched scheduler` on a private
-PostgreSQL and Redis, with several web and worker processes under its supervisor. Both follow no live cluster; pods go
-to an offline cluster of equal nodes.
+PostgreSQL and Redis, with several web and worker processes under its supervisor. Neither has a live cluster; pods are
+placed on an offline cluster of equal nodes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.system.processes import ROOT, Process, free_port, message_store, plai
 CLUSTER = "load"
 _START_SECONDS = 240.0
 _ANNOUNCED = "stop        Ctrl-C"
-# All sockets use one token from one address, which may have more sockets than a user; all other limits are the
-# defaults.
+# All sockets use one token from one address, so the limit per user is raised to the limit per address. All other limits
+# are the defaults.
 _ROOM = {
     "HETSCHED_SOCKETS_PER_USER": "100000", "HETSCHED_SOCKETS_PER_ADDRESS": "100000",
     "HETSCHED_CONNECTIONS": "10000", "HETSCHED_CONNECTIONS_PER_ADDRESS": "10000",
@@ -49,20 +49,20 @@ class Plane:
         return cpu_of(self.process.popen.pid)
 
     def memory_mib(self) -> dict[str, float]:
-        """Return the resident memory by program."""
+        """Return the resident memory of each program."""
         return memory_of(self.process.popen.pid)
 
 
 @contextlib.contextmanager
 def embedded(nodes: int, *, webs: int = 1, workers: int = 1) -> Iterator[Plane]:
-    """One command, SQLite."""
+    """Yield a control plane that is started by one command and uses SQLite."""
     with _running("embedded: SQLite, Valkey", "standalone", {}, nodes, ["--no-demo", *_many(webs, workers)]) as plane:
         yield plane
 
 
 @contextlib.contextmanager
 def served(nodes: int, *, webs: int = 2, workers: int = 2) -> Iterator[Plane]:
-    """PostgreSQL and Redis from Debian's packages, several web and worker processes."""
+    """Yield a control plane with PostgreSQL and Redis from Debian's packages, and several web and worker processes."""
     redis = parts.require("redis-server")
     with postgres() as database, message_store(redis) as store:
         settings = {
@@ -119,7 +119,7 @@ def inside(env: dict[str, str], code: str) -> Any:
 
 
 def run_command(env: dict[str, str], *words: str) -> Any:
-    """Run one of the product's commands on the plane and return the document that it prints."""
+    """Run one of hetsched's commands on the control plane, and return the document that it prints."""
     done = subprocess.run([sys.executable, "-m", "hetsched.cli", *words, "-o", "json"], env=env, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)

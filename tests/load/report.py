@@ -1,8 +1,9 @@
 """The results of a load run, as a JSON document and an HTML page.
 
-Every duration has its count, percentiles and maximum; every response is counted by class; every goal is held, missed or
-not measured. Each part has the machine, its other load before and after, and the processor time of each program,
-because on a shared machine only these are comparable. The page is one file without scripts or external resources.
+Every duration has its count, percentiles and maximum. Every response is counted by class. Every goal is reached, missed
+or not measured. Each part describes the machine, its other load before and after the run, and the processor time of
+each program, because only the latter is comparable on a shared machine. The page is one file without scripts or
+external resources.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _HELD = {True: "held", False: "MISSED", None: "not measured"}
 
 
 class Durations(msgspec.Struct, frozen=True, rename="camel"):
-    """The duration of an operation over n runs; a percentile is the value that at least so many did not exceed."""
+    """Durations of an operation over n runs; a percentile is the value that this share of the runs did not exceed."""
 
     what: str
     n: int
@@ -33,7 +34,7 @@ class Durations(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """A goal and its result; `held` is null if it was not measured."""
+    """A goal and its result; `held` is null if the goal was not measured."""
 
     what: str
     goal: str
@@ -83,7 +84,7 @@ def at_most(what: str, goal: float, found: float | None, unit: str) -> Goal:
 
 
 def none_of(what: str, found: int) -> Goal:
-    """Compare a count with zero; zero of n is no proof: with 95 % confidence it is below 3 in n."""
+    """Compare a count with zero. Zero of n is not a proof: with 95 % confidence, the rate is below 3 in n."""
     return Goal(what, "0", str(found), found == 0)
 
 

@@ -1,6 +1,6 @@
 """`make load` and `make soak`: put load on a control plane of real processes and check the goals.
 
-Exit code 0: every measured goal is held. The report is `load.json` and `load.html`, or `soak.…`.
+Exit code 0: every measured goal is reached. The report is written to `load.json` and `load.html`, or to `soak.…`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> int:
     found: list[Part] = []
     for backend in asked.backend:
         for scenario in ["soak"] if asked.scenario == ["soak"] else asked.scenario:
-            # A separate plane for each scenario, so that its rows do not affect the next one.
+            # Use a new control plane for each scenario, so that its rows do not affect the next one.
             with planes.BACKENDS[backend](asked.nodes, webs=asked.web, workers=asked.workers) as plane:
                 found.append(_run(plane, scenario, asked))
             sys.stdout.write(text(found[-1]) + "\n")

@@ -1,12 +1,12 @@
 """Submissions from outside: a burst of many clients with retries, and a steady rate.
 
-Every submission has its own idempotency key. A retry is the same request again: at the same time on another connection,
-or after the response. After a 429 the client retries after its `Retry-After`, after no response or a 503 a second
-later, like a client whose server was just killed. At the end the server's list is compared with the submissions: a name
-that occurs twice was doubled, an accepted name that is missing was lost.
+Every submission has its own idempotency key. A retry is the same request sent again, either at the same time on another
+connection or after the response. After a 429 the client waits as long as `Retry-After` says. After a 503 or no response
+it waits a second, like a client whose server was just killed. At the end the server's list is compared with the
+submissions: a name that occurs twice was duplicated, and an accepted name that is missing was lost.
 
-The steady rate is open: the next request is sent when it is due, however long the responses take, and its latency
-counts from then, so a server that stops is measured for each delayed request.
+The steady rate is an open-loop load: each request is sent when it is due, however long the responses take, and its
+latency is measured from that time. So the delay of a server that stops is measured for each request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Submitted(msgspec.Struct):
 
     wanted: int
     answers: list[Answer] = []
-    accepted: dict[str, set[str]] = {}  # name -> IDs in the responses to clients
+    accepted: dict[str, set[str]] = {}  # by name: the IDs in the responses to clients
     due_at: dict[str, float] = {}
     began_at: float = 0.0
     accepted_seconds: float = 0.0
@@ -59,7 +59,7 @@ class Submitted(msgspec.Struct):
 
     @property
     def doubled(self) -> int:
-        """Count the submissions that the server lists more than once, or that got two IDs."""
+        """Count the submissions that the server lists more than once, or for which clients received two IDs."""
         listed = Counter(row["name"] for row in self.rows)
         twice = {name for name, count in listed.items() if count > 1}
         return len(twice | {name for name, ids in self.accepted.items() if len(ids) > 1})
@@ -70,7 +70,7 @@ class Submitted(msgspec.Struct):
 
     @property
     def replayed(self) -> int:
-        """Count the responses that repeat an earlier one, as the server marks them."""
+        """Count the responses that the server marks as a repetition of an earlier response."""
         return sum("idempotency-replayed" in answer.headers for answer in self.answers)
 
 
@@ -87,7 +87,7 @@ def request(name: str) -> dict[str, Any]:
 async def burst(server: Server, count: int, clients: int, retries: float, *, prefix: str, patience: float) -> Submitted:
     """Submit as fast as `clients` can, a share of them twice; wait up to `patience` seconds until all are decided."""
     found = Submitted(count, began_at=time.time())
-    dice = random.Random(prefix)  # the same run every time
+    dice = random.Random(prefix)  # fixed seed, so that every run is the same
     names = [f"{prefix}-{number}" for number in range(count)]
     again = set(dice.sample(names, round(count * retries)))
     waiting = iter(names)
@@ -117,7 +117,7 @@ async def steady(
 ) -> Submitted:
     """Submit at a steady rate; wait up to `patience` seconds until all are decided.
 
-    `most_kept`: the maximum number of workloads; older ones are cancelled as new ones arrive. 0: no maximum.
+    `most_kept` is the maximum number of workloads; older ones are cancelled as new ones arrive. 0 means no maximum.
     """
     count = round(per_second * seconds)
     found = Submitted(count, began_at=time.time())

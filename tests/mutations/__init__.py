@@ -1,5 +1,5 @@
-"""Mutation check: single random changes of the product's functions, and the share of them that the tests notice.
+"""Mutation check: apply single random changes to the product's functions, and compute the share that the tests detect.
 
-May import: the standard library and pytest. The product is read and changed from outside: `run` also checks the working
-tree of another commit, with the packages of that commit.
+May import: the standard library and pytest. The product is read and changed but not imported: `run` also checks the
+working tree of another commit, with the packages of that commit.
 """

@@ -1,6 +1,6 @@
 """pytest plugin that runs the collected tests against mutations, each in a fork of this process.
 
-A fork costs milliseconds; a process of its own would import the product and create the test database for each mutation,
+A fork takes milliseconds. A new process per mutation would have to import the product and create the test database,
 which takes 14 s of processor time. Programs that a test starts run without the mutation.
 """
 
@@ -24,20 +24,20 @@ import pytest
 from .live_code import replace_code
 from .points import PROBE_MODULE, Mutation, with_probes
 
-MOST_CASES = 12  # of one parametrised test
-MOST_EXAMPLES = 10  # of one property test
+MOST_CASES = 12  # maximum per parametrised test
+MOST_EXAMPLES = 10  # maximum per property test
 _NOT_APPLICABLE = 2  # exit code
 _OUTCOMES = {0: "survived", _NOT_APPLICABLE: "not applicable", None: "undecided"}
-AT_A_TIME = 8  # tests of one file in a row
+AT_A_TIME = 8  # number of tests of one file that are run in a row
 
 
 class MutationCheck:
-    """Test loop of the check; results are lines of JSON in a folder, from which a later run continues."""
+    """Test loop of the check. Results are written to a folder as JSON lines, from which a later run continues."""
 
     def __init__(self, root: Path, chosen: Sequence[Mutation], folder: Path, seconds: float, recording: float) -> None:
         self._root, self._chosen, self._seconds, self._recording = root, chosen, seconds, recording
         self._reached, self._results = folder / "reached.jsonl", folder / "results.jsonl"
-        self._failure = folder / "failure.txt"  # test that failed in the last fork
+        self._failure = folder / "failure.txt"  # contains the test that failed in the last fork
         self._failed = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -60,7 +60,7 @@ class MutationCheck:
         return True
 
     def _record(self, items: Iterable[pytest.Item]) -> None:
-        """Run tests with probes, and append which mutations each of them reaches."""
+        """Run tests with probes, and append the mutations that each of them reaches."""
         reached: set[int] = set()
         sys.modules[PROBE_MODULE] = SimpleNamespace(reached=reached.add)  # type: ignore[assignment]
         numbered = list(enumerate(self._chosen))
@@ -74,7 +74,9 @@ class MutationCheck:
             reached.clear()
 
     def _most_relevant_first(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
-        """Order tests by how many modules and functions of the mutations their file names, in turns of a few tests."""
+        """Sort tests by how many of the mutated modules and functions their file names, alternating between files after
+        a few tests.
+        """
         names = {Path(mutation.file).stem for mutation in self._chosen} | {
             mutation.function for mutation in self._chosen if not mutation.function.startswith("__")
         }
@@ -87,7 +89,9 @@ class MutationCheck:
         return sorted(keys, key=keys.__getitem__)
 
     def _reaching(self) -> list[list[str]]:
-        """Return the passing tests that reach each mutation, first those of files that reach few others."""
+        """Return, for each mutation, the passing tests that reach it; tests in files that reach few other mutations
+        come first.
+        """
         lines = [line for line in read_lines(self._reached) if line["passes"]]
         counts = defaultdict(list)
         for line in lines:
@@ -97,7 +101,7 @@ class MutationCheck:
         return [[line["test"] for line in lines if n in line["reached"]] for n in range(len(self._chosen))]
 
     def _check(self, number: int, mutation: Mutation, items: Sequence[pytest.Item]) -> None:
-        """Append the result of one mutation. A test that also fails without it, now, does not count."""
+        """Append the result of one mutation. A test that also fails without the mutation is ignored."""
         source = (self._root / mutation.file).read_bytes()
         start = time.monotonic()
         outcome, by, left = "not reached", "", list(items)
@@ -135,7 +139,7 @@ class MutationCheck:
 
 
 def fork(function: Callable[[], None], seconds: float) -> int | None:
-    """Run a function in a fork of this process; return its exit code, None if it was killed after these seconds."""
+    """Run a function in a fork of this process; return its exit code, or None if it was killed after `seconds`."""
     child = os.fork()
     if not child:
         code = 1
@@ -159,7 +163,7 @@ def fork(function: Callable[[], None], seconds: float) -> int | None:
 
 
 def _run(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Run the tests, and yield each of them after it ran."""
+    """Run the tests, and yield each of them after it has run."""
     rest = iter(items)
     item = next(rest, None)
     while item is not None:
@@ -170,7 +174,9 @@ def _run(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def _start_database(items: Sequence[pytest.Item]) -> None:
-    """Create the test database in this process by running one test; another folder is next, so that it stays."""
+    """Create the test database in this process by running one test. Pass a test of another folder as the next item, so
+    that pytest keeps the database.
+    """
     first = next((item for item in items if item.get_closest_marker("django_db")), None)
     if first is not None:
         other = next((item for item in items if item.path.parent != first.path.parent), None)
@@ -178,7 +184,7 @@ def _start_database(items: Sequence[pytest.Item]) -> None:
 
 
 def _reduced(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield at most `MOST_CASES` cases of each test, with at most `MOST_EXAMPLES` examples of a property."""
+    """Yield at most `MOST_CASES` cases of each test, and limit property tests to `MOST_EXAMPLES` examples."""
     cases: Counter[str] = Counter()
     for item in items:
         test = item.nodeid.partition("[")[0]
@@ -196,7 +202,7 @@ def _file_of(test: str) -> str:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file of JSON lines, none if there is no file."""
+    """Return the lines of a file of JSON lines, an empty list if the file does not exist."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 

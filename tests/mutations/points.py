@@ -1,7 +1,8 @@
-"""Mutations of a source file: one small change each, inside a function, as a span of bytes and its replacement.
+"""Mutations of a source file. Each is one small change inside a function, represented by a span of bytes and its
+replacement.
 
-Code that runs at import is left out, because each test of a module runs it. So are annotations, patterns, log messages,
-and f-strings, whose parts have no usable positions in Python 3.11.
+Code that runs at import is not mutated, because every test of a module runs it. Annotations, patterns and log messages
+are not mutated either, nor are f-strings, whose parts have no usable positions in Python 3.11.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LOGGERS = {"log", "logger", "_log", "_logger"}
 
 
 class Mutation(NamedTuple):
-    """Replacement of the bytes `start` to `end` of a file by `put`, in an outermost function; `line` counts from 1."""
+    """Replacement of bytes `start` to `end` of a file by `put`, inside an outermost function; `line` starts at 1."""
 
     file: str
     function: str
@@ -56,7 +57,9 @@ def mutations(file: str, source: bytes) -> Iterator[Mutation]:
 
 
 def with_probes(source: bytes, numbered: Iterable[tuple[int, Mutation]]) -> bytes:
-    """Return the source that reports the number of each mutation whose place it reaches, and is otherwise unchanged."""
+    """Return the source with a probe at the place of each mutation that reports the mutation's number when it is
+    reached.
+    """
     added: list[tuple[int, str]] = []
     for number, mutation in numbered:
         call = _PROBE.format(number=number)
@@ -70,11 +73,11 @@ def with_probes(source: bytes, numbered: Iterable[tuple[int, Mutation]]) -> byte
 
 
 class _Finder(ast.NodeVisitor):
-    """Collector of the nodes to change in the bodies of functions, with the kind of the change and the new text."""
+    """Visitor that collects the nodes to change in functions, with the kind of change and the new text."""
 
     def __init__(self) -> None:
         self._found: list[tuple[Any, str, str, str]] = []
-        self._function = ""  # the outermost one, empty outside functions
+        self._function = ""  # the outermost function, empty outside functions
 
     def found(self, tree: ast.Module) -> list[tuple[Any, str, str, str]]:
         self.visit(tree)

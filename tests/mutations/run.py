@@ -1,4 +1,5 @@
-"""`make mutations`: apply single random mutations to functions of the product and count those that a test notices.
+"""`make mutations`: apply single random mutations to functions of the product, and count the mutations that a test
+detects.
 
 The tests run once with probes at the chosen places, for at most `--recording` seconds, and record which of them reach
 each place. Then each mutation is applied alone, in a fork, and the tests that reach it run until one fails. A test that
@@ -26,14 +27,15 @@ ROOT = HERE.parents[1]
 MODULES = ("hetsched/engine/framework", "hetsched/placement/actions", "hetsched/scheduling", "hetsched/storage")
 TESTS = ("tests/unit/engine", "tests/apps", "tests/workers", "tests/live", "tests/api", "tests/pages")
 NOTICED = ("caught", "failed")
-# The package is imported by another name: in the tree of another commit, `tests` is that of the commit.
+# The package is imported under another name, because in the tree of another commit `tests` is the package of that
+# commit.
 _START = (
     "import sys; sys.path.insert(0, {parent!r}); import mutations.run as run; del sys.path[0]; sys.exit(run.check())"
 )
 
 
 def main() -> int:
-    """Run the check in a process with the Python and the folder of the tree, and print the results."""
+    """Run the check in a process with the Python interpreter and the folder of the tree, and print the results."""
     options = _options(sys.argv[1:])
     options.results.mkdir(parents=True, exist_ok=True)
     start = [options.python, "-c", _START.format(parent=str(HERE.parent)), *sys.argv[1:]]
@@ -61,7 +63,9 @@ def check() -> int:
 
 
 def choose(root: Path, modules: Sequence[str], number: int, seed: int) -> list[Mutation]:
-    """Return random mutations of these folders and files; a smaller number of them are the first of a larger number."""
+    """Return random mutations in these folders and files; with the same seed, a smaller number returns the first of a
+    larger number.
+    """
     paths = [path for name in modules for path in sorted((root / name).rglob("*.py")) or [root / name]]
     files = [str(path.relative_to(root)) for path in paths]
     found = [mutation for file in files for mutation in mutations(file, (root / file).read_bytes())]

@@ -49,7 +49,7 @@ def viewer(browsing: Callable[..., Client]) -> Client:
 
 @pytest.fixture
 def cluster(db: Any) -> Cluster:
-    """Return the cluster `fleet`: n1 with two GPUs and a known ISA, n2 with nothing but its capacity reported."""
+    """Return the cluster `fleet`: n1 with two GPUs and a known ISA, and n2, which reports only its capacity."""
     n1 = a_node("n1").isa("x86-64-v3+aes").gpus(2)
     n2 = a_node("n2").isa(None).having(labels={})
     return a_cluster(n1, n2)

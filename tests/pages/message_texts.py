@@ -1,9 +1,9 @@
-"""Find the texts of messages and hints of errors in the source.
+"""Find the texts of error messages and hints in the source.
 
-What is given to `InputError`, `RequestRefused` and `Problem` is followed through names of the same function or module,
-and through functions that pass one of their own parameters on. A choice counts with each of its texts. The text of a
-`Message` is its template. A text that is composed without a `Message` (f-string, `+`, `%`) contains `HOLE` for each
-value. Texts from elsewhere (another error's message, a text of the reader) are not found.
+The arguments of `InputError`, `RequestRefused` and `Problem` are traced through names of the same function or module,
+and through functions that pass on one of their own parameters. For a conditional expression, all its texts are found.
+The text of a `Message` is its template. A text that is composed without a `Message` (f-string, `+`, `%`) contains
+`HOLE` for each value. Texts from other sources (another error's message, a text of the user) are not found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Worded(NamedTuple):
 
 
 def worded(paths: Iterable[Path]) -> set[Worded]:
-    """Return every template that these modules refuse with."""
+    """Return every message template of the errors that these modules raise."""
     found = set()
     for path in paths:
         text = path.read_text()
@@ -39,7 +39,8 @@ def worded(paths: Iterable[Path]) -> set[Worded]:
 
 
 def _of_module(path: Path, tree: ast.Module) -> Iterator[Worded]:
-    # What others call by these names hands its words on: of fields, instruction sets and documents of images.
+    # Functions of these names in other modules pass their argument on as a message: for fields, instruction sets and
+    # image documents.
     doors = {**SAID, "malformed": 0, "fail": 0, "refuse": 1}
     while handed := dict(_handed_on(tree, doors)):
         doors |= handed
@@ -50,7 +51,9 @@ def _of_module(path: Path, tree: ast.Module) -> Iterator[Worded]:
 
 
 def _handed_on(tree: ast.Module, doors: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield the functions of a module that refuse with one of their own parameters, and which it is."""
+    """Yield the functions of a module that raise an error with one of their own parameters, and the position of that
+    parameter.
+    """
     for call, function in _calls(tree):
         if function is None or not function.name.startswith("_") or function.name in doors:
             continue
@@ -75,7 +78,7 @@ def _said(call: ast.Call, doors: dict[str, int]) -> Iterator[ast.expr]:
 
 
 def _templates(said: ast.expr, function: Function | None, tree: ast.Module, depth: int = 0) -> list[str]:
-    """Return what an expression may say, nothing where that is not known here."""
+    """Return the possible texts of an expression, empty if they cannot be determined."""
     if depth > _DEEPEST:
         return []
 
@@ -107,7 +110,7 @@ def _templates(said: ast.expr, function: Function | None, tree: ast.Module, dept
 
 
 def _given(name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
-    """Yield what a name is set to inside a function or module."""
+    """Yield the expressions that are assigned to a name inside a function or module."""
     for node in ast.walk(scope) if scope is not None else ():
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.NamedExpr):

@@ -1,4 +1,4 @@
-"""Extraction of a page's readable texts and tooltips, without quoted code."""
+"""Extraction of the readable texts and tooltips of a page, without quoted code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 _CODE = {"code", "pre", "script", "style", "kbd", "time", "textarea", "template"}
 _SAID = ("title", "aria-label", "placeholder", "alt", "data-title", "data-text", "data-confirm", "data-done")
 _EMPTY = {"area", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
-# Two words or more, as in sentences; names with digits, dots or dashes and conditions do not match.
+# Two words or more, as in sentences. Names with digits, dots or dashes, and filter conditions, do not match.
 _ENGLISH = re.compile(r"(?<![\w./:@=~<>!-])[A-Za-z][a-z']*(?: [a-z][a-z']*)+(?![\w./:@=~<>!-])")
 
 
@@ -17,7 +17,7 @@ class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.texts: list[str] = []
-        self._within: list[bool] = []  # for every open element: whether it is code
+        self._within: list[bool] = []  # whether each open element contains code
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)

@@ -1,7 +1,7 @@
 """PostgreSQL and SQLite databases for the system tests.
 
-Each test process runs at most one PostgreSQL server and runs `prepare` at most once on each kind of database; a plane
-gets a copy of the prepared one.
+Each test process starts at most one PostgreSQL server, and runs `prepare` at most once on each kind of database. A
+control plane gets a copy of the prepared database.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _create(source: str) -> Database:
 
 @functools.cache
 def _server() -> Database:
-    """Start a PostgreSQL server that ends with this process."""
+    """Start a PostgreSQL server that is stopped when this process ends."""
     binaries = parts.require("postgres").resolve().parent
     # PostgreSQL refuses to run as root; Debian's package creates an account for it.
     user = "postgres" if os.geteuid() == 0 else None
@@ -123,7 +123,7 @@ def _server() -> Database:
     settings = {
         "listen_addresses": "127.0.0.1",
         "unix_socket_directories": "",
-        "fsync": "off",  # only the workers crash in these tests, not the machine
+        "fsync": "off",  # safe, because in these tests only the workers crash, not the machine
         "max_connections": "60",
     }
     words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
@@ -136,7 +136,7 @@ def _server() -> Database:
 
 
 def _at_exit(end: Callable[[], object]) -> None:
-    """Call `end` when this process ends; not in a forked child."""
+    """Call `end` when this process ends, but not in a forked child."""
     owner = os.getpid()
 
     def run() -> None:

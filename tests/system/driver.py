@@ -1,7 +1,7 @@
-"""A helper process inside a control plane that runs requests which a test cannot run from outside.
+"""A helper process inside a control plane that runs requests that a test cannot run from outside.
 
-Each input line is a JSON request, `{"do": name, ...arguments}`; each output line is the JSON response. The process has
-the environment of the plane's other processes, so it uses their database and wakes their workers.
+Each input line is a JSON request, `{"do": name, ...arguments}`, and each output line is the JSON response. The process
+has the environment of the control plane's other processes, so it uses their database and wakes their workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.system.processes import ROOT, python
 
 
 class Driver:
-    """The test's end of the pipe."""
+    """The test's end of the pipes."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -67,7 +67,7 @@ def connect(kubeconfig: str) -> None:
 
 
 def add_cluster(name: str, nodes: int, pods: int = 110) -> int:
-    """Add an offline cluster of equal nodes with 16 CPUs, 64 GiB, 4 GPUs and a maximum of `pods` each."""
+    """Add an offline cluster of equal nodes with 16 CPUs, 64 GiB, 4 GPUs and a maximum of `pods` pods each."""
     from hetsched.journal.audit import SYSTEM
     from hetsched.placement.actions import import_cluster
 
@@ -138,7 +138,7 @@ def workloads() -> dict[str, int]:
 
 
 def placed_pods(workloads: list[str]) -> int:
-    """Count the pods of these workloads that were placed, each exactly once; -1 if one was decided twice."""
+    """Count the pods of these workloads that were placed, each exactly once; -1 if a pod was decided twice."""
     from hetsched.placement.models import Decision, Pod
 
     pods = dict(Pod.objects.filter(workload__in=workloads).exclude(node=None).values_list("id", "workload"))
@@ -193,7 +193,7 @@ def _read(objects: list[dict[str, Any]], *, workload: bool) -> Any:
 
 
 def let_preempt() -> int:
-    """Activate the default policy with the preemption plugin last; return the version."""
+    """Activate the default policy with the preemption plugin appended; return the version."""
     import msgspec
 
     from hetsched.contracts.objects.policy import PluginUse
@@ -209,16 +209,18 @@ def let_preempt() -> int:
 
 
 def race_rate(key: str, most: int, threads: int) -> dict[str, Any]:
-    """Take concurrently from one token bucket with a negligible refill rate; count the admitted requests."""
+    """Take tokens concurrently from one bucket with a negligible refill rate; count the admitted requests."""
     from hetsched.access.limits import Limit, take
 
-    # One token an hour is refilled.
+    # The bucket is refilled by one token an hour.
     admitted, errors = in_threads(lambda number: take(key, Limit(1 / 60, most)).admitted, threads)
     return {"admitted": admitted.count(True), "refused": admitted.count(False), "errors": errors}
 
 
 def race_quota(cluster: str, prefix: str, most: int, threads: int) -> dict[str, int]:
-    """Submit one pod in each of several namespaces at once, for one owner with a quota of `most`; count the results."""
+    """Submit one pod in each of several namespaces concurrently, for one owner with a quota of `most`; count the
+    results.
+    """
     from hetsched.contracts.objects.allowance import Allowance
 
     def one(number: int) -> str:
@@ -228,7 +230,7 @@ def race_quota(cluster: str, prefix: str, most: int, threads: int) -> dict[str, 
 
 
 def race_namespace(cluster: str, prefix: str, threads: int) -> dict[str, int]:
-    """Submit pods to one namespace with a limit of pending pods, concurrently; count the results."""
+    """Submit pods concurrently to one namespace with a limit of pending pods; count the results."""
     from hetsched.contracts.objects.allowance import UNLIMITED
 
     return dict(Counter(in_threads(lambda number: _submitted(cluster, prefix, number, prefix, UNLIMITED), threads)[0]))
@@ -303,7 +305,7 @@ HANDLERS = {
 
 
 def _answered(handler: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call a handler; repeat the call if a test closed the database connection."""
+    """Call a handler; call it again if a test closed the database connection."""
     from django.db import InterfaceError, OperationalError, connection
 
     for _ in range(20):

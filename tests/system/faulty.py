@@ -1,10 +1,10 @@
-"""Start one of the product's programs with an injected fault: `python -m tests.system.faulty MODULE ARGUMENT…`.
+"""Start one of hetsched's programs with an injected fault: `python -m tests.system.faulty MODULE ARGUMENT…`.
 
-HETSCHED_TEST_FAULT is a JSON object. `die`: an ordered list of points of a pod's lifecycle; the process group is killed
-with SIGKILL at the first point whose file is not in `folder` yet, at its `visit`-th visit; the file is created, so the
-next process of this kind dies at the next point. `control`: a file with the current faults: `messages`, the fault of
-task messages that this process sends, and `clock`, the offset of its wall clock in seconds. The product's code does not
-know these faults.
+HETSCHED_TEST_FAULT is a JSON object. `die` is an ordered list of points of a pod's lifecycle. The process group is
+killed with SIGKILL at the first point whose file does not exist in `folder` yet, when the point is reached for the
+`visit`-th time. The file is created, so the next process of this kind dies at the next point. `control` is a file with
+the current faults: `messages`, the fault of task messages that this process sends, and `clock`, the offset of its wall
+clock in seconds. The faults are injected without changes of hetsched's code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "HETSCHED_TEST_FAULT"
-# Points at which a process dies, in the order of a pod's lifecycle; `amid` and `after` name the side of the step.
+# Points at which a process dies, in the order of a pod's lifecycle; `amid` and `after` are positions relative to the
+# step.
 POINTS = {
     "c12": "a follower that listed everything is about to write it",
     "c1": "decided, nothing written",
@@ -43,7 +44,7 @@ _When = Callable[..., object] | None
 
 
 def fault(**fields: Any) -> dict[str, str]:
-    """Return the variable for a program's environment."""
+    """Return the environment variable that injects a fault into a program."""
     return {VARIABLE: json.dumps(fields)}
 
 
@@ -51,7 +52,7 @@ def fault(**fields: Any) -> dict[str, str]:
 
 
 class _Points:
-    """Kill the process at the first point without a file: at a later visit, if there are several."""
+    """Kill the process at the first point that has no file yet; for points in `OFTEN`, at the `visit`-th visit."""
 
     def __init__(self, names: list[str], folder: Path, visit: int) -> None:
         self._point = next((name for name in names if not (folder / name).exists()), "")
@@ -66,7 +67,7 @@ class _Points:
                 return
             (self._folder / name).touch()
             os.killpg(os.getpgrp(), signal.SIGKILL)
-            time.sleep(60)  # the signal is in flight
+            time.sleep(60)  # the signal is being delivered
 
     def around(
         self,
@@ -77,7 +78,7 @@ class _Points:
         after: str = "",
         when: Callable[..., object] | None = None,
     ) -> None:
-        """Wrap a function so that it visits a point before or after its work."""
+        """Wrap a function so that a point is reached before or after its call."""
         if self._point not in (before, after):
             return
         real = getattr(owner, attribute)
@@ -136,7 +137,9 @@ def _die(names: list[str], folder: str, visit: int) -> None:
 
 
 class Control:
-    """The faults that a test currently requests: a JSON file that it may change, read again a few times a second."""
+    """The faults that a test currently requests, in a JSON file that the test may change; it is read again a few times
+    a second.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._wish, self._read_at = path, {}, -1.0
@@ -150,7 +153,9 @@ class Control:
 
 
 def _spoil_messages(wished: Control, share: float = 0.3) -> None:
-    """`double` each message, `shuffle` five copies of each among the latest messages, or `drop` a share of them."""
+    """Send each message twice (`double`), five times in random order among the latest messages (`shuffle`), or not at
+    all with probability `share` (`drop`).
+    """
     from celery import current_app
     from kombu.messaging import Producer
 
@@ -168,7 +173,7 @@ def _spoil_messages(wished: Control, share: float = 0.3) -> None:
                 with current_app.producer_pool.acquire(block=True) as producer:
                     real(producer, *arguments, **named)
 
-    letting_go: set[int] = set()  # processes with the thread: a fork does not copy it
+    letting_go: set[int] = set()  # IDs of processes in which the thread runs, because a fork does not copy it
 
     def publish(self: Any, *arguments: Any, **named: Any) -> Any:
         match wished("messages"):
@@ -189,7 +194,7 @@ def _spoil_messages(wished: Control, share: float = 0.3) -> None:
 
 
 def _step_clock(wished: Control) -> None:
-    """Shift the wall clock of this process; monotonic clocks are unchanged."""
+    """Shift the wall clock of this process; monotonic clocks are not changed."""
     from datetime import datetime, timedelta
 
     from django.utils import timezone

@@ -1,7 +1,7 @@
 """A TCP proxy with faults, for any server on this machine.
 
-`cut` closes all connections and refuses new ones, `silence` holds back every byte without closing anything,
-`delay_seconds` delays every chunk of a response; `restore` ends all of these faults.
+`cut` closes all connections and refuses new ones. `silence` stops forwarding without closing connections.
+`delay_seconds` delays every chunk of a response. `restore` ends all of these faults.
 """
 
 from __future__ import annotations
@@ -77,4 +77,4 @@ class Link:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         self._open.discard(source)
-        source.close()  # the other direction closes the other end
+        source.close()  # the thread of the other direction closes the other end

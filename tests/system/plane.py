@@ -1,4 +1,4 @@
-"""One control plane of real processes, on either pair of backends."""
+"""One control plane of real processes, with either pair of backends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Plane:
         self.driver: Driver | None = None
 
     def run(self, *words: str) -> str:
-        """Run one of the product's programs to its end and return what it printed."""
+        """Run one of hetsched's programs until it ends, and return its output."""
         done = subprocess.run(python(*words), env=self.env, cwd=self.folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -60,7 +60,7 @@ class Plane:
         return "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in sorted(self.folder.glob("*.log")))
 
     def stop(self) -> None:
-        """Stop all processes at the same time; each takes up to a second to leave its work to others."""
+        """Stop all processes at the same time; each takes up to a second to hand its work over."""
         with ThreadPoolExecutor() as pool:
             for process in self.running:
                 pool.submit(process.stop)
@@ -70,14 +70,14 @@ class Plane:
 
 @contextlib.contextmanager
 def embedded(**settings: str) -> Iterator[Plane]:
-    """SQLite and the Valkey of the wheel."""
+    """Yield a control plane with SQLite and the Valkey of the wheel."""
     with message_store() as store, plane_on("", store, settings) as plane:
         yield plane
 
 
 @contextlib.contextmanager
 def served(**settings: str) -> Iterator[Plane]:
-    """PostgreSQL and Redis from Debian's packages."""
+    """Yield a control plane with PostgreSQL and Redis from Debian's packages."""
     redis = parts.require("redis-server")
     with (
         postgres(prepared=True) as database,
@@ -94,9 +94,9 @@ BACKENDS = {"sqlite-valkey": embedded, "postgres-redis": served}
 def plane_on(
     database_url: str, store: int, settings: Mapping[str, str], direct: Mapping[str, str] | None = None
 ) -> Iterator[Plane]:
-    """Yield a control plane on a prepared database and the message store at a port; none of its processes runs yet.
+    """Yield a control plane on a prepared database and the message store at port `store`; no process is started yet.
 
-    Without the URL of a database it uses a new one on SQLite. `direct`: variables of the driver alone.
+    Without `database_url` it uses a new SQLite database. `direct` contains environment variables of the driver only.
     """
     folder = Path(tempfile.mkdtemp(prefix="hetsched-plane-"))
     env = plain_environment() | {

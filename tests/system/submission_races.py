@@ -1,7 +1,7 @@
 """Concurrent REST requests of many senders, each in its own thread and transaction of this process.
 
 Every function creates its objects, starts the senders together and returns the count of each response, so that a test
-can assert exact numbers. `die` runs in its own process: it is killed during a request.
+can assert exact numbers. `die` runs in a separate process, which is killed during a request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _POD = {
 
 
 def race_key(cluster: str, key: str, threads: int, *, both: bool = False) -> dict[str, Any]:
-    """Submit concurrently with one key, with `both` every second sender another body; count responses and workloads."""
+    """Submit concurrently with one key; with `both`, every second sender uses another body. Count responses and
+    workloads.
+    """
     from hetsched.placement.models import Workload
 
     ask, before = _asker(), Workload.objects.count()
@@ -48,7 +50,7 @@ def race_batch(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 
 def race_claim(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Name one hold in different submissions while the sweep ends expired ones; count the responses."""
+    """Claim one hold by different submissions while the sweep ends expired holds; count the responses."""
     ask = _asker()
     hold = ask("holds/", {"manifest": _pod(f"{key}-h"), "cluster": cluster, "seconds": 600})[1]["id"]
     wish = {"cluster": cluster, "hold": hold}
@@ -56,7 +58,7 @@ def race_claim(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 
 def race_end(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Claim a hold with half of the senders while the other half end it; return the final state."""
+    """Claim a hold with half of the senders while the other half cancels it; return the final state."""
     from hetsched.inventory.models import Cluster
     from hetsched.journal.audit import SYSTEM
     from hetsched.placement import actions
@@ -84,7 +86,9 @@ def race_end(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 
 def race_most(cluster: str, other: str, key: str, threads: int) -> dict[str, Any]:
-    """Create one small hold per sender, on two clusters, for one owner with a lower limit; count the responses."""
+    """Create one small hold per sender, on two clusters, for one owner with a lower limit of holds; count the
+    responses.
+    """
     ask = _asker()
 
     def one(number: int) -> tuple[int, dict[str, Any]]:
@@ -112,7 +116,7 @@ def race_plan(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 
 def race_batches(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Send all-or-nothing batches with the same namespaces and keys in either order; count responses and workloads."""
+    """Send all-or-nothing batches with the same namespaces and keys in both orders; count responses and workloads."""
     from hetsched.placement.models import Workload
 
     ask, before = _asker(), Workload.objects.count()
@@ -133,7 +137,7 @@ def race_batches(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 
 def race_webhooks(cluster: str, key: str, threads: int) -> dict[str, Any]:
-    """Create one webhook per sender, for one owner with a lower limit; count the responses."""
+    """Create one webhook per sender, for one owner with a lower limit of webhooks; count the responses."""
     from hetsched.placement.actions import webhooks
 
     webhooks.MOST_WEBHOOKS = 5
@@ -218,7 +222,9 @@ def _race(work: Callable[[int], tuple[int, dict[str, Any]]], threads: int) -> li
 
 
 def die(when: str, address: str, body: str, key: str, text: str) -> None:
-    """Send a request and be killed at the end of the transaction that stores its key: `inside` it, or `after` it."""
+    """Send a request; the process is killed at the end of the transaction that stores the key: `inside` it, or `after`
+    it.
+    """
     import django
 
     django.setup()

@@ -1,6 +1,7 @@
-"""Faked here: the broker (tasks run immediately, in this process) and the channel layer.
+"""Fixtures for tests of the workers.
 
-Checked here: tasks from the submission to rows and events. Not tested here: real workers and brokers (tests/system).
+The broker (tasks run immediately, in this process) and the channel layer are faked. The tests check tasks from the
+submission to rows and events, but not real workers and brokers (`tests/system`).
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ _COUNTERS = {
 
 
 class Machine:
-    """A simulated machine: used cores, used bytes of memory, bytes per second of network and disk in each direction."""
+    """A simulated machine: used cores, used bytes of memory, and bytes per second of network and disk in each
+    direction.
+    """
 
     def __init__(self, **use: float) -> None:
         self.use = {"cpu": 0.0, "memory": 0.0, "network": 0.0, "disk": 0.0, **use}
@@ -59,7 +61,7 @@ class Machine:
 
 
 class Monitoring:
-    """Prometheus at `url`; `down` and `exporter_down` stop processes."""
+    """Prometheus at `url`; `down` and `exporter_down` stop its process or an exporter."""
 
     def __init__(self, url: str, prometheus: subprocess.Popen[bytes], exporters: dict[str, subprocess.Popen[bytes]]):
         self.url = url
@@ -99,7 +101,7 @@ def _exporter(arguments: list[str], log: Path) -> tuple[subprocess.Popen[bytes],
 def a_monitoring(machines: Mapping[str, Machine]) -> Iterator[Monitoring]:
     """Run Prometheus with an exporter for each simulated machine, labelled by its name, and one for this machine.
 
-    This machine has no label: the address in its series identifies it.
+    This machine has no label; it is identified by the address in its series.
     """
     folder = Path(tempfile.mkdtemp(prefix="hetsched-prometheus-"))
     processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -1,4 +1,4 @@
-"""Decisions about a cluster content with pods and nodes as positions instead of names."""
+"""Decisions for the content of a cluster, with positions instead of the names of pods and nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HETSCHED = BUILTIN["hetsched"]
 
 
 def decided(content: ClusterContent, policy: PolicySpec = HETSCHED) -> dict[str, Any]:
-    """Place the pending pods; return the placement, or the rejections by node, of each pod."""
+    """Place the pending pods; return, for each pod, its placement or its rejections by node."""
     nodes = {node.name: place for place, node in enumerate(content.nodes)}
     pods = {pod.key: place for place, pod in enumerate((*content.pending, *content.running))}
     compiled = compile_policy(policy, REGISTRY)

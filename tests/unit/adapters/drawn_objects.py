@@ -1,4 +1,4 @@
-"""Hypothesis strategies for Kubernetes objects as users write them, some with invalid values."""
+"""Hypothesis strategies for Kubernetes objects as users write them, some of them with invalid values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBER = st.sampled_from(["0", "1", "2", "x", ""])
 
 
 def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Plain]:
-    """Draw an object with any part of these fields."""
+    """Draw an object with any subset of these fields."""
     return st.fixed_dictionaries({}, optional=fields)
 
 
@@ -301,7 +301,7 @@ ZONE = st.fixed_dictionaries(
 
 
 def _cpus_of(zone: Plain) -> str:
-    """Return the CPUs of a zone, or new ones: no CPU may be in two zones."""
+    """Return the CPUs of a zone, or new ones, because a CPU may not be in two zones."""
     named = {one["name"]: one["value"] for one in zone.get("attributes", [])}
     return named.get("hetsched.io/cpus") or zone["name"]
 

@@ -1,8 +1,8 @@
-"""Hostile addresses for every component with outbound calls; none of them may be called."""
+"""Hostile addresses for every component that makes outbound calls; none of them may be called."""
 
 from __future__ import annotations
 
-# Hosts that the deployment of the tests allows.
+# hosts that are allowed in the configuration of these tests
 NAMES = frozenset({"metrics.example:9090", "localhost:9090", "10.0.0.5:9090", "[fd00::5]:9090"})
 
 SPELLINGS = [

@@ -31,7 +31,7 @@ def encoded(content: bytes) -> str:
 
 
 def key_of(name: str, password: bytes = b"") -> str:
-    """Return the key of a certificate as a kubeconfig contains it."""
+    """Return the private key of a certificate as it is written in a kubeconfig."""
     sealing = BestAvailableEncryption(password) if password else NoEncryption()
     return encoded(certificate(name)[1].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealing))
 

@@ -9,14 +9,14 @@ from hetsched.contracts.objects.workload import PodSpec
 
 
 def content(text: str, *, workload: bool = True, known: ClusterContent | None = None) -> ClusterContent:
-    """Read YAML or JSON as the file `file.yaml`."""
+    """Parse YAML or JSON as if it were read from the file `file.yaml`."""
     return read_content(load_documents(dedent(text).encode(), name="file.yaml"), workload=workload, known=known)
 
 
 def pod_text(
     spec: str = "", *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, name: str = "p"
 ) -> str:
-    """Return a pod with one container `main` without requests; `spec` holds further lines of its spec."""
+    """Return a pod with one container `main` without requests; `spec` contains further lines of its spec."""
     lines = ["apiVersion: v1", "kind: Pod", "metadata:", f"  name: {name}"]
     for field, values in (("annotations", annotations), ("labels", labels)):
         if values:

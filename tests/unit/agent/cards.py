@@ -1,4 +1,4 @@
-"""Documents and trees for tests of GPUs."""
+"""Documents and file trees for tests of GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def put(root: Path, files: dict[str, str]) -> None:
 def pci_device(
     root: Path, address: str, kind: str, vendor: str, *, numa_node: int | None = 0, driver: str = "", **files: str
 ) -> None:
-    """Write one PCI device as in sysfs."""
+    """Write the files of one PCI device as in sysfs."""
     here = f"sys/bus/pci/devices/{address}"
     put(root, {f"{here}/class": f"{kind}\n", f"{here}/vendor": f"{vendor}\n"})
     put(root, {f"{here}/{name}": f"{text}\n" for name, text in files.items()})

@@ -1,11 +1,11 @@
-"""Trees of /proc and /sys as machines show them, written from facts of real boards."""
+"""File trees of /proc and /sys, written from the facts of real boards."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-# board -> (isa line, further lines of its cpuinfo, the instruction set that programs may use)
+# by board: its isa line, further lines of its cpuinfo, and the instruction set that programs may use
 BOARDS: dict[str, tuple[str, dict[str, str], str]] = {
     "VisionFive 2": (
         "rv64imafdc_zicntr_zicsr_zifencei_zihpm_zba_zbb",
@@ -46,7 +46,7 @@ BOARDS: dict[str, tuple[str, dict[str, str], str]] = {
     ),
     "QEMU virt with H and V": ("rv64imafdcvh_zba_zbb_zbc_zbs", {}, "rv64gcv_zba_zbb_zbc_zbs"),
 }
-# machine -> (cpuinfo, family, level)
+# by machine: cpuinfo, family, level
 OTHERS: dict[str, tuple[str, str, str | None]] = {
     "Raspberry Pi 4": ("Features : fp asimd evtstrm crc32 cpuid\nCPU implementer : 0x41\n", "arm", "armv8.0-a"),
     "Kunpeng 920": (
@@ -74,7 +74,7 @@ def cpuinfo(*harts: str, **more: str) -> str:
 
 
 def write(root: Path, files: Mapping[str, str | bytes]) -> Path:
-    """Write files below a root; text gets no final newline."""
+    """Write files below a root; no final newline is added to texts."""
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def write(root: Path, files: Mapping[str, str | bytes]) -> Path:
 
 
 def device_tree(*cpus: dict[str, str]) -> dict[str, str | bytes]:
-    """Return CPU nodes; a property's strings are separated by spaces here and by NUL in the tree."""
+    """Return CPU nodes of a device tree; spaces separate the strings of a property here, and NUL in the tree."""
     return {
         f"sys/firmware/devicetree/base/cpus/cpu@{at}/{name}": value.replace(" ", "\0").encode() + b"\0"
         for at, cpu in enumerate(cpus)
@@ -91,7 +91,7 @@ def device_tree(*cpus: dict[str, str]) -> dict[str, str | bytes]:
     }
 
 
-# Registered by Debian's qemu-user-static.
+# as registered by Debian's qemu-user-static
 MAGIC = "7f454c460201010000000000000000000200{machine}00"
 MASK = "ffffffffffffff00fffffffffffffffffeffffff"
 

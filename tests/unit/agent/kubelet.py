@@ -1,8 +1,8 @@
 """The kubelet's side of device plugins: the registration socket, the device watcher, the caller of Allocate.
 
-Faked as in the kubelet's device manager: plugins are dropped and sockets removed at a start; devices are chosen among
-healthy ones that no container holds, after the plugin's preference; pods are admitted one by one, and a container's
-devices are recorded after the response of its plugin.
+The fake behaves like the kubelet's device manager. At a start it drops the plugins and removes their sockets. It
+chooses among healthy devices that no container holds, according to the plugin's preference. It admits pods one by one,
+and records a container's devices after the response of the plugin.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hetsched.agent.rpc import device_plugin_pb2 as api
 
 
 class Refused(Exception):
-    """A plugin rejected an allocation: the kubelet fails the pod."""
+    """Raised if a plugin rejects an allocation; a real kubelet then fails the pod."""
 
 
 class Kubelet:
-    """A device manager in a separate folder; its allocations survive a restart, like its checkpoint."""
+    """A device manager in a separate folder; its allocations survive a restart, like a kubelet's checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ class Kubelet:
             for response in stream:
                 self.devices = {device.ID: device for device in response.devices}
         except (grpc.RpcError, ValueError):
-            pass  # the plugin or the channel is closed
+            pass  # the plugin or its channel is closed
 
     def ask(self, method: str, request: Any, answer: Any) -> Any:
         assert self._channel is not None
@@ -97,7 +97,7 @@ class Kubelet:
     # -- pods ----------------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[str, dict[str, dict[str, tuple[str, ...]]]] | None:
-        """Return the allocations that podresources would show."""
+        """Return the allocations in the form of the podresources API."""
         return self.given if self.shows else None
 
     def admit(
@@ -151,7 +151,7 @@ class Kubelet:
 
 
 def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Wait until a condition holds."""
+    """Wait until a condition is true."""
     until = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < until, "the condition did not hold in time"

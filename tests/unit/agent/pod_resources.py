@@ -1,4 +1,4 @@
-"""A fake podresources socket of a kubelet with configurable responses."""
+"""A fake podresources socket of a kubelet, with configurable responses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def container(name: str, cpus: tuple[int, ...] = (), devices: Held | None = None
 
 
 class FakeKubelet:
-    """Serve `pods` and `cpus`; while `held` is cleared, accept calls and never respond."""
+    """Serve `pods` and `cpus`; while the event `held` is cleared, accept calls without responding."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket

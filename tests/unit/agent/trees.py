@@ -1,4 +1,4 @@
-"""Trees of /proc and /sys of machines, built from documents about them."""
+"""File trees of /proc and /sys, built from documents that describe machines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Plain = dict[str, Any]
 
 
 def write(root: Path, **files: object) -> None:
-    """Write files below `root`; `__` in their names is a slash."""
+    """Write files below `root`; `__` in a name is replaced by a slash."""
     for name, content in files.items():
         put(root, name.replace("__", "/"), content)
 
 
 def put(root: Path, path: str, content: object) -> None:
-    """Write one file with a newline at its end; None writes nothing."""
+    """Write one file with a final newline; nothing is written if the content is None."""
     if content is not None:
         file = root / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def put(root: Path, path: str, content: object) -> None:
 
 @cache
 def machine(kind: str, name: str) -> Plain:
-    """Return a machine's document; do not change it."""
+    """Return the document of a machine; callers must not change it."""
     found: Plain = json.loads((MACHINES / kind / f"{name}.json").read_text())
     return found
 
@@ -44,7 +44,7 @@ def names(kind: str, suffix: str) -> list[str]:
 
 
 def unpacked(root: Path, dump: str) -> Tree:
-    """Unpack a dump's CPU and memory nodes and its procfs."""
+    """Unpack the CPU nodes, the memory nodes and the procfs of a dump."""
     with tarfile.open(MACHINES / "dumps" / f"{dump}.tar.bz2") as archive:
         for member in archive.getmembers():
             path = member.name.split("/", 1)[-1]
@@ -58,7 +58,7 @@ def unpacked(root: Path, dump: str) -> Tree:
 
 
 def built(root: Path, document: Plain) -> Tree:
-    """Build the tree of a machine of `sysfs/`; an old kernel has no lists of online nodes and CPUs."""
+    """Build the tree of a machine in `sysfs/`; old kernels have no lists of online nodes and CPUs."""
     cpus, nodes = document["cpus"], document["nodes"]
     listed = document["online_nodes"] is not None
     online = [cpu["cpu"] for cpu in cpus if cpu["online"] != "0"]
@@ -100,7 +100,7 @@ def put_node(
 
 
 def put_cpu(root: Path, cpu: int, siblings: str, package: int, **more: int) -> None:
-    """Write an online CPU's topology; `more` are further files of it."""
+    """Write the topology of an online CPU; `more` are additional files."""
     folder = f"{CPUS}/cpu{cpu}/topology"
     put(root, f"{folder}/thread_siblings_list", siblings)
     put(root, f"{folder}/physical_package_id", package)
@@ -109,7 +109,9 @@ def put_cpu(root: Path, cpu: int, siblings: str, package: int, **more: int) -> N
 
 
 def from_hwloc(root: Path, document: Plain) -> Tree:
-    """Build the tree from which hwloc would have read such a machine; CPUs are in the lowest node of their locality."""
+    """Build a tree from which hwloc would have read such a machine; each CPU belongs to the lowest node of its
+    locality.
+    """
     cpus = sorted(parse_cpuset(document["cpus"]))
     put(root, f"{CPUS}/online", document["cpus"])
     for cpu in cpus:
@@ -134,7 +136,7 @@ def from_hwloc(root: Path, document: Plain) -> Tree:
 
 
 def distances_of(document: Plain, node: int) -> list[int]:
-    """Return a row in the order of node ids; machines whose distances hwloc did not keep get 10 and 20."""
+    """Return a row of distances in the order of node ids; if hwloc did not record distances, they are 10 and 20."""
     order = [other["id"] for other in document["nodes"]]
     if "distances" not in document:
         return [10 if other == node else 20 for other in order]

@@ -1,4 +1,4 @@
-"""A fake server with a table of responses, in place of the network."""
+"""A fake server with a table of responses that replaces the network."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _CREATED = "2026-11-22T10:00:00Z"
 
 
 def a_workload(state: str, *pods: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return a workload as a server sends it, by default with one pod in the same state."""
+    """Return a workload as a server sends it, by default with one pod in the state of the workload."""
     node = "n1" if state in ("placed", "running", "succeeded") else None
     pods = pods or ({"pod": "default/web", "state": state, "node": node, "message": None},)
     return {
@@ -39,7 +39,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Server:
-    """Respond by method and path, each from its own list in turn, with the last one repeated."""
+    """Respond by method and path: the responses in the list of each are used in order, and the last one is repeated."""
 
     def __init__(self) -> None:
         self.asked: list[httpx.Request] = []

@@ -1,4 +1,4 @@
-"""Run `hetsched` in this process, on a small cluster that the command tests share."""
+"""Run `hetsched` in this process, on a small cluster that all command tests use."""
 
 import json
 from pathlib import Path
@@ -17,20 +17,22 @@ def run(*arguments: str | Path | int, stdin: str | bytes | None = None, env: dic
 
 
 def document(result: Result) -> dict[str, Any]:
-    """Return the one JSON document on standard output."""
+    """Return the single JSON document on standard output."""
     loaded: dict[str, Any] = json.loads(result.stdout)
     return loaded
 
 
 def two_riscv_nodes() -> tuple[NodeBuilder, NodeBuilder, PodBuilder]:
-    """`plain` has no vectors; `vector` has, but a running pod leaves it 1 of its 4 CPUs."""
+    """Return two nodes: `plain` has no vector extension; `vector` has it, but a running pod leaves only 1 of its 4 CPUs
+    free.
+    """
     plain = a_node("plain").arch("riscv64", "rv64gc").cpu(4).memory("8Gi")
     vector = a_node("vector").arch("riscv64", "rv64gcv").cpu(4).memory("8Gi")
     return plain, vector, a_pod("old").cpu(3).memory("1Gi").running_on("vector")
 
 
 def cluster_file(folder: Path, *parts: NodeBuilder | PodBuilder) -> Path:
-    """Write nodes and running pods, by default the two RISC-V nodes."""
+    """Write a file with nodes and running pods, by default the two RISC-V nodes."""
     built = [part.build() for part in parts or two_riscv_nodes()]
     nodes = tuple(part for part in built if hasattr(part, "allocatable"))
     running = tuple(part for part in built if hasattr(part, "shape"))

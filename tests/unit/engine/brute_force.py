@@ -1,7 +1,7 @@
 """NUMA placement on one small machine by brute force: every set of CPUs, of GPUs, and every pair of hints.
 
-Written from the rules with sets and loops, so that it shares no code with the engine except the contracts. At most 2
-zones, 8 CPUs and 2 GPUs on each.
+It implements the rules with sets and loops, and shares no code with the engine except the contracts. Machines have at
+most 2 zones, with at most 8 CPUs and 2 GPUs each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ Cores = list[list[int]]
 
 @dataclass
 class Zone:
-    """A NUMA zone. `cpus` None: counted; amounts in millicores; `cores` by their threads."""
+    """A NUMA zone. `cpus` is None if only amounts are known; amounts are in millicores; `cores` lists the threads of
+    each core.
+    """
 
     name: str
     cpus: list[int] | None
@@ -43,7 +45,7 @@ class Machine:
 
 @dataclass
 class Wish:
-    """A request: `containers` are (whole CPUs, GPUs); `millis` is the pod's total request."""
+    """A request; `containers` has (whole CPUs, GPUs) per container, and `millis` is the pod's total CPU request."""
 
     containers: list[tuple[int, int]]
     millis: int
@@ -60,7 +62,9 @@ class Wish:
 
 @dataclass
 class Held:
-    """The allocation of one pod: millicores by zone, exclusive or fixed CPUs, CPUs with unknown IDs, GPUs."""
+    """The allocation of one pod: millicores by zone, exclusive or fixed CPUs, number of CPUs with unknown IDs, and
+    GPUs.
+    """
 
     millis: dict[str, int]
     ids: set[int]
@@ -84,7 +88,7 @@ class Truth:
         return most - sum(held.millis.get(zone.name, 0) for held in self.held.values())
 
     def whole_millis(self, zone: Zone) -> int:
-        """Return the free CPU after the zone's own part is rounded down to whole CPUs."""
+        """Return the free CPU, with the zone's allocatable CPU rounded down to whole CPUs."""
         most = zone.allocatable if zone.offline is None else min(zone.allocatable, zone.offline)
         return self.free_millis(zone) - most % 1000
 
@@ -107,7 +111,7 @@ class Truth:
     # -- placement modes ------------------------------------------------------------------------------------------
 
     def treatment(self, wish: Wish) -> str:
-        """Return how the machine treats a pod: `left` alone, `one` zone, or `across` zones."""
+        """Return how the machine treats a pod: it is `left` without zones, placed in `one` zone, or `across` zones."""
         if self.machine.kubelet_pins:
             return "left"
         stated = wish.aware is not None or wish.policy is not None
@@ -141,7 +145,7 @@ class Truth:
         return next(self.splits(wish), None) is not None
 
     def roomy(self, wish: Wish) -> list[Zone]:
-        """Return the zones with capacity for the whole pod."""
+        """Return the zones that have capacity for the whole pod."""
         found = [zone for zone in self.machine.zones if self._holds(zone, wish)]
         near = self.zones_with_cards(wish)
         return [zone for zone in found if zone.name in near] if self.local and wish.cards else found
@@ -157,7 +161,7 @@ class Truth:
         return zone.cpus is None or any(True for _ in combinations(sorted(self.free_ids(zone)), wish.whole))
 
     def splits(self, wish: Wish) -> Iterator[dict[str, int]]:
-        """Yield every way to take the whole CPUs of a pod from the zones."""
+        """Yield every way to distribute the whole CPUs of a pod over the zones."""
         zones = self.machine.zones
         for counts in product(range(wish.whole + 1), repeat=len(zones)):
             if sum(counts) == wish.whole and all(self._gives(z, n, wish) for z, n in zip(zones, counts, strict=True)):
@@ -171,7 +175,7 @@ class Truth:
     # -- the kubelet -------------------------------------------------------------------------------------------------
 
     def admitted(self, wish: Wish) -> bool:
-        """Merge every pair of hints, as the kubelet's documentation describes."""
+        """Return the result of merging every pair of hints, as the kubelet's documentation describes."""
         policy, pins = self.machine.policy, self.machine.kubelet_pins and wish.guaranteed
         asks = [(cpus if pins else 0, cards) for cpus, cards in wish.containers]
         if not any(cpus or cards for cpus, cards in asks):
@@ -224,7 +228,7 @@ class Truth:
     # -- selection of zones and CPUs ------------------------------------------------------------------------------
 
     def preferred_zone(self, wish: Wish, near: Iterable[str]) -> str:
-        """Return the zone with the most free CPU for the whole pod, among those near the GPUs if there are any."""
+        """Return the zone with the most free CPU for the whole pod, only among zones near the GPUs if there are any."""
         roomy = self.roomy(wish)
         roomy = [zone for zone in roomy if zone.name in set(near)] or roomy
         return min(roomy, key=lambda zone: (-self.free_millis(zone), zone.name)).name
@@ -233,7 +237,7 @@ class Truth:
         return [z.name for z in self.machine.zones if len(set(z.cards) & self.free_cards()) >= wish.cards]
 
     def cost(self, zone: Zone, chosen: Iterable[int], order: str, profile: str) -> tuple[Any, ...]:
-        """Return the cost of a set of CPUs; the rule selects the minimum."""
+        """Return the cost of a set of CPUs; the rule under test selects the set with the lowest cost."""
         picked, free = set(chosen), self.free_ids(zone)
         if order == "pack" and not hours(profile):
             whole = [core for core in zone.cores if set(core) <= free]
@@ -248,7 +252,7 @@ class Truth:
         return tuple(rounds), sorted(picked)
 
     def strain(self, core: list[int], free: set[int], profile: str) -> tuple[int, int]:
-        """Return the worst neighbour on a core for an application, then the number of such neighbours."""
+        """Return the worst neighbour on a core for an application, and the number of such neighbours."""
         own = hours(profile)
         others: list[set[int] | None] = []
         for cpu in core:
@@ -283,7 +287,9 @@ def hours(profile: str) -> set[int] | None:
 
 
 def _take(free: list[int], asked: int, spot: set[int], total: list[int]) -> bool:
-    """Take whole free zones of the spot while they fit, then from the zones with the fewest left; others last."""
+    """Take CPUs from the zones in `spot` first, then from the others: completely free zones that fit, then the zones
+    with the fewest free CPUs.
+    """
     for inside in (True, False):
         zones = [zone for zone in range(len(free)) if (zone in spot) == inside]
         by_left = sorted(zones, key=lambda zone: (free[zone], zone))

@@ -27,7 +27,7 @@ def read(plain: Plain) -> PodSpec:
 
 
 def applied(pod: PodSpec, fit: NearestFit) -> PodSpec:
-    """Return the pod with one or two fields changed as the nearest fit says."""
+    """Return the pod with one or two fields changed as the nearest fit suggests."""
     plain = pod_object(pod, compact=True)
     for change in (fit, fit.also):
         if change is not None:

@@ -1,6 +1,6 @@
 """Hypothesis strategies for engine tests: small clusters and pods that use every rule between pods and nodes.
 
-Few values per field, so that rules interact: three zones, two apps, two namespaces, a handful of nodes.
+There are few values per field (three zones, two apps, two namespaces, a few nodes), so that rules interact.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ APPS = st.sampled_from(["web", "db"])
 
 
 def rarely(strategy: st.SearchStrategy[Any], otherwise: Any) -> st.SearchStrategy[Any]:
-    """Draw mostly `otherwise`, so that rules do not exclude everything."""
+    """Draw `otherwise` most of the time, so that rules do not exclude every node."""
     return st.integers(0, 3).flatmap(lambda dice: strategy if dice == 3 else st.just(otherwise))
 
 
@@ -198,7 +198,7 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 @st.composite
 def pod_lists(draw: st.DrawFn, most: int = 12) -> list[PodSpec]:
-    """Draw pods of few shapes, so that shapes repeat."""
+    """Draw pods of a few shapes, so that shapes are repeated."""
     known = draw(st.lists(shapes(), min_size=1, max_size=4))
     return [
         PodSpec(
@@ -244,7 +244,7 @@ amounts = st.dictionaries(
 
 @st.composite
 def numa_reports(draw: st.DrawFn) -> NumaReport:
-    """Draw zones of at most four CPUs, named or only counted, and a kubelet."""
+    """Draw zones of at most four CPUs, with CPU ids or only counted, and a kubelet configuration."""
     named = draw(st.booleans())
     zones = []
     for number in range(draw(st.integers(1, 3))):
@@ -302,7 +302,7 @@ def mixed_fleets(draw: st.DrawFn) -> list[NodeReport]:
 
 @st.composite
 def mixed_pods(draw: st.DrawFn) -> list[PodSpec]:
-    """Draw pods that also request instruction sets, GPU facts and zones, and state their expected use."""
+    """Draw pods that also request instruction sets, GPU facts and zones, and have an expected use."""
     return [
         msgspec.structs.replace(
             pod,

@@ -32,7 +32,7 @@ Namespaces = dict[str, dict[str, str]]
 
 
 def built(thing: Any) -> Any:
-    """Return a contract struct from a struct or a builder."""
+    """Return a contract struct, given a struct or a builder."""
     return thing.build() if isinstance(thing, PodBuilder | NodeBuilder) else thing
 
 
@@ -41,7 +41,7 @@ def cluster(nodes: Iterable[Node], running: Iterable[Pod] = (), namespaces: Name
 
 
 def rebuilt(state: ClusterState) -> ClusterState:
-    """Build the same cluster again from its reports, its current samples, and its running pods."""
+    """Build the same cluster again from its node reports, its current samples and its running pods."""
     running = [
         msgspec.structs.replace(b.pod, node_name=state.reports[b.row].name, allocation=b.allocation)
         for b in state.bookings.values()
@@ -67,7 +67,7 @@ def policy_of(*uses: PluginUse | str, ties: Ties | None = None) -> Policy:
 
 
 def active(name: str, params: dict[str, Any] | None = None) -> ActivePlugin:
-    """Return one plugin as the only one of its policy."""
+    """Return one plugin as the only plugin of its policy."""
     return policy_of(PluginUse(name, params=params or {})).plugins[0]
 
 
@@ -83,7 +83,7 @@ def scheduler(
 
 
 class Answer:
-    """A filter's result for one pod: the feasible nodes, and the reasons of all others."""
+    """A filter's result for one pod: the feasible nodes, and the reasons for all other nodes."""
 
     def __init__(self, fits: dict[str, bool], reasons: dict[str, list[Refusal]], *, skipped: bool) -> None:
         self.fits = fits
@@ -131,7 +131,9 @@ def score(
     params: dict[str, Any] | None = None,
     feasible: Iterable[str] | None = None,
 ) -> dict[str, float] | None:
-    """Return one plugin's normalised scores, None if it does not score; `feasible` names the candidates (all)."""
+    """Return one plugin's normalised scores, None if it does not score; `feasible` names the candidates, all nodes by
+    default.
+    """
     state, chosen = cluster(nodes, running, namespaces), active(plugin, params)
     request = state.compile(built(pod))
     names = state.columns.names

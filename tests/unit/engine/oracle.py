@@ -1,7 +1,7 @@
-"""The default filters and scores in plain Python, without columns and caches.
+"""The default filters and scores in plain Python, without columns or caches.
 
-Written from Kubernetes' documentation and kube-scheduler's formulas, node by node and pod by pod, so that it shares no
-code with the engine except the contracts. Slow on purpose.
+It implements Kubernetes' documentation and kube-scheduler's formulas node by node and pod by pod, and shares no code
+with the engine except the contracts. It is slow on purpose.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Oracle:
         self.nodes = sorted(nodes, key=lambda node: node.name)
         self.namespaces = namespaces or {}
         self.placed: list[tuple[PodSpec, NodeReport]] = []
-        self.cards: dict[str, dict[int, int]] = {}  # pod key -> GPU index -> allocated milli
+        self.cards: dict[str, dict[int, int]] = {}  # milli allocated by pod key and GPU index
 
     def schedule(self, pod: PodSpec) -> str | None:
         """Place a pod on the node with the highest total; the lowest name wins ties."""
@@ -113,7 +113,7 @@ class Oracle:
     # -- rules between pods --------------------------------------------------------------------------------------
 
     def means(self, term: PodTerm, stated_by: PodSpec, pod: PodSpec) -> bool:
-        """Return whether a term of one pod matches another."""
+        """Return whether a term of one pod matches another pod."""
         if not term.namespaces and term.namespace_selector is None:
             inside = pod.namespace == stated_by.namespace
         else:
@@ -151,7 +151,7 @@ class Oracle:
     def _counted(
         self, pod: PodSpec, constraints: list[SpreadConstraint], constraint: SpreadConstraint
     ) -> list[NodeReport]:
-        """Return the nodes whose pods count for a constraint."""
+        """Return the nodes whose pods are counted for a constraint."""
         return [
             node
             for node in self.nodes
@@ -161,7 +161,7 @@ class Oracle:
         ]
 
     def _selected(self, pod: PodSpec, constraint: SpreadConstraint, node: NodeReport) -> int:
-        """Count the pods of a node that a constraint selects; an empty selector counts none."""
+        """Count the pods of a node that a constraint selects; an empty selector selects no pods."""
         if constraint.selector is None or not constraint.selector.expressions:
             return 0
         return sum(

@@ -1,4 +1,4 @@
-"""A live cluster in sync, and its extender with a fake API server, in this thread."""
+"""A live cluster in sync, and its extender with a fake API server in this thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fake API server, and shortcuts to a scheduler's requests."""
+"""A fake API server, and shortcuts for a scheduler's requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINDING = "/binding"
 
 
 class ApiServer:
-    """Hold pods, and bind them or refuse to."""
+    """Store pods, and bind them or reject the binding."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Json] = {}
