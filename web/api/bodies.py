@@ -169,7 +169,7 @@ def convert(values: Any, document: type[T]) -> T:
         raise InputError("BodyInvalid", message, place=place, hint=hint) from None
 
 
-_FIELD = re.compile(r"field `(.+)`")  # the path ends in a missing or unknown field
+_FIELD = re.compile(r"field `(.+)`")  # name of a missing or unknown field in an error message
 
 
 def _choices(document: Any, place: str) -> list[str]:

@@ -2,10 +2,9 @@
 
 `actions` maps each method to its permission; other methods are rejected (405). A token that is limited to namespaces
 may change data only with the methods in `within`, whose views enforce these namespaces themselves, and cannot read
-views that are `cluster_wide`. Views redact
-pods of other namespaces in documents (`redaction`); a response that still names such a pod is counted. GET responses
-have an ETag and are never stored by shared caches; a GET never writes. Query strings contain no NUL and only known
-names.
+views that are `cluster_wide`. Views redact pods of other namespaces in documents (`redaction`); a response that still
+names such a pod is counted. GET responses have an ETag and are never stored by shared caches; a GET never writes. Query
+strings contain no NUL and only known names.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class ApiView(APIView):
     permission_classes = [RolePermission]
     schema = ApiSchema()
     actions: ClassVar[dict[str, Action]] = {}
-    cluster_wide: ClassVar[bool] = False  # tokens that are limited to namespaces cannot even read
+    cluster_wide: ClassVar[bool] = False  # tokens that are limited to namespaces cannot read it either
     within: ClassVar[tuple[str, ...]] = ()  # writing methods that tokens limited to namespaces may use
     queries: ClassVar[dict[str, str]] = {}
     matched: ClassVar[dict[str, bool]] = {}  # methods that check If-Match, and whether it is required

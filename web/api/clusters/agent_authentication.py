@@ -125,7 +125,7 @@ def _limit_reviews(cluster: Cluster) -> None:
     cache.add(key, 0, 2)
     try:
         shown = cache.incr(key)
-    except ValueError:  # a new second has started
+    except ValueError:  # the counter of this second has already expired
         return
     if shown > MOST_REVIEWS:
         raise RequestRefused(

@@ -230,7 +230,7 @@ class ConnectionTestView(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Test the connection: list missing rights and sources that do not respond."""
         checks = check_cluster(find(name))
-        counters.flush()  # the test calls the API server here
+        counters.flush()  # store the counts of the API calls that the test made
         return answer(request, ConnectionTest(name, all(check.ok for check in checks), checks))
 
 

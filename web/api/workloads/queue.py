@@ -25,7 +25,7 @@ from ..views import ApiView, answer
 
 
 class QueuedPod(Document, frozen=True):
-    """Pending pod; the pod at `position` 1 is scheduled next. `attempts` is the number of scheduling attempts so far.
+    """Pending pod; the pod at `position` 1 is scheduled next. `attempts` is the number of previous scheduling attempts.
 
     `standing` is the queue state: due (active queue), back-off (until `againAt`), images (being inspected), resting
     (until an event may help, but at most until `againAt`) or gated (by scheduling gates). Only due pods have a
