@@ -25,7 +25,9 @@ class Token(AbstractAuthToken):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="auth_token_set")
     name = models.CharField(_("name"), max_length=100)
     role = models.CharField(_("role"), max_length=20, choices=[(role.value, role.value) for role in Role])
-    namespaces = models.JSONField(_("namespaces"), default=list, blank=True, help_text=_("Empty means all."))
+    namespaces = models.JSONField(
+        _("namespaces"), default=list, blank=True, help_text=_("If empty, all namespaces are allowed.")
+    )
     # The one node that an agent's token may report.
     cluster = models.CharField(_("cluster"), max_length=63, blank=True)
     node = models.CharField(_("node"), max_length=253, blank=True)

@@ -36,7 +36,7 @@ class ImportForm(forms.Form):
 
     documents = ManyFilesField(
         label=_("Files"),
-        help_text=_("Kubernetes YAML or JSON, or an openb node list; several files count as one."),
+        help_text=_("Kubernetes YAML or JSON, or an openb node list. Several files are read as one."),
     )
     reason = forms.CharField(label=_("Reason"), max_length=2000, required=False)
 

@@ -94,7 +94,7 @@ class PolicyAdmin(admin.ModelAdmin):
         except InputError as error:
             self.message_user(request, str(error), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
-        text = _("Draft version %d is saved. It decides nothing until it is activated.") % draft.version
+        text = _("Draft version %d is saved. It takes effect only after activation.") % draft.version
         self.message_user(request, text, messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:policies_policy_change", args=[draft.policy_id]))
 
@@ -149,7 +149,7 @@ class PolicyAdmin(admin.ModelAdmin):
             except InputError as error:
                 self.message_user(request, str(error), messages.ERROR)
             else:
-                text = _("Version %d decides from the next batch on.") % done.version
+                text = _("Version %d takes effect with the next scheduling batch.") % done.version
                 self.message_user(request, text, messages.SUCCESS)
             return HttpResponseRedirect(reverse("admin:policies_policy_change", args=[policy.pk]))
         active = policy.revisions.filter(state="active").first()

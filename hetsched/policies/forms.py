@@ -95,9 +95,9 @@ class PolicyForm(forms.Form):
         label=_("Description"), max_length=400, required=False, widget=forms.TextInput(attrs={"size": 80})
     )
     ties_by = forms.ChoiceField(
-        label=_("Ties go to"), choices=[("name", _("the lowest node name")), ("random", _("a repeatable draw"))]
+        label=_("Tie breaking"), choices=[("name", _("lowest node name")), ("random", _("seeded random choice"))]
     )
-    ties_seed = forms.IntegerField(label=_("Seed of the draw"), min_value=0, max_value=2**63 - 1, required=False)
+    ties_seed = forms.IntegerField(label=_("Random seed"), min_value=0, max_value=2**63 - 1, required=False)
     note = forms.CharField(
         label=_("Note"),
         required=False,
@@ -188,7 +188,7 @@ class ReasonForm(forms.Form):
         label=_("Reason"),
         max_length=2000,
         widget=forms.Textarea(attrs={"rows": 3, "cols": 80}),
-        help_text=_("It is kept in the audit trail."),
+        help_text=_("The reason is recorded in the audit log."),
     )
 
 
@@ -200,7 +200,7 @@ class NamespaceRuleForm(forms.ModelForm):
         label=_("Allowed policies"),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("None selected: all are allowed."),
+        help_text=_("If no policy is selected, all policies are allowed."),
     )
 
     class Meta:
@@ -217,5 +217,5 @@ class NamespaceRuleForm(forms.ModelForm):
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         default, allowed = cleaned.get("default_policy"), cleaned.get("allowed_policies")
         if default and allowed and default not in allowed:
-            raise ValidationError(_("The default policy is not among the allowed ones."))
+            raise ValidationError(_("The default policy is not one of the allowed policies."))
         return cleaned

@@ -33,7 +33,7 @@ class Policy(models.Model):
     active_version = models.IntegerField(_("active version"), default=0)
     # The cluster whose object of this name defines the policy; none: the database owns it.
     keeper = models.ForeignKey(
-        Cluster, on_delete=models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("kept in cluster")
+        Cluster, on_delete=models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("stored in cluster")
     )
 
     class Meta:
@@ -102,9 +102,9 @@ class PolicyObject(models.Model):
     spec = StructField(PolicySpec, verbose_name=_("content"), null=True)
     problem = StructField(Problem, verbose_name=_("problem"), null=True)
     version = models.IntegerField(_("latest accepted version"), default=0)
-    gone = models.BooleanField(_("gone"), default=False)
-    judged_at = models.DateTimeField(_("judged"))
-    since = models.DateTimeField(_("accepted or refused since"))
+    gone = models.BooleanField(_("deleted"), default=False)
+    judged_at = models.DateTimeField(_("checked at"))
+    since = models.DateTimeField(_("accepted or rejected since"))
     # Whether the result is written to the object's status.
     reported = models.BooleanField(default=False)
 

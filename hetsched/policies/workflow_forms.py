@@ -92,7 +92,7 @@ class GoldenForm(WorkflowForm):
             ("verdict", _("no placement: never-fits or misconfigured")),
         ],
     )
-    which = forms.CharField(label=_("Which"), max_length=2000, widget=forms.TextInput(attrs={"size": 60}))
+    which = forms.CharField(label=_("Values"), max_length=2000, widget=forms.TextInput(attrs={"size": 60}))
     policy_name = forms.ChoiceField(label=_("Guards policy"), required=False)
 
     class Meta:
@@ -138,7 +138,8 @@ class PlanForm(WorkflowForm):
 
     policy = forms.ModelChoiceField(label=_("Policy"), queryset=Policy.objects.filter(keeper=None))
     kind = forms.ChoiceField(
-        label=_("When"), choices=[("once", _("once, at a set time")), ("condition", _("as a metric rises and falls"))]
+        label=_("Trigger"),
+        choices=[("once", _("once, at a set time")), ("condition", _("when a metric crosses thresholds"))],
     )
     version = _number(label=_("Version"), help_text=_("Once: the version to activate."))
     at = forms.SplitDateTimeField(label=_("At"), required=False, widget=AdminSplitDateTime())
@@ -151,12 +152,12 @@ class PlanForm(WorkflowForm):
         required=False,
         help_text=_("Cluster of the metric."),
     )
-    metric = forms.ChoiceField(label=_("Figure"), choices=_METRICS, required=False)
+    metric = forms.ChoiceField(label=_("Metric"), choices=_METRICS, required=False)
     above = forms.FloatField(label=_("Above"), required=False)
     above_version = _number(label=_("activates version"))
     below = forms.FloatField(label=_("Below"), required=False)
     below_version = _number(label=_("activates version"))
-    minutes = _number(label=_("For this many minutes"), initial=10, max_value=1440)
+    minutes = _number(label=_("For at least (minutes)"), initial=10, max_value=1440)
 
     class Meta:
         model = PolicyPlan

@@ -57,4 +57,4 @@ def test_copies_that_run_by_emulation_are_marked(visitor: Visitor) -> None:
     page = visitor.open("/")
     marked = page.locator("#headroom td a", has_text="*")
     expect(marked).to_have_text(["33*"])
-    expect(marked).to_have_attribute("aria-label", re.compile(r"30 of them with emulation \(slower than native\)"))
+    expect(marked).to_have_attribute("aria-label", re.compile(r"including 30 with emulation \(slower than native\)"))

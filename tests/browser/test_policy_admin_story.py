@@ -156,7 +156,7 @@ def test_policy_change_is_previewed_blocked_fixed_activated_and_rolled_back(
     expect(page.locator("#replay")).to_have_text("Replay")
     expect(page.locator("#replay-saves")).to_be_hidden()
     expect(page.locator("#draft-state")).to_have_text("draft v2")
-    expect(page.locator("[data-golden=vector-jobs] [data-under-draft]")).to_contain_text("breaks")
+    expect(page.locator("[data-golden=vector-jobs] [data-under-draft]")).to_contain_text("fails")
 
     # The golden placement blocks it, with expected and actual result.
     expect(page.locator("#activate")).to_be_disabled()
@@ -175,10 +175,10 @@ def test_policy_change_is_previewed_blocked_fixed_activated_and_rolled_back(
     page.locator("summary", has_text="unused").focus()
     page.keyboard.press("Enter")
     press(page, "[data-plugin=isa-match] [data-on]", "Space")
-    expect(page.locator("[data-golden=vector-jobs] [data-under-draft]")).to_contain_text("holds")
+    expect(page.locator("[data-golden=vector-jobs] [data-under-draft]")).to_contain_text("passes")
     expect(page.locator("#draft-text")).to_contain_text("2 differences from v1")
     press(page, "#activate", "Enter")
-    expect(page.locator("#act")).to_contain_text("1 of 1 golden placements hold")
+    expect(page.locator("#act")).to_contain_text("1 of 1 golden placements pass")
     page.keyboard.type("fewer half-empty nodes")
     page.keyboard.press("Control+Enter")
     expect(page.locator(".page-title")).to_contain_text("v3 active")

@@ -76,7 +76,7 @@ def test_maintenance_is_started_from_the_tabs_of_gpus_and_zones(fleet: Cluster, 
     a_workload_on_card_0(fleet)
     card = buttons(operator, "/nodes/n1/gpu/")["Start maintenance…"]
     assert card["text"].startswith(
-        "1 pod uses it and is not evicted: default/p. The scheduler places no new pods on it until"
+        "1 pod uses GPU #0 and is not evicted: default/p. The scheduler places no new pods on GPU #0 until"
     )
     assert card["more"] == "until-fields"
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -103,7 +103,7 @@ def test_cancellation_lists_ended_pods_and_released_resources(fleet: Cluster, op
     address = f"/workloads/{workload.pk}/"
     cancel = buttons(operator, address)["Cancel workload…"]
     assert cancel["text"] == (
-        "1 pod ends: 1 placed. This releases 2 CPUs, 4 GiB, 1 GPU. This cannot be undone."
+        "1 pod is cancelled: 1 placed. This releases 2 CPUs, 4 GiB, 1 GPU. This cannot be undone."
     )  # fmt: skip
     assert cancel["tone"] == "bad"
     assert pressed(operator, cancel).status_code == 200

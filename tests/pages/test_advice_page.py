@@ -104,7 +104,7 @@ def test_error_of_a_question_is_shown_in_place(viewer: Client, tight: Cluster) -
 
 def test_missing_plan_has_its_obstacles(viewer: Client, tight: Cluster) -> None:
     page = asked(viewer, goal="room", manifest=MANIFEST.replace("'4'", "'5'"))
-    assert "No useful plan: no moves within the limits free enough capacity." in page
+    assert "No useful plan: no set of moves within the limits frees enough capacity." in page
     assert "it would fit if one more pod could leave a (default/left)" in page
 
 

@@ -40,7 +40,7 @@ def measured(db: Any) -> Collector:
 
 def test_both_are_shown_with_the_source(viewer: Client, measured: Collector) -> None:
     text = words(viewer, "/balance/")
-    assert "by requests: 1 node has no current sample" in text
+    assert "based on requests: 1 node has no current sample" in text
     # CPU: 16 in all; 2 requested = 12 %; 6 of the 8 measured = 75 %; counted 6 + 0 of 16 = 38 %
     assert re.search(r"CPU 16 12 % 2 75 % 6 · 1 node 38 %", text)
     assert re.search(r"prom prometheus-load 1 node stale", text)
@@ -62,7 +62,7 @@ def test_different_values_are_explained(viewer: Client, measured: Collector) -> 
 def test_silent_source_is_reported(viewer: Client, measured: Collector) -> None:
     record_failure(measured, "HostUnreachable", "prom:9090 does not answer", now=timezone.now())
     text = words(viewer, "/balance/")
-    assert "by requests: 2 nodes have no current sample" in text
+    assert "based on requests: 2 nodes have no current sample" in text
     assert "stale, not used" in text
     assert "prom:9090 does not answer" in text
     assert re.search(r"CPU 16 12 % 2 unknown 12 %", text)
@@ -90,10 +90,13 @@ def test_missing_samples_are_reported_as_stale(viewer: Client, db: None) -> None
     assert "older than" not in words(viewer, "/balance/")
     a_cluster(a_node("n1").using(minutes_ago(60), cpu="1"), a_node("n2").using(minutes_ago(61), cpu="1"), name="silent")
     text = words(viewer, "/balance/?cluster=silent")
-    assert "by requests: 2 nodes have no current sample 0 of 2 nodes are measured newest sample" in text
+    assert "based on requests: 2 nodes have no current sample 0 of 2 nodes are measured newest sample" in text
     assert "older than 5 minutes" in text
-    assert "A sample is stale if it is more than 5 minutes old, or more than that older than the newest sample" in text
-    assert "采样超过 5 分钟，或比集群中最新的采样早这么久，即为过期。" in words(
+    assert (
+        "A sample is stale if it is more than 5 minutes old, or more than 5 minutes older than the newest sample"
+        in text
+    )
+    assert "采样超过 5 分钟，或比集群中最新的采样早 5 分钟以上，即为过期。" in words(
         viewer, "/balance/?cluster=silent", "zh-hans"
     )
     a_cluster(a_node("n1").using("", cpu="1"), name="undated")

@@ -43,10 +43,11 @@ def doubted(cluster: Cluster) -> Node:
 def test_node_shows_contradicted_facts_and_avoiding_owners(viewer: Client, doubted: Node) -> None:
     shown = words(viewer, "/nodes/n1/")
     assert (
-        "Facts contradicted by the kubelet numa since 2026-11-21T10:00:00Z : default/p, TopologyAffinityError" in shown
+        "Node facts contradicted by the kubelet numa since 2026-11-21T10:00:00Z : default/p, TopologyAffinityError"
+        in shown
     )
     assert "no <b>locality</b>" in shown  # as text, not as markup
-    assert "Pods kept off after kubelet rejections Job/red: TopologyAffinityError (1), retried at" in shown
+    assert "Pods not placed here after kubelet rejections Job/red: TopologyAffinityError (1), retried at" in shown
 
 
 def test_rest_returns_the_same_contradictions(viewer: Client, doubted: Node) -> None:

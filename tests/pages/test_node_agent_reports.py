@@ -56,7 +56,7 @@ def test_quarantined_facts_are_decided_by_operators(
     page = browsing("operator").get("/nodes/n1/").content.decode()
     assert "Confirm removal" in page
     assert "&quot;action&quot;:&quot;reject&quot;" in page
-    assert "The scheduler can place pods on it again, although no source reports it." in page
+    assert "The scheduler can use this capacity again, although no source reports it." in page
 
 
 def test_a_missing_card_is_not_called_ill(viewer: Client, reported_cluster: Cluster) -> None:
@@ -74,9 +74,9 @@ def test_first_screen_links_to_quarantined_facts(viewer: Client, reported_cluste
 
 
 def test_a_silent_agent_is_shown_on_every_tab(viewer: Client, reported_cluster: Cluster) -> None:
-    assert "agent silent" not in words(viewer, "/nodes/n1/gpu/")
+    assert "agent not reporting" not in words(viewer, "/nodes/n1/gpu/")
     NodeFacts.objects.update(reported_at=datetime.now(UTC) - timedelta(minutes=2))
-    assert "agent silent" in words(viewer, "/nodes/n1/gpu/")
+    assert "agent not reporting" in words(viewer, "/nodes/n1/gpu/")
 
 
 def test_granted_and_actual_cpus_are_shown(viewer: Client, reported_cluster: Cluster) -> None:

@@ -124,7 +124,10 @@ def test_options_that_are_not_modelled_are_shown_as_unknown(viewer: Client, db: 
     assert "CPU manager options full-pcpus-only=true shiny-new-option=true" in text
     # Nothing reports which CPUs of the zone are threads of one core, so full-pcpus-only cannot be predicted either.
     unknown = "shiny-new-option=true, full-pcpus-only=true"
-    assert f"unknown The prediction of the kubelet's admission does not model {unknown}." in text
+    assert (
+        f"unknown The prediction of the kubelet's admission does not take these options into account: {unknown}."
+        in text
+    )
 
 
 def test_memory_of_zones_is_unknown_where_pods_hold_memory_of_any_zone(viewer: Client, db: None) -> None:
@@ -150,7 +153,7 @@ def test_uncounted_memory_of_a_zone_is_not_shown_as_free(viewer: Client, db: Non
     Reservation.objects.filter(pod=pods[1]).update(allocation=counted)
     text = words(viewer, "/nodes/n1/numa/")
     assert "1 GiB of 16 GiB" in text
-    assert "excludes the memory of 1 pod without zone accounting" in text
+    assert "excludes the memory of 1 pod that is not accounted per zone" in text
 
 
 def test_zone_below_its_grants_names_the_pods_at_risk(viewer: Client, db: None) -> None:
@@ -164,7 +167,7 @@ def test_zone_below_its_grants_names_the_pods_at_risk(viewer: Client, db: None) 
         "Online workloads leave 1500m CPUs free. over capacity The assigned CPUs exceed the current capacity by 500m"
         in text
     )
-    assert "At risk: default/pinned" in text
+    assert "Pods at risk: default/pinned" in text
 
 
 def test_links_and_power_are_shown_where_reported(viewer: Client, db: None) -> None:

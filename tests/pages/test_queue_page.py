@@ -28,9 +28,9 @@ def waiting(cluster: Cluster) -> Cluster:
 
 def test_positions_and_reasons_are_shown(viewer: Client, waiting: Cluster) -> None:
     shown = words(viewer, "/queue/")
-    assert "3 pending pods, 2 due" in shown
-    assert "1 ci/urgent due its turn in the queue in one of the next batches 0" in shown
-    assert "2 ci/plain due its turn in the queue in one of the next batches 0" in shown
+    assert "3 pending pods, 2 in the active queue" in shown
+    assert "1 ci/urgent active its turn in the queue in one of the next batches 0" in shown
+    assert "2 ci/plain active its turn in the queue in one of the next batches 0" in shown
     assert "– ml/later backing off" in shown
 
 
@@ -47,8 +47,8 @@ def test_never_fitting_pods_are_counted_as_on_the_first_screen_and_have_a_tab(vi
     tried = {"tried_at": timezone.now(), "helped_by": 1}
     Pod.objects.filter(name="huge").update(state="never-fits", queued=False, **tried)
     shown = words(viewer, "/queue/")
-    assert "3 pending pods, 2 due; 1 never fits" in shown
-    assert "all 4 due 2 backing off 1 reading images 0 unschedulable 0 gated 0 never fits 1" in shown
+    assert "3 pending pods, 2 in the active queue; 1 never fits" in shown
+    assert "all 4 active 2 backing off 1 reading images 0 unschedulable 0 gated 0 never fits 1" in shown
     assert "– ci/huge never fits" in shown
     assert "ci/huge" not in words(viewer, "/queue/?standing=resting")
     (row,) = [one for one in list_queue(waiting.pk, 10) if one.key == "ci/huge"]

@@ -23,7 +23,7 @@ def test_nodes_and_places_are_found_by_name(viewer: Client, cluster: Cluster) ->
 
 
 def test_extension_links_to_its_nodes(viewer: Client, cluster: Cluster) -> None:
-    label = "Extensions: nodes with the extension"
+    label = "Extensions (links to the nodes that have the extension)"
     hit = next(hit for hit in groups(viewer, "avx2")[label] if hit["title"] == "avx2")
     page = viewer.get(hit["url"]).content.decode()
     assert ">n1</a>" in page  # x86-64-v3 implies AVX2

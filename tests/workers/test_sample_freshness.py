@@ -126,7 +126,7 @@ def test_samples_that_age_together_stop_counting_by_the_sweep() -> None:
         shown = viewer.get("/api/v1/metrics/balance/").json()
         assert shown["byRequests"] == ["busy", "idle"]
         page = viewer.get("/balance/").content.decode()
-    assert "by requests: 2 nodes have no current sample" in page
+    assert "based on requests: 2 nodes have no current sample" in page
     assert "A sample is stale if it is more than 5 minutes old" in page
 
 

@@ -152,8 +152,8 @@ class _OnNode:
         text = _("The scheduler can place pods on this node again. It retries pending pods immediately.")
         if node.report.unschedulable:
             text = _(
-                "The cluster also marks this node unschedulable. The scheduler places no pods on it until that "
-                "mark is removed."
+                "The node is also marked unschedulable in the cluster. The scheduler places no pods on this node "
+                "until it is uncordoned there, too."
             )
         title = _("Uncordon %(node)s?") % {"node": node.name}
         return self._act(
@@ -165,7 +165,8 @@ class _OnNode:
         if not self.node.doubts and not node_rejections(self.node, timezone.now()):
             return []
         text = _(
-            "hetsched accepts the facts of this node again. Pods that the kubelet rejected can be placed on it again."
+            "hetsched accepts the facts of this node again. Pods that its kubelet rejected can be placed on this node "
+            "again."
         )
         title = _("Trust %(node)s again?") % {"node": self.node.name}
         done = _("%(node)s is trusted again.") % {"node": self.node.name}
@@ -174,38 +175,48 @@ class _OnNode:
     def card(self, index: str, at: Maintenance | None) -> PartButtons:
         grants = [grant for one in self.held for grant in one.allocation.gpus if str(grant.index) == index]
         names = {"part": _("GPU #%(index)s") % {"index": index}, "node": self.node.name}
-        holders = self._holders(lambda held: any(str(grant.index) == index for grant in held.gpus))
+        holders = self._holders(names, lambda held: any(str(grant.index) == index for grant in held.gpus))
         used = sum(grant.milli for grant in grants)
-        left = _("%(free)s ‰ of it is free and stays unused.") % {"free": 1000 - used} if used < 1000 else ""
+        left = ""
+        if used < 1000:
+            left = _("%(free)s ‰ of %(part)s is free and stays unused.") % {**names, "free": 1000 - used}
         return PartButtons(index, self._maintain(names, f"{holders} {left}".strip(), at, card=int(index)), at)
 
     def zone(self, name: str, at: Maintenance | None) -> PartButtons:
         names = {"part": _("zone %(zone)s") % {"zone": name}, "node": self.node.name}
-        holders = self._holders(lambda held: any(grant.name == name for grant in held.zones))
-        rest = _("Pods without a zone requirement can still run on its CPUs. To exclude them too, cordon the node.")
+        holders = self._holders(names, lambda held: any(grant.name == name for grant in held.zones))
+        rest = _(
+            "Pods without a zone requirement can still run on the CPUs of this zone. To exclude these pods too, "
+            "cordon the node."
+        )
         return PartButtons(name, self._maintain(names, f"{holders} {rest}", at, zone=name), at)
 
     def _maintain(self, names: dict[str, str], text: str, at: Maintenance | None, **part: Any) -> ActionButton:
         if at is not None:
             title = _("End the maintenance of %(part)s of %(node)s?") % names
-            said = _("The scheduler can place pods on it again and retries pending pods immediately.")
+            said = _("The scheduler can place pods on %(part)s again and retries pending pods immediately.") % names
             done = _("The maintenance of %(part)s of %(node)s has ended.") % names
             return self._act(_("End maintenance"), title, said, done, action="end-maintenance", **part)
         title = _("Start maintenance of %(part)s of %(node)s?") % names
-        said = _("The scheduler places no new pods on it until the maintenance expires or an operator ends it.")
+        said = (
+            _("The scheduler places no new pods on %(part)s until the maintenance expires or an operator ends it.")
+            % names
+        )
         done = _("%(part)s of %(node)s is in maintenance.") % names
         label = _("Start maintenance…")
         act = self._act(label, title, f"{text} {said}", done, more=MAINTAIN_FIELDS, action="maintenance", **part)
         return msgspec.structs.replace(act, confirm=_("Start maintenance"))
 
-    def _holders(self, has: Any) -> str:
-        names = sorted(one.pod.key for one in self.held if has(one.allocation))
-        if not names:
-            return _("No pods use it.")
+    def _holders(self, names: dict[str, str], has: Any) -> str:
+        pods = sorted(one.pod.key for one in self.held if has(one.allocation))
+        if not pods:
+            return _("No pods use %(part)s.") % names
         said = ngettext(
-            "%(count)d pod uses it and is not evicted:", "%(count)d pods use it and are not evicted:", len(names)
+            "%(count)d pod uses %(part)s and is not evicted:",
+            "%(count)d pods use %(part)s and are not evicted:",
+            len(pods),
         )
-        return f"{said % {'count': len(names)}} {listed(names)}."
+        return f"{said % {**names, 'count': len(pods)}} {listed(pods)}."
 
     def review(self, at: Any) -> list[ActionButton]:
         fact = f"{at.fact} {at.item}".strip()
@@ -214,7 +225,10 @@ class _OnNode:
         label = _("Confirm removal") if shrunk else _("Approve")
         text = _("Known value: %(known)s. Reported value: %(reported)s.") % names
         follows = (
-            _("The missing capacity is removed permanently. The server rejects this while pods use it.")
+            _(
+                "The missing capacity is removed permanently. The server rejects the removal while pods use this "
+                "capacity."
+            )
             if shrunk
             else _("The reported value takes effect now and is used for scheduling.")
         )
@@ -224,7 +238,7 @@ class _OnNode:
         if at.state == "open":
             label = _("Keep") if shrunk else _("Reject")
             follows = (
-                _("The scheduler can place pods on it again, although no source reports it.")
+                _("The scheduler can use this capacity again, although no source reports it.")
                 if shrunk
                 else _("The previous value stays in effect until a new report replaces it.")
             )
@@ -295,7 +309,7 @@ def on_workload(workload: Workload, counts: dict[str, int], subject: Subject) ->
 def _ended(workload: Workload, unfinished: dict[str, int], live: bool) -> str:
     """Describe which pods a cancellation ends and which resources it releases."""
     total = sum(unfinished.values())
-    said = ngettext("%(count)d pod ends: %(states)s.", "%(count)d pods end: %(states)s.", total)
+    said = ngettext("%(count)d pod is cancelled: %(states)s.", "%(count)d pods are cancelled: %(states)s.", total)
     states = ", ".join(f"{count} {LABELS[State(state)]}" for state, count in sorted(unfinished.items()))
     text = [said % {"count": total, "states": states}]
     if any(State(state) in HOLDING for state in unfinished):
@@ -312,7 +326,7 @@ def _ended(workload: Workload, unfinished: dict[str, int], live: bool) -> str:
         ]
         text.append(_("This releases %(amounts)s.") % {"amounts": ", ".join(amounts)})
     if live:
-        text.append(_("hetsched deletes its objects from the cluster."))
+        text.append(_("hetsched deletes the objects of the workload from the cluster."))
     text.append(_("This cannot be undone."))
     return " ".join(text)
 

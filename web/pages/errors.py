@@ -54,7 +54,7 @@ def too_many_requests(request: HttpRequest, refused: problems.RequestRefused) ->
     """Respond to a request that exceeds the page limit; requests for data (`?format=`) get a problem document."""
     if request.GET.get("format"):
         return problems.response(refused, request)
-    said = _("Your account exceeded its page limit. Wait %(seconds)s s, then reload the page.")
+    said = _("Your account requested too many pages. Wait %(seconds)s s, then reload the page.")
     answer = _plain(request, 429, _("Too many requests"), said % {"seconds": refused.headers["Retry-After"]})
     for name, value in refused.headers.items():
         answer.headers[name] = value

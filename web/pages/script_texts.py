@@ -81,8 +81,10 @@ def result_texts() -> dict[str, str]:
         "missing": _("missing"),
         "not-placed": _("Not placed"),
         "best-nodes-of": _("Best nodes for {pod}: {feasible} of {all} are feasible"),
-        "first-pod": _("Shows the first of {count} pods. The next pods are scheduled after its allocation."),
-        "chosen": _("selected for {count}"),
+        "first-pod": _(
+            "Shows the first of {count} pods. The other pods are scheduled after the first pod is allocated."
+        ),
+        "chosen": _("number of pods placed here: {count}"),
         "refused": _("rejected: {reason}"),
         "balance": _("Balance {before} → {after}"),
         "policy": _("Policy {name} v{version}"),
@@ -98,7 +100,7 @@ def result_texts() -> dict[str, str]:
         ),
         "code-of": _("Code {code}, request {id}"),
         "long": _("The YAML is too long for a link. The link does not contain it."),
-        "milli-of": _("{milli} ‰ of #{index}"),
+        "milli-of": _("{milli} ‰ of GPU #{index}"),
         "card-of": "#{index}",
         "expected-use": _("Expected use"),
         "mib-each": _("{memory} MiB each"),
@@ -108,13 +110,15 @@ def result_texts() -> dict[str, str]:
         "nowhere": _("no node"),
         "warnings": _("Manifest warnings"),
         "nearest-fit": _("Nearest fit"),
-        "nearest-note": _("The smallest changes of the request that make it fit. The scheduler verified each one."),
+        "nearest-note": _(
+            "The smallest changes to the request that make the pod fit. The scheduler verified each change."
+        ),
         "change": _("Change"),
         "field": _("Field"),
         "try": _("Try it"),
         "margins": _("Tipping points"),
         "margin": _("{node} wins by {margin} over {runnerUp}."),
-        "tie": _("{node} and {runnerUp} have equal totals. The first by name wins."),
+        "tie": _("{node} and {runnerUp} have equal totals. The node that is first by name wins."),
         "only-node": _("{node} is the only feasible node."),
         "supposed": _("simulated"),
         "see-there": _("Show the preview on the node page"),
@@ -185,11 +189,11 @@ def why_texts() -> dict[str, str]:
         "would-do-one": _("{node} fits"),
         "try-it": _("simulate as a what-if"),
         "no-step": _("No small change of the request makes {pod} fit now."),
-        "blockers": _("Blocking pods: the smallest set of pods on each node that would have to end"),
+        "blockers": _("Blocking pods: for each node, the smallest set of pods that would have to end"),
         "would-have-to-go": _("Pods"),
         "with-priority": _("priority {priority}"),
         "working-out": _("Computing …"),
-        "as-decided": _("All nodes in the state of the decision."),
+        "as-decided": _("Shows all nodes in the state in which the decision was made."),
         "as-now": _("The nodes changed after the decision. The table shows the current state."),
     }
 

@@ -201,7 +201,7 @@ def _extensions(shell: Shell, query: str) -> Group:
         Hit(one.name, _address(shell, "nodes", q=f"isa>={one.requirement}"), " · ".join(filter(None, _of(one))))
         for one in (find(query, MOST) if query else [])
     ]
-    return Group(_("Extensions: nodes with the extension"), hits)
+    return Group(_("Extensions (links to the nodes that have the extension)"), hits)
 
 
 def _of(one: Any) -> tuple[str, str]:

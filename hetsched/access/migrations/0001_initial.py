@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
                 ('expiry', models.DateTimeField(blank=True, null=True)),
                 ('name', models.CharField(max_length=100, verbose_name='name')),
                 ('role', models.CharField(choices=[('viewer', 'viewer'), ('submitter', 'submitter'), ('operator', 'operator'), ('policy-admin', 'policy-admin'), ('agent', 'agent')], max_length=20, verbose_name='role')),
-                ('namespaces', models.JSONField(blank=True, default=list, help_text='Empty means all.', verbose_name='namespaces')),
+                ('namespaces', models.JSONField(blank=True, default=list, help_text='If empty, all namespaces are allowed.', verbose_name='namespaces')),
                 ('last_used_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last used')),
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='auth_token_set', to=settings.AUTH_USER_MODEL)),
             ],

@@ -72,7 +72,7 @@ class Migration(migrations.Migration):
                 ('expiry', models.DateTimeField(blank=True, null=True)),
                 ('name', models.CharField(max_length=100, verbose_name='name')),
                 ('role', models.CharField(choices=[('viewer', 'viewer'), ('submitter', 'submitter'), ('operator', 'operator'), ('policy-admin', 'policy-admin'), ('agent', 'agent')], max_length=20, verbose_name='role')),
-                ('namespaces', models.JSONField(blank=True, default=list, help_text='Empty means all.', verbose_name='namespaces')),
+                ('namespaces', models.JSONField(blank=True, default=list, help_text='If empty, all namespaces are allowed.', verbose_name='namespaces')),
                 ('cluster', models.CharField(blank=True, max_length=63, verbose_name='cluster')),
                 ('node', models.CharField(blank=True, max_length=253, verbose_name='node')),
                 ('ending', models.CharField(blank=True, default='', editable=False, max_length=4, verbose_name='ends with')),

@@ -35,7 +35,7 @@ class Migration(migrations.Migration):
                     "kind",
                     models.CharField(
                         choices=[
-                            ("offline", "offline: from files, placements exist only here"),
+                            ("offline", "offline: nodes come from files, placements are stored only in hetsched"),
                             ("demo", "demo: simulated, with a stream of workloads"),
                         ],
                         default="offline",
@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
                 ("revision", models.BigIntegerField(default=0, verbose_name="revision")),
                 ("inventory_revision", models.BigIntegerField(default=0, verbose_name="inventory revision")),
                 ("baseline_revision", models.BigIntegerField(default=0, verbose_name="baseline revision")),
-                ("forgotten_revision", models.BigIntegerField(default=0, verbose_name="forgotten up to revision")),
+                ("forgotten_revision", models.BigIntegerField(default=0, verbose_name="reservations deleted up to revision")),
                 ("leader_epoch", models.BigIntegerField(default=0, verbose_name="leader epoch")),
                 ("leader_id", models.CharField(blank=True, max_length=120, verbose_name="leader")),
                 ("leader_until", models.DateTimeField(blank=True, null=True, verbose_name="lease ends")),

@@ -64,12 +64,12 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='node',
             name='gone',
-            field=models.BooleanField(default=False, verbose_name='gone'),
+            field=models.BooleanField(default=False, verbose_name='deleted'),
         ),
         migrations.AlterField(
             model_name='cluster',
             name='kind',
-            field=models.CharField(choices=[('offline', 'offline: from files, placements exist only here'), ('demo', 'demo: simulated, with a stream of workloads'), ('kubernetes', 'kubernetes: a live API server, watched and bound to')], default='offline', max_length=12, verbose_name='kind'),
+            field=models.CharField(choices=[('offline', 'offline: nodes come from files, placements are stored only in hetsched'), ('demo', 'demo: simulated, with a stream of workloads'), ('kubernetes', 'kubernetes: a live API server, watched and bound to')], default='offline', max_length=12, verbose_name='kind'),
         ),
         migrations.AddConstraint(
             model_name='cluster',

@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='node',
             name='doubts',
-            field=models.JSONField(blank=True, default=tuple, verbose_name='doubtful facts'),
+            field=models.JSONField(blank=True, default=tuple, verbose_name='facts contradicted by the kubelet'),
         ),
     ]

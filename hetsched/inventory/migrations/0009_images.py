@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                 ("reference", models.CharField(max_length=600, verbose_name="image")),
                 ("digest", models.CharField(blank=True, max_length=140, verbose_name="digest")),
                 ("platforms", models.JSONField(default=list, verbose_name="platforms")),
-                ("read_at", models.DateTimeField(null=True, verbose_name="read")),
+                ("read_at", models.DateTimeField(null=True, verbose_name="read at")),
                 ("code", models.CharField(blank=True, max_length=60, verbose_name="failure")),
                 ("message", models.CharField(blank=True, max_length=500, verbose_name="why it could not be read")),
                 ("attempts", models.IntegerField(default=0, verbose_name="failures in a row")),

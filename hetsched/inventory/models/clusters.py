@@ -31,7 +31,7 @@ DNS_LABEL = RegexValidator(
 
 
 class ClusterKind(models.TextChoices):
-    OFFLINE = "offline", _("offline: from files, placements exist only here")
+    OFFLINE = "offline", _("offline: nodes come from files, placements are stored only in hetsched")
     DEMO = "demo", _("demo: simulated, with a stream of workloads")
     KUBERNETES = "kubernetes", _("kubernetes: a live API server, watched and bound to")
 
@@ -63,7 +63,7 @@ class Cluster(models.Model):
     decision_time = models.JSONField(_("decision time"), default=dict, blank=True, editable=False)
 
     # Reservations that ended up to this revision may be deleted, so an older snapshot must reload.
-    forgotten_revision = models.BigIntegerField(_("forgotten up to revision"), default=0)
+    forgotten_revision = models.BigIntegerField(_("reservations deleted up to revision"), default=0)
 
     leader_epoch = models.BigIntegerField(_("leader epoch"), default=0)
     leader_id = models.CharField(_("leader"), max_length=120, blank=True)
@@ -122,9 +122,11 @@ class Node(models.Model):
     # When its current sample expires; None where no sample can expire. See `freshness`.
     sample_due_at = models.DateTimeField(_("sample is looked at"), null=True, blank=True, editable=False)
     # Facts that its kubelet contradicted; the reported values stay in use all the same.
-    doubts = StructField(tuple[FactConflict, ...], verbose_name=_("doubtful facts"), default=tuple, blank=True)
+    doubts = StructField(
+        tuple[FactConflict, ...], verbose_name=_("facts contradicted by the kubelet"), default=tuple, blank=True
+    )
     # Deleted from the API server, while the end of its allocations is not confirmed.
-    gone = models.BooleanField(_("gone"), default=False)
+    gone = models.BooleanField(_("deleted"), default=False)
 
     class Meta:
         verbose_name = _("node")

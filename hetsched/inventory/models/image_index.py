@@ -22,7 +22,7 @@ class ImageIndex(models.Model):
     reference = models.CharField(_("image"), max_length=600)
     digest = models.CharField(_("digest"), max_length=140, blank=True)
     platforms = models.JSONField(_("platforms"), default=list)
-    read_at = models.DateTimeField(_("read"), null=True)
+    read_at = models.DateTimeField(_("read at"), null=True)
     code = models.CharField(_("failure"), max_length=60, blank=True)
     message = MessageField(_("why it could not be read"), blank=True)
     attempts = models.IntegerField(_("failures in a row"), default=0)

@@ -133,7 +133,7 @@ class Migration(migrations.Migration):
                 ('namespace', models.CharField(max_length=63, verbose_name='namespace')),
                 ('name', models.CharField(max_length=253, verbose_name='name')),
                 ('manifest', models.TextField(blank=True, verbose_name='manifest')),
-                ('policy', models.CharField(blank=True, max_length=63, verbose_name='policy asked for')),
+                ('policy', models.CharField(blank=True, max_length=63, verbose_name='requested policy')),
                 ('priority', models.IntegerField(default=0, verbose_name='priority')),
                 ('state', models.CharField(choices=[('pending', 'pending'), ('placed', 'placed'), ('binding', 'binding'), ('bound', 'bound'), ('running', 'running'), ('succeeded', 'succeeded'), ('failed', 'failed'), ('not-now', 'not now'), ('never-fits', 'never fits'), ('misconfigured', 'misconfigured'), ('cancelled', 'cancelled')], db_index=True, default='pending', max_length=16, verbose_name='state')),
                 ('pod_count', models.IntegerField(default=0, verbose_name='pods')),

@@ -61,7 +61,7 @@ class Migration(migrations.Migration):
             name='CommitRefusal',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('created_at', models.DateTimeField(verbose_name='refused')),
+                ('created_at', models.DateTimeField(verbose_name='rejected at')),
                 ('cluster', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.cluster')),
                 ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.node')),
             ],

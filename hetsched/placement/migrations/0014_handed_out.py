@@ -13,9 +13,9 @@ class Migration(migrations.Migration):
                 ("reservation", models.BigIntegerField(editable=False)),
                 ("advisory", models.BooleanField(verbose_name="advisory")),
                 ("granted", models.JSONField(default=tuple, verbose_name="granted")),
-                ("cards", models.JSONField(null=True, verbose_name="handed out")),
+                ("cards", models.JSONField(null=True, verbose_name="allocated")),
                 ("problem", models.CharField(blank=True, max_length=400, verbose_name="problem")),
-                ("seen_at", models.DateTimeField(verbose_name="seen")),
+                ("seen_at", models.DateTimeField(verbose_name="seen at")),
                 (
                     "node",
                     models.ForeignKey(
@@ -36,8 +36,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "cards handed out",
-                "verbose_name_plural": "cards handed out",
+                "verbose_name": "device allocation",
+                "verbose_name_plural": "device allocations",
                 "indexes": [models.Index(fields=["node"], name="placement_handed_out_node")],
             },
         ),

@@ -28,13 +28,13 @@ class HandedOut(models.Model):
     reservation = models.BigIntegerField(editable=False)
     advisory = models.BooleanField(_("advisory"))
     granted = StructField(tuple[CardGrant, ...], verbose_name=_("granted"), default=tuple)
-    cards = StructField(tuple[int, ...], verbose_name=_("handed out"), null=True)
+    cards = StructField(tuple[int, ...], verbose_name=_("allocated"), null=True)
     problem = MessageField(_("problem"), blank=True)
-    seen_at = models.DateTimeField(_("seen"))
+    seen_at = models.DateTimeField(_("seen at"))
 
     class Meta:
-        verbose_name = _("cards handed out")
-        verbose_name_plural = _("cards handed out")
+        verbose_name = _("device allocation")
+        verbose_name_plural = _("device allocations")
         indexes = [models.Index(fields=["node"], name="placement_handed_out_node")]
 
     def __str__(self) -> str:

@@ -146,7 +146,7 @@ class CommitRefusal(models.Model):
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")
-    created_at = models.DateTimeField(_("refused"))
+    created_at = models.DateTimeField(_("rejected at"))
 
     class Meta:
         verbose_name = _("refused commit")

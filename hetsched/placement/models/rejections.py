@@ -27,13 +27,13 @@ class Rejection(models.Model):
     reason = models.CharField(_("reason"), max_length=120)
     message = MessageField(_("message"), blank=True)
     step = models.IntegerField(_("step"), default=1)
-    created_at = models.DateTimeField(_("refused"))
-    until = models.DateTimeField(_("tried again"))
-    rest_until = models.DateTimeField(_("owner tried again"), null=True)
-    # A pod of the owner has run on another node since, so not every node rejects the owner's pods.
-    ran_elsewhere = models.BooleanField(_("ran elsewhere"), default=False)
-    woken_at = models.DateTimeField(_("waiting pods woken"), null=True)
-    cleared_at = models.DateTimeField(_("cleared"), null=True)
+    created_at = models.DateTimeField(_("rejected at"))
+    until = models.DateTimeField(_("retried at"))
+    rest_until = models.DateTimeField(_("owner retried at"), null=True)
+    # The owner has run on another node since, so not every node rejects it.
+    ran_elsewhere = models.BooleanField(_("ran on another node"), default=False)
+    woken_at = models.DateTimeField(_("waiting pods requeued at"), null=True)
+    cleared_at = models.DateTimeField(_("cleared at"), null=True)
 
     class Meta:
         verbose_name = _("rejection")

@@ -26,9 +26,9 @@ from hetsched.storage.message_field import MessageField
 
 class Judgement(models.TextChoices):
     SAME = "same", _("same node")
-    EQUAL = "equal", _("as good")
-    WORSE = "worse", _("worse")
-    INFEASIBLE = "infeasible", _("refused by our filters")
+    EQUAL = "equal", _("equal score")
+    WORSE = "worse", _("lower score")
+    INFEASIBLE = "infeasible", _("rejected by hetsched filters")
 
 
 class Shadow(models.Model):
@@ -40,11 +40,11 @@ class Shadow(models.Model):
     uid = models.CharField(_("uid"), max_length=64)
     scheduler = models.CharField(_("scheduler"), max_length=63)
     spec = StructField(PodSpec, verbose_name=_("request"))
-    node_name = models.CharField(_("its node"), max_length=253)
+    node_name = models.CharField(_("actual node"), max_length=253)
     revision = models.BigIntegerField(_("charged at revision"))
     created_at = models.DateTimeField(_("bound"))
-    # The following columns are empty until the pod is compared.
-    judged_at = models.DateTimeField(_("judged"), null=True)
+    # The following columns are empty until the comparison.
+    judged_at = models.DateTimeField(_("compared at"), null=True)
     judgement = models.CharField(_("judgement"), max_length=10, choices=Judgement, blank=True)
     chosen = models.CharField(_("our node"), max_length=253, blank=True)
     their_score = models.FloatField(_("its score"), null=True)

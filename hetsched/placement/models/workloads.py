@@ -48,7 +48,7 @@ class Workload(models.Model):
     namespace = models.CharField(_("namespace"), max_length=63)
     name = models.CharField(_("name"), max_length=253)
     manifest = models.TextField(_("manifest"), blank=True)
-    policy = models.CharField(_("policy asked for"), max_length=63, blank=True)
+    policy = models.CharField(_("requested policy"), max_length=63, blank=True)
     priority = models.IntegerField(_("priority"), default=0)
     state = models.CharField(_("state"), max_length=16, choices=CHOICES, default=State.PENDING.value, db_index=True)
     pod_count = models.IntegerField(_("pods"), default=0)

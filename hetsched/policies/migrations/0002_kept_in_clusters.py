@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='policy',
             name='keeper',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='inventory.cluster', verbose_name='kept in cluster'),
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='inventory.cluster', verbose_name='stored in cluster'),
         ),
         migrations.CreateModel(
             name='PolicyObject',
@@ -27,9 +27,9 @@ class Migration(migrations.Migration):
                 ('spec', models.JSONField(null=True, verbose_name='content')),
                 ('problem', models.JSONField(null=True, verbose_name='problem')),
                 ('version', models.IntegerField(default=0, verbose_name='latest accepted version')),
-                ('gone', models.BooleanField(default=False, verbose_name='gone')),
-                ('judged_at', models.DateTimeField(verbose_name='judged')),
-                ('since', models.DateTimeField(verbose_name='accepted or refused since')),
+                ('gone', models.BooleanField(default=False, verbose_name='deleted')),
+                ('judged_at', models.DateTimeField(verbose_name='checked at')),
+                ('since', models.DateTimeField(verbose_name='accepted or rejected since')),
                 ('told', models.BooleanField(default=False, verbose_name='told')),
                 ('cluster', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='policies', to='inventory.cluster', verbose_name='cluster')),
             ],

@@ -51,8 +51,8 @@ def _end(row: BrowserSession) -> ActionButton:
 
 def _end_others(others: int) -> ActionButton:
     text = ngettext(
-        "%(count)d other session ends and must log in again. This session continues.",
-        "%(count)d other sessions end and must log in again. This session continues.",
+        "%(count)d other session is logged out. This session continues.",
+        "%(count)d other sessions are logged out. This session continues.",
         others,
     )
     return ActionButton(

@@ -27,9 +27,9 @@ from ..shell import Shell, page
 
 SOON = timedelta(days=7)
 ROLES = {
-    Role.VIEWER: gettext_lazy("reads everything, changes nothing"),
-    Role.SUBMITTER: gettext_lazy("submits and cancels workloads: for CI"),
-    Role.OPERATOR: gettext_lazy("acts on nodes, clusters and workloads"),
+    Role.VIEWER: gettext_lazy("has read-only access"),
+    Role.SUBMITTER: gettext_lazy("submits and cancels workloads (for CI)"),
+    Role.OPERATOR: gettext_lazy("manages nodes, clusters and workloads"),
     Role.POLICY_ADMIN: gettext_lazy("edits and activates policies"),
     Role.AGENT: gettext_lazy("reports facts of one node"),
 }
@@ -87,7 +87,7 @@ def _act_cell(row: Token) -> Cell:
         label=_("Revoke…"),
         url=f"/api/v1/tokens/{row.token_key}/revoke/",
         title=_("Revoke %(name)s?") % names,
-        text=_("The server rejects requests with %(key)s from now on. This cannot be undone.") % names,
+        text=_("The server rejects requests that use the token %(key)s from now on. This cannot be undone.") % names,
         confirm=_("Revoke"),
         body="{}",
         etag="",
@@ -128,7 +128,7 @@ FIELDS = (
     FilterField("role", ChoiceKind(*(role.value for role in Role)), gettext_lazy("role of the token"), path="role"),
     FilterField("owner", ValueKind(), gettext_lazy("account of the token"), path="user__username"),
     FilterField("node", ValueKind(), gettext_lazy("node of an agent token"), path="node"),
-    FilterField("cluster", ValueKind(), gettext_lazy("cluster of that node"), path="cluster"),
+    FilterField("cluster", ValueKind(), gettext_lazy("cluster of the node of an agent token"), path="cluster"),
     FilterField("age", Age(), gettext_lazy("age of the token"), path="created"),
     FilterField("unused", Age(), gettext_lazy("time since the last use"), path="last_used_at"),
 )

@@ -55,7 +55,8 @@ def redelivery_button(row: Delivery) -> ActionButton | None:
         label=_("Deliver again…"),
         url=f"/api/v1/deliveries/{row.pk}/redeliver/",
         title=_("Deliver to %(host)s again?") % names,
-        text=_("%(host)s receives %(event)s again with the same ID and content and a new signature.") % names,
+        text=_("%(host)s receives the event %(event)s again, with the same ID and content but a new signature.")
+        % names,
         confirm=_("Deliver again"),
         body="{}",
         etag=delivery_reads.tag(row),

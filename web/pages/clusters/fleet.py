@@ -85,7 +85,7 @@ def fleet_texts() -> dict[str, str]:
         "headroom-unknown": _("The computation failed. hetsched retries it."),
         "headroom-fits": _("{count} more fit in {pool} now"),
         "headroom-fits-least": _("at least {count} more fit in {pool} now"),
-        "headroom-emulated": _("{count} of them with emulation (slower than native)"),
+        "headroom-emulated": _("including {count} with emulation (slower than native)"),
         "headroom-none": _("none fits in {pool} now: {reason}"),
         "headroom-like": _("requested by {count} recent workloads, for example {pod}"),
         "headroom-example": _("example"),
@@ -127,7 +127,7 @@ def verdicts() -> list[dict[str, str]]:
             "states": "never-fits",
             "tone": "bad",
             "label": _("Never fits"),
-            "meaning": _("fits no node, even if empty"),
+            "meaning": _("does not fit on any node, even an empty node"),
         },
         {
             "state": "misconfigured",

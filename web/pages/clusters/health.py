@@ -137,7 +137,7 @@ def _parts() -> Iterator[ComponentState]:
         "outbox": (_("Live events"), _("Check the workers of the queue io. Pages do not update until they work.")),
         "scheduler": (_("Scheduling"), _("Check the workers of the queue schedule and their log.")),
         "watch": (
-            _("Watches"),
+            _("Informers"),
             _("Run `hetsched scheduler`. The list below shows the clusters without an informer and the reason."),
         ),
     }
@@ -157,7 +157,7 @@ def _component(name: str, component: Component) -> str:
     idle = {
         "outbox": _("all events are sent"),
         "scheduler": _("no pod is waiting for its first attempt"),
-        "migrations": _("all applied"),
+        "migrations": _("all migrations are applied"),
     }
     late = {
         "outbox": _("oldest unsent live event"),
@@ -178,7 +178,7 @@ def _queues() -> Iterator[ComponentState]:
         said = _("test task completed")
         if not ok:
             said = _("no recent test task") if queue in at else _("no worker has connected")
-        todo = "" if ok else _("Start a worker of this queue: celery -A hetsched.project.celery:app worker -Q …")
+        todo = "" if ok else _("Start a worker for this queue: celery -A hetsched.project.celery:app worker -Q …")
         yield ComponentState(_("Queue %(queue)s") % {"queue": queue}, ok, said, at.get(queue), todo)
 
 
@@ -212,7 +212,7 @@ def _goldens() -> Iterator[ComponentState]:
             _("Golden placements"), False, _("violated: %(list)s") % {"list": ", ".join(broken[:5])}, at, todo
         )
     else:
-        said = ngettext("%(count)d holds", "all %(count)d hold", len(states)) % {"count": len(states)}
+        said = ngettext("%(count)d passes", "all %(count)d pass", len(states)) % {"count": len(states)}
         yield ComponentState(_("Golden placements"), True, said, at)
 
 
@@ -272,7 +272,9 @@ def _problems(
     if agents is not None and agents["reporting"] < agents["all"]:
         silent = agents["all"] - agents["reporting"]
         said = ngettext(
-            "%(count)d agent of %(cluster)s is silent.", "%(count)d agents of %(cluster)s are silent.", silent
+            "%(count)d agent of %(cluster)s is not reporting.",
+            "%(count)d agents of %(cluster)s are not reporting.",
+            silent,
         )
         todo = _("Check that the agent pod is running and its token is valid: kubectl logs daemonset/hetsched-agent")
         yield HealthProblem(_WAIT, said % {**name, "count": silent}, todo, here, _("show"))
@@ -283,7 +285,10 @@ def _problems(
             agents["doubted"],
         )
         url = f"{reverse('node', args=[agents['doubted_first']])}?{urlencode(name)}#quarantine"
-        todo = _("Approve or reject them. Missing capacity accepts no new pods; added capacity is not used yet.")
+        todo = _(
+            "Approve or reject these facts. Until then, missing capacity accepts no new pods and added capacity is "
+            "not used."
+        )
         yield HealthProblem(_BAD, said % {**name, "count": agents["doubted"]}, todo, url, _("first node"))
     for row in collectors:
         if row.enabled and not row.up:
@@ -291,8 +296,8 @@ def _problems(
                 **name, "source": row.name, "why": translate(row.failure) or _("no contact yet"),
             }  # fmt: skip
             todo = _(
-                "Check its address, token and network. Until it answers, hetsched uses requests instead of "
-                "measured use."
+                "Check the address, token and network of the source. Until the source responds, hetsched uses "
+                "requests instead of measured use."
             )
             yield HealthProblem(_WAIT, said, todo, here, _("show"))
 
@@ -320,7 +325,11 @@ def _of_connection(
 ) -> Iterator[HealthProblem]:
     if connection is None:
         yield HealthProblem(
-            _BAD, _("%(cluster)s is not connected.") % name, _("Configure its connection."), here, _("show")
+            _BAD,
+            _("%(cluster)s is not connected.") % name,
+            _("Configure the connection of the cluster."),
+            here,
+            _("show"),
         )
         return
     if connection.stale is not None:
@@ -338,7 +347,7 @@ def _of_connection(
         said = ngettext(
             "%(count)d object of %(cluster)s cannot be read.", "%(count)d objects of %(cluster)s cannot be read.", odd
         )
-        todo = _("hetsched ignores them. The list below shows the objects and their errors.")
+        todo = _("hetsched ignores these objects. The list below shows each object and its error.")
         yield HealthProblem(_WAIT, said % {**name, "count": odd}, todo, here, _("show"))
     for policy in connection.policies:
         if not policy.accepted:
@@ -346,5 +355,9 @@ def _of_connection(
                 **name, "policy": policy.name, "why": f"{policy.place} {translate(policy.message)}".strip(),
             }  # fmt: skip
             yield HealthProblem(
-                _WAIT, said, _("Fix it in the cluster. The previous version stays active until then."), here, _("show")
+                _WAIT,
+                said,
+                _("Fix the policy in the cluster. The previous version stays active until then."),
+                here,
+                _("show"),
             )

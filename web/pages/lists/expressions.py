@@ -124,7 +124,7 @@ def _term(text: str, start: int, end: int, fields: Mapping[str, FilterField]) ->
     key = (found["key"] or "")[1:]
     operators = ("=", "!=", "~", "!~") if field.kind.keyed else field.kind.operators
     if field.kind.keyed and not key:
-        raise _problem(_("“%(name)s” needs a key: label:pool=ci") % {"name": field.name}, text, at, end, "")
+        raise _problem(_("“%(name)s” needs a key, for example label:pool=ci") % {"name": field.name}, text, at, end, "")
     if found["op"] not in operators:
         place = at + found.start("op")
         said = _("“%(name)s” supports these operators: %(operators)s")

@@ -157,7 +157,7 @@ class Age(ValueKind):
     """The age of a timestamp; `age>5m` matches timestamps older than five minutes."""
 
     operators = (">", "<")
-    word = gettext_lazy("time span")
+    word = gettext_lazy("duration")
 
     def values(self) -> tuple[str, ...]:
         return ("5m", "1h", "24h", "7d")
@@ -166,7 +166,7 @@ class Age(ValueKind):
         found = re.fullmatch(r"(\d{1,6})([smhdw])", wanted.lower())
         if found is None:
             digits = "".join(re.findall(r"\d{1,6}", wanted)[:1])
-            said = _("“%(value)s” is not a time span: write 30s, 5m, 2h, 3d or 1w") % {"value": wanted}
+            said = _("“%(value)s” is not a duration: write 30s, 5m, 2h, 3d or 1w") % {"value": wanted}
             raise InvalidValue(said, f"{digits}m" if digits else "")
         before = timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
         return timezone.now() - min(before, _LONGEST_AGE)

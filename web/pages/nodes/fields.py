@@ -47,7 +47,9 @@ FIELDS = (
     FilterField(
         "isa",
         IsaKind(),
-        gettext_lazy(">= runs binaries for this ISA; <= has no extensions beyond it"),
+        gettext_lazy(
+            ">= finds nodes that run binaries for this ISA; <= finds nodes without extensions beyond this ISA"
+        ),
         lambda row: row.isa or None,
         found=True,
     ),
@@ -78,7 +80,12 @@ FIELDS = (
     FilterField("zones", NumberKind(), gettext_lazy("NUMA zones"), lambda row: row.summary.zones, heavy=True),
     FilterField("pods", NumberKind(), gettext_lazy("number of pods"), lambda row: row.pods),
     FilterField(
-        "label", Labels(), gettext_lazy("label by key"), lambda row: row.summary.labels, heavy=True, found=True
+        "label",
+        Labels(),
+        gettext_lazy("value of the label with this key"),
+        lambda row: row.summary.labels,
+        heavy=True,
+        found=True,
     ),
     FilterField(
         "taint",

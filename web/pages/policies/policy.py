@@ -46,7 +46,7 @@ METRICS = {
 _STATES = {
     PolicyPlan.WAITING: gettext_lazy("scheduled"),
     PolicyPlan.DONE: gettext_lazy("done"),
-    PolicyPlan.REFUSED: gettext_lazy("refused"),
+    PolicyPlan.REFUSED: gettext_lazy("rejected"),
     PolicyPlan.SKIPPED: gettext_lazy("skipped"),
     PolicyPlan.OFF: gettext_lazy("disabled"),
 }

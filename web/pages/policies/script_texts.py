@@ -30,7 +30,7 @@ def _draft_words() -> dict[str, str]:
         "save-and-activate": _("Save draft and activate…"),
         "activate": _("Activate…"),
         "copied": _("Copied"),
-        "set-count": _("{count} set"),
+        "set-count": _("parameters set: {count}"),
         "now-at": _("{plugin} is now at position {place}."),
         "draft": _("draft"),
     }
@@ -86,7 +86,7 @@ def _deciding_words() -> dict[str, str]:
             "remove the golden placements."
         ),
         "no-goldens": _("No golden placement applies to this policy."),
-        "goldens-hold": _("{kept} of {all} golden placements hold with this draft."),
+        "goldens-hold": _("{kept} of {all} golden placements pass with this draft."),
         "goldens-break": _("The draft breaks {broken} of {all} golden placements and cannot be activated:"),
         "expected-got": _("expected {expected}, got {got}"),
     }
@@ -105,8 +105,10 @@ def _plan_words() -> dict[str, str]:
         "plan-remove-text": _("The active version does not change."),
         "plan-remove-confirm": _("Remove"),
         "plan-removed": _("Plan {name} was removed."),
-        "plan-tried": _("With the last {samples} measurements, the plan would have switched {count} times:"),
-        "plan-never": _("With the last {samples} measurements, the plan would not have switched."),
+        "plan-tried": _(
+            "On the last {samples} recorded values, the plan would have switched the version {count} times:"
+        ),
+        "plan-never": _("On the last {samples} recorded values, the plan would not have switched the version."),
         "plan-switch": _("{at}: v{version}, at {value}"),
     }
 
@@ -117,15 +119,15 @@ def _trying_words() -> dict[str, str]:
         "still-wins": _("{node} still wins by {margin} points."),
         "now-wins": _("{node} wins instead of {other} by {margin} points."),
         "only-node": _("{node} was the only feasible node."),
-        "tied": _("{node} and {other} have equal totals. The first by name wins."),
+        "tied": _("{node} and {other} have equal totals. The node that is first by name wins."),
         "not-scored": _("These plugins do not score this pod and are not listed: {plugins}."),
         "weights-only": _("This test applies only the weights. Filters and parameters are those of the decision."),
         "the-decision": _("The decision"),
         "node": _("Node"),
-        "points-then": _("Points at decision"),
+        "points-then": _("Points at decision time"),
         "points-now": _("Points now"),
-        "tips-above": _("above {at} {node} wins"),
-        "tips-below": _("below {at} {node} wins"),
+        "tips-above": _("above {at}, {node} wins"),
+        "tips-below": _("below {at}, {node} wins"),
     }
 
 
@@ -134,9 +136,9 @@ def _golden_words() -> dict[str, str]:
         "golden-from": _("Add as golden placement…"),
         "golden-add": _("Add a golden placement"),
         "golden-add-text": _(
-            "A golden placement from a decision is evaluated on the cluster state of that decision, "
-            "otherwise on empty nodes. For empty nodes, expect node labels or an instruction set rather than one "
-            "node name. A policy version that fails a golden placement cannot be activated."
+            "A golden placement that is created from a decision is evaluated on the cluster state of that decision. "
+            "Other golden placements are evaluated on empty nodes; for these, expect node labels or an instruction "
+            "set rather than one node name. A policy version that breaks a golden placement cannot be activated."
         ),
         "golden-then": _("Evaluate on the cluster state of decision {decision} (otherwise on empty nodes)"),
         "golden-agree": _("Add"),
@@ -145,10 +147,10 @@ def _golden_words() -> dict[str, str]:
         "golden-change": _("Change {name}"),
         "golden-remove": _("Remove {name}?"),
         "golden-remove-text": _("The golden placement is no longer checked."),
-        "golden-remove-confirm": _("Remove override"),
+        "golden-remove-confirm": _("Remove"),
         "golden-removed": _("{name} was removed."),
-        "golden-kept": _("holds"),
-        "golden-broken": _("breaks"),
+        "golden-kept": _("passes"),
+        "golden-broken": _("fails"),
         "golden-unknown": _("unknown"),
     }
 
@@ -167,7 +169,7 @@ def _replay_words() -> dict[str, str]:
         "infeasible": _("newly infeasible"),
         "feasible": _("newly feasible"),
         "pendingBoth": _("placed under neither"),
-        "measure": _("Measure"),
+        "measure": _("Metric"),
         "before": _("v{version} (current)"),
         "after": _("v{version} (simulated)"),
         "change": _("Change"),
@@ -188,13 +190,13 @@ def _replay_words() -> dict[str, str]:
         "replay-asks": _("Replay…"),
         "replay-title": _("Save the draft first?"),
         "replay-text": _(
-            "A worker replays saved versions. This saves the draft as a new version and does not activate it."
+            "Only saved versions can be replayed. This saves the draft as a new version without activating it."
         ),
         "cancel": _("Cancel"),
         "replay-failed": _("The replay failed: {message}"),
         "fidelity": _(
-            "With their original version, {equal} of {compared} recorded decisions gave the same result "
-            "again (including pods that were not placed)."
+            "When replayed with their original policy version, {equal} of {compared} recorded decisions gave the same "
+            "result (including pods that were not placed)."
         ),
         "nowhere": _("no node"),
         "points": _("{margin} points"),

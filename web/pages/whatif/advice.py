@@ -51,16 +51,16 @@ GOALS = {
     Goal.RARE: (
         gettext_lazy("Rare nodes"),
         gettext_lazy(
-            "Finds the smallest number of moves off rare nodes that frees capacity for pending pods that "
+            "Finds the smallest number of moves that takes pods off rare nodes to free capacity for pending pods that "
             "need these nodes."
         ),
     ),
 }
 STAYS = {
-    "StaticPod": gettext_lazy("static pod of its kubelet"),
+    "StaticPod": gettext_lazy("static pod"),
     "DaemonSet": gettext_lazy("pod of a DaemonSet"),
     "Held": gettext_lazy("reserved capacity of a hold"),
-    "SafeToEvict": gettext_lazy("marked as not evictable by its owner"),
+    "SafeToEvict": gettext_lazy("annotated as not safe to evict"),
     "LocalVolume": gettext_lazy("uses local storage on its node"),
     "Foreign": gettext_lazy("managed by another scheduler"),
     "Busy": gettext_lazy("binding, nominated or terminating"),
@@ -183,13 +183,13 @@ def _sentence(found: Advice) -> str:
         return {
             Goal.BALANCE: _("No moves needed: the balance is already %(before)s.") % figures,
             Goal.ROOM: _("No moves needed: the workload already fits."),
-            Goal.RARE: _("No moves needed: no pending pod needs a rare node without free capacity."),
+            Goal.RARE: _("No moves needed: no pending pod needs capacity on a full rare node."),
         }[found.goal]
     if found.verdict is AdviceVerdict.NONE:
         return {
             Goal.BALANCE: _("No useful plan: no move improves the balance further."),
-            Goal.ROOM: _("No useful plan: no moves within the limits free enough capacity."),
-            Goal.RARE: _("No useful plan: no moves off rare nodes free enough capacity for a pending pod."),
+            Goal.ROOM: _("No useful plan: no set of moves within the limits frees enough capacity."),
+            Goal.RARE: _("No useful plan: moving pods off rare nodes does not free enough capacity for a pending pod."),
         }[found.goal]
     if found.goal is Goal.BALANCE:
         said = _("After %(moves)s, the balance rises from %(before)s to %(after)s.") % figures
@@ -233,7 +233,7 @@ def _ghost(shell: Shell, pod: Any) -> str:
 def _why(found: Advice, move: Move) -> str:
     nodes = ", ".join(dict.fromkeys(pod.from_ for pod in move.pods))
     if found.goal is Goal.BALANCE:
-        return _("balances %(nodes)s") % {"nodes": nodes}
+        return _("improves the balance of %(nodes)s") % {"nodes": nodes}
     return _("frees capacity on %(nodes)s for %(pods)s") % {"nodes": nodes, "pods": listed(list(move.makes_room_for))}
 
 

@@ -93,7 +93,7 @@ def _examples() -> list[dict[str, Any]]:
         },
         {
             "title": _("Twelve replicas of an x86-64-v3 service"),
-            "text": _("1 CPU and 2 GiB each, on nodes of at least that level"),
+            "text": _("1 CPU and 2 GiB each, on nodes that support x86-64-v3 or higher"),
             "fields": {"cpu": "1", "memory": "2Gi", "isa": "x86-64-v3", "replicas": "12"},
         },
     ]

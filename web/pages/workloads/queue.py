@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from hetsched.contracts.waits import describe_waits
 from hetsched.inventory.actions import cluster_topic
@@ -33,7 +33,7 @@ from ..shell import Shell, page
 MOST_LISTED = 1000
 _TONES = {QueueState.DUE: "info", QueueState.BACK_OFF: "wait", QueueState.IMAGES: "wait", QueueState.GATED: "wait"}
 LABELS = {
-    QueueState.DUE: gettext_lazy("due"),
+    QueueState.DUE: pgettext_lazy("of the queue", "active"),
     QueueState.BACK_OFF: gettext_lazy("backing off"),
     QueueState.IMAGES: gettext_lazy("reading images"),
     QueueState.RESTING: gettext_lazy("unschedulable"),
@@ -56,7 +56,7 @@ def waits(one: QueueEntry) -> str:
         return _("the platforms of its images (being read)")
     if one.queue_state is QueueState.GATED:
         return one.message or _("removal of its scheduling gates")
-    return describe_waits(one.waits_for) or _("a change of the cluster")
+    return describe_waits(one.waits_for) or _("a change in the cluster")
 
 
 def _pod_cell(one: QueueEntry) -> Cell:
@@ -84,7 +84,7 @@ def _again_cell(one: QueueEntry) -> Cell:
     if one.state == State.NEVER_FITS:
         return Cell(_("when the cluster changes"), look="muted")
     if one.again_at is None:
-        return Cell(_("on that event"), look="muted")
+        return Cell(_("when that event occurs"), look="muted")
     return Cell(one.again_at, look="time", note=_("at the latest") if one.queue_state is QueueState.RESTING else "")
 
 
@@ -117,11 +117,13 @@ COLUMNS = (
 FIELDS = (
     FilterField("pod", ValueKind(), gettext_lazy("namespace/name; * is a wildcard"), lambda one: one.key),
     FilterField("namespace", ValueKind(), gettext_lazy("namespace of the pod"), lambda one: one.namespace, found=True),
-    FilterField("policy", ValueKind(), gettext_lazy("policy that decides it"), lambda one: one.policy, found=True),
+    FilterField(
+        "policy", ValueKind(), gettext_lazy("policy that schedules the pod"), lambda one: one.policy, found=True
+    ),
     FilterField("gang", ValueKind(), gettext_lazy("gang of the pod"), lambda one: one.gang, found=True),
     FilterField("priority", NumberKind(), gettext_lazy("higher values are scheduled first"), lambda one: one.priority),
     FilterField("tries", NumberKind(), gettext_lazy("number of attempts"), lambda one: one.attempts),
-    FilterField("place", NumberKind(), gettext_lazy("1 is next"), lambda one: one.position),
+    FilterField("place", NumberKind(), gettext_lazy("position in the queue; 1 is next"), lambda one: one.position),
     FilterField(
         "state", ChoiceKind("pending", "not-now", "never-fits"), gettext_lazy("result of the last attempt"),
         lambda one: one.state,
