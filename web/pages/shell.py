@@ -57,7 +57,7 @@ PLACES = (
     ("holds", "o", gettext_lazy("Holds"), "see", Action.VIEW),
     ("balance", "b", gettext_lazy("Balance"), "see", Action.VIEW),
     ("advice", "a", gettext_lazy("Advice"), "ask", Action.VIEW),
-    ("shadow", "s", gettext_lazy("Shadow"), "ask", Action.VIEW),
+    ("shadow", "s", gettext_lazy("Shadow mode"), "ask", Action.VIEW),
     ("clusters", "c", gettext_lazy("Clusters"), "run", Action.VIEW),
     ("audit", "u", gettext_lazy("Audit log"), "run", Action.VIEW),
     ("webhooks", "h", gettext_lazy("Webhooks"), "run", Action.SUBMIT),

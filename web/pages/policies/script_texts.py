@@ -96,7 +96,7 @@ def _plan_words() -> dict[str, str]:
     return {
         "plan-add": _("Plan an activation"),
         "plan-add-text": _(
-            "The scheduler activates the version. It rejects the activation if a golden placement breaks."
+            "The scheduler activates the version. It rejects the activation if the version breaks a golden placement."
         ),
         "plan-save": _("Save plan"),
         "plan-saved": _("Plan {name} was saved."),
@@ -143,7 +143,7 @@ def _golden_words() -> dict[str, str]:
         "golden-then": _("Evaluate on the cluster state of decision {decision} (otherwise on empty nodes)"),
         "golden-agree": _("Add"),
         "golden-added": _("{name} was added: expected {expected}, got {got}."),
-        "golden-added-broken": _("{name} was added and is currently broken: expected {expected}, got {got}."),
+        "golden-added-broken": _("{name} was added but currently fails: expected {expected}, got {got}."),
         "golden-change": _("Change {name}"),
         "golden-remove": _("Remove {name}?"),
         "golden-remove-text": _("The golden placement is no longer checked."),

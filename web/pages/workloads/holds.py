@@ -89,7 +89,7 @@ FIELDS = (
     FilterField("note", ValueKind(), gettext_lazy("note; * is a wildcard"), path="note"),
     FilterField("namespace", ValueKind(), gettext_lazy("namespace of its pods"), path="namespace"),
     FilterField("by", ValueKind(), gettext_lazy("owner of the hold"), path="held_by"),
-    FilterField("workload", ValueKind(), gettext_lazy("ID of the workload that claimed it"), path="workload_id"),
+    FilterField("workload", ValueKind(), gettext_lazy("ID of the workload that claimed the hold"), path="workload_id"),
     FilterField("policy", ValueKind(), gettext_lazy("policy of the decision"), path="policy_name"),
     FilterField("age", Age(), gettext_lazy("age of the hold"), path="created_at"),
 )
