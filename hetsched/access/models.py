@@ -36,19 +36,19 @@ class Token(AbstractAuthToken):
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
     # Limits of the token in addition to those of its role; null means no limit of its own.
     most_priority = models.IntegerField(
-        _("highest priority"),
+        _("maximum pod priority"),
         null=True,
         blank=True,
-        help_text=_("Of the pods that it submits."),
+        help_text=_("Applies to the pods submitted with the token."),
     )
     submits_per_minute = models.PositiveIntegerField(
-        _("submissions a minute"), null=True, blank=True, help_text=_("Instead of what the server allows everybody.")
+        _("submissions per minute"), null=True, blank=True, help_text=_("Replaces the default limit of the server.")
     )
     quota = models.JSONField(
         _("quota"),
         default=dict,
         blank=True,
-        help_text=_("What its pods may ask for at the same time, as quantities: pods, cpu, memory and so on."),
+        help_text=_("Total requests of all unfinished pods of the token, as quantities: pods, cpu, memory and so on."),
     )
 
     class Meta:

@@ -146,7 +146,7 @@ class GoldenPlacement(models.Model):
 
     name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="goldens", verbose_name=_("cluster"))
-    policy_name = models.CharField(_("guards policy"), max_length=63, blank=True)
+    policy_name = models.CharField(_("applies to policy"), max_length=63, blank=True)
     manifest = models.TextField(_("pod"))
     pod = StructField(PodSpec, editable=False)
     expectation = StructField(Expectation, verbose_name=_("expectation"))
@@ -156,11 +156,11 @@ class GoldenPlacement(models.Model):
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
     changed_at = models.DateTimeField(_("changed"))
     state = models.CharField(_("state"), max_length=8, default=UNKNOWN)
-    got = MessageField(_("what came out"), blank=True)
-    checked_at = models.DateTimeField(_("looked at"), null=True)
+    got = MessageField(_("actual result"), blank=True)
+    checked_at = models.DateTimeField(_("checked at"), null=True)
     broken_since = models.DateTimeField(_("broken since"), null=True)
     # The decision on whose state it is checked; null: on the cluster's nodes as if empty.
-    decision = models.BigIntegerField(_("agreed from decision"), null=True, editable=False)
+    decision = models.BigIntegerField(_("created from decision"), null=True, editable=False)
     # Hash of the nodes and versions it was checked on; the result depends on nothing else.
     judged_on = models.CharField(max_length=64, blank=True, editable=False)
 
@@ -181,8 +181,8 @@ class AgreedState(models.Model):
     size = models.IntegerField(_("bytes"))
 
     class Meta:
-        verbose_name = _("agreed state")
-        verbose_name_plural = _("agreed states")
+        verbose_name = _("cluster state of a golden placement")
+        verbose_name_plural = _("cluster states of golden placements")
 
     def __str__(self) -> str:
         return f"{self.golden_id}: {self.size} bytes"
@@ -209,8 +209,8 @@ class PolicyPlan(models.Model):
     note = MessageField(_("note"), blank=True)
     # A run claims the plan by advancing this time.
     due_at = models.DateTimeField(_("due"), editable=False)
-    last_looked_at = models.DateTimeField(_("looked at"), null=True)
-    last_value = models.FloatField(_("figure"), null=True)
+    last_looked_at = models.DateTimeField(_("checked at"), null=True)
+    last_value = models.FloatField(_("last value"), null=True)
     # The side of the condition that was entered last: above, below, or none yet.
     side = models.CharField(max_length=5, blank=True, editable=False)
     above_since = models.DateTimeField(_("above since"), null=True)
@@ -232,11 +232,11 @@ class Measure(models.Model):
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="measures", verbose_name=_("cluster"))
     at = models.DateTimeField(_("at"))
-    figures = StructField(Measured, verbose_name=_("figures"))
+    figures = StructField(Measured, verbose_name=_("metrics"))
 
     class Meta:
-        verbose_name = _("measure")
-        verbose_name_plural = _("measures")
+        verbose_name = _("measurement")
+        verbose_name_plural = _("measurements")
         ordering = ["cluster_id", "at"]
         constraints = [models.UniqueConstraint(fields=["cluster", "at"], name="policies_measure_once")]
 
@@ -253,15 +253,15 @@ class Preview(models.Model):
     policy = models.ForeignKey(Policy, on_delete=models.CASCADE, related_name="previews", verbose_name=_("policy"))
     version = models.IntegerField(_("version"))
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="previews", verbose_name=_("cluster"))
-    asked = StructField(PreviewParameters, verbose_name=_("asked"))
+    asked = StructField(PreviewParameters, verbose_name=_("parameters"))
     state = models.CharField(_("state"), max_length=10, default=WAITING)
     progress = models.FloatField(_("progress"), default=0.0)
-    asked_by = models.CharField(_("asked by"), max_length=255)
+    asked_by = models.CharField(_("requested by"), max_length=255)
     owner = models.CharField(_("owner"), max_length=200)
-    asked_at = models.DateTimeField(_("asked"))
+    asked_at = models.DateTimeField(_("requested at"))
     started_at = models.DateTimeField(_("started"), null=True)
     ended_at = models.DateTimeField(_("ended"), null=True)
-    seen_at = models.DateTimeField(_("sign of life"), null=True)
+    seen_at = models.DateTimeField(_("last heartbeat"), null=True)
     problem = StructField(Problem, verbose_name=_("problem"), null=True)
     result = StructField(ReplayResult, verbose_name=_("result"), null=True)
     changes = StructField(tuple[PodChange, ...], verbose_name=_("changes"), default=tuple)

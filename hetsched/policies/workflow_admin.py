@@ -92,7 +92,7 @@ class GoldenPlacementAdmin(WorkflowAdmin):
     )
     readonly_fields = ("state", "got", "checked_at", "broken_since", "author", "changed_at")
 
-    @admin.display(description=_("guards"))
+    @admin.display(description=_("applies to"))
     def guards(self, row: GoldenPlacement) -> str:
         return row.policy_name or _("all policies")
 
@@ -110,9 +110,9 @@ class PolicyPlanAdmin(WorkflowAdmin):
     search_fields = ("name", "policy__name", "reason")
     fieldsets = (
         (None, {"fields": ("name", "policy", "kind", "enabled", "reason")}),
-        (_("Once, at a time"), {"fields": ("version", "at", "late_minutes")}),
+        (_("once, at a set time"), {"fields": ("version", "at", "late_minutes")}),
         (
-            _("As a figure goes up and down"),
+            _("when a metric crosses thresholds"),
             {
                 "fields": (
                     ("cluster", "metric"),

@@ -29,11 +29,11 @@ from .plan_contracts import Condition, Once
 from .plans import save_plan
 
 _METRICS = [
-    ("gpuAllocation", _("GPU allocation (0-1)")),
-    ("cpuUtilization", _("CPU requested (0-1)")),
-    ("memoryUtilization", _("memory requested (0-1)")),
-    ("balance", _("balance (0-1)")),
-    ("pendingPods", _("pods that wait (number)")),
+    ("gpuAllocation", _("GPU allocation (0–1)")),
+    ("cpuUtilization", _("CPU requested (0–1)")),
+    ("memoryUtilization", _("Memory requested (0–1)")),
+    ("balance", _("Balance (0–1)")),
+    ("pendingPods", _("Pending pods (number)")),
 ]
 
 
@@ -50,7 +50,7 @@ class WorkflowForm(forms.ModelForm):
         label=_("Reason"),
         max_length=2000,
         widget=forms.Textarea(attrs={"rows": 2}),
-        help_text=_("For the audit trail."),
+        help_text=_("The reason is recorded in the audit log."),
     )
 
     def clean(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class GoldenForm(WorkflowForm):
         ],
     )
     which = forms.CharField(label=_("Values"), max_length=2000, widget=forms.TextInput(attrs={"size": 60}))
-    policy_name = forms.ChoiceField(label=_("Guards policy"), required=False)
+    policy_name = forms.ChoiceField(label=_("Applies to policy"), required=False)
 
     class Meta:
         model = GoldenPlacement
@@ -144,7 +144,7 @@ class PlanForm(WorkflowForm):
     version = _number(label=_("Version"), help_text=_("Once: the version to activate."))
     at = forms.SplitDateTimeField(label=_("At"), required=False, widget=AdminSplitDateTime())
     late_minutes = forms.IntegerField(
-        label=_("Skip if late by, minutes"), required=False, min_value=0, max_value=10_080, initial=60
+        label=_("Skip if late by more than (minutes)"), required=False, min_value=0, max_value=10_080, initial=60
     )
     cluster = forms.ModelChoiceField(
         label=_("Cluster"),
@@ -182,7 +182,7 @@ class PlanForm(WorkflowForm):
         }
         for field in needed.get(self.cleaned_data.get("kind", ""), ()):
             if self.cleaned_data.get(field) in (None, "") and field not in self.errors:
-                self.add_error(field, _("This is needed."))
+                self.add_error(field, _("This field is required."))
         return super().clean()
 
     def act(self) -> PolicyPlan:

@@ -123,7 +123,7 @@ def test_an_activation_is_planned_by_a_figure(browser: Client, cluster: Cluster)
         "below": "0.4", "below_version": 1,
     }  # fmt: skip
     missing = plan(browser, **{**figure, "above": ""})
-    assert "This is needed." in missing.content.decode()
+    assert "This field is required." in missing.content.decode()
     crossed = plan(browser, **{**figure, "below": "0.7"})
     assert "0.7 is not less than 0.6" in crossed.content.decode()
     assert plan(browser, **figure).status_code == 302

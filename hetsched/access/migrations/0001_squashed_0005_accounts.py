@@ -77,9 +77,9 @@ class Migration(migrations.Migration):
                 ('node', models.CharField(blank=True, max_length=253, verbose_name='node')),
                 ('ending', models.CharField(blank=True, default='', editable=False, max_length=4, verbose_name='ends with')),
                 ('last_used_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last used')),
-                ('most_priority', models.IntegerField(blank=True, help_text='Of the pods that it submits.', null=True, verbose_name='highest priority')),
-                ('submits_per_minute', models.PositiveIntegerField(blank=True, help_text='Instead of what the server allows everybody.', null=True, verbose_name='submissions a minute')),
-                ('quota', models.JSONField(blank=True, default=dict, help_text='What its pods may ask for at the same time, as quantities: pods, cpu, memory and so on.', verbose_name='quota')),
+                ('most_priority', models.IntegerField(blank=True, help_text='Applies to the pods submitted with the token.', null=True, verbose_name='maximum pod priority')),
+                ('submits_per_minute', models.PositiveIntegerField(blank=True, help_text='Replaces the default limit of the server.', null=True, verbose_name='submissions per minute')),
+                ('quota', models.JSONField(blank=True, default=dict, help_text='Total requests of all unfinished pods of the token, as quantities: pods, cpu, memory and so on.', verbose_name='quota')),
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='auth_token_set', to=settings.AUTH_USER_MODEL)),
             ],
             options={

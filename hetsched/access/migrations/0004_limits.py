@@ -20,16 +20,16 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='token',
             name='most_priority',
-            field=models.IntegerField(blank=True, help_text='Of the pods that it submits.', null=True, verbose_name='highest priority'),
+            field=models.IntegerField(blank=True, help_text='Applies to the pods submitted with the token.', null=True, verbose_name='maximum pod priority'),
         ),
         migrations.AddField(
             model_name='token',
             name='quota',
-            field=models.JSONField(blank=True, default=dict, help_text='What its pods may ask for at the same time, as quantities: pods, cpu, memory and so on.', verbose_name='quota'),
+            field=models.JSONField(blank=True, default=dict, help_text='Total requests of all unfinished pods of the token, as quantities: pods, cpu, memory and so on.', verbose_name='quota'),
         ),
         migrations.AddField(
             model_name='token',
             name='submits_per_minute',
-            field=models.PositiveIntegerField(blank=True, help_text='Instead of what the server allows everybody.', null=True, verbose_name='submissions a minute'),
+            field=models.PositiveIntegerField(blank=True, help_text='Replaces the default limit of the server.', null=True, verbose_name='submissions per minute'),
         ),
     ]

@@ -18,6 +18,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='connection',
             name='failure',
-            field=models.CharField(blank=True, max_length=500, verbose_name='why it is not followed'),
+            field=models.CharField(blank=True, max_length=500, verbose_name='informer failure'),
         ),
     ]

@@ -18,22 +18,22 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='connection',
             name='facts_at',
-            field=models.DateTimeField(blank=True, editable=False, null=True, verbose_name='facts of'),
+            field=models.DateTimeField(blank=True, editable=False, null=True, verbose_name='data as of'),
         ),
         migrations.AddField(
             model_name='connection',
             name='shadow_dropped',
-            field=models.BigIntegerField(default=0, editable=False, verbose_name='pods not judged'),
+            field=models.BigIntegerField(default=0, editable=False, verbose_name='pods not compared'),
         ),
         migrations.AddField(
             model_name='connection',
             name='shadow_of',
-            field=models.CharField(blank=True, max_length=63, verbose_name='in shadow of'),
+            field=models.CharField(blank=True, max_length=63, verbose_name='scheduler compared in shadow mode'),
         ),
         migrations.AddField(
             model_name='connection',
             name='stale_reason',
-            field=models.CharField(blank=True, editable=False, max_length=500, verbose_name='why it is stale'),
+            field=models.CharField(blank=True, editable=False, max_length=500, verbose_name='reason for stale data'),
         ),
         migrations.AddField(
             model_name='connection',

@@ -24,10 +24,10 @@ class Migration(migrations.Migration):
                 ("platforms", models.JSONField(default=list, verbose_name="platforms")),
                 ("read_at", models.DateTimeField(null=True, verbose_name="read at")),
                 ("code", models.CharField(blank=True, max_length=60, verbose_name="failure")),
-                ("message", models.CharField(blank=True, max_length=500, verbose_name="why it could not be read")),
+                ("message", models.CharField(blank=True, max_length=500, verbose_name="read failure")),
                 ("attempts", models.IntegerField(default=0, verbose_name="failures in a row")),
                 ("wanted", models.BooleanField(default=True, verbose_name="wanted")),
-                ("wanted_at", models.DateTimeField(verbose_name="asked for")),
+                ("wanted_at", models.DateTimeField(verbose_name="requested at")),
                 ("not_before", models.DateTimeField(verbose_name="not before")),
                 ("secrets", models.JSONField(default=list, verbose_name="pull secrets")),
                 (

@@ -37,11 +37,11 @@ class Migration(migrations.Migration):
                 ("instance", models.CharField(blank=True, max_length=64)),
                 ("started_at", models.DateTimeField(null=True)),
                 ("sequence", models.BigIntegerField(default=0)),
-                ("heard_at", models.DateTimeField(null=True, verbose_name="heard of")),
+                ("heard_at", models.DateTimeField(null=True, verbose_name="last event")),
             ],
             options={
-                "verbose_name": "facts of a node",
-                "verbose_name_plural": "facts of nodes",
+                "verbose_name": "node facts",
+                "verbose_name_plural": "node facts",
             },
         ),
     ]

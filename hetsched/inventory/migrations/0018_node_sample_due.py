@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
     operations = [
         migrations.AddField(
             "node", "sample_due_at",
-            models.DateTimeField(blank=True, editable=False, null=True, verbose_name="sample is looked at"),
+            models.DateTimeField(blank=True, editable=False, null=True, verbose_name="sample expires at"),
         ),
         migrations.AddIndex(
             "node", models.Index(fields=["cluster", "sample_due_at"], name="inventory_node_sample_due")

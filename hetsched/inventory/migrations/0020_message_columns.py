@@ -10,8 +10,8 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.AlterField("collector", "failure", models.TextField(blank=True, editable=False, verbose_name="last failure")),
-        migrations.AlterField("connection", "failure", models.TextField(blank=True, verbose_name="why it is not followed")),
-        migrations.AlterField("connection", "stale_reason", models.TextField(blank=True, editable=False, verbose_name="why it is stale")),
-        migrations.AlterField("imageindex", "message", models.TextField(blank=True, verbose_name="why it could not be read")),
+        migrations.AlterField("connection", "failure", models.TextField(blank=True, verbose_name="informer failure")),
+        migrations.AlterField("connection", "stale_reason", models.TextField(blank=True, editable=False, verbose_name="reason for stale data")),
+        migrations.AlterField("imageindex", "message", models.TextField(blank=True, verbose_name="read failure")),
         migrations.AlterField("sync", "reason", models.TextField(blank=True, verbose_name="last failure")),
     ]

@@ -33,7 +33,7 @@ DNS_LABEL = RegexValidator(
 class ClusterKind(models.TextChoices):
     OFFLINE = "offline", _("offline: nodes come from files, placements are stored only in hetsched")
     DEMO = "demo", _("demo: simulated, with a stream of workloads")
-    KUBERNETES = "kubernetes", _("kubernetes: a live API server, watched and bound to")
+    KUBERNETES = "kubernetes", _("kubernetes: hetsched watches an API server and binds pods there")
 
 
 class Cluster(models.Model):
@@ -71,8 +71,8 @@ class Cluster(models.Model):
 
     node_count = models.IntegerField(_("nodes"), default=0)
     ready_count = models.IntegerField(_("ready nodes"), default=0)
-    card_count = models.IntegerField(_("cards"), default=0)
-    cards_installed = models.IntegerField(_("cards installed"), default=0)
+    card_count = models.IntegerField(_("GPUs"), default=0)
+    cards_installed = models.IntegerField(_("installed GPUs"), default=0)
     capacity = StructField(dict[str, int], verbose_name=_("capacity"), default=dict, blank=True)
     requested = StructField(dict[str, int], verbose_name=_("requested"), default=dict, blank=True)
     gpu_milli_used = models.BigIntegerField(_("GPU thousandths in use"), default=0)
@@ -105,9 +105,9 @@ class Node(models.Model):
     ready = models.BooleanField(_("ready"), default=True)
     unschedulable = models.BooleanField(_("unschedulable"), default=False)
     cordoned_by_operator = models.BooleanField(_("cordoned by an operator"), default=False)
-    card_count = models.IntegerField(_("cards"), default=0)
+    card_count = models.IntegerField(_("GPUs"), default=0)
     # Includes GPUs that are unhealthy or in maintenance: pods may still hold these.
-    cards_installed = models.IntegerField(_("cards installed"), default=0)
+    cards_installed = models.IntegerField(_("installed GPUs"), default=0)
     maintenance = StructField(tuple[Maintenance, ...], verbose_name=_("in maintenance"), default=tuple, blank=True)
     allocatable = StructField(dict[str, int], verbose_name=_("allocatable"), default=dict)
 
@@ -120,7 +120,7 @@ class Node(models.Model):
     # time.
     sampled_revision = models.BigIntegerField(_("sampled at revision"), default=0)
     # When its current sample expires; None where no sample can expire. See `freshness`.
-    sample_due_at = models.DateTimeField(_("sample is looked at"), null=True, blank=True, editable=False)
+    sample_due_at = models.DateTimeField(_("sample expires at"), null=True, blank=True, editable=False)
     # Facts that its kubelet contradicted; the reported values stay in use all the same.
     doubts = StructField(
         tuple[FactConflict, ...], verbose_name=_("facts contradicted by the kubelet"), default=tuple, blank=True
@@ -149,21 +149,21 @@ class Connection(models.Model):
     cluster_uid = models.CharField(_("uid of the cluster"), max_length=64, blank=True)
     # The name under which this database holds the cluster's Lease.
     installation = models.UUIDField(_("installation"), default=uuid.uuid4, editable=False)
-    enrolled_namespaces = models.JSONField(_("namespaces that submissions may use"), default=list, blank=True)
+    enrolled_namespaces = models.JSONField(_("namespaces for submissions"), default=list, blank=True)
     # Whether the pull secrets of pods are read to look up their images.
     read_pull_secrets = models.BooleanField(_("pull secrets are read"), default=False)
-    failure = MessageField(_("why it is not followed"), blank=True)
+    failure = MessageField(_("informer failure"), blank=True)
     # Shadow mode: bindings of this scheduler are compared with our own decisions, and nothing is written.
-    shadow_of = models.CharField(_("in shadow of"), max_length=63, blank=True)
-    shadow_dropped = models.BigIntegerField(_("pods not judged"), default=0, editable=False)
+    shadow_of = models.CharField(_("scheduler compared in shadow mode"), max_length=63, blank=True)
+    shadow_dropped = models.BigIntegerField(_("pods not compared"), default=0, editable=False)
     # The time of the data, and since when it is stale; published to viewers of the cluster.
-    facts_at = models.DateTimeField(_("facts of"), null=True, blank=True, editable=False)
+    facts_at = models.DateTimeField(_("data as of"), null=True, blank=True, editable=False)
     stale_since = models.DateTimeField(_("stale since"), null=True, blank=True, editable=False)
-    stale_reason = MessageField(_("why it is stale"), blank=True, editable=False)
+    stale_reason = MessageField(_("reason for stale data"), blank=True, editable=False)
     # The informer's lease and epoch; writes with an older epoch are rejected.
-    follower_id = models.CharField(_("follower"), max_length=120, blank=True)
-    follower_until = models.DateTimeField(_("follows until"), null=True, blank=True)
-    follower_epoch = models.BigIntegerField(_("follow epoch"), default=0)
+    follower_id = models.CharField(_("informer"), max_length=120, blank=True)
+    follower_until = models.DateTimeField(_("informer lease ends"), null=True, blank=True)
+    follower_epoch = models.BigIntegerField(_("informer epoch"), default=0)
     # The credentials that discovery uses instead of the in-cluster account, its lease, and its latest result.
     sealed_discovery_kubeconfig = models.TextField(blank=True, editable=False)
     discovery = StructField(Discovery, verbose_name=_("discovery"), null=True, editable=False)
@@ -185,9 +185,9 @@ class Sync(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="syncs", verbose_name=_("cluster"))
     resource = models.CharField(_("resource"), max_length=120)
     required = models.BooleanField(_("required"), default=True)  # no decision is made before it has synced
-    epoch = models.BigIntegerField(_("follow epoch"))
-    synced_at = models.DateTimeField(_("listed whole"), null=True)
-    alive_at = models.DateTimeField(_("heard of"), null=True)
+    epoch = models.BigIntegerField(_("informer epoch"))
+    synced_at = models.DateTimeField(_("last full list"), null=True)
+    alive_at = models.DateTimeField(_("last event"), null=True)
     objects_count = models.IntegerField(_("objects"), default=0)
     relists = models.IntegerField(_("lists"), default=0)
     failures = models.IntegerField(_("failures in a row"), default=0)

@@ -25,16 +25,16 @@ class Collector(models.Model):
     params: Any = models.JSONField(_("parameters"), default=dict, blank=True)
     sealed_token = models.TextField(blank=True, editable=False)
     enabled = models.BooleanField(_("enabled"), default=True)
-    load = models.BooleanField(_("measures use"), default=False, editable=False)
+    load = models.BooleanField(_("measures usage"), default=False, editable=False)
     interval_seconds = models.PositiveIntegerField(_("interval in seconds"), default=30)
     # Number of consecutive failures, and age of an observation, after which its facts are stale.
-    most_failures = models.PositiveIntegerField(_("failures until stale"), default=1)
-    most_age_seconds = models.PositiveIntegerField(_("oldest observation in seconds"), default=120)
+    most_failures = models.PositiveIntegerField(_("failed queries until stale"), default=1)
+    most_age_seconds = models.PositiveIntegerField(_("maximum sample age in seconds"), default=120)
     version = models.PositiveIntegerField(default=1, editable=False)
 
     due_at = models.DateTimeField(default=timezone.now, editable=False)
-    tried_at = models.DateTimeField(_("asked"), null=True, editable=False)
-    answered_at = models.DateTimeField(_("answered"), null=True, editable=False)
+    tried_at = models.DateTimeField(_("last query"), null=True, editable=False)
+    answered_at = models.DateTimeField(_("last response"), null=True, editable=False)
     failures = models.PositiveIntegerField(_("failures in a row"), default=0, editable=False)
     failure_code = models.CharField(max_length=63, blank=True, editable=False)
     failure = MessageField(_("last failure"), blank=True, editable=False)
@@ -42,7 +42,7 @@ class Collector(models.Model):
     stale_since = models.DateTimeField(_("stale since"), null=True, editable=False)
     problems: Any = models.JSONField(default=list, blank=True, editable=False)
     nodes_reported = models.PositiveIntegerField(_("nodes"), default=0, editable=False)
-    nodes_stale = models.PositiveIntegerField(_("nodes without a fresh answer"), default=0, editable=False)
+    nodes_stale = models.PositiveIntegerField(_("nodes with stale samples"), default=0, editable=False)
 
     class Meta:
         verbose_name = _("collector")

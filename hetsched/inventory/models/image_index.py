@@ -24,10 +24,10 @@ class ImageIndex(models.Model):
     platforms = models.JSONField(_("platforms"), default=list)
     read_at = models.DateTimeField(_("read at"), null=True)
     code = models.CharField(_("failure"), max_length=60, blank=True)
-    message = MessageField(_("why it could not be read"), blank=True)
+    message = MessageField(_("read failure"), blank=True)
     attempts = models.IntegerField(_("failures in a row"), default=0)
     wanted = models.BooleanField(_("wanted"), default=True)
-    wanted_at = models.DateTimeField(_("asked for"))
+    wanted_at = models.DateTimeField(_("requested at"))
     not_before = models.DateTimeField(_("not before"))
     secrets = models.JSONField(_("pull secrets"), default=list)
 

@@ -43,8 +43,8 @@ class NodeFacts(models.Model):
     reported_at = models.DateTimeField(null=True)
 
     class Meta:
-        verbose_name = _("facts of a node")
-        verbose_name_plural = _("facts of nodes")
+        verbose_name = _("node facts")
+        verbose_name_plural = _("node facts")
 
     def __str__(self) -> str:
         return f"facts of node {self.pk}"

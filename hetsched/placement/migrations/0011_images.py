@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='pod',
             name='images_until',
-            field=models.DateTimeField(null=True, verbose_name='waits for its images until'),
+            field=models.DateTimeField(null=True, verbose_name='waits for image platforms until'),
         ),
     ]

@@ -72,7 +72,7 @@ class Migration(migrations.Migration):
                         verbose_name="state",
                     ),
                 ),
-                ("came_to", models.CharField(blank=True, max_length=253, verbose_name="came to")),
+                ("came_to", models.CharField(blank=True, max_length=253, verbose_name="actual node")),
                 ("message", models.CharField(blank=True, max_length=500, verbose_name="message")),
                 ("changed_at", models.DateTimeField(verbose_name="changed")),
                 (

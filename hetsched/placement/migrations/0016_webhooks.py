@@ -78,7 +78,7 @@ class Migration(migrations.Migration):
                 ("attempts", models.PositiveIntegerField(default=0, verbose_name="attempts")),
                 ("not_before", models.DateTimeField(verbose_name="next attempt")),
                 ("began_at", models.DateTimeField()),
-                ("created_at", models.DateTimeField(verbose_name="made")),
+                ("created_at", models.DateTimeField(verbose_name="created")),
                 ("ended_at", models.DateTimeField(null=True, verbose_name="ended")),
                 ("status", models.PositiveIntegerField(null=True, verbose_name="answer")),
                 ("code", models.CharField(blank=True, max_length=63)),
@@ -113,7 +113,7 @@ class Migration(migrations.Migration):
                 ("sealed", models.TextField()),
                 ("sealed_before", models.TextField(blank=True)),
                 ("before_until", models.DateTimeField(null=True)),
-                ("made_at", models.DateTimeField(verbose_name="made")),
+                ("made_at", models.DateTimeField(verbose_name="created")),
             ],
         ),
         migrations.CreateModel(
@@ -138,8 +138,8 @@ class Migration(migrations.Migration):
                 ("paused_because", models.CharField(blank=True, max_length=300, verbose_name="paused because")),
                 ("given_up_in_a_row", models.PositiveIntegerField(default=0, editable=False)),
                 ("owner", models.CharField(max_length=200, verbose_name="owner")),
-                ("created_by", models.CharField(max_length=255, verbose_name="made by")),
-                ("created_at", models.DateTimeField(verbose_name="made")),
+                ("created_by", models.CharField(max_length=255, verbose_name="created by")),
+                ("created_at", models.DateTimeField(verbose_name="created")),
                 ("version", models.PositiveIntegerField(default=1, editable=False)),
             ],
             options={

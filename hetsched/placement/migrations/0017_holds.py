@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(verbose_name="since")),
                 ("expires_at", models.DateTimeField(verbose_name="until")),
                 ("ended_at", models.DateTimeField(null=True, verbose_name="ended")),
-                ("end_reason", models.CharField(blank=True, max_length=300, verbose_name="why it ended")),
+                ("end_reason", models.CharField(blank=True, max_length=300, verbose_name="end reason")),
                 (
                     "cluster",
                     models.ForeignKey(
@@ -83,7 +83,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="decision",
             name="room",
-            field=models.CharField(blank=True, default="", max_length=320, verbose_name="room held"),
+            field=models.CharField(blank=True, default="", max_length=320, verbose_name="used capacity of a hold"),
             preserve_default=False,
         ),
         migrations.AlterField(

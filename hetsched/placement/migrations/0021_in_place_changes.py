@@ -10,7 +10,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="reservation",
             name="spec",
-            field=models.JSONField(null=True, verbose_name="request, where it changed in place"),
+            field=models.JSONField(null=True, verbose_name="request after an in-place change"),
         ),
         migrations.AddField(
             model_name="pod",

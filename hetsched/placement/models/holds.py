@@ -63,7 +63,7 @@ class Hold(models.Model):
     created_at = models.DateTimeField(_("since"))
     expires_at = models.DateTimeField(_("until"))
     ended_at = models.DateTimeField(_("ended"), null=True)
-    end_reason = MessageField(_("why it ended"), blank=True)
+    end_reason = MessageField(_("end reason"), blank=True)
 
     class Meta:
         verbose_name = _("hold")

@@ -39,7 +39,7 @@ class Nomination(models.Model):
     ended_revision = models.BigIntegerField(_("until revision"), null=True)
     created_at = models.DateTimeField(_("created"))
     ended_at = models.DateTimeField(_("ended"), null=True)
-    end_reason = MessageField(_("why it ended"), blank=True)
+    end_reason = MessageField(_("end reason"), blank=True)
 
     class Meta:
         verbose_name = _("nomination")
@@ -125,14 +125,14 @@ class HalfGang(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     namespace = models.CharField(_("namespace"), max_length=63)
     gang = models.CharField(_("gang"), max_length=63)
-    least = models.IntegerField(_("members that it needs"))
-    patience_seconds = models.IntegerField(_("patience in seconds"))
+    least = models.IntegerField(_("required members"))
+    patience_seconds = models.IntegerField(_("timeout in seconds"))
     since = models.DateTimeField(_("since"))
     reason = MessageField(_("reason"))
 
     class Meta:
-        verbose_name = _("half-bound gang")
-        verbose_name_plural = _("half-bound gangs")
+        verbose_name = _("partially bound gang")
+        verbose_name_plural = _("partially bound gangs")
         constraints = [
             models.UniqueConstraint(fields=["cluster", "namespace", "gang"], name="placement_half_gang_once")
         ]
@@ -149,8 +149,8 @@ class CommitRefusal(models.Model):
     created_at = models.DateTimeField(_("rejected at"))
 
     class Meta:
-        verbose_name = _("refused commit")
-        verbose_name_plural = _("refused commits")
+        verbose_name = _("rejected commit")
+        verbose_name_plural = _("rejected commits")
         indexes = [models.Index(fields=["cluster", "created_at"], name="placement_commit_refusal")]
 
     def __str__(self) -> str:

@@ -64,7 +64,7 @@ class RebalanceMove(models.Model):
     source = models.CharField(_("from"), max_length=253)
     target = models.CharField(_("to"), max_length=253)
     state = models.CharField(_("state"), max_length=8, choices=STATES, default=WAITING)
-    came_to = models.CharField(_("came to"), max_length=253, blank=True)
+    came_to = models.CharField(_("actual node"), max_length=253, blank=True)
     message = MessageField(_("message"), blank=True)
     changed_at = models.DateTimeField(_("changed"))
 

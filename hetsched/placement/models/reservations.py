@@ -32,7 +32,7 @@ class Reservation(models.Model):
     requests = StructField(dict[str, int], verbose_name=_("requests"), default=dict)
     allocation = StructField(Allocation, verbose_name=_("allocation"))
     # The pod's request during this reservation, if it changed since the decision: see `in_place`.
-    spec = StructField(PodSpec, verbose_name=_("request, where it changed in place"), null=True)
+    spec = StructField(PodSpec, verbose_name=_("request after an in-place change"), null=True)
     active = models.BooleanField(_("active"), default=True)
     revision = models.BigIntegerField(_("since revision"))
     released_revision = models.BigIntegerField(_("until revision"), null=True)

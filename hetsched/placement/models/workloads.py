@@ -106,11 +106,10 @@ class Pod(models.Model):
     queued = models.BooleanField(_("queued"), default=True)
     attempts = models.IntegerField(_("attempts"), default=0)
     not_before = models.DateTimeField(_("not before"), null=True)
-    # The pod waits until then for the platforms of its images. In the past: they may still change. Null: they are
-    # final.
-    images_until = models.DateTimeField(_("waits for its images until"), null=True)
-    # The time of the last try, and its registered events, also as a bit set that queries compare.
-    tried_at = models.DateTimeField(_("tried"), null=True)
+    # The pod waits until then for the platforms of its images; a past time: they may still change; null: final.
+    images_until = models.DateTimeField(_("waits for image platforms until"), null=True)
+    # The last try, and the events registered at it, also as a bit set that queries compare.
+    tried_at = models.DateTimeField(_("last attempt"), null=True)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     helped_by = models.IntegerField(default=EVERY_BIT, editable=False)
     # Requeued without a registered event, because an event may have been missed.
@@ -271,8 +270,8 @@ class Decision(AppendOnly):
     evictions = StructField(tuple[Evicted, ...], verbose_name=_("evictions"), default=tuple)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     # The row of the hold that the pod used, as `namespace/name`.
-    room = models.CharField(_("room held"), max_length=320, blank=True)
-    # The node for which the pod is nominated until its victims are deleted.
+    room = models.CharField(_("used capacity of a hold"), max_length=320, blank=True)
+    # The node for which the pod is nominated until its victims are gone.
     nominated_node = models.CharField(_("nominated node"), max_length=253, blank=True)
     created_at = models.DateTimeField(_("decided"))
 

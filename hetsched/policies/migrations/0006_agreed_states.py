@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='goldenplacement',
             name='decision',
-            field=models.BigIntegerField(editable=False, null=True, verbose_name='agreed from decision'),
+            field=models.BigIntegerField(editable=False, null=True, verbose_name='created from decision'),
         ),
         migrations.CreateModel(
             name='AgreedState',
@@ -25,8 +25,8 @@ class Migration(migrations.Migration):
                 ('golden', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='agreed_state', to='policies.goldenplacement')),
             ],
             options={
-                'verbose_name': 'agreed state',
-                'verbose_name_plural': 'agreed states',
+                'verbose_name': 'cluster state of a golden placement',
+                'verbose_name_plural': 'cluster states of golden placements',
             },
         ),
     ]

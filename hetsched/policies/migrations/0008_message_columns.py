@@ -9,6 +9,6 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.AlterField("goldenplacement", "got", models.TextField(blank=True, verbose_name="what came out")),
+        migrations.AlterField("goldenplacement", "got", models.TextField(blank=True, verbose_name="actual result")),
         migrations.AlterField("policyplan", "note", models.TextField(blank=True, verbose_name="note")),
     ]
