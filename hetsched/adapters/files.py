@@ -1,7 +1,8 @@
-"""Reader of files by their content: Kubernetes YAML or JSON, or lists of the openb trace.
+"""Reader of Kubernetes YAML or JSON files and of the openb trace's node and pod lists.
 
-The content decides, not the file's name. Several files form one set of objects: a pod in one may refer to a class in
-another, and each object may occur only once. Node lists belong to a cluster, pod lists to a workload.
+The format is detected from a file's content, not from its name. Several files form one set of objects: a pod in one
+file may refer to a class in another, and each object may occur only once. Node lists belong to a cluster, pod lists to
+a workload.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def parse_workload(
 ) -> ClusterContent:
     """Read a workload from (name, bytes) pairs; pods may refer to classes and groups of the cluster `known`.
 
-    Generated names are derived from `names`, or are numbers without it. Raises: InputError naming the file.
+    Generated names are derived from `names`; if it is empty, they are numbers. Raises: InputError naming the file.
     """
     return _parse(sources, workload=True, known=known, names=names)
 

@@ -1,8 +1,8 @@
-"""Gate results in the formats of pipelines: JUnit for test reports, SARIF for code scanning, Markdown for people.
+"""Gate results in the formats of pipelines: JUnit for test reports, SARIF for code scanning, Markdown for comments.
 
-JUnit has one test case for each pod. Only errors make it fail; it is skipped if the pod does not fit now and the gate
-does not count that as an error. SARIF has one result for each finding, at the first line of the pod's document. All
-text comes from manifests and is escaped for its format.
+JUnit has one test case for each pod. A test case fails only if the pod has errors. It is skipped if the pod does not
+fit now and the gate does not treat this as an error. SARIF has one result for each finding, at the first line of the
+pod's document. All text comes from manifests and is escaped for its format.
 Source: JUnit XML as CI servers read it (testsuites/testsuite/testcase/failure); SARIF 2.1.0 (OASIS).
 """
 
@@ -100,7 +100,7 @@ def _result(gate: Gate, finding: Finding, rules: list[str]) -> dict[str, Any]:
 
 
 def markdown(gate: Gate) -> str:
-    """Return a page for a merge request's comment."""
+    """Return a Markdown report for a merge request comment."""
     lines = [f"### hetsched: {gate.headline}", "", _escaped(gate.summary), ""]
     if gate.findings:
         lines += ["| | pod | rule | what | what to do |", "|---|---|---|---|---|"]

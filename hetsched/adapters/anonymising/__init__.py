@@ -1,4 +1,4 @@
-"""Anonymised clusters: content without names, so that a helper can analyse a decision without learning the owner.
+"""Anonymised cluster content, which lets a helper analyse a decision without learning who owns the cluster.
 
 May import: hetsched.contracts, hetsched.isa, hetsched.adapters, msgspec.
 Never: Django, Celery, the engine; a name or a hash of a name in a result.

@@ -1,8 +1,9 @@
 """Anonymised devices, device classes and claims.
 
-Selectors are expressions that may contain any text. Each expression is replaced by a query for one attribute, and each
-device gets its own results as attributes: true and false are kept; for an unknown result the attribute is missing and
-the result stays unknown. Of a device's own attributes only those are kept that a constraint compares between devices.
+Selectors are expressions that may contain arbitrary text. Each expression is replaced by a query for one attribute, and
+each device gets that attribute with the expression's result for this device (true or false). If the result is unknown,
+the attribute is omitted, so the query has an unknown result as well. Of a device's own attributes, only those that a
+constraint compares between devices are kept.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class DeviceNames:
         return f"{self._names.driver(driver)}{slash}{self._names.of(POOL, name)}"
 
     def _selector_text(self, text: str) -> str:
-        """Return an expression that queries the attribute with the result of this one."""
+        """Return an expression that queries the attribute with the result of the expression `text`."""
         name = self._names.of(SELECTOR, text)
         return f'device.attributes["{_DOMAIN}"]["{name}"]' if name else ""
 

@@ -1,7 +1,7 @@
 """Pseudonyms for names that occur in several places, and for the selectors that compare them.
 
-Equal names stay equal: a label's value and the value in a selector, a node and its host name, a claim and its users. A
-value that is compared by size is a number and is kept.
+Equal names get equal pseudonyms: a label's value and the same value in a selector, a node and its host name, a claim
+and the pods that use it. Integers that are compared by size are kept.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _T = TypeVar("_T")
 
 
 class NameAnonymizer:
-    """Renames names that occur in several places; `by_size` are keys whose values are compared by size.
+    """Renames names that occur in several places. `by_size` lists the keys whose values are compared by size.
 
-    Until `pseudonyms` are settled nothing is renamed: the names are only collected.
+    Until `pseudonyms` is settled, names are collected and returned unchanged.
     """
 
     def __init__(self, pseudonyms: Pseudonyms, by_size: frozenset[str] = frozenset()) -> None:
         self.of = pseudonyms.of
         self._by_size = by_size
-        self.sized: set[str] = set()  # keys found whose values are compared by size
+        self.sized: set[str] = set()  # keys in requirements that compare values by size
 
     def node(self, name: str) -> str:
         return self.of(NODE, name)
@@ -105,7 +105,7 @@ class NameAnonymizer:
     def zone(self, name: str) -> str:
         """Rename a zone and keep the number at its end, which is significant."""
         found = _ZONE.fullmatch(name)
-        assert found is not None  # it matches every text
+        assert found is not None  # the pattern matches any text
         return self.of(ZONE_STEM, found[1], stays=found[1] in well_known.ZONE_STEMS) + (found[2] or "")
 
     def controller(self, controller: str) -> str:
@@ -169,15 +169,15 @@ def renamed(rename: Callable[[_T], _T], found: Iterable[_T]) -> tuple[_T, ...]:
 
 
 def known_isa(text: str | None) -> str | None:
-    """Return a valid instruction set unchanged, None for any other text."""
+    """Return the text if it is a valid instruction set, else None."""
     return text if text is not None and well_known.is_isa(text) else None
 
 
 def one_of(text: str | None, known: Iterable[str], *, other: str | None = WITHHELD) -> str | None:
-    """Return a word of a list, and `other` for any word that is not in it."""
+    """Return `text` if it is None or in `known`, else `other`."""
     return text if text is None or text in known else other
 
 
 def moment(text: str) -> str:
-    """Return a valid time unchanged, empty for any other text."""
+    """Return the text if it is a valid time, else an empty string."""
     return text if seconds(text) is not None else ""

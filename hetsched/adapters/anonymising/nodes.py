@@ -39,7 +39,7 @@ _TOPOLOGY_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
 
 def _cpu_groups(text: str | None) -> str | None:
-    """Return groups of CPUs, None for any other text."""
+    """Return the text if it is a valid list of CPU groups, else None."""
     try:
         for group in (text or "").split(";"):
             parse_cpuset(group)
@@ -49,7 +49,7 @@ def _cpu_groups(text: str | None) -> str | None:
 
 
 def _known_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a prediction models; others may contain any text."""
+    """Return the options that a prediction models; other options may contain arbitrary text."""
     unknown = {*read_options(options, {}).unknown} & {*read_options({}, options).unknown}
     return {name: value for name, value in options.items() if f"{name}={value}" not in unknown}
 
@@ -113,7 +113,7 @@ class NodeAnonymizer:
             numa_zone=None if card.numa_zone is None else self._names.zone(card.numa_zone),
             healthy=card.healthy,
             maintenance=card.maintenance,
-            links=card.links,  # kinds from a fixed list, and numbers
+            links=card.links,  # only numbers and link kinds from a fixed list
         )
 
     def _numa(self, numa: NumaReport) -> NumaReport:

@@ -54,7 +54,7 @@ _STAYS = ("", "annotation", "local-volume", "hold")
 
 
 class PodAnonymizer:
-    """Renames pods; pods that share a shape share the renamed one."""
+    """Renames pods; pods that share a shape share its renamed copy."""
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
@@ -106,7 +106,7 @@ class PodAnonymizer:
         )
 
     def _isa_demand(self, demand: IsaDemand) -> IsaDemand:
-        """Copy a demand: the lattice has parsed its strings, and the platforms of images are no names."""
+        """Copy a demand, without instruction sets that the lattice does not parse."""
         native, emulated, cross, qemu = (
             known_isa(text) or "" for text in (demand.native, demand.emulated, demand.cross, demand.qemu)
         )
@@ -141,7 +141,7 @@ class PodAnonymizer:
         return Problem(problem.code, field, Message(WITHHELD))
 
     def _shape(self, shape: Shape) -> Shape:
-        """Rename a shape; pods that share a shape share the renamed one."""
+        """Rename a shape; pods that share a shape share its renamed copy."""
         known = self._shapes.get(id(shape))
         if known is None:
             known = self._shapes[id(shape)] = self._new_shape(shape)

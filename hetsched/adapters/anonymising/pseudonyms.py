@@ -2,8 +2,8 @@
 
 A reader without access to the names must still see which names are equal, and decisions break ties by the order of
 names. Names belong to realms, such as nodes or label values. All names of a realm are collected first; then each gets
-the realm's stem and its number in the order of names, `node-0001`. Between two names that are kept, the stem is one
-that sorts between them. A pseudonym contains only a number: no part of the name and no hash of it.
+the realm's stem and its number in the order of names, `node-0001`. Names that sort between two kept names get a stem
+that sorts between these two. A pseudonym contains only a number: no part of the name and no hash of it.
 Invariants: within a realm each name has exactly one pseudonym, and no two names share one; pseudonyms sort as their
 names do, unless no valid name sorts between two that are kept.
 """
@@ -28,7 +28,7 @@ def _unchanged(name: str, pseudonym: str) -> str:
 class Realm(NamedTuple):
     """A kind of names: the stem of its pseudonyms, the sort key of its names, and the check of a pseudonym for a name.
 
-    `write` forms a pseudonym for a name from stem and number; `of` distinguishes realms that are otherwise equal.
+    `write` formats the pseudonym of a name. `of` distinguishes realms that are otherwise equal.
     """
 
     stem: str
@@ -39,7 +39,7 @@ class Realm(NamedTuple):
 
 
 class Pseudonyms:
-    """Collects names until it is settled, and returns their pseudonyms from then on."""
+    """Collects names until `settle` is called, and returns their pseudonyms afterwards."""
 
     def __init__(self) -> None:
         self._names: dict[Realm, set[str]] = {}
@@ -47,7 +47,7 @@ class Pseudonyms:
         self._given: dict[Realm, dict[str, str]] | None = None
 
     def of(self, realm: Realm, name: str, *, stays: bool = False) -> str:
-        """Return the pseudonym of a name; the name itself if it is empty, `stays`, or nothing is settled yet."""
+        """Return the pseudonym of a name. The name itself is returned if it is empty, `stays`, or before `settle`."""
         if not name:
             return name
         if self._given is None:
@@ -76,7 +76,7 @@ def _numbered(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tupl
 
 
 def _runs(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tuple[str, list[str], str]]:
-    """Yield runs of renamed names in order, each with the kept names before and after it, empty if there is none."""
+    """Yield runs of renamed names in order, each with the kept names before and after it (empty if there is none)."""
     low, run = "", list[str]()
     for name in sorted(names | staying, key=realm.order):
         if name in names:
@@ -90,7 +90,7 @@ def _runs(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tuple[st
 
 
 def _stem(realm: Realm, low: str, high: str, numbers: dict[str, str]) -> str:
-    """Return the first stem that sorts between two kept names; the realm's own if there is none."""
+    """Return the first stem that sorts between two kept names, or the realm's own stem if there is none."""
     for stem in _stems(realm.stem, low):
         between = low < stem and (not high or (stem < high and not high.startswith(stem)))
         if between and all(realm.accepts(name, realm.write(name, stem + number)) for name, number in numbers.items()):

@@ -1,7 +1,8 @@
 """The realms of names in a cluster, and the valid pseudonyms of each.
 
-A pseudonym is valid wherever its name was: a label key is a qualified name without a known meaning, a resource is
-counted in the same units, a zone keeps the number at its end, an address and an image lead nowhere.
+A pseudonym is valid wherever its name is valid. The pseudonym of a label key is a qualified name without a known
+meaning, that of a resource has the same units, and that of a zone keeps the number at its end. Addresses and images are
+replaced by unreachable ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def _may_be_key(key: str, pseudonym: str) -> bool:
 
 
 def _as_resource(resource: str, pseudonym: str) -> str:
-    """Format a resource with the original's units: whole units if its domain is not Kubernetes' own."""
+    """Format a resource's pseudonym so that it keeps the units; extended resources are counted in whole units."""
     if "/" not in resource or "/" in pseudonym:
         return pseudonym
     return f"{pseudonym}.example.com/device" if is_extended(resource) else f"kubernetes.io/{pseudonym}"
@@ -31,7 +32,7 @@ def _may_be_resource(resource: str, pseudonym: str) -> bool:
 
 
 def _as_stem(stem: str, pseudonym: str) -> str:
-    return f"{pseudonym}-"  # the number of the zone follows
+    return f"{pseudonym}-"  # followed by the number of the zone
 
 
 NODE, POD, GANG = Realm("node-"), Realm("pod-"), Realm("group-")

@@ -1,8 +1,8 @@
-"""Keys, values, resources and words that are the same in every cluster and identify none.
+"""Keys, values, resources and words that are common to all clusters and do not identify any of them.
 
 The lists contain whole names. A name outside them may identify a company, a team or a machine, even in a domain of
-Kubernetes: `node-role.kubernetes.io/acme`. Values are known by their meaning: an instruction set is one that the
-lattice parses, an architecture is one of Go's, a number is a number.
+Kubernetes: `node-role.kubernetes.io/acme`. Whether a value is known depends on its key: the lattice must parse an
+instruction set, an architecture must be one of Go's, and a number must be numeric.
 Source: Kubernetes documentation, "Well-Known Labels, Annotations and Taints"; NVIDIA GPU feature discovery; AMD node
 labeller; Node Feature Discovery.
 """
@@ -101,7 +101,7 @@ def has_meaning(key: str) -> bool:
 
 
 def is_known_value(key: str, value: str) -> bool:
-    """Return whether the value of such a key reveals nothing about its owner."""
+    """Return whether the value of a known key reveals nothing about the owner of the cluster."""
     if key in _MODELS:
         return True
     if key in _ISAS:
@@ -120,7 +120,7 @@ def is_known_resource(resource: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_isa(text: str) -> bool:
-    """Return whether the lattice parses this text as a statement of a node or a pod."""
+    """Return whether the lattice parses this text as a label of a node or a pod."""
     for source in ("node-label", "pod-label"):
         try:
             isa.parse(text.strip(), source=source)

@@ -1,13 +1,13 @@
-"""Anonymised cluster content that may be shared and gives the same decisions.
+"""Anonymised cluster content that can be shared and leads to the same decisions.
 
 To analyse a decision a helper needs the cluster, but must not learn which users run which workloads on which machine.
 Everything is denied by default. The content is rebuilt field by field: amounts, times, flags and names in `well_known`
 are copied, every other name gets a pseudonym of its realm, and all other text is omitted or replaced by `withheld`. A
-field that this module does not name is omitted. Equal names stay equal (selectors, owners, topology, grants), and names
-keep their order, which breaks ties. A value that is compared by size is a number and is kept. Device expressions are
-replaced by attributes with their results. Names of policies and models of GPUs are kept.
-Invariants: the anonymised content, exported and read again, gives the same decisions pod by pod and node by node,
-except for policies with random ties, which draw by the pod's name. No name can be derived from its pseudonym.
+field that this module does not name is omitted. Equal names get equal pseudonyms (selectors, owners, topology, device
+allocations), and names keep their order, which breaks ties. Integers that are compared by size are kept. Device
+expressions are replaced by attributes with their results. Names of policies and models of GPUs are kept.
+Invariants: the anonymised content, exported and read again, leads to the same decisions for every pod and node, except
+for policies with random ties, which are drawn with the pod's name as seed. No name can be derived from its pseudonym.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _UNSUPPORTED_OF_GROUPS = ("spec.schedulingConstraints", "spec.resourceClaims")
 
 
 def anonymised(content: ClusterContent) -> ClusterContent:
-    """Return a content that gives the same decisions and contains no names."""
+    """Return content that leads to the same decisions and contains no names."""
     pseudonyms = Pseudonyms()
     names = NameAnonymizer(pseudonyms)
     _Renaming(names).content(content)
@@ -104,7 +104,7 @@ def anonymised(content: ClusterContent) -> ClusterContent:
 
 
 class _Renaming:
-    """One pass over a content; the first pass only collects the names."""
+    """One pass over cluster content; the first pass only collects the names."""
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
@@ -184,7 +184,7 @@ class _Renaming:
         return PluginUse(use.name, use.weight, self._params(use.name, use.params))
 
     def _params(self, plugin: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Rename names in parameters; omit a parameter that is neither known nor made of numbers and built-in words."""
+        """Rename names in parameters; omit unknown parameters unless they contain only numbers and built-in words."""
         team = str(params.get("team_label", ""))
         named: dict[tuple[str, str], Callable[[Any], Any]] = {
             ("binpack", "resources"): self._names.resources,

@@ -1,4 +1,4 @@
-"""Collectors, one per file: facts about nodes from external systems that the node itself cannot know.
+"""Collectors of facts about nodes that only external systems know, one collector per file.
 
 May import: contracts, isa, engine and other adapters. Never: Django, Celery, the network other than by `requests`.
 """

@@ -1,6 +1,6 @@
 """Conversion of values from other systems into facts.
 
-An invalid value is recorded as a problem with its node and counts as absent.
+An invalid value is recorded as a problem of its node and treated as absent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENDING = re.compile(r"(?<![0-9])[0-9]{1,9}$", re.ASCII)
 
 
 class FactReader:
-    """Reader of values that collects problems."""
+    """Converts values and collects the problems found in them."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -31,7 +31,7 @@ class FactReader:
             self.problems.append(f"{node[:100]}: {message}")
 
     def state(self, node: str, value: Any, words: Mapping[str, str]) -> str | None:
-        """Return a power state; `words` maps other words to ours."""
+        """Return a power state; `words` maps the source's words to power states."""
         text = str(value)
         state = words.get(text, text).lower() if isinstance(value, str | int | bool) else ""
         if state in POWER_STATES:

@@ -3,14 +3,14 @@
 `nodes` is the path to a list of items, each with its node's name at `name`, or to a mapping from names to items. Every
 other path starts at an item and leads to one fact; an empty path, or a path without a value, means that the fact is
 absent. `zones` is the path to a mapping from zones to their remaining CPU (a quantity, or cores), or to a list with
-`zone_name` and `offline_capacity` in each item. Without `observed_at`, facts have the time of the response. A path only
-locates values, it computes nothing.
+`zone_name` and `offline_capacity` in each item. Without `observed_at`, facts are dated with the time of the response. A
+path only locates values and cannot compute any.
 
-A path such as `$.racks[0]["power state"].watts` has names after a dot, or in brackets and quotes, and whole numbers in
-brackets, negative ones counted from the end. The leading `$` is optional. There are no wildcards, filters or
-expressions: a path leads to one value or to none.
-Source: cassini (Tencent 2022): a master adds what a node cannot know; its sources are not published. Member and index
-selectors of RFC 9535.
+A path such as `$.racks[0]["power state"].watts` consists of names, after a dot or quoted in brackets, and of whole
+numbers in brackets; negative numbers count from the end. The leading `$` is optional. There are no wildcards, filters
+or expressions: a path leads to one value or to none.
+Source: cassini (Tencent 2022), in which a master adds facts that a node cannot know; where it gets them is not
+published. Member and index selectors of RFC 9535.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def parse(path: str) -> tuple[str | int, ...]:
 
 
 def find(document: Any, path: str) -> Any:
-    """Return the value at a path, MISSING if there is none."""
+    """Return the value at a path, or MISSING if there is none."""
     for step in parse(path):
         if isinstance(step, int):
             if not isinstance(document, list) or not -len(document) <= step < len(document):

@@ -4,8 +4,9 @@ Each fact has one query for the whole cluster; an empty query is skipped.
     offline capacity   cores, with a label that names the node and a label `zone`: the zone's name or number
     power state        1 for the current state of a node, with the labels of the node and `state`
     power headroom     watts that a node could draw in addition to its current draw
-Facts have the time of the evaluation.
-Source: cassini (Tencent 2022): a master adds what a node cannot know; its sources are not published.
+Facts are dated with the time of the evaluation.
+Source: cassini (Tencent 2022), in which a master adds facts that a node cannot know; where it gets them is not
+published.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from .registry import collector
 from .requests import CollectorClient, SourceError
 
 _MOST = 2**53
-# Factors from Prometheus' units to ours.
+# Factors that convert Prometheus' units to those of node facts.
 _FACTORS = {CPU: 1000.0, MEMORY: 1.0, NETWORK_MBPS: 8e-6, DISK_MBPS: 1e-6}
 _NO_NETWORK = "lo|veth.*|cali.*|cilium.*|lxc.*|cni.*|docker.*|br-.*|flannel.*|kube-.*|nodelocaldns|virbr.*|tun.*|tap.*"
 _NO_DISK = "loop.*|ram.*|zram.*|sr.*|fd.*|dm-.*|md.*"
@@ -129,7 +129,7 @@ class PrometheusLoad:
             raise InputError("CollectorParamInvalid", "without times nothing is fresh", place="params.time_query")
 
     def queries(self) -> dict[str, str]:
-        """Return the queries by resource, and under `time` the query for the last scrape."""
+        """Return the queries by resource, and the query for the time of the last scrape under `time`."""
         params, preset = self.params, _PRESETS[self.params.exporter]
         own = {
             "time": params.time_query,

@@ -29,7 +29,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 class CollectorError(Exception):
-    """A collector breaks the rules; the message names its file."""
+    """A collector is declared incorrectly; the message names the collector and its module."""
 
 
 class FactCollector(Protocol):
@@ -48,7 +48,7 @@ class FactCollector(Protocol):
 
 
 class CollectorInfo(msgspec.Struct, frozen=True):
-    """Description of a collector; `load`: it measures usage."""
+    """Description of a collector; `load` is true if it measures the usage of nodes."""
 
     name: str
     summary: str
@@ -125,7 +125,7 @@ def load_collectors() -> dict[str, CollectorInfo]:
 
 
 def build(kind: str, values: dict[str, Any]) -> FactCollector:
-    """Return a collector of a kind with these parameters. Raises: InputError."""
+    """Return a collector of this kind with these parameters. Raises: InputError."""
     info = load_collectors().get(kind)
     if info is None:
         known = joined(", ", load_collectors())

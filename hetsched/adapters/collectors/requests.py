@@ -21,7 +21,7 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 class SourceError(Exception):
-    """A source returned no usable response; `code` is stable, the message is for people and quotes no response."""
+    """A source returned no usable response; `code` is stable, the message is human-readable and quotes no response."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -1,9 +1,9 @@
 """Private certificate authority with one server pair and one client pair for mutual TLS between two programs.
 
-Keys are ECDSA on P-256. The authority is valid for ten years and is kept, so pairs can be reissued, also for more
-names, while clients already trust it. A server pair is valid for servers only, a client pair for clients only. Each of
-the folders `server` and `client` holds the content of one Secret: `tls.crt`, `tls.key` and `ca.crt`. The authority's
-own key stays in the parent folder and is never distributed.
+Keys are ECDSA on P-256. The authority is valid for ten years and is kept, so pairs can be reissued, including pairs for
+more names, without giving clients a new authority. A server pair is valid for servers only, a client pair for clients
+only. Each of the folders `server` and `client` holds the content of one Secret: `tls.crt`, `tls.key` and `ca.crt`. The
+authority's own key stays in the parent folder and is never distributed.
 Source: RFC 5280.
 """
 
@@ -23,11 +23,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hetsched.contracts.errors import InputError
 
 _AUTHORITY_DAYS = 3650
-_SLACK = timedelta(minutes=5)  # clocks differ
+_SLACK = timedelta(minutes=5)  # tolerance for clock skew
 
 
 def make_pairs(folder: Path, *, hosts: Sequence[str], client: str, days: int) -> None:
-    """Write both pairs, signed by the authority of the folder or a new one.
+    """Write both pairs, signed by the folder's authority, which is created on first use.
 
     Raises: InputError `AuthorityUnusable` or `NameInvalid`.
     """
@@ -114,7 +114,7 @@ def _certificate_builder(
 
 
 def _name(text: str) -> x509.Name:
-    """Return a common name. Raises: InputError `NameInvalid`."""
+    """Return an X.509 name with this common name. Raises: InputError `NameInvalid`."""
     try:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
     except ValueError:
@@ -122,7 +122,7 @@ def _name(text: str) -> x509.Name:
 
 
 def _general(text: str) -> x509.GeneralName:
-    """Return an IP address or DNS name as a general name. Raises: InputError `NameInvalid`."""
+    """Return an IP address or DNS name as an X.509 general name. Raises: InputError `NameInvalid`."""
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:

@@ -1,15 +1,15 @@
-"""Egress filter: HTTP calls to hosts that others named, and connections to the API servers of clusters.
+"""Egress filter for HTTP calls to hosts that other parties named, and for connections to API servers.
 
 An address in a manifest, a submission or a setting makes the server call a host that another party chose. That host may
 lie in our own network, never respond, or never stop sending (SSRF).
 A deployment lists the allowed hosts per integration (`Allowed`); by default none are allowed. A name is resolved once,
-every address of the result is checked, and the connection goes to one of these addresses, with the name for TLS. Public
-addresses are allowed; private ones for listed hosts only; loopback for listed hosts with a loopback name only;
-link-local addresses and cloud metadata services never. http is allowed only for hosts listed for it, and ports other
-than 443 only for listed hosts. Credentials in an address, unusual spellings and schemes other than http and https are
-refused. Redirects are returned like other responses, proxies are not used, compression is not accepted. The whole call,
-from the DNS look-up to the last byte, takes at most `seconds`, and at most `most` bytes are read. The body of an error
-response is not read, so no message quotes it.
+every address of the result is checked, and the connection is made to one of these addresses; TLS verifies the name.
+Public addresses are allowed, private addresses only for listed hosts, and loopback addresses only for listed hosts with
+a loopback name. Link-local addresses and cloud metadata services are never allowed. http is allowed only for hosts that
+are listed for it, and ports other than 443 only for listed hosts. Credentials in an address, unusual spellings and
+schemes other than http and https are refused. Redirects are returned like other responses and not followed, proxies are
+not used, and compression is not accepted. The whole call, from the DNS look-up to the last byte, takes at most
+`seconds`, and at most `most` bytes are read. The body of an error response is not read, so no message quotes it.
 Source: OWASP Server-Side Request Forgery Prevention Cheat Sheet; RFC 6890; RFC 6052 (NAT64).
 """
 
@@ -43,7 +43,7 @@ _URL = re.compile(r"[!#-;=?-\[\]_a-z~]+", re.ASCII)
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?|\[[0-9a-f:.]{2,45}\]", re.ASCII)
 _PLACE = re.compile(rf"({_HOST.pattern})(:[0-9]{{1,5}})?", re.ASCII)
 _NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
-# Neither public nor private in the usual sense.
+# Ranges that are neither public nor private in the usual sense.
 _NOWHERE = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "240.0.0.0/4", "::/96", "fec0::/10")))
 _SHARED = ipaddress.ip_network("100.64.0.0/10")
 # Metadata services of clouds outside the link-local range.
@@ -53,7 +53,7 @@ _METADATA = frozenset(
 
 
 class OutboundError(Exception):
-    """There is no usable response; `code` is stable, the message is for people and quotes no response."""
+    """A call got no usable response; `code` is stable, the message is human-readable and quotes no response."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -62,9 +62,9 @@ class OutboundError(Exception):
 
 
 class Allowed(msgspec.Struct, frozen=True):
-    """Hosts that a deployment allows: `hosts` as `host` or `host:port`, or `*` for all public ones.
+    """Hosts that a deployment allows: `hosts` lists each as `host` or `host:port`, or `*` for all public hosts.
 
-    Hosts in `plain` may also be called without TLS, if the address says http.
+    Hosts in `plain` may also be called without TLS, if the scheme of the address is http.
     """
 
     hosts: frozenset[str] = frozenset()
@@ -86,7 +86,7 @@ class Allowed(msgspec.Struct, frozen=True):
 
 
 class OutboundResponse(msgspec.Struct, frozen=True):
-    """A response; header names are in lower case. From status 300 on the body is not read."""
+    """A response; header names are in lower case. The body is not read if the status is 300 or above."""
 
     status: int
     headers: dict[str, str]
@@ -99,7 +99,7 @@ def is_place(text: str) -> bool:
 
 
 def check(url: str, allowed: Allowed) -> SplitResult:
-    """Return the parts of an address after all checks that need no DNS look-up. Raises: OutboundError."""
+    """Return the parts of an address after all checks that do not need DNS. Raises: OutboundError."""
     if len(url) > LONGEST_URL or not _URL.fullmatch(url):
         _refuse("AddressRefused", Message("{text} is no plain address", text=repr(url[:100])))
     try:
@@ -130,7 +130,7 @@ def call(
     seconds: float = SECONDS,
     quiet_seconds: float | None = None,
 ) -> OutboundResponse:
-    """Make one call; `quiet_seconds` limits the silence of the other side. Raises: OutboundError."""
+    """Make one call; `quiet_seconds` limits the time without data from the server. Raises: OutboundError."""
     parts = check(url, allowed)
     host, name = parts.netloc, parts.hostname or ""
     until = time.monotonic() + seconds
@@ -153,7 +153,7 @@ def call(
         connection.request(method, path, body=body, headers={**sent, **(headers or {})})
         with connection.getresponse() as answer:
             found = _read(answer, host, most)
-        if time.monotonic() >= until:  # a truncated head parses like a complete one
+        if time.monotonic() >= until:  # truncated response headers parse like complete ones
             raise TimeoutError
         return found
     except ssl.SSLCertVerificationError as error:
@@ -174,7 +174,7 @@ def call(
 def reach(name: str, port: int, seconds: float) -> socket.socket:
     """Connect to a server that an operator configured, such as an API server; it may lie in a private network.
 
-    Loopback is allowed only under a loopback name; link-local addresses and cloud metadata services never.
+    Loopback is allowed only under a loopback name; link-local addresses and cloud metadata services are never allowed.
     Raises: OutboundError.
     """
     found = _resolve(name.strip("[]"), port, seconds)
@@ -203,7 +203,8 @@ def _trust() -> ssl.SSLContext:
 
 def _end(ends: list[socket.socket]) -> None:
     with suppress(OSError):
-        # The plain socket's method: that of a TLS socket would drop the session of the reading thread.
+        # Call the plain socket's method: the method of a TLS socket would drop the session that the reading thread
+        # uses.
         socket.socket.shutdown(ends[0], socket.SHUT_RDWR)
 
 

@@ -31,7 +31,7 @@ def signature(secret: str, message_id: str, timestamp_seconds: int, body: bytes)
 
 
 def signed_headers(secrets: Sequence[str], message_id: str, timestamp_seconds: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a message; without a secret it is not signed."""
+    """Return the headers of a message; without secrets the message is not signed."""
     headers = {"webhook-id": message_id, "webhook-timestamp": str(timestamp_seconds)}
     if secrets:
         signatures = [signature(secret, message_id, timestamp_seconds, body) for secret in secrets]

@@ -44,10 +44,10 @@ SUBMITTED = (PODS, JOBS, DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS)
 
 
 class Right(msgspec.Struct, frozen=True):
-    """One verb on one kind, on a subresource (`binding`) or on one named object.
+    """The right to use one verb on a kind, on a subresource such as `binding`, or on one named object.
 
-    `namespace`: limits the right to this namespace. `per_namespace`: needed only in the namespaces that accept
-    submissions.
+    `namespace` limits the right to this namespace. `per_namespace` marks rights that are needed only in the namespaces
+    that accept submissions.
     """
 
     purpose: str
@@ -96,12 +96,12 @@ DISCOVERY_RIGHTS = (
     *(Right("discover", verb, kind) for kind in (TOPOLOGIES, NODE_GPUS) for verb in ("list", "create", "patch")),
 )
 
-# Needed only where the connection has reading of pull secrets switched on, and only in namespaces that grant it.
+# Needed only if the connection allows reading pull secrets, and only in namespaces that grant it.
 PULL_RIGHTS = (Right("read images with", "get", SECRETS, per_namespace=True),)
 
 
 class RightReview(msgspec.Struct, frozen=True):
-    """Review result of one right, in one namespace where the right is per namespace."""
+    """Review result of one right, for one namespace if the right is needed per namespace."""
 
     right: Right
     namespace: str

@@ -1,8 +1,8 @@
 """Raw calls to one API server.
 
-Request and response bodies are bytes. Typed clients parse about a hundred times slower than needed, raise after a write
-that succeeded, and let a name like `..` leave its path. Here the HTTP status alone decides between success and failure,
-every name is validated before it goes into a path, and each call has its own timeouts.
+Request and response bodies are bytes. Typed clients parse about a hundred times slower than needed, can raise after a
+write that succeeded, and accept names such as `..` that change the path. Here the HTTP status alone decides between
+success and failure, every name is validated before it goes into a path, and each call has its own timeouts.
 Source: Kubernetes documentation, "Kubernetes API Concepts".
 """
 
@@ -99,7 +99,7 @@ class _ObjectList(msgspec.Struct):
     items: list[msgspec.Raw] = []
 
 
-# Review kinds: a POST to them changes nothing.
+# Kinds of reviews; a POST to them does not change the cluster.
 _ASKING = ("/selfsubjectaccessreviews", "/tokenreviews")
 _status = msgspec.json.Decoder(_ErrorStatus)
 _list = msgspec.json.Decoder(_ObjectList)
@@ -108,8 +108,8 @@ _list = msgspec.json.Decoder(_ObjectList)
 class Api:
     """Calls to one API server under one identity. Safe for use from several threads.
 
-    `count_call` is called with the verb and the response status of each call, 0 if there was no response. With `reads`,
-    the client is read-only: it rejects every call that could change the cluster (shadow mode).
+    `count_call` is called with the verb and the response status of each call; the status is 0 if there was no response.
+    If `reads` is true, the client is read-only and rejects every call that could change the cluster (shadow mode).
     """
 
     def __init__(
@@ -246,7 +246,7 @@ def _refused(answer: Any, body: bytes) -> ApiFailure:
     try:
         said = _status.decode(body)
     except msgspec.DecodeError:
-        # do not pass on text from a server that is no API server
+        # do not pass on text from a server that is not an API server
         said = _ErrorStatus(message="the answer is not an API server's")
     wait = answer.headers.get("retry-after", "")
     causes = said.details.causes if said.details is not None else None
@@ -254,7 +254,7 @@ def _refused(answer: Any, body: bytes) -> ApiFailure:
         answer.status,
         said.reason or "Refused",
         said.message,
-        float(wait) if wait.isdecimal() else 0.0,  # the header may also be a date; API servers send seconds
+        float(wait) if wait.isdecimal() else 0.0,  # the header may contain a date, but API servers send seconds
         tuple(cause.reason for cause in causes or ()),
     )
 

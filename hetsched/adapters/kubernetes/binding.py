@@ -8,9 +8,9 @@ pod is ever bound without them. Results by response:
     409                     read the pod: bound to the wanted node -> bound; to another node -> lost; another uid
                             -> gone; still pending -> refused
     400, 403, 422           refused, with the server's message
-    429, 5xx                retried after Retry-After, at most 10 s; writing the same binding twice is one binding
+    429, 5xx                retried after Retry-After, at most 10 s; writing the same binding twice is harmless
     no response             read the pod: bound -> bound; pending -> unknown, the binding may still take effect
-    any other response      unknown: no component may treat the binding as failed before a read of the pod shows this
+    any other response      unknown: no component may treat the binding as failed until a read of the pod confirms it
 After a 5xx the attempt may have succeeded, or may still succeed: a later refusal is followed by a read, and a pod that
 is still pending is unknown.
 All of this relies on uids. Before the first binding through an `Api`, a dry run with a wrong uid on a pending pod must
@@ -63,11 +63,11 @@ class BindingResult(enum.StrEnum):
 
 
 class BindingRequest(msgspec.Struct, frozen=True):
-    """One pod, by its uid, with its node, its annotations, and its claims with the volume chosen for each, if any.
+    """Pod to bind (by uid), its node, its annotations, and its volume claims with the volume chosen for each, if any.
 
-    `device_claims` are the names of its resource claims, `devices` the devices chosen for unallocated claims.
-    `may_wait`: claims that are not bound yet may still be waited for. `tried`: an earlier attempt has written the
-    binding. `in_flight`: that attempt may still be in flight.
+    `device_claims` lists the names of the pod's resource claims, `devices` the devices chosen for unallocated claims.
+    `may_wait`: the pod may wait for claims that are not bound yet; otherwise it is refused. `tried`: an earlier attempt
+    sent the binding. `in_flight`: that attempt may still be in flight.
     """
 
     pod_id: int
@@ -85,7 +85,7 @@ class BindingRequest(msgspec.Struct, frozen=True):
 
 
 class BindingOutcome(msgspec.Struct, frozen=True):
-    """Result of one binding. `message` is the server's text. `read`: the result comes from reading the pod."""
+    """Result of one binding. `message` is the server's text; `read` is true if the pod was read to find the result."""
 
     pod_id: int
     result: BindingResult
@@ -129,7 +129,7 @@ def _always() -> bool:
 def bind(
     api: Api, one: BindingRequest, *, sleep: Callable[[float], None] = time.sleep, is_ours: Callable[[], bool] = _always
 ) -> BindingOutcome:
-    """Write one Binding and return its result. Busy servers are retried while `is_ours` returns true."""
+    """Write one Binding and return its result. Calls to a busy server are retried while `is_ours` is true."""
     waiting = BindingResult.UNKNOWN if one.in_flight else BindingResult.REFUSED
     for wait in (*_WAITS_SECONDS, None):
         if not is_ours():
@@ -143,11 +143,11 @@ def bind(
             if failure.status != _NOT_TAKEN:
                 waiting = BindingResult.UNKNOWN
             sleep(min(max(wait, failure.retry_after_seconds), _LONGEST_WAIT_SECONDS))
-    raise AssertionError  # the last try returns
+    raise AssertionError  # the last attempt always returns
 
 
 def _bind(api: Api, one: BindingRequest, waiting: BindingResult) -> BindingOutcome:
-    """Write one Binding once; `waiting` is the result for a pod that is still pending after a refusal.
+    """Write one Binding once; `waiting` is the result if the pod is still pending after a refusal.
 
     Raises: ApiFailure if the server is busy.
     """

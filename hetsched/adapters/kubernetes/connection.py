@@ -1,8 +1,8 @@
 """Address and credentials of a cluster's API server, as a configuration of the official client.
 
 The source is a kubeconfig that `kubeconfig` has validated, or the pod's own service account. Proxy variables of the
-environment are ignored. The TLS library reads client certificates from files only: they are written to a directory
-private to this process, which is removed together with the configuration.
+environment are ignored. The TLS library reads client certificates only from files, so they are written to a directory
+private to this process. The directory is removed together with the configuration.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .kubeconfig import Access, one_context
 
 
 def from_kubeconfig(document: Any, *, context: str = "") -> client.Configuration:
-    """Return the configuration for a kubeconfig document; `context` names a context, by default the current one.
+    """Return the configuration for a kubeconfig document; `context` selects a context; the default is the current one.
 
     Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`.
     """
     access = Access(one_context(document, context=context))
     made = client.Configuration(host=access.server)
-    made.proxy = None  # the environment's proxy is for other traffic
+    made.proxy = None  # proxy variables of the environment are for other traffic
     made.ca_cert_data = access.authority.decode()
     made.tls_server_name = access.server_name or None
     if access.token:

@@ -1,6 +1,6 @@
 """Connection pools for the official client that connect through the egress filter.
 
-Every watch connects only to destinations that `hetsched.adapters.http.outbound` allows, and to the address that was
+A watch connects only to destinations that `hetsched.adapters.http.outbound` allows, and uses the address that was
 checked.
 """
 

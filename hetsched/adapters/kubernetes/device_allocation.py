@@ -1,13 +1,13 @@
 """Write the devices of a pod into its resource claims before the pod is bound.
 
-A driver prepares the devices in a claim's status, and two schedulers can write into one claim. As in kube-scheduler,
-each claim of the pod is read and handled by its state:
-    unallocated, devices chosen  the finalizer that protects an allocation, then the allocation and the pod's
+A driver prepares the devices that a claim's status lists, and two schedulers may write to the same claim. As in
+kube-scheduler, each claim of the pod is read and then handled according to its state:
+    unallocated, devices chosen  writes the finalizer that protects an allocation, then the allocation and the pod's
                                  reservation in one write that names the resourceVersion that was read
     allocated and reserved       nothing is written; this also confirms a write whose response was lost
     allocated, shared            the pod is added to `reservedFor`
-    anything else                the pod is refused
-If the binding of the pod is refused, its reservation is removed, and with the last reservation the allocation.
+    any other state              the pod is refused
+If the binding of the pod is refused, its reservation is removed. The allocation is removed with the last reservation.
 Source: kube-scheduler's dynamicresources plugin (bindClaim, Unreserve); resource.k8s.io/v1 AllocationResult.
 """
 
@@ -32,7 +32,7 @@ Plain = dict[str, Any]
 
 
 def allocate(api: Api, one: BindingRequest) -> BindingOutcome | None:
-    """Allocate the pod's claims. Return None once all are allocated and reserved for the pod."""
+    """Allocate the pod's claims. Return None if all are allocated and reserved for the pod, else the outcome."""
     for name in one.device_claims:
         grants = [grant for grant in one.devices if grant.claim == name]
         try:
@@ -92,7 +92,7 @@ def _claim(api: Api, one: BindingRequest, name: str, grants: Sequence[DeviceGran
 
 
 def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str) -> Plain:
-    """Return the AllocationResult for drivers, with the configuration from the device classes and the claim."""
+    """Return the AllocationResult that drivers read, with the configuration from the device classes and the claim."""
     asked = claim["spec"]["devices"]
     results = [
         {
@@ -152,7 +152,7 @@ def _read(api: Api, name: str, namespace: str) -> Plain | None:
 
 
 def _patch(api: Api, read: Plain, fields: Plain, part: str = "") -> Plain:
-    """Patch a claim at the resourceVersion that was read and return it; a conflict is resolved by the next run."""
+    """Patch a claim at the resourceVersion that was read and return it; on a conflict the next run tries again."""
     meta = read["metadata"]
     about = {**fields.get("metadata", {}), "resourceVersion": meta["resourceVersion"], "uid": meta["uid"]}
     path = RESOURCE_CLAIMS.path(namespace=meta["namespace"], name=meta["name"], part=part)

@@ -1,21 +1,21 @@
 """Evict a pod through the API server in favour of a preemptor, and report the reason on the pod.
 
 Deleting a pod ignores its PodDisruptionBudget and may hit another pod of the same name. The request is therefore
-`pods/eviction` with the victim's uid as precondition and no grace period, so the victim's own one applies. Repeating
-the request has no further effect. Results by response:
+`pods/eviction` with the victim's uid as precondition and without a grace period, so the victim's own grace period
+applies. Repeating the request has no further effect. Results by response:
     2xx                            asked: the pod is deleted when its containers have terminated
     404, 409 with another uid      gone
-    429 because of a budget        refused, with the server's message; likewise 400, 403, 422, and 500 for a pod with
+    429 because of a budget        refused, with the server's message; also 400, 403, 422, and 500 for a pod with
                                    two budgets
     other 429, 5xx, no response    unknown: retried, no earlier than Retry-After; this includes 429 for a budget that
                                    the disruption controller has not processed yet, which carries Retry-After
-A victim gets one event. After the eviction, which writes a condition of its own, it gets the condition
-`DisruptionTarget` as kube-scheduler writes it. Both are informational: write errors are ignored.
+Each victim gets one event. The eviction writes a condition itself; after it, the victim gets the condition
+`DisruptionTarget` as kube-scheduler writes it. Event and condition are informational: write errors are ignored.
 
-A dry run of an eviction leaves the budgets unchanged: of two pods under a budget with one allowed disruption both pass
-it, and after the first eviction the API server rejects the second. Pods that are evicted together are therefore charged
-to the budgets that select them. Only ready pods are: a pod that is pending, not ready, deleted or ended needs no
-allowed disruption once the dry run of its eviction has passed.
+A dry run of an eviction leaves the budgets unchanged: if a budget allows one disruption, the dry runs of two pods both
+pass, but after the first eviction the API server rejects the second. Pods that are evicted together are therefore
+charged to the budgets that select them. Only ready pods are charged: once the dry run of its eviction has passed, a pod
+that is pending, not ready, deleted or ended does not need an allowed disruption.
 Source: Kubernetes policy/v1 Eviction and PodDisruptionBudget; "API-initiated eviction"; "Pod disruption conditions";
 pkg/registry/core/pod/storage/eviction.go.
 """
@@ -55,7 +55,7 @@ class EvictionResult(enum.StrEnum):
 
 
 class ToEvict(msgspec.Struct, frozen=True):
-    """One victim by its uid, and a sentence with the preemptor and the reason; `eviction_id` makes its event unique."""
+    """A victim (by uid), and a sentence with the preemptor and the reason; `eviction_id` makes the event unique."""
 
     eviction_id: int
     namespace: str
@@ -158,7 +158,7 @@ def _budgets(api: Api, namespaces: Collection[str]) -> list[_ChargedBudget]:
     found = []
     for item in api.list_all(BUDGETS)[0]:
         root = FieldView(json.loads(item))
-        with suppress(InputError):  # the informer reports objects that cannot be read
+        with suppress(InputError):  # the informer reports unreadable budgets
             budget = disruption_budget(root, ())
             if budget.namespace in namespaces:
                 found.append(_ChargedBudget(budget, root.view("status").integer("disruptionsAllowed")))

@@ -1,9 +1,9 @@
 """JSON messages between kube-scheduler and the scheduler extender.
 
-kube-scheduler sends these for every pod and treats a reply that it cannot decode as an error. Members have the names of
-the Go types. Nodes arrive as names if the scheduler's configuration sets `nodeCacheCapable`, otherwise as whole
-objects. Replies use the form of the request, and whole objects are returned byte for byte. A message of another form is
-rejected before any decision.
+kube-scheduler sends these messages for every pod and treats a reply that it cannot decode as an error. Members are
+named like the fields of the Go types. Nodes are sent as names if the scheduler's configuration sets `nodeCacheCapable`,
+otherwise as whole objects. Replies use the form of the request, and whole objects are returned byte for byte. A
+malformed message is rejected before any decision.
 Source: k8s.io/kube-scheduler/extender/v1.
 """
 
@@ -44,7 +44,7 @@ class Args(msgspec.Struct):
     node_names: list[str] | None = msgspec.field(default=None, name="NodeNames")
 
     def named(self) -> dict[str, msgspec.Raw | None]:
-        """Return the nodes by name, with their objects if the request has whole objects.
+        """Return the nodes by name; values are the node objects, or None if the request contains only names.
 
         Raises: InputError `ExtenderArgsInvalid`.
         """
@@ -102,7 +102,7 @@ class PreemptionArgs(msgspec.Struct):
     meta: dict[str, MetaVictims] | None = msgspec.field(default=None, name="NodeNameToMetaVictims")
 
     def offered(self) -> dict[str, MetaVictims]:
-        """Return the victims by node in the short form, whichever form the request has."""
+        """Return the victims by node in the short form (uids), regardless of the form of the request."""
         if self.meta is not None:
             return self.meta
         return {
@@ -161,7 +161,7 @@ def read_binding(body: bytes) -> BindingArgs:
 
 
 def read_pod(body: bytes, reader: PodReader) -> PodSpec:
-    """Read a pending pod with the reader that reads all pods.
+    """Read a pending pod with the informer's pod reader.
 
     Raises: InputError `ExtenderArgsInvalid`, `PodNotWaiting`, or the reader's error for an invalid pod.
     """

@@ -1,9 +1,8 @@
 """Generator of the table of known fields of pods, controllers and settings, from models of the Kubernetes client.
 
-Importing the models takes a second, so the table is a data file of the package:
-`python -m hetsched.adapters.kubernetes.field_table` regenerates it after an upgrade of the client. A test compares the
-two.
-Source: the OpenAPI document of kube-apiserver, as the `kubernetes` package carries it.
+Importing the models takes a second, so the table is stored as a data file of the package. After an upgrade of the
+client, `python -m hetsched.adapters.kubernetes.field_table` regenerates it. A test compares the file with the models.
+Source: the OpenAPI document of kube-apiserver, as shipped with the `kubernetes` package.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ ROOTS = {
     "ReplicationController": "V1ReplicationController", "Namespace": "V1Namespace",
 }  # fmt: skip
 _HEAD = {"apiVersion": "", "kind": "", "metadata": "V1ObjectMeta"}
-# Custom resources that the client has no models of; both groups of NodeResourceTopology in one.
+# Custom resources for which the client has no models. NodeResourceTopology combines the fields of both its API groups.
 # Source: scheduler-plugins `scheduling/v1alpha1`; noderesourcetopology-api v1alpha2; gocrane/api `topology/v1alpha1`.
 CUSTOM_ROOTS = {"PodGroup": "PodGroup", "ElasticQuota": "ElasticQuota", "NodeResourceTopology": "NodeResourceTopology"}
 CUSTOM: dict[str, dict[str, str]] = {
@@ -48,7 +47,7 @@ _MODEL = re.compile(r"(?:[Ll]ist\[)?([A-Z]\w+)\]?")
 
 
 def build_table() -> dict[str, Any]:
-    """Return `roots` (kind to model) and `models`: for each its fields with the model of their value, or ""."""
+    """Return `roots`, which maps kinds to models, and `models`, which maps each field to its value's model (or "")."""
     from kubernetes.client import models
 
     found: dict[str, dict[str, str]] = {}

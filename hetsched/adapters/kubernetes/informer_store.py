@@ -1,12 +1,12 @@
 """Informer store: the objects of one API server, converted to contract types as they change.
 
-The store reads objects with the readers that also read files. Of nodes, and of pods that are read again when another
-object changes, it keeps the JSON of the fields that are read; of the objects that describe nodes and the objects that
-pods refer to by name it keeps the raw text; other pods are converted and then dropped. `take` returns the changes since
-its last call: nodes whose own or describing objects changed (up to five kinds, in any order of arrival), definitions
-that pods refer to, and pods. An object that cannot be read is quarantined under its reason until it changes, without
-effect on other objects. A node with an unreadable describing object is read without that object and carries a problem
-that names it.
+The store reads objects with the same readers as files. For nodes, and for pods that must be reread when another object
+changes, it keeps the JSON of the fields that are used. For objects that describe nodes or that pods refer to by name,
+it keeps the raw text. Other pods are converted and then dropped. `take` returns the changes since its last call: nodes
+that changed themselves or through an object that describes them (up to five kinds, in any order of arrival),
+definitions that pods refer to, and pods. An object that cannot be read is quarantined with the reason until it changes,
+without effect on other objects. A node with an unreadable describing object is read without that object and has a
+problem that names it.
 Invariant: the results of `take`, folded over time, equal the result of reading one list of everything.
 """
 
@@ -58,7 +58,7 @@ from .typed_objects import content_digest, decode_pod, node_fields, pod_fields
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
 _PROBLEM = "ObjectUnreadable"
-# Definitions are reread by part: claims change with every pod, classes rarely.
+# Definitions are reread in parts because claims change with every pod and classes rarely change.
 _NAMES, _STORAGE, _DEVICES = "names", "storage", "devices"
 _PART_OF = {
     **dict.fromkeys((VOLUMES, CLAIMS, STORAGE_CLASSES), _STORAGE),
@@ -74,13 +74,13 @@ class _Unbound(msgspec.Struct, frozen=True, gc=False):
 
 
 class InformerStore:
-    """Informer store: the objects of one cluster. One thread calls `feed` and `take`."""
+    """Informer store for the objects of one cluster. `feed` and `take` are called by one thread."""
 
     def __init__(self) -> None:
         self.quarantined: dict[tuple[str, str], Quarantined] = {}
         self._nodes: dict[str, bytes] = {}
         self._describing: dict[str, dict[str, bytes]] = {}  # node -> kind of resource -> object
-        # by the part of the definitions that depends on them
+        # part of the definitions -> (kind of resource, key) -> object
         self._defining: dict[str, dict[tuple[str, str], bytes]] = {}
         self._reports: dict[str, NodeReport] = {}
         self._boots: dict[str, str] = {}  # node -> the boot id that its kubelet reported last
@@ -105,7 +105,7 @@ class InformerStore:
         if resource is PODS:
             self._wanting.pop(event.key, None)
             self._by_policy.pop(event.key, None)
-            self._dirty_pods.pop(event.key, None)  # the latest change comes last
+            self._dirty_pods.pop(event.key, None)  # moves the key to the end, after earlier changes
             if body is None:
                 self._note_end(event)
                 self._dirty_pods[event.key] = None
@@ -146,7 +146,7 @@ class InformerStore:
             kept.pop(event.key, None)
 
     def feed_skipped(self, event: Upserted) -> None:
-        """Apply an event that `skip` skipped, unless a newer one has arrived."""
+        """Apply an event that was passed to `skip`, unless a newer one has arrived."""
         if event.key not in self._dirty_pods:
             self.feed(PODS, event)
 
@@ -165,7 +165,7 @@ class InformerStore:
                 report = self._read_node(name)
                 if self._is_rebooted(name):
                     changes.rebooted.add(name)
-                # Most updates of a node are heartbeats without a change.
+                # Most updates of a node are heartbeats, after which the report is the same.
                 if report is not None and report != self._reports.get(name):
                     self._reports[name] = report
                     changes.nodes.append(report)
@@ -183,7 +183,7 @@ class InformerStore:
         return [ObservedPolicy(key, gone=True) if body is None else _policy(key, body) for key, body in some.items()]
 
     def read_pods_of(self, policies: Collection[str]) -> None:
-        """Reread pending pods that name one of these policies: pods read before their policy were refused."""
+        """Reread pending pods that name one of these policies; they were refused if read before their policy."""
         for key, (policy, body) in list(self._by_policy.items()):
             if policy in policies and key not in self._dirty_pods:
                 self._read_pod(key, body)
@@ -209,10 +209,10 @@ class InformerStore:
             self._wanting[key] = pod_fields(body)
 
     def _note_end(self, event: Upserted | Deleted) -> None:
-        """Record a deleted pod without running containers. An event without the last state leaves this unknown.
+        """Record a deleted pod whose containers are not running.
 
-        The same holds for a last state that cannot be read. It is not quarantined: an object of this name may never
-        appear again.
+        An event without a readable last state records nothing. An unreadable state is not quarantined, because an
+        object of this name may never appear again.
         """
         if event.body:
             with suppress(InputError, ValueError, RecursionError):
@@ -239,7 +239,8 @@ class InformerStore:
             self._reader = PodReader(ReferencedObjects.of(found))
             wanting, self._wanting = self._wanting, {}
             for key, body in wanting.items():
-                self._read_pod(key, body)  # includes pods of this batch, which were read with the old definitions
+                # includes pods of the current batch, which were read with the old definitions
+                self._read_pod(key, body)
         return found
 
     def _read(self, part: str) -> ClusterContent:
@@ -279,7 +280,7 @@ class InformerStore:
             return msgspec.structs.replace(report, problems=(*report.problems, *odd), source="api-server")
 
     def _is_rebooted(self, name: str) -> bool:
-        """Return whether a node reports a new boot id. Nothing that ran before the reboot still runs."""
+        """Return whether a node reports a new boot id; processes from before the reboot have ended."""
         try:
             boot = FieldView(json.loads(self._nodes[name])).view("status").view("nodeInfo").text("bootID")
         except (InputError, ValueError, RecursionError):
@@ -309,9 +310,9 @@ def _put(table: dict[K, bytes], key: K, body: bytes | None) -> None:
 
 
 def _document(kind: str, key: str, body: bytes) -> Document:
-    """Return an object as a document whose file name is its kind and key, so that an error identifies the object.
+    """Return an object as a document whose file name is its kind and key, so that errors identify the object.
 
-    Items of a list carry no kind and apiVersion of their own; both are added here.
+    Items of a list have no kind and apiVersion; both are added here.
     """
     resource = _BY_ID[kind]
     plain = {**json.loads(body), "apiVersion": resource.api_version, "kind": resource.kind}
@@ -319,13 +320,13 @@ def _document(kind: str, key: str, body: bytes) -> Document:
 
 
 def _culprit(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return the object that an error's place refers to."""
+    """Return the object named by an error's place, or None if it is not in `among`."""
     place = (error.place or "").split("#", 1)[0]
     return next((key for key in among if f"{key[0]}/{key[1]}" == place), None)
 
 
 def _policy(key: str, body: bytes) -> ObservedPolicy:
-    """Read a policy with the file reader; an invalid policy carries a problem with the field."""
+    """Read a policy with the file reader; an invalid policy gets a problem that names the invalid field."""
     meta = FieldView(json.loads(body)).view("metadata")
     policy = ObservedPolicy(key, meta.text("uid"), meta.integer("generation", 0))
     try:
@@ -362,7 +363,7 @@ def _observed(root: FieldView, spec: PodSpec | None) -> ObservedPod:
 
 
 def _runs(root: FieldView) -> bool:
-    """Return whether a kubelet accepted the pod and some container, sidecars included, has not terminated."""
+    """Return whether the kubelet started the pod and a container (or sidecar) has not terminated."""
     status = root.view("status")
     phase = status.text("phase")
     if phase in _ENDS or not (phase == "Running" or "startTime" in status):

@@ -3,10 +3,10 @@
 A kubeconfig may name programs to run and files to read, and its sender may be untrusted. Only inline values are
 accepted: an https server, its certificate authority, a token or a client certificate with its key. Fields that run a
 program, read a file, use a proxy, impersonate a user or skip verification are rejected by name. Fields that concern
-only client tools are dropped. One context is kept and nothing else.
+only client tools are dropped. Only one context is kept.
 Source: Kubernetes documentation, "Organizing Cluster Access Using kubeconfig Files".
-Invariant: this module opens no file, starts no program and makes no call, and no message contains a value that may be
-secret.
+Invariant: this module does not open files, start programs or make calls, and its messages never contain values that may
+be secret.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hetsched.contracts.message import Message, joined
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000
 _AUTHORITY, _CERTIFICATE, _KEY = "certificate-authority-data", "client-certificate-data", "client-key-data"
-# Fields accepted in a context, a cluster and a user; any other acts on this machine or weakens the connection.
+# Fields accepted in a context, a cluster and a user. Any other field acts on this machine or weakens the connection.
 _FIELDS = {
     "context": {"cluster", "user"},
     "cluster": {"server", _AUTHORITY, "tls-server-name"},
@@ -44,7 +44,7 @@ Plain = dict[str, Any]
 def read(text: bytes) -> Plain:
     """Parse the text of a kubeconfig, YAML or JSON.
 
-    Raises: InputError for text that does not parse, exceeds `MAX_BYTES` or expands beyond `MAX_VALUES`.
+    Raises: InputError if the text is not valid, is longer than `MAX_BYTES` or expands to more than `MAX_VALUES` values.
     """
     documents = load_documents(text, name="kubeconfig", max_bytes=MAX_BYTES, max_nodes=MAX_VALUES)
     if len(documents) != 1:
@@ -53,7 +53,7 @@ def read(text: bytes) -> Plain:
 
 
 def one_context(document: Any, *, context: str = "") -> Plain:
-    """Return a kubeconfig with one context, `context` or the current one, that contains only validated fields.
+    """Return a kubeconfig that contains one context (`context` or the current one) and only validated fields.
 
     Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`, with the field.
     """
@@ -88,7 +88,7 @@ def one_context(document: Any, *, context: str = "") -> Plain:
 
 
 class Access:
-    """Address and credentials of one API server. The object has no text form that shows credentials."""
+    """Address and credentials of one API server. Its string form does not show the credentials."""
 
     __slots__ = ("authority", "certificate", "key", "server", "server_name", "token")
 
@@ -103,7 +103,7 @@ class Access:
 
     @property
     def host(self) -> str:
-        """`host:port` of the server."""
+        """`host:port` of the API server."""
         return host_of(self.server)
 
 
@@ -132,7 +132,7 @@ def _entries(config: Plain, kind: str) -> list[Plain]:
 
 
 def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
-    """Return the entry of a name after checking that each field is allowed and holds one line of text."""
+    """Return the entry of this name after checking that each field is allowed and contains one line of text."""
     found = [entry for entry in _entries(config, kind) if entry.get("name") == name]
     if not found or not name:
         return None
@@ -150,7 +150,7 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
                 place=f"{place}.{key[:80]}",
                 hint="kubectl config view --raw --flatten --minify writes such a file",
             )
-        # Names of entries may be any text; values that are sent to a server must be one line without blanks.
+        # Names of entries may be any text. Values that are sent to a server must be one line without blanks.
         if not isinstance(value, str) or (kind != "context" and not _LINE.fullmatch(value)):
             raise _malformed(f"{place}.{key}", "it is not one line of plain text")
         kept[key] = value
@@ -186,7 +186,7 @@ def _check_user(user: Plain) -> None:
 
 
 def _certificate(part: Plain, field: str, place: str) -> x509.Certificate:
-    """Return the first certificate of a field."""
+    """Return the first certificate in a field."""
     try:
         return x509.load_pem_x509_certificates(_decoded(part, field, place))[0]
     except ValueError:

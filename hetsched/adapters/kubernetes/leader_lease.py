@@ -2,13 +2,13 @@
 
 Database leases elect a process within one installation. Two installations with separate databases need this Lease, or
 both would allocate the same CPUs and GPUs. The protocol is that of client-go's leader election: the holder renews the
-Lease, and the Lease expires once its record has not changed for its duration by the observer's clock, so clocks need
-not agree. The holder identity is `<installation>/<epoch>`. An installation takes over its own Lease at once from an
-earlier epoch. A later epoch under the same name belongs to another copy of the database and is waited for like any
+Lease, and the Lease expires if its record does not change for its duration, measured by the observer's clock, so clocks
+need not agree. The holder identity is `<installation>/<epoch>`. An installation immediately takes over its own Lease
+from an earlier epoch. A later epoch under the same name belongs to another copy of the database and is treated like any
 other holder.
-Invariant: `lasting` is never true for longer than a rival has to wait. As with kube-scheduler this is timing, not
-fencing: within an installation the epochs of the database fence; between two installations only the uid of each binding
-does.
+Invariant: `lasting` becomes false before a rival may take over the Lease. As in kube-scheduler this relies on timing
+and is not fencing: within an installation, the epochs of the database fence writes; between two installations, only the
+uid in each Binding does.
 Source: https://pkg.go.dev/k8s.io/client-go/tools/leaderelection
 """
 
@@ -28,7 +28,7 @@ from .resources import LEASES
 NAMESPACE, NAME = "kube-system", "hetsched"
 DURATION_SECONDS = 15.0
 RENEW_SECONDS = 4.0
-# Safety margin before the Lease expires, for the duration of a call and a pause of the process.
+# Safety margin before the Lease expires; it covers the duration of a call and a pause of the process.
 _MARGIN_SECONDS = 5.0
 _PATH = LEASES.path(namespace=NAMESPACE, name=NAME)
 
@@ -53,7 +53,7 @@ _lease = msgspec.json.Decoder(_Lease)
 
 
 def holder_of_lease(api: Api) -> str:
-    """Return the holder of the Lease, `<installation>/<epoch>`, empty if it has none. Raises: ApiFailure."""
+    """Return the holder of the Lease as `<installation>/<epoch>`, or "" if there is none. Raises: ApiFailure."""
     try:
         return _lease.decode(api.get(_PATH)).spec.holder or ""
     except ApiFailure as failure:
@@ -69,7 +69,8 @@ class Election:
         self.installation = installation
         self._clock = clock
         self._until = 0.0
-        self._seen: tuple[str, float] = ("", 0.0)  # resourceVersion of the record, and when it was first observed
+        # resourceVersion of the record, and the time when this version was first observed
+        self._seen: tuple[str, float] = ("", 0.0)
 
     @property
     def lasting(self) -> bool:
@@ -77,7 +78,7 @@ class Election:
         return self._clock() < self._until
 
     def acquire(self, api: Api, epoch: int) -> str:
-        """Acquire or renew the Lease. Return the other holder, empty on success. Raises: ApiFailure."""
+        """Acquire or renew the Lease. Return the other holder, or "" on success. Raises: ApiFailure."""
         asked = self._clock()
         try:
             found = _lease.decode(api.get(_PATH))

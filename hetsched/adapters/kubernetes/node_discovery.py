@@ -1,11 +1,10 @@
 """Plan and apply the fields and objects that discovery writes about nodes; only differences are written.
 
-Users, kubelets and Node Feature Discovery also write labels and objects of nodes. A label that another manager set must
-stay, and discovery must not fight over it. Everything is applied under one field manager, never with force. Labels and
-annotations form groups: native ISA, emulation, staleness. If another manager sets one key of a group to a different
-value, the group belongs to that manager and ours is withdrawn. An object without our managed-by label belongs to its
-creator as a whole. Objects have their Node as owner and are garbage-collected with it; objects of nodes that merely
-stopped reporting stay.
+Users, kubelets and Node Feature Discovery also write labels and objects of nodes. Discovery must not overwrite a label
+that another manager set. Everything is applied under one field manager and without force. Labels and annotations form
+groups: native ISA, emulation, staleness. If another manager sets one key of a group to a different value, discovery
+removes its own keys of that group. Discovery does not change objects without its managed-by label. Objects have their
+Node as owner and are garbage-collected with it; objects of nodes that stopped reporting are kept.
 Source: Kubernetes documentation, "Server-Side Apply"; topology.node.k8s.io v1alpha2.
 Invariant: after a plan is applied, the next plan is empty.
 """
@@ -34,14 +33,15 @@ OUR_RESOURCES = (NETWORK_MBPS, DISK_MBPS)
 REFUSAL = "discovery changes nothing else"  # message of the admission policy in deploy/discovery
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
-# Keys that discovery never writes as labels: a label of this name was set by a user and takes the group.
+# Keys that discovery never writes as labels. If a user sets a label with such a key, discovery leaves its group to the
+# user.
 _THEIRS_BY_LABEL = ((keys.ISA,), (keys.EMULATED_ISA, keys.CROSS_ISA), ())
 
 Plain = dict[str, Any]
 
 
 class PublishedNode(msgspec.Struct, frozen=True):
-    """A node as the API server has it; None for an object that does not exist."""
+    """A node and its objects as read from the API server; None for an object that does not exist."""
 
     node: Plain
     topology: Plain | None = None
@@ -65,9 +65,10 @@ class PublishedNode(msgspec.Struct, frozen=True):
 
 
 class AcceptedNodeFacts(msgspec.Struct, frozen=True):
-    """Accepted agent facts of a node, None if no agent has reported; `stale_since` if the agent stopped reporting.
+    """Accepted agent facts of a node; `facts` is None if no agent has reported.
 
-    `doubted` are resources whose amount is quarantined, so the written amount stays.
+    `stale_since` is set if the agent stopped reporting. `doubted` lists the resources whose reported amount is
+    quarantined; for these, the published amount is kept.
     """
 
     facts: NodeReport | None = None
@@ -76,7 +77,7 @@ class AcceptedNodeFacts(msgspec.Struct, frozen=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """One server-side apply; `what` names it in one word."""
+    """One server-side apply; `what` describes it in one word."""
 
     resource: Resource
     name: str
@@ -112,14 +113,17 @@ def plan(
 def perform(api: Api, write: Write) -> None:
     """Apply one write.
 
-    Raises: ApiFailure; 409 if another manager owns a field or the node was recreated, 404 if it is gone.
+    Raises: ApiFailure; status 409 if another manager owns a field or the node was recreated, 404 if the node was
+    deleted.
     """
     path = write.resource.path(name=write.name, part=write.part)
     api.send("PATCH", path, encode(write.body), query={"fieldManager": MANAGER}, content=_APPLY)
 
 
 def is_guarded(api: Api, node: str) -> bool:
-    """Return whether the admission policy refuses us foreign fields, by a dry-run patch of a label that no node has.
+    """Return whether the admission policy keeps discovery from writing other fields.
+
+    It is tested with a dry-run patch of a label that no node has.
 
     Raises: ApiFailure.
     """
@@ -159,7 +163,7 @@ def _labels(published: PublishedNode, known: AcceptedNodeFacts, kept: list[Field
 
 
 def _ours(published: PublishedNode) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the labels and annotations that we applied before."""
+    """Return the labels and annotations that discovery applied before."""
     return (
         _present(published.labels, applied(published.node, MANAGER, "metadata", "labels")),
         _present(published.annotations, applied(published.node, MANAGER, "metadata", "annotations")),
@@ -172,7 +176,7 @@ def _groups(published: PublishedNode, known: AcceptedNodeFacts) -> Iterator[Labe
     facts = known.facts
     if facts is not None and facts.isa.native is not None:
         yield native_labels(facts.isa)
-    elif keys.ISA in annotations:  # a known ISA stays while the agent is silent
+    elif keys.ISA in annotations:  # a known ISA is kept while the agent does not report
         bound = {key: annotations[key] for key in (keys.ISA, keys.ISA_BOUND) if key in annotations}
         yield LabelGroup({key: value for key, value in labels.items() if key != keys.QEMU}, bound)
     else:
@@ -229,7 +233,7 @@ def _capacity(
 
 
 def _counted(stated: Mapping[str, str]) -> dict[str, str]:
-    """Return our resources as plain numbers: an API server writes 10000 as 10k."""
+    """Return our resources as plain numbers, because an API server writes 10000 as 10k."""
     return {name: str(parse_amount(name, stated[name])) for name in OUR_RESOURCES if name in stated}
 
 
@@ -256,13 +260,13 @@ def _object(
 
 
 def _counts(published: PublishedNode, facts: NodeReport) -> bool:
-    """Return whether a node needs a GPU object; an empty one is written only for nodes that offer GPU resources."""
+    """Return whether a node needs a GPU object; an empty object is written only for nodes that offer GPU resources."""
     offered = (published.node.get("status") or {}).get("allocatable") or {}
     return bool(facts.gpus) or published.gpus is not None or any(name in offered for name in GPU_RESOURCES)
 
 
 def _topology(numa: NumaReport) -> Plain:
-    # Allocations change with every pod: only the agent's report carries them.
+    # Allocations change with every pod, so only the agent's report contains them.
     calm = msgspec.structs.replace(numa, zones=tuple(map(_calm, numa.zones)), grants=())
     content = topology_object(calm, None)
     for zone in content["zones"]:
@@ -272,7 +276,7 @@ def _topology(numa: NumaReport) -> Plain:
 
 
 def _calm(zone: NumaZone) -> NumaZone:
-    """Round the capacity left by co-located load down to 0.1 CPU: it changes often, and writes are expensive."""
+    """Round the capacity left by co-located load down to 0.1 CPU, because it changes often and writes are expensive."""
     left = zone.offline_capacity_millis
     allocatable = {name: zone.allocatable.get(name, amount) for name, amount in zone.capacity.items()}
     return msgspec.structs.replace(
@@ -285,5 +289,5 @@ def _head(kind: Resource) -> Plain:
 
 
 def _meta(published: PublishedNode) -> Plain:
-    """Return the node's name and uid: a recreated node of the same name must not match."""
+    """Return the node's name and uid, so that a recreated node of the same name does not match."""
     return {"name": published.name, "uid": published.uid}

@@ -1,9 +1,9 @@
-"""Preparation, creation and deletion of the objects that a submission brings to a live cluster.
+"""Preparation, creation and deletion of the objects of a submission in a live cluster.
 
 A create whose response was lost may have succeeded; a retry under another name would create a second object. Each
-object therefore gets a name made of its own name and the submission's identity, so a retry conflicts (409) and
-recognises the object by its label. Spec, labels and annotations of the manifest are kept; `schedulerName` is set
-wherever pods are described. Deletion names the uid, so it never removes another object of that name.
+object therefore gets a name that combines its own name with the submission's identity, so a retry gets 409 and
+recognises the object by its label. Spec, labels and annotations of the manifest are kept; `schedulerName` is set in
+every pod spec. Deletion includes the uid as a precondition, so it never removes another object of that name.
 Source: Kubernetes API conventions, "Metadata"; Kubernetes documentation, "Garbage Collection".
 """
 
@@ -28,14 +28,14 @@ from hetsched.contracts.objects.workload import PodSpec
 from .access_review import SUBMITTED
 from .api import Api, ApiFailure, Resource
 
-# with the suffix 63 characters, the limit of a label value, since pods carry the controller's name as a label
+# 63 characters with the suffix: pods carry the controller's name as a label value, which is limited to 63
 MOST_NAME = 52
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in SUBMITTED}
 _BY_PLURAL = {resource.plural: resource for resource in SUBMITTED}
 
 
 class SubmissionResult(enum.Enum):
-    """Result of a call: done, refused permanently, or not known yet."""
+    """Result of a call: done, refused permanently, or unknown."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -43,7 +43,7 @@ class SubmissionResult(enum.Enum):
 
 
 class SubmissionResponse(msgspec.Struct, frozen=True):
-    """Result of a call; `ended` is the state of a Job: `succeeded`, `failed`, `gone`, empty while it is active."""
+    """Result of a call; `ended` is the state of a Job: `succeeded`, `failed`, `gone`, or empty while it is active."""
 
     result: SubmissionResult
     uid: str = ""
@@ -52,9 +52,9 @@ class SubmissionResponse(msgspec.Struct, frozen=True):
 
 
 def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str) -> list[ObjectToCreate]:
-    """Return the objects of a manifest, ready to be created; `identity` names the submission permanently.
+    """Return the objects of a manifest, ready to be created; `identity` identifies the submission and never changes.
 
-    Raises: InputError, `KindNotSubmitted` for a kind that submissions do not create.
+    Raises: InputError; `KindNotSubmitted` for a kind that submissions cannot create.
     """
     suffix = blake2b(identity.encode(), digest_size=5).hexdigest()
     found: list[ObjectToCreate] = []
@@ -103,9 +103,9 @@ def _ready(
 
 
 def pods_of(objects: Iterable[ObjectToCreate], known: ClusterContent | None) -> tuple[PodSpec, ...]:
-    """Return the pods that the objects will create; `known` is the cluster.
+    """Return the pods that the objects will create; `known` is the content of the cluster.
 
-    Raises: InputError, `PodBound` for a pod that names its node.
+    Raises: InputError; `PodBound` for a pod whose spec.nodeName is set.
     """
     items = [one.document for one in objects]
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
@@ -118,7 +118,7 @@ def pods_of(objects: Iterable[ObjectToCreate], known: ClusterContent | None) -> 
 
 
 def makes(kind: str, name: str, pod_name: str, controller: str) -> bool:
-    """Return whether an object creates, or is, the pod with this name and controller (`Kind/name`)."""
+    """Return whether an object is, or creates, the pod with this name and controller (`Kind/name`)."""
     if kind == "Pod":
         return pod_name == name and not controller
     if kind == "Deployment":
@@ -138,7 +138,7 @@ def create(api: Api, one: ObjectToCreate) -> SubmissionResponse:
 
 
 def delete(api: Api, one: ObjectToCreate, uid: str) -> SubmissionResponse:
-    """Delete an object and its dependents; done if it does not exist or is not ours."""
+    """Delete an object and its dependents; the result is DONE if it does not exist or another owner created it."""
     try:
         if not uid:
             found = _meta(api.get(_path(one)))
@@ -153,7 +153,7 @@ def delete(api: Api, one: ObjectToCreate, uid: str) -> SubmissionResponse:
 
 
 def read(api: Api, one: ObjectToCreate, uid: str) -> SubmissionResponse:
-    """Read the state of a Job; one that does not exist, or is not ours, is gone."""
+    """Read the state of a Job; `gone` if it does not exist or has another uid."""
     try:
         found = json.loads(api.get(_path(one)))
     except ApiFailure as failure:
@@ -171,7 +171,7 @@ def read(api: Api, one: ObjectToCreate, uid: str) -> SubmissionResponse:
 _BY_US = {"fieldManager": "hetsched"}
 # Conditions of a finished Job.
 _ENDS = {"Complete": "succeeded", "Failed": "failed"}
-# Statuses worth a retry whatever the request; any other 4xx is permanent, except 401.
+# Statuses that are always worth a retry. Any other 4xx is permanent, except 401.
 _PASSING = frozenset({0, 408, 429})
 
 

@@ -1,9 +1,9 @@
 """Publish scheduling results on pods: the PodScheduled condition and events.
 
-A pod without a node gets the condition `PodScheduled` false with our reason and sentence, as kube-scheduler writes it,
-and one event each time the result changes. A bound pod gets the event that names its node. The patch of the condition
-also sets `nominatedNodeName`: the node nominated for the pod, or none. Events are informational: write errors that a
-retry cannot fix are ignored.
+As from kube-scheduler, a pod without a node gets the condition `PodScheduled` with status False, our reason and
+message, and one event each time the result changes. A bound pod gets an event that names its node. The patch of the
+condition also sets or clears `nominatedNodeName`. Events are informational: write errors that a retry cannot fix are
+ignored.
 Source: Kubernetes core/v1 PodCondition, events.k8s.io/v1 Event.
 """
 
@@ -31,7 +31,7 @@ _REASONS = {
 
 
 class NamedPod(Protocol):
-    """A pod of the API server by its name and uid."""
+    """A pod in the API server, with its name and uid."""
 
     @property
     def namespace(self) -> str: ...
@@ -44,7 +44,7 @@ class NamedPod(Protocol):
 class PodResult(msgspec.Struct, frozen=True):
     """Result to publish on one pod: `node` if it was bound, otherwise the verdict; `decision_id` makes events unique.
 
-    `nominated`: the node nominated for it while it is pending.
+    `nominated` is the node nominated for the pod while it is pending.
     """
 
     pod_id: int
@@ -77,8 +77,8 @@ def _condition(api: Api, one: PodResult, now: str) -> None:
     condition = {
         "type": "PodScheduled",
         "status": "False",
-        # Autoscalers look for `Unschedulable`; the message carries our other verdicts.
-        # More nodes do not help a pod that has one: `SchedulerError` is kube-scheduler's reason for a failed binding.
+        # Autoscalers look for `Unschedulable`; the message contains our other verdicts.
+        # More nodes do not help a placed pod; `SchedulerError` is kube-scheduler's reason for a failed binding.
         "reason": "SchedulerError" if one.verdict is Verdict.PLACED else "Unschedulable",
         "message": f"{_REASONS[one.verdict]}: {one.sentence}"[:LONGEST_NOTE],
         "lastTransitionTime": now[:19] + "Z",
@@ -87,7 +87,7 @@ def _condition(api: Api, one: PodResult, now: str) -> None:
 
 
 def _event(api: Api, one: PodResult, now: str, instance: str) -> None:
-    # Programs match kube-scheduler's sentence.
+    # Other programs match kube-scheduler's sentence.
     assigned = f"Successfully assigned {one.namespace}/{one.name} to {one.node} ({one.sentence})"
     create_event(
         api,

@@ -1,12 +1,12 @@
-"""Failures of a bound pod on its node: rejection by the kubelet, or containers that cannot start there.
+"""Failures of a bound pod on its node: rejection by the kubelet, or containers that cannot start on it.
 
-The controller replaces a failed pod at once; a scheduler that chose the same node again would loop. Two cases are
-attributed to the node: the kubelet did not admit the pod (it failed before any container was created), or a container's
-image or program is not built for this machine. Every other waiting reason (a missing secret, a registry error) would be
-the same on any node: it is reported but not held against this node. Each case marks the facts behind the placement as
-suspect.
-Source: kubelet, `pkg/kubelet/lifecycle` (reasons of admission) and `pkg/kubelet/images` (reasons of waiting);
-messages of containerd and CRI-O for images without a manifest for the platform.
+The controller replaces a failed pod immediately, so a scheduler that chooses the same node again would loop. Two cases
+are attributed to the node: the kubelet did not admit the pod (it failed before any container was created), or a
+container's image or program is not built for this machine. Every other waiting reason (a missing secret, a registry
+error) would be the same on any node, so it is reported but not attributed to the node. Each case marks the node facts
+that the placement relied on as suspect.
+Source: kubelet, `pkg/kubelet/lifecycle` (admission reasons) and `pkg/kubelet/images` (waiting reasons); messages of
+containerd and CRI-O for images without a manifest for the platform.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hetsched.adapters.objects.fields import FieldView
 from hetsched.contracts.objects.observed import ContainerWait, NodeRefusal
 from hetsched.contracts.units import GPU_RESOURCES
 
-# Reasons of a pod that was not admitted, and the facts that each makes suspect.
+# Reasons why a kubelet rejects a pod, with the facts that each reason makes suspect.
 _ADMISSION = {
     "TopologyAffinityError": ("numa",),
     "SMTAlignmentError": ("numa",),
@@ -44,19 +44,19 @@ _PLATFORM = re.compile(
     re.IGNORECASE,
 )
 _ON_THIS_NODE = frozenset({"CreateContainerError", "RunContainerError"})
-# Waiting reasons of every container's normal start.
+# Waiting reasons of every container that starts normally.
 _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 _LONGEST = 1000
 
 
 def has_stopped(status: FieldView) -> bool:
-    """Return whether a container waits or terminated, now or in its previous run."""
+    """Return whether a container is waiting or terminated, now or in its previous run."""
     states = (container.view(key) for container in _containers(status) for key in ("state", "lastState"))
     return any("waiting" in state or "terminated" in state for state in states)
 
 
 def refusal(status: FieldView) -> NodeRefusal | None:
-    """Return why the node does not run a pod; None if the pod runs or the cause is not the node."""
+    """Return why the node does not run a pod, or None if the pod runs or the cause is not the node."""
     reason, message = status.text("reason"), status.text("message")[:_LONGEST]
     if status.text("phase") == "Failed" and not any(_begun(container) for container in _containers(status)):
         out_of = _OUT_OF.fullmatch(reason)
@@ -74,7 +74,7 @@ def refusal(status: FieldView) -> NodeRefusal | None:
 
 
 def waiting(status: FieldView) -> ContainerWait | None:
-    """Return the first container that waits for a reason other than normal start-up."""
+    """Return the first container that waits for a reason other than a normal start."""
     for container in _containers(status):
         wait = container.view("state").view("waiting")
         if wait.text("reason") not in _USUAL:
@@ -110,7 +110,7 @@ def _lacking(resource: str) -> tuple[str, ...]:
 
 
 def _named(message: str) -> tuple[str, ...]:
-    """Return the facts that a message refers to: GPUs by their resource name, CPUs by the word."""
+    """Return the facts that a message refers to: GPUs by their resource name, CPUs by the word "CPU"."""
     if any(resource in message for resource in GPU_RESOURCES):
         return ("gpu",)
     return ("numa",) if _CPUS.search(message) else ()

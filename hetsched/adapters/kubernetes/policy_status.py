@@ -1,8 +1,8 @@
 """Write the review result of a policy into the status of its object.
 
 The status has one condition, `Accepted`: True with the version number in this installation, or False with a code and
-the invalid field. `observedGeneration` is the generation that was reviewed. The patch names the object by its uid, so
-a recreated object of the same name never gets the old object's status.
+the invalid field. `observedGeneration` is the generation that was reviewed. The patch contains the object's uid, so a
+recreated object of the same name never gets the old object's status.
 Source: Kubernetes API conventions, "Typical status properties".
 """
 
@@ -23,7 +23,7 @@ _FOR_NOTHING = (400, 403, 404, 409, 422)
 
 
 class PolicyStatus(msgspec.Struct, frozen=True):
-    """Status to write on one object; `version` is the one now in effect, 0 if none was accepted yet."""
+    """Status to write on one object; `version` is the version in effect, 0 if none was accepted yet."""
 
     name: str
     uid: str

@@ -1,19 +1,19 @@
-"""Reflector: list and watch one kind of object without ever serving stale state unnoticed.
+"""Reflector: list and watch one kind of object, and detect when the known state is stale.
 
-Watches end, stall, are dropped by a busy server and lose their history; a store that misses one deletion allocates on a
-node that no longer exists. The reflector lists in pages, then watches from the list's resourceVersion. A watch that
-ends resumes from the last version seen; bookmarks advance it. 410 causes a relist, immediately the first time and with
-backoff if it repeats before any other event arrives. Each page of a list is compared with the known objects and emitted
-before the next one is requested, so that one page is in memory; objects that disappeared in between are emitted as
-deletions after the last page. A server ends a watch after `WATCH_SECONDS`; the reflector drops a watch without data for
-`QUIET_SECONDS`. A response that cannot be decoded counts as a failure. Failures back off for 1, 2, 4 … 30 s with
-jitter, or for Retry-After if that is longer (at most 30 s); each one is emitted. A list older than a version already
-seen, as one API server of several may return it after a failover, is a failure too: the known objects stay until a list
-has caught up. After a restore of etcd from a backup no list catches up, and the process must be restarted.
-Source: Kubernetes documentation, "Efficient detection of changes" and, for versions that compare as numbers, KEP-5504;
-client-go's reflector for the names.
-Invariants: after `Synced` the consumer has seen exactly the objects of one list; a version is never used before all
-events up to it were emitted.
+Watches end, stall, are dropped by a busy server and lose their history. A store that misses one deletion could allocate
+on a deleted node. The reflector lists in pages, then watches from the list's resourceVersion. When a watch ends, the
+next one resumes from the last version seen, which bookmarks advance. A 410 causes a relist, immediately the first time
+and with backoff if it repeats before any other event arrives. Each page of a list is compared with the known objects
+and emitted before the next page is requested, so only one page is in memory. Objects missing from the list are emitted
+as deletions after the last page. A server ends a watch after `WATCH_SECONDS`; the reflector drops a watch without data
+for `QUIET_SECONDS`. A response that cannot be decoded is a failure. After a failure, which is emitted as an event, the
+reflector backs off for 1, 2, 4 … 30 s with jitter, or for Retry-After if that is longer (at most 30 s). A list that is
+older than a version already seen is also a failure; one of several API servers may return it after a failover. The
+known objects are kept until a list has caught up. After a restore of etcd from a backup no list catches up, so the
+process must be restarted. Source: Kubernetes documentation, "Efficient detection of changes"; KEP-5504 (versions
+compare as numbers); client-go's reflector (names).
+Invariants: after `Synced` the consumer has seen exactly the objects of one list; a watch never starts from a version
+before all events up to that version were emitted.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 class ServerResponded(msgspec.Struct, frozen=True):
-    """The server responded: the known objects were current at this moment."""
+    """The server responded, so the known objects were current at this moment."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A call failed, with an HTTP status if there was a response; the next attempt follows after `wait_seconds`."""
+    """A call failed, with an HTTP status if there was a response. The next attempt follows after `wait_seconds`."""
 
     reason: Message
     wait_seconds: float
@@ -75,7 +75,7 @@ class _ListedMeta(msgspec.Struct):
 
 class _ListedObject(msgspec.Struct):
     metadata: _ListedMeta = msgspec.field(default_factory=_ListedMeta)
-    code: int = 0  # code of a Status in an ERROR event
+    code: int = 0  # set for a Status in an ERROR event
 
 
 class _Event(msgspec.Struct):
@@ -88,7 +88,7 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class Reflector:
-    """List and watch of one kind of object; `sleep` may return early when the process shuts down."""
+    """Lists and watches one kind of object; `sleep` may return early when the process shuts down."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Reflector:
         self._ended = ended
         self._known: dict[str, str] = {}  # key -> resourceVersion
         self._version = ""
-        self._newest = 0  # the highest version ever seen
+        self._newest = 0  # the highest version seen in any list or watch
         self._failures = 0
         self._expired = 0  # consecutive 410 responses
 
@@ -124,7 +124,8 @@ class Reflector:
                     self._expired += 1
                     if self._expired == 1:
                         continue
-                    self._failures = max(self._failures, self._expired - 2)  # successful lists in between reset it
+                    # keep backing off: successful lists in between reset the count
+                    self._failures = max(self._failures, self._expired - 2)
                 yield from self._fail(failure.text, failure.retry_after_seconds, failure.status)
             except msgspec.DecodeError as error:
                 yield from self._fail(Message("an answer cannot be read: {text}", text=str(error)))
@@ -143,7 +144,7 @@ class Reflector:
             if _number(version) < self._newest:
                 yield from self._fail(Message(_OUTDATED, version=version, other=self._newest))
                 return
-            self._newest = _number(version)  # a list that ends early must not be followed by an older one
+            self._newest = _number(version)  # even if this list ends early, the next one must not be older
             count += len(items)
             for body in items:
                 meta = _object.decode(body).metadata
@@ -200,7 +201,7 @@ _OUTDATED = (
 
 
 def _number(version: str) -> int:
-    """Return a resourceVersion as a number, 0 if it is none: aggregated API servers may use other formats."""
+    """Return a resourceVersion as a number, or 0 if it is not one (aggregated API servers may use other formats)."""
     return int(version) if version.isdecimal() else 0
 
 

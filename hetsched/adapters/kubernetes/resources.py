@@ -1,8 +1,8 @@
 """The kinds of objects that the informers watch, with their group and version.
 
-`REQUIRED` kinds must be synced before any scheduling decision. `OPTIONAL` kinds need a CRD or feature, or need not be
-waited for: if an API server does not serve one or denies access, the informer retries every 30 seconds; if a call for
-one fails otherwise, the sync waits for a few attempts.
+`REQUIRED` kinds must be synced before any scheduling decision. `OPTIONAL` kinds need a CRD or a feature, or scheduling
+can start without them. If an API server does not serve an optional kind or denies access to it, the informer retries
+every 30 seconds. If a call fails for another reason, the sync waits for a few attempts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NODE_GPUS = Resource("hetsched.io", "v1alpha1", "nodegpus", "NodeGpu")
 NODE_USAGES = Resource("hetsched.io", "v1alpha1", "nodeusages", "NodeUsage")
 SCHEDULING_POLICIES = Resource("hetsched.io", "v1alpha1", "schedulingpolicies", "SchedulingPolicy")
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
-# Kubernetes' own groups and workloads, in the versions that pods of that version refer to.
+# Kubernetes' built-in pod groups and workloads, in the versions that pods refer to.
 NATIVE_GROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
 NATIVE_WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
@@ -42,5 +42,5 @@ OPTIONAL = (
     TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, SCHEDULING_POLICIES, POD_GROUPS, NATIVE_GROUPS,
     NATIVE_WORKLOADS, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, QUOTAS,
 )  # fmt: skip
-# Kinds that describe a node and are joined to it by name.
+# Kinds that describe a node and are joined to the node by name.
 OF_NODES = (TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, CSI_NODES)

@@ -1,8 +1,8 @@
 """Node of a service account token, as confirmed by a TokenReview of its API server.
 
-A shared secret would let each agent report for every node. A pod's projected token names an audience, its service
-account, its pod and that pod's node. The API server checks whether the token is valid for our audience now; the token
-of a deleted pod is not. The token itself is not parsed.
+A shared secret would let each agent report for every node. A pod's projected token contains an audience, the service
+account, the pod and the pod's node. The API server checks whether the token is currently valid for our audience; the
+token of a deleted pod is not valid. The token itself is not parsed.
 Source: Kubernetes authentication.k8s.io/v1 TokenReview; KEP-4193 (node name in the claims, on by default since 1.30).
 """
 
@@ -21,7 +21,7 @@ _POD = "authentication.kubernetes.io/pod-name"
 
 
 class TokenHolder(msgspec.Struct, frozen=True):
-    """Owner of a token: the account as `namespace:name`, its pod and node, empty if the token is not bound to them."""
+    """Owner of a token: account as `namespace:name`, pod and node; fields are empty if the token does not name them."""
 
     account: str
     pod: str = ""
@@ -48,14 +48,14 @@ _ACCOUNT = "system:serviceaccount:"
 
 
 def holder_of(api: Api, token: str, *, audience: str = AUDIENCE) -> TokenHolder | None:
-    """Return the owner of a token that is valid for our audience; None for any other token.
+    """Return the owner of a token that is valid for our audience; or None for any other token.
 
     Raises: ApiFailure if the API server does not respond or denies the review.
     """
     wanted = {"token": token, "audiences": [audience]}
     body = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": wanted}
     status = _decode(api.send("POST", TOKEN_REVIEWS.path(), encode(body))).status
-    # An API server without audience support validates for its own audience and returns no audiences.
+    # An API server without audience support validates tokens for its own audience and does not return audiences.
     if not status.authenticated or audience not in status.audiences or not status.user.username.startswith(_ACCOUNT):
         return None
     return TokenHolder(

@@ -1,9 +1,9 @@
 """Fields of live pods and nodes that the readers use, as types for the decoder.
 
 Half of a pod's JSON is `managedFields`, probes and environment; a node lists fifty images. The decoder skips each field
-that is not declared here, so that it never becomes a Python object. The result is a plain object for the readers that
-also read files: both paths give the same result. An object that does not match its type is decoded whole, and the
-reader names the field.
+that is not declared here, so that the field never becomes a Python object. The result is a plain object for the same
+readers that read files, so live objects and files give the same result. An object that does not match its type is
+decoded completely, and the reader reports the invalid field.
 Invariant: no reader of a live pod or node uses a field that is not declared here; a test records the fields they use.
 Source: Kubernetes core/v1 Pod and Node.
 """
@@ -88,7 +88,7 @@ class _PodSpecFields(TypedDict, total=False):
     topologySpreadConstraints: Any
     volumes: list[_VolumeFields | None] | None
     workloadRef: Any
-    # Resources of the pod level are read as those of a container.
+    # Pod-level resources are read like those of a container.
     name: Any
     image: Any
     restartPolicy: Any
@@ -189,9 +189,9 @@ _encoder = msgspec.json.Encoder(enc_hook=as_text)
 
 
 def decode_pod(body: bytes) -> Any:
-    """Return a pod with the fields that its readers use; an object of another shape whole.
+    """Return a pod with the fields that its readers use, or the complete object if it has another shape.
 
-    Raises: ValueError, RecursionError for text that is not JSON.
+    Raises: ValueError, RecursionError if the text is not valid JSON.
     """
     try:
         return _pod.decode(body)
@@ -200,14 +200,14 @@ def decode_pod(body: bytes) -> Any:
 
 
 def pod_fields(body: bytes) -> bytes:
-    """Return a pod's JSON with the fields that its readers use; an object of another shape unchanged."""
+    """Return a pod's JSON with the fields that its readers use, or the body unchanged if it has another shape."""
     return _fields(_pod, body)
 
 
 def node_fields(body: bytes) -> bytes:
-    """Return a node's JSON with the fields that its readers use; an object of another shape unchanged.
+    """Return a node's JSON with the fields that its readers use, or the body unchanged if it has another shape.
 
-    The result of a heartbeat equals the one before.
+    A heartbeat does not change the result.
     """
     return _fields(_node, body)
 
@@ -220,10 +220,10 @@ def _fields(decoder: msgspec.json.Decoder[Any], body: bytes) -> bytes:
 
 
 def content_digest(pod: Any) -> int | None:
-    """Return equal numbers for pods of equal content, within this process; None for an object that is no pod.
+    """Return a number that is equal for pods of equal content within this process, or None if the object is not a pod.
 
-    The content is labels, owners, annotations and spec, without the node and the annotations that a Binding writes. An
-    update that leaves it equal only binds the pod, or changes its status.
+    The content consists of labels, owners, annotations and spec, without the node and the annotations that a Binding
+    writes. If an update does not change the digest, it only binds the pod or changes its status.
     """
     try:
         meta, spec = pod["metadata"], pod["spec"]

@@ -1,12 +1,12 @@
 """Bind the volumes of a pod's claims before the pod is bound.
 
-The volume controller must learn the chosen volume or node, and a kubelet must not get a pod with unbound claims. Each
-unbound claim of the pod is handled by the decision:
+The volume controller needs the chosen volume or node, and a kubelet must not receive a pod with unbound claims. Each
+unbound claim of the pod is handled according to the decision:
     a volume was chosen      the claim is written into the volume's `claimRef`
-    a volume is provisioned  the node is written on the claim; if that annotation has disappeared since, provisioning
+    a volume is provisioned  the node is written to the claim; if that annotation has since disappeared, provisioning
                              has failed
 The pod waits until all claims are bound. Nothing is overwritten: if an object belongs to another claim or node, the pod
-is refused. Every write names the resourceVersion that was read.
+is refused. Every write includes the resourceVersion that was read.
 Source: kube-scheduler's VolumeBinding (bindAPIUpdate, checkBindings); annotations of component-helpers/storage/volume.
 """
 
@@ -31,14 +31,14 @@ _REFUSED = frozenset({403, 404, 422})
 
 
 def provide(api: Api, one: BindingRequest) -> BindingOutcome | None:
-    """Advance the claims of a pod. Return None once all are bound; without `patient` a wait becomes a refusal."""
+    """Advance the claims of a pod. Return None if all are bound; without `may_wait` a wait becomes a refusal."""
     try:
         every = (_claim(api, one, claim, volume) for claim, volume in one.claims)
         outcomes = [outcome for outcome in every if outcome is not None]
     except ApiFailure as failure:
         result = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
         outcomes = [BindingOutcome(one.pod_id, result, failure.text)]
-    # One refused claim decides for the pod.
+    # One refused claim is enough to refuse the pod.
     first = min(outcomes, key=lambda bound: bound.result is not BindingResult.REFUSED, default=None)
     if first is not None and first.result is BindingResult.WAITING and not one.may_wait:
         return msgspec.structs.replace(first, result=BindingResult.REFUSED)
@@ -88,7 +88,7 @@ def _take(api: Api, one: BindingRequest, claim: dict[str, Any], name: str) -> Bi
 
 
 def _select(api: Api, one: BindingRequest, claim: dict[str, Any]) -> BindingOutcome | None:
-    """Write the node for provisioning on a claim; return a refusal if provisioning failed."""
+    """Write the node for provisioning to a claim; return a refusal if provisioning failed."""
     name, annotations = claim["metadata"]["name"], claim["metadata"].get("annotations", {})
     node, mark = annotations.get(SELECTED_NODE, ""), f"{one.uid}/{one.node}"
     if node == one.node:
@@ -117,7 +117,7 @@ def _read(api: Api, resource: Resource, name: str, namespace: str = "") -> dict[
 def _patch(
     api: Api, resource: Resource, read: dict[str, Any], fields: dict[str, Any], annotations: dict[str, str | None]
 ) -> None:
-    """Patch an object at the resourceVersion that was read; a conflict is resolved by the next run."""
+    """Patch an object at the resourceVersion that was read; on a conflict the next run tries again."""
     meta = read["metadata"]
     body = {**fields, "metadata": {"resourceVersion": meta["resourceVersion"], "annotations": annotations}}
     path = resource.path(namespace=meta.get("namespace", ""), name=meta["name"])

@@ -1,9 +1,9 @@
 """HTTP/1.1 client for one API server: short calls on persistent connections.
 
-A general client takes several times longer per call than its bytes need, and binding consists of such calls. A
-connection carries one request and its response at a time. An idle connection is checked before reuse, because the
-server may have closed it. A response that is not plain HTTP/1.1 closes the connection. This module never retries: only
-the caller knows whether a second attempt is safe.
+A general-purpose client spends several times more time per call than the transfer itself, and binding consists of such
+calls. A connection carries one request and its response at a time. An idle connection is checked before reuse, because
+the server may have closed it. A response that is not plain HTTP/1.1 closes the connection. This module never retries:
+only the caller knows whether a second attempt is safe.
 Source: RFC 9112.
 """
 
@@ -124,7 +124,7 @@ class _Connection:
             self._socket.close()
 
     def is_open(self) -> bool:
-        """Return whether an idle connection is still open: readable data or EOF means that it cannot be reused."""
+        """Return whether an idle connection is still open; with readable data or EOF it cannot be reused."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
@@ -163,7 +163,7 @@ class _Connection:
         return int(status[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
     def _body(self, method: str, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
-        """Return the body, and whether the end of the connection delimits it."""
+        """Return the body, and whether it ends at the end of the connection."""
         if method == "HEAD" or status in _BODYLESS:
             return b"", False
         if headers.get("transfer-encoding", "").lower() == "chunked":

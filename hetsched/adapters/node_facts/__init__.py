@@ -1,1 +1,1 @@
-"""Node facts of several sources: agent reports, collected facts, their merge and their acceptance."""
+"""Node facts from several sources: agent reports, collected facts, and how they are merged and accepted."""

@@ -29,16 +29,16 @@ from hetsched.contracts.units import CPU, MEMORY, format_amount
 
 from .fact_text import card_amounts, card_name, card_words
 
-# A kernel update changes the reported size of the same memory slightly.
+# A kernel update slightly changes the reported size of the same memory.
 MEMORY_TOLERANCE = 0.02
-# Amounts that a GPU offers, and fields that follow from its model.
+# Amounts that a GPU offers, and fields that depend on its model.
 _AMOUNTS = ("memory_mib", "cores", "fp32_tflops", "bandwidth_gbs", "clock_mhz")
 _OF_THE_MODEL = ("model", "vendor", *_AMOUNTS)
 _replace = msgspec.structs.replace
 
 
 class AcceptedFacts(msgspec.Struct, frozen=True):
-    """Facts used for scheduling, facts known (including missing parts), and facts in quarantine."""
+    """Facts used for scheduling, known facts (including missing parts), and facts in quarantine."""
 
     report: NodeReport
     known: NodeReport
@@ -46,7 +46,7 @@ class AcceptedFacts(msgspec.Struct, frozen=True):
 
 
 class _Scales:
-    """State of one comparison; quarantine entries are collected on the way."""
+    """State of one comparison; it collects the quarantine entries."""
 
     def __init__(self, rejected: Collection[str], approved: Collection[str], growth: float, source: str, now: str):
         self.rejected = rejected
@@ -61,7 +61,7 @@ class _Scales:
         return self.growth == float("inf")
 
     def review(self, fact: str, item: str, change: str, known: str, reported: str) -> str:
-        """Return `approved`, `rejected` or `open`; anything that is not approved is put in quarantine."""
+        """Return `approved`, `rejected` or `open`; a change that is not approved is put in quarantine."""
         key = fact_id(fact, item, reported)
         if key in self.approved:
             return "approved"
@@ -83,10 +83,10 @@ def accept(
     trusted_cards: bool = False,
     stated: Mapping[str, int] | None = None,
 ) -> AcceptedFacts:
-    """Compare a report with the known facts; `first`: there was no report before, so any amount is accepted.
+    """Compare a report with the known facts. If `first` is true, there was no report before and any amount is accepted.
 
-    `trusted_cards`: the GPUs are listed by a source other than the node, so new ones are accepted. `stated` are amounts
-    that the node itself reports while other sources are in use: they are compared too, before the cluster adopts them.
+    `trusted_cards`: another source than the node lists the GPUs, so new GPUs are accepted. `stated` contains amounts
+    that the node itself reports while other sources are in use; they are also compared, before the cluster adopts them.
     """
     stood = {one.id: one for one in quarantined}
     rejected = [key for key, one in stood.items() if one.state == "rejected"]
@@ -170,9 +170,10 @@ def _gone_words(card: GpuCard, candidate: NodeReport) -> str:
 
 
 def _same(reported: tuple[GpuCard, ...], before: dict[int, GpuCard], *, recreated: bool) -> dict[int, int]:
-    """Map the index of each reported GPU to that of the known one: by uuid, otherwise by index.
+    """Map the index of each reported GPU to the index of the known GPU, by uuid or otherwise by index.
 
-    A GPU without a uuid on either side is matched by its index only; so are all GPUs of a recreated node.
+    If the reported or the known GPU has no uuid, they are matched by index only. All GPUs of a recreated node are
+    matched by index.
     """
     by_uuid = {card.uuid: card.index for card in before.values() if card.uuid and not recreated}
     found = {card.index: by_uuid[card.uuid] for card in reported if card.uuid in by_uuid}
@@ -186,7 +187,7 @@ def _same(reported: tuple[GpuCard, ...], before: dict[int, GpuCard], *, recreate
 
 
 def _in_place(reported: tuple[GpuCard, ...], same: dict[int, int], before: dict[int, GpuCard]) -> list[GpuCard | None]:
-    """Give known GPUs their known index, and others an index that no known GPU has."""
+    """Give known GPUs their known index, and other GPUs an index that no known GPU has."""
     moved, used = dict(same), set(before)
     for card in reported:
         if card.index not in moved:
@@ -260,7 +261,7 @@ def _only(zone: NumaZone, cpus: frozenset[int]) -> NumaZone:
 
 
 def _with(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...], lost: frozenset[int]) -> tuple[NumaZone, ...]:
-    """Return the zones with their lost CPUs added back, including zones that are lost as a whole."""
+    """Return the zones with their lost CPUs added back, including zones that are missing completely."""
     found = {zone.name: zone for zone in zones}
     for zone in known:
         own = parse_cpuset(zone.cpus or "") & lost
@@ -287,7 +288,7 @@ def _memory(zones: tuple[NumaZone, ...]) -> int:
 
 
 def _remembering(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...]) -> tuple[NumaZone, ...]:
-    """Return the zones with their known memory."""
+    """Return the zones with the amount of memory known before."""
     before = {zone.name: zone for zone in known}
     return tuple(
         _replace(
@@ -306,7 +307,7 @@ def _accept_amounts(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the amounts to use, and the baseline for later reports: at most the approved amounts.
 
-    Without the baseline a node could raise an amount without limit, in small steps or by omitting it once.
+    Without the baseline, a node could increase an amount without limit in small steps, or by omitting it once.
     """
     counted = dict(candidate.allocatable)
     measure = {} if scales.is_first else dict(known.allocatable)

@@ -1,13 +1,13 @@
 """Conversion of a node agent's report into a `NodeReport` for the engine.
 
-The report comes from a process on a node, which may be outdated, faulty or compromised. One invalid value must not
-discard all facts of the node, and no unchecked value may reach the engine. Zones are named `node-<id>`. Each part is
-read on its own; malformed, contradictory or out-of-range values are omitted, count as unknown, and are listed in
-`problems`, after the agent's own problems.
+The agent that sends the report may be outdated, faulty or compromised. One invalid value must not discard all facts of
+the node, and no unchecked value may reach the engine. Zones are named `node-<id>`. Each part is read separately.
+Malformed, contradictory or out-of-range values are treated as unknown and are listed in `problems`, after the agent's
+own problems.
 A zone's allocatable CPU is its online CPUs minus the reserved ones; its allocatable memory excludes huge pages. A GPU
-that is split (MIG) is not listed, as it cannot be allocated as a whole; a GPU of unknown health counts as healthy.
+that is split (MIG) is not listed, as it cannot be allocated as a whole. A GPU of unknown health is treated as healthy.
 Source: public contract section 2 (`agent --once`); kubelet's node allocatable.
-Invariant: never raises because of a report's content; the returned zones share no CPU.
+Invariant: the content of a report never raises an exception; the returned zones do not share CPUs.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ Number = TypeVar("Number", int, float)
 
 
 def zone_name(zone: int) -> str:
-    """Return the name of a zone as used everywhere else."""
+    """Return the name of a zone in the engine and the API."""
     return f"node-{zone}"
 
 
 def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
     """Return all facts that a report states about its node, for the merge with those of the API server.
 
-    `allocatable` has CPU and memory derived from the hardware, and the known bandwidths. Agents do not report labels
-    and taints.
+    `allocatable` contains CPU and memory, derived from the hardware, and the known bandwidths. Agents do not report
+    labels and taints.
     """
     problems = [f"{problem.code}: {problem.message}" for problem in report.problems]
     numa = numa_facts(report, problems)
@@ -90,7 +90,7 @@ def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
 
 
 def isa_facts(machine: MachineIsa, problems: Problems) -> IsaReport:
-    """Return the machine's instruction sets; the native one is complete if the source it came from is exact."""
+    """Return the machine's instruction sets; the native one is complete if its source is exact."""
     native = None if machine.canonical is None else valid_isa(machine.canonical, problems)
     chosen = _accepted_source(machine, native)
     return IsaReport(
@@ -103,7 +103,7 @@ def isa_facts(machine: MachineIsa, problems: Problems) -> IsaReport:
 
 
 def _accepted_source(machine: MachineIsa, native: str | None) -> IsaSource | None:
-    """Return the first source that confirms the native ISA, an exact one before a lower bound."""
+    """Return the first source that confirms the native ISA; exact sources precede lower bounds."""
     if native is None:
         return None
     agreeing = [source for source in machine.sources if source.canonical == native and source.conflict is None]
@@ -118,7 +118,7 @@ def _distinct(offers: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def numa_facts(report: AgentReport, problems: Problems) -> NumaReport | None:
-    """Return the zones and the kubelet's configuration; None if neither is known."""
+    """Return the zones and the kubelet's configuration; or None if neither is known."""
     kubelet = report.kubelet
     if report.zones is None and kubelet is None:
         return None
@@ -183,7 +183,7 @@ def _zones(
 
 
 def _grouped(cpus: tuple[MachineCpu, ...], level: str) -> str | None:
-    """Return the online CPUs in groups, in the order of the groups' numbers; None if one CPU's group is unknown."""
+    """Return the online CPUs by group, in the order of the group numbers, or None if the group of a CPU is unknown."""
     groups: dict[int, list[int]] = {}
     for cpu in cpus:
         number = getattr(cpu, level)
@@ -195,7 +195,7 @@ def _grouped(cpus: tuple[MachineCpu, ...], level: str) -> str | None:
 
 
 def _cores(cpus: tuple[MachineCpu, ...], problems: Problems) -> list[frozenset[int]]:
-    """Return the known cores, each the set of its threads, by lowest thread."""
+    """Return the known cores in the order of their lowest thread; each core is the set of its threads."""
     texts = {cpu.siblings for cpu in cpus if cpu.online and cpu.siblings}
     groups = {group for text in texts if (group := _cpuset(text, "siblings", problems))}
     cores: list[frozenset[int]] = []
@@ -276,7 +276,7 @@ def _costs(zone: MachineZone, listed: tuple[MachineZone, ...], problems: Problem
 
 
 def card_facts(cards: tuple[MachineCard, ...] | None, problems: Problems) -> tuple[GpuCard, ...] | None:
-    """Return the whole (unsplit) GPUs of a machine; None if they could not be listed."""
+    """Return the whole (unsplit) GPUs of a machine, or None if they could not be listed."""
     if cards is None:
         return None
     found: dict[int, GpuCard] = {}
@@ -293,7 +293,7 @@ def card_facts(cards: tuple[MachineCard, ...] | None, problems: Problems) -> tup
 
 
 def _card_problem(card: MachineCard, found: dict[int, GpuCard], uuids: set[str]) -> str:
-    """Return why a GPU cannot be allocated as a whole, empty if it can."""
+    """Return why a GPU cannot be allocated as a whole, or an empty message if it can."""
     if not 0 <= card.index < MAX_CARDS:
         return f"CardOutOfBounds: a card has index {card.index}, at most {MAX_CARDS} are supported"
     if card.index in found or card.uuid in uuids:
@@ -329,7 +329,7 @@ def _card(card: MachineCard) -> GpuCard:
 
 
 def usage_facts(usage: MachineUsage | None, problems: Problems) -> Usage | None:
-    """Return measured usage, None if nothing was measured."""
+    """Return measured usage, or None if nothing was measured."""
     if usage is None or not usage.amounts:
         return None
     wrong = [resource for resource, amount in usage.amounts.items() if _bounded(amount, INT64_MAX) is None]

@@ -1,10 +1,10 @@
 """Merge of collected facts with those of a node's other sources.
 
 Fresh facts of collectors take precedence over those of a node's agent and objects; among collectors the first by name
-wins; an operator's override takes precedence over all. Usage comes from one source only. If the collector's sample is
-stale, a later sample of another source is used. If there is none, the last sample stays, marked as stale: the scheduler
-then uses requests instead, and the mark is visible to users. Stale facts of other kinds are not used, and the report
-lists them among its problems.
+wins; an operator's override takes precedence over all. Usage is taken from a single source. If the collector's sample
+is stale, a later sample from another source is used. If there is none, the last sample is kept and marked as stale; the
+scheduler then uses requests instead, and users see the mark. Stale facts of other kinds are not used and are listed as
+problems of the report.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def with_collected(report: NodeReport, collected: Iterable[CollectedFact]) -> No
 
 
 def measured_by(collected: Iterable[CollectedFact]) -> CollectedFact | None:
-    """Return the collector whose fresh measurement is used; None if there is none."""
+    """Return the collector whose fresh measurement is used, or None if there is none."""
     fresh = [fact for fact in collected if fact.load and fact.finding is not None and not fact.stale]
     return min(fresh, key=lambda fact: fact.collector, default=None)
 
 
 def usage_of(other: Usage | None, collected: Iterable[CollectedFact]) -> Usage | None:
-    """Return the sample to use out of those of other sources and of collectors; a stale one last."""
+    """Return the sample to use, from collectors or other sources; a stale sample only if there is no later one."""
     collected = list(collected)
     counting = measured_by(collected)
     if counting is not None and counting.finding is not None:

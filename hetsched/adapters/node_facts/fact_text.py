@@ -1,4 +1,4 @@
-"""Short texts of a node report's facts, for pages and for quarantine entries."""
+"""Short texts that describe the facts of a node report, for pages and quarantine entries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hetsched.contracts.objects.node_report import GpuCard, NodeReport, NumaZone
 
 
 def words_of(report: NodeReport) -> dict[str, str]:
-    """Return short texts of the facts that a report states; absent facts are omitted."""
+    """Return short texts that describe the facts of a report; absent facts are omitted."""
     words: dict[str, str] = {}
     if report.isa.native:
         words["isa"] = report.isa.native if report.isa.complete else f"at least {report.isa.native}"
@@ -27,7 +27,7 @@ def words_of(report: NodeReport) -> dict[str, str]:
 
 
 def card_words(card: GpuCard) -> str:
-    """Return a text that identifies a GPU, with its model and health."""
+    """Return a text with the identity, model and health of a GPU."""
     health = "" if card.healthy else " unhealthy"
     return f"{card.uuid or f'card {card.index}'} {card.model or 'unknown'}{health}"
 
@@ -44,5 +44,5 @@ def card_amounts(card: GpuCard) -> str:
 
 
 def card_name(card: GpuCard) -> str:
-    """Return the name of a GPU in quarantine entries."""
+    """Return the name that identifies a GPU in quarantine entries."""
     return card.uuid or f"card {card.index}"

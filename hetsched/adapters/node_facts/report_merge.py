@@ -1,8 +1,8 @@
 """Merge of a node's facts from its API server and its agent.
 
 The sources know different facts of the same machine. `merge_reports` gives the agent's facts precedence and fills the
-gaps from the API server. CPU and memory are the lower of both values: a kubelet admits no more than its own.
-`acceptance` decides which facts of the result are used.
+gaps from the API server. For CPU and memory the lower of the two values is used, because a kubelet admits only pods
+that fit its own value. `acceptance` decides which facts of the result are used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _replace = msgspec.structs.replace
 
 
 def merge_reports(base: NodeReport, report: NodeReport) -> NodeReport:
-    """Return the facts of both reports; those of the agent take precedence."""
+    """Return the facts of both reports; the agent's facts take precedence."""
     allocatable = dict(base.allocatable)
     for resource, amount in report.allocatable.items():
         if resource in (CPU, MEMORY) and resource in allocatable:
@@ -37,7 +37,7 @@ def merge_reports(base: NodeReport, report: NodeReport) -> NodeReport:
 
 
 def newer(one: Usage | None, other: Usage | None) -> Usage | None:
-    """Return the later sample; a stale sample loses to one that is not."""
+    """Return the later sample; a sample that is not stale takes precedence over a stale one."""
     if one is None or other is None:
         return one or other
     if one.stale != other.stale:
@@ -63,7 +63,7 @@ def _cards(base: tuple[GpuCard, ...] | None, reported: tuple[GpuCard, ...] | Non
 
 
 def _filled(card: GpuCard, below: GpuCard) -> GpuCard:
-    """Fill in facts that the first source does not know, except the index."""
+    """Fill in facts that the first source did not report, except the index."""
     missing = {
         name: getattr(below, name)
         for name in ("uuid", "model", "vendor", "memory_mib", "cores", "fp32_tflops", "bandwidth_gbs", "clock_mhz",

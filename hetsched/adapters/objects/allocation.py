@@ -1,9 +1,9 @@
 """The annotation `hetsched.io/allocation` with a pod's allocation, and crane's older `topology-result`.
 
 `hetsched.io/allocation` is the contract's JSON (version 1). Unknown members are ignored; one invalid member invalidates
-the whole annotation. `containers` is derived from the rest: it is written for agents that pin CPUs and never read.
-CPUs that no zone names form a grant without a zone: they are allocated wherever they lie. A zone of crane's
-`topology-result` states its CPU as a quantity.
+the whole annotation. `containers` is derived from the other members; it is written for agents that pin CPUs and is
+never read. CPUs outside all listed zones form a grant without a zone. A zone of crane's `topology-result` states its
+CPU as a quantity.
 Invariant: `parse_allocation(write_allocation(allocation)) == allocation`.
 """
 
@@ -109,7 +109,7 @@ def _grants(zones: tuple[_Zone, ...]) -> tuple[ZoneGrant, ...]:
 
 
 def parse_topology_result(text: str) -> Allocation:
-    """Parse crane's `topology-result` annotation: zones with the CPU taken from each.
+    """Parse crane's `topology-result` annotation: the zones, with the CPU allocated from each.
 
     Raises: InputError `AllocationMalformed` or a quantity's code.
     """
@@ -130,7 +130,7 @@ def parse_topology_result(text: str) -> Allocation:
 
 
 def write_topology_result(allocation: Allocation) -> str:
-    """Format crane's `topology-result`, with zones named `node<ID>` as crane expects; empty without a zone grant."""
+    """Format crane's `topology-result`, with zones named `node<ID>`; the result is empty if no zone is allocated."""
     zones = []
     for zone in allocation.zones:
         cpu_millis = zone.cpu_millis or 1000 * len(parse_cpuset(zone.cpus or ""))
@@ -144,10 +144,11 @@ def write_topology_result(allocation: Allocation) -> str:
 
 
 def by_container(pod: PodSpec) -> dict[str, str]:
-    """Return each container's CPU list by name; empty if the allocation names no CPUs or no container asks for any.
+    """Return each container's CPU list by name; empty without allocated CPUs or CPU requests.
 
-    Exclusive CPUs go to the containers with the larger demand first, each from the smallest zone that holds it whole,
-    otherwise zone by zone. Under `numa` and `none` every container gets the shared CPUs of all the pod's zones.
+    Exclusive CPUs are assigned in descending order of the containers' requests. Each container gets them from the
+    smallest zone that fits its whole request, otherwise from several zones in turn. Under `numa` and `none`, every
+    container gets the shared CPUs of all the pod's zones.
     """
     allocation, names = pod.allocation, pod.container_names
     zones = [sorted(parse_cpuset(zone.cpus or "")) for zone in allocation.zones] if allocation is not None else []
@@ -169,7 +170,7 @@ def by_container(pod: PodSpec) -> dict[str, str]:
 
 
 def write_allocation(allocation: Allocation, containers: Mapping[str, str] | None = None) -> str:
-    """Format the annotation's JSON in the contract's member order; `containers` are CPU lists by name."""
+    """Format the annotation's JSON in the contract's member order; `containers` maps names to CPU lists."""
     named = [zone.cpus for zone in allocation.zones if zone.cpus]
     document: dict[str, object] = {"v": 1}
     if named:

@@ -1,12 +1,13 @@
 """Device selectors: CEL expressions, evaluated per device within limits.
 
-Expressions come from users who may create claims, and a wrong result would allocate a wrong device. An expression sees
-`device.driver`, `device.attributes` and `device.capacity`, the latter two by domain and name, as in Kubernetes. Only
-true and false are results; anything else (an absent field, a function unknown here, a type mismatch) is `None` with the
-reason. An expression has at most `MOST_CHARACTERS` characters and at most `MOST_LOOPS` macros that iterate over a list,
-so its length bounds the work.
-Units: quantities are whole thousandths; `compareTo`, `isGreaterThan` and `isLessThan` compare them, and versions.
-Source: Kubernetes documentation, "Dynamic Resource Allocation", device selection; the CEL language definition.
+Expressions come from users who may create claims, and a wrong result would allocate a wrong device. An expression can
+read `device.driver`, `device.attributes` and `device.capacity`, the latter two by domain and name, as in Kubernetes.
+Results are true and false; in all other cases (an absent field, an unsupported function, a type mismatch) the result is
+`None` with the reason. An expression has at most `MOST_CHARACTERS` characters and at most `MOST_LOOPS` macros that
+iterate over a list, which bounds the work.
+Units: quantities are integers in thousandths; `compareTo`, `isGreaterThan` and `isLessThan` compare quantities or
+versions. Source: Kubernetes documentation, "Dynamic Resource Allocation", device selection; the CEL language
+definition.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Answer = tuple[bool | None, str]
 
 
 class CelExpression:
-    """One compiled expression; `problem` is the reason if it cannot be evaluated at all."""
+    """One compiled expression; `problem` is the reason if it can never be evaluated."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -38,7 +39,7 @@ class CelExpression:
         elif len(_LOOPS.findall(text)) > MOST_LOOPS:
             self.problem = f"the expression goes through more than {MOST_LOOPS} list"
         else:
-            import cel  # slow to import, and few clusters have devices to choose from
+            import cel  # slow to import, and few clusters have dynamic devices
 
             try:
                 self._program = cel.compile(text)
@@ -60,7 +61,7 @@ class CelExpression:
 
 @lru_cache(maxsize=4096)
 def expression(text: str) -> CelExpression:
-    """Return the compiled expression of a text, cached."""
+    """Return a compiled expression, cached by its text."""
     return CelExpression(text)
 
 
@@ -70,7 +71,7 @@ def quantity(text: str) -> int:
 
 
 def is_version(text: str) -> bool:
-    """Return whether a text is a semantic version."""
+    """Return whether the text is a semantic version."""
     return _VERSION.fullmatch(text) is not None
 
 

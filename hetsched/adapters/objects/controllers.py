@@ -2,7 +2,7 @@
 
 A Deployment, ReplicaSet or StatefulSet gives `replicas` pods, a Job min(parallelism, completions) pods (none while it
 is suspended). Pods are named `<controller>-<ordinal>`, or `<controller>-<kind>-<ordinal>` if that name is taken. The
-template is read once, so the pods share one shape unless they have claims of their own.
+template is read once, so the pods share one shape unless each pod has its own claims.
 Source: Kubernetes apps/v1 and batch/v1.
 """
 
@@ -24,9 +24,9 @@ KINDS = {"Deployment": "apps/", "ReplicaSet": "apps/", "StatefulSet": "apps/", "
 
 
 def expand(root: FieldView, kind: str, reader: PodReader, taken: set[str]) -> Iterator[PodSpec]:
-    """Yield the pods of one controller; keys in `taken` belong to other pods.
+    """Yield the pods of one controller; `taken` contains the keys of other pods.
 
-    Raises: InputError, `TooManyPods` above `MAX_PODS`.
+    Raises: InputError; `TooManyPods` above `MAX_PODS`.
     """
     meta, spec = metadata(root), root.view("spec")
     name, namespace = meta.text("name"), namespace_of(meta)

@@ -1,12 +1,12 @@
 """A pod's demands from hetsched's labels and annotations.
 
-An invalid value must not reject the whole file, and must never be read as an absent one. If a demand can be stated in
-several places, the first one present wins. An invalid value there is a `Problem` of that pod (verdict *misconfigured*);
-the next place is never used instead. Numbers are plain decimal integers. GPU annotations without a number of GPUs ask
-for one GPU; if one of them is invalid, only the container limits are used. An architecture that the pod's own selector
-fixes is a native demand for the base of that architecture: the ISA that every node with that label has by definition.
-Source: the public contract, "What a pod may ask for"; `hetsched.io/gpu-model-match: exact` (the rule of the openb
-trace) compares whole model names instead of prefixes.
+An invalid value must not reject the whole file and must not be treated as absent. If a demand can be stated in several
+places, the first place that has a value is used. An invalid value there is a `Problem` of that pod (verdict
+*misconfigured*); later places are not used instead. Numbers are plain decimal integers. GPU annotations without a
+number of GPUs request one GPU; if one of them is invalid, only the container limits are used. If the pod's own selector
+requires one architecture, this is a native demand for the base ISA of that architecture, which every node with that
+label has by definition. Source: the public contract, "What a pod may ask for". As in the openb trace,
+`hetsched.io/gpu-model-match: exact` compares whole model names instead of prefixes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PEAKS = re.compile(r"peaks=([01][0-9]|2[0-4])-([01][0-9]|2[0-4])", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def requirement_problem(text: str) -> Problem | None:
-    """Return the problem of a requirement string, None if it is valid; the caller sets the field."""
+    """Return the problem of a requirement string, or None if it is valid; the caller sets the field."""
     try:
         isa.parse(text, source="pod-label")
     except InputError as error:
@@ -98,7 +98,7 @@ def _requirement(texts: Texts, key: str, problems: Problems) -> str:
 
 
 def fixed_arch(node_selector: tuple[tuple[str, str], ...], terms: tuple[NodeTerm, ...] | None) -> str:
-    """Return the only `kubernetes.io/arch` that a pod's required selectors allow, empty if they allow several."""
+    """Return the only `kubernetes.io/arch` that a pod's required selectors allow, or "" if they allow several."""
     for key, value in node_selector:
         if key == keys.KUBERNETES_ARCH:
             return value
@@ -190,7 +190,7 @@ def _models(annotations: Texts, problems: Problems) -> tuple[str, ...]:
 def numa_demand(annotations: Texts, problems: Problems) -> NumaDemand | None:
     """Read topology awareness and the CPU policy; both key families may be used if they do not contradict each other.
 
-    As in crane, a value that crane does not know counts as absent (gocrane/crane-scheduler `IsPodAwareOfTopology`,
+    As in crane, a value that crane does not know is treated as absent (gocrane/crane-scheduler `IsPodAwareOfTopology`,
     `GetPodCPUPolicy`); crane reads awareness as a Go boolean.
     """
     known = {key: value for key, value in annotations.items() if not unknown_to_crane(key, value)}
@@ -204,7 +204,7 @@ def numa_demand(annotations: Texts, problems: Problems) -> NumaDemand | None:
 
 
 def unknown_to_crane(key: str, value: str) -> bool:
-    """Return whether crane would replace the value of one of its annotations by its default."""
+    """Return whether crane replaces this value of one of its annotations with its default."""
     allowed = _OF_CRANE.get(key)
     return allowed is not None and value.strip() not in allowed
 
@@ -226,7 +226,7 @@ def _same(annotations: Texts, family: tuple[str, str], allowed: tuple[str, ...],
 
 
 def load_profile(annotations: Texts, problems: Problems) -> str:
-    """Read the load profile: busy, idle or the peak hours."""
+    """Read the load profile: `busy`, `idle` or the peak hours."""
     profile = annotations.get(keys.LOAD_PROFILE, "").strip()
     if keys.LOAD_PROFILE not in annotations or profile in ("busy", "idle") or _PEAKS.fullmatch(profile):
         return profile
@@ -260,7 +260,7 @@ def expected_watts(annotations: Texts, problems: Problems) -> int | None:
 def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], problems: Problems) -> GangMember | None:
     """Read the gang that a pod belongs to; `find_group` looks up PodGroups of the pod's namespace.
 
-    A size in the pod's own labels takes precedence over that of a PodGroup of the same name.
+    A size in the pod's own labels takes precedence over the size of a PodGroup of the same name.
     """
     key = keys.GANG_NAME if keys.GANG_NAME in labels else keys.POD_GROUP
     if key not in labels:
@@ -281,10 +281,10 @@ def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], pro
 
 
 def native_group(spec: FieldView) -> tuple[str, str]:
-    """Return the PodGroup named by Kubernetes' own pod fields, and a used field that is not implemented.
+    """Return the PodGroup that Kubernetes' own pod fields name, and the name of a used field that is not implemented.
 
-    A group of a Workload (v1alpha1) is named `<workload>.<group>`. Such a name may exceed the length of a label value;
-    gang names may not.
+    A group of a Workload (v1alpha1) is named `<workload>.<group>`. Such a name may be longer than a label value, but
+    gang names must not be.
     """
     name, field = spec.view("schedulingGroup").text("podGroupName"), ""
     reference = spec.view("workloadRef")
@@ -302,7 +302,7 @@ def group_name(name: str) -> str:
 
 
 def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -> tuple[str, str]:
-    """Return the policy that the pod names and the rule that selects it; both empty if it names none."""
+    """Return the policy for the pod and the rule that selects it, or two empty strings if the pod names none."""
     if keys.POLICY in annotations:
         policy, rule = annotations[keys.POLICY].strip(), "annotation"
     elif scheduler_name.startswith(f"{keys.SCHEDULER}-"):

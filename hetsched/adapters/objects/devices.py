@@ -1,10 +1,10 @@
 """Reader of ResourceSlices, DeviceClasses and ResourceClaims into `Devices`, with evaluated selectors.
 
 Only the slices of a pool's highest generation are used, and only if all of them are present. A device that needs an
-unsupported feature (shared counters, several simultaneous users, conditions of its own, a taint, nodes by selector) is
-kept and never allocated. A claim that asks for an unsupported feature is kept and refused, with the field. Unknown
-fields count as unsupported. Selectors are evaluated in order, those of the class first, each only for devices that
-match the previous ones.
+unsupported feature (shared counters, several simultaneous users, binding conditions, a taint, nodes by selector) is
+kept but never allocated. A claim that requests an unsupported feature is kept, and pods that use it are refused with
+the name of the field. Unknown fields are treated as unsupported. Selectors are evaluated in order, those of the class
+first, and each only for devices that match the previous ones.
 Source: Kubernetes resource.k8s.io/v1; kube-scheduler's dynamicresources plugin (pools, order of selectors).
 """
 
@@ -41,7 +41,7 @@ Plain = dict[str, Any]
 
 
 class DeviceReader:
-    """Reader of the objects of one file or cluster; `known` are devices of a cluster that claims may refer to."""
+    """Reader of the objects of one file or cluster; `known` contains devices of a cluster that claims may refer to."""
 
     def __init__(self, known: Devices | None = None) -> None:
         self._known = known or Devices()
@@ -114,7 +114,7 @@ def _taint(device: FieldView) -> str:
 
 
 def _attributes(device: FieldView, driver: str) -> tuple[dict[str, Value], str]:
-    """Return attributes by qualified name, and the place of one attribute of an unknown type."""
+    """Return attributes by qualified name, and the path of an attribute of unknown type (if any)."""
     found: dict[str, Value] = {}
     odd = ""
     for key, holder in device.view("attributes").value.items():
@@ -135,7 +135,7 @@ def _capacity(device: FieldView, driver: str) -> dict[str, int]:
         try:
             found["/".join(_qualified(key, driver))] = quantity(holder["value"])
         except (InputError, KeyError, TypeError):
-            continue  # a selector that refers to it finds it absent
+            continue  # selectors that refer to such an attribute find it absent
     return found
 
 
@@ -145,7 +145,7 @@ def _qualified(key: str, driver: str) -> tuple[str, str]:
 
 
 def _plain_of(device: Device) -> Plain:
-    """Return a device as CEL expressions see it: attributes and capacity by domain and name."""
+    """Return a device as CEL expressions read it: attributes and capacity by domain and name."""
     attributes: dict[str, Plain] = {}
     for key, value in device.attributes.items():
         domain, _, name = key.rpartition("/")
@@ -217,7 +217,7 @@ def _wish(wish: FieldView, unsupported: list[str]) -> DeviceWish:
 
 
 def _node_of(allocation: FieldView) -> tuple[str, bool]:
-    """Return the one node that an allocation is bound to, and whether its node selector has another form."""
+    """Return the one node that an allocation names, and whether its node selector has an unsupported form."""
     terms = allocation.view("nodeSelector").views("nodeSelectorTerms")
     if not terms:
         return "", False
@@ -233,7 +233,7 @@ def _node_of(allocation: FieldView) -> tuple[str, bool]:
 def _selectors(holder: FieldView) -> tuple[str, ...]:
     found = []
     for selector in holder.views("selectors"):
-        # A selector that is no CEL expression never matches.
+        # A selector that is not a CEL expression never matches.
         found.append(selector.view("cel").text("expression") if "cel" in selector else "")
     return tuple(found)
 

@@ -1,10 +1,11 @@
 """YAML and JSON text as plain objects, each with its location.
 
-Manifests are untrusted. Anchors expand 400 bytes to gigabytes, deep nesting breaks recursive readers, a duplicate key
-hides what the author meant, and a lone surrogate or a NUL fails later in the database. Accepted are JSON, and YAML
-without anchors, aliases, tags and merge keys. Nesting is limited to `MAX_DEPTH`; size, number of values and size of one
-object are bounded; keys are unique; text contains neither NUL nor lone surrogates; numbers are finite. Plain YAML
-scalars have the API server's meaning (`yes` is true, a date stays text). `List` kinds are flattened.
+Manifests are untrusted. Anchors expand 400 bytes to gigabytes, deep nesting breaks recursive readers, the meaning of a
+duplicate key is ambiguous, and a lone surrogate or a NUL fails later in the database. This module accepts JSON, and
+YAML without anchors, aliases, tags and merge keys. Nesting is limited to `MAX_DEPTH`. The size of the text, the number
+of values and the size of one object are limited. Keys must be unique, text must not contain NUL or lone surrogates, and
+numbers must be finite. Plain YAML scalars are interpreted as by the API server (`yes` is true, a date is text). `List`
+kinds are flattened.
 Source: Kubernetes API conventions; YAML 1.1 as in sigs.k8s.io/yaml.
 Invariant: values are built from parser events in one pass, so nothing is expanded before it is rejected.
 """
@@ -47,7 +48,7 @@ _CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "f
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One Kubernetes object with its location: `path` is its place inside document `number` of `file`."""
+    """One Kubernetes object with its location: `path` is the path inside document `number` of `file`."""
 
     file: str
     number: int
@@ -55,14 +56,14 @@ class Document(msgspec.Struct, frozen=True):
     path: str = ""
 
     def locate(self, error: InputError) -> InputError:
-        """Return an error inside this object with its full location: `cluster.yaml#3 spec.replicas`."""
+        """Return an error inside this object with its full location, such as `cluster.yaml#3 spec.replicas`."""
         return _behind(f"{self.file}#{self.number}", error.at(self.path))
 
 
 def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) -> list[Document]:
-    """Read every Kubernetes object of a YAML or JSON text in order, with lists flattened; an empty list gives none.
+    """Read all Kubernetes objects of a YAML or JSON text in order, with lists flattened (an empty list has none).
 
-    Raises: InputError; its place is `name`, the document's number and, inside a list, the item.
+    Raises: InputError; its place consists of `name`, the document's number and, inside a list, the item.
     """
     text = _decode(data, name, max_bytes)
     found: list[Document] = []
@@ -144,7 +145,7 @@ def _malformed(message: str, place: str = "", *, hint: str = "") -> InputError:
 def read_json(text: str, *, max_nodes: int = MAX_NODES) -> Any:
     """Read one JSON value under the rules of this module.
 
-    Raises: InputError, or json.JSONDecodeError if the text is not JSON at all.
+    Raises: InputError; json.JSONDecodeError if the text is not JSON.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_not_finite)
@@ -212,7 +213,7 @@ def _check_tree(value: Any, max_nodes: int) -> None:
 
 
 def check_text(text: str) -> None:
-    """Reject text that UTF-8 or a database cannot hold. Raises: InputError."""
+    """Reject text that cannot be encoded in UTF-8 or stored in a database. Raises: InputError."""
     if "\0" in text:
         raise InputError("TextHasNul", Message("{text} holds a NUL character", text=repr(text[:40])))
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
@@ -223,7 +224,7 @@ def check_text(text: str) -> None:
 
 
 def _read_yaml(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]]:
-    """Yield each YAML document with its number, counted from 1 and empty ones included."""
+    """Yield each YAML document with its number, counted from 1 and including empty documents."""
     number = 0
     builder = _Builder(max_nodes)
     line = 0
@@ -252,14 +253,14 @@ def _not_yaml(text: str, place: str) -> InputError:
 
 
 class _Builder:
-    """Builder of one plain value from YAML events."""
+    """Builds one plain value from YAML events."""
 
     __slots__ = ("_count", "_key", "_limit", "_stack", "_value")
 
     def __init__(self, max_nodes: int) -> None:
         self._limit = max_nodes
         self._count = 0
-        # Open collections from the outside in, each with the pending key of its parent mapping.
+        # Open collections from the outermost to the innermost, each with the pending key of its parent mapping.
         self._stack: list[tuple[Any, str | None]] = []
         self._key: str | None = None
         self._value: Any = None
@@ -326,7 +327,7 @@ def _refuse_anchor() -> NoReturn:
 
 
 def _scalar(event: Any) -> Any:
-    """Return the value of a scalar; only plain (unquoted) scalars can be other than text."""
+    """Return the value of a scalar; a quoted scalar is always text."""
     text: str = event.value
     if not event.implicit[0] and (event.tag is None or event.tag in ("!", "tag:yaml.org,2002:str")):
         check_text(text)
@@ -384,7 +385,7 @@ def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document
 
 
 def _size(plain: Plain, limit: int) -> int:
-    """Count the values of an object, and stop soon after `limit`."""
+    """Count the values of an object; counting stops soon after `limit`."""
     count = 0
     open_values: list[Any] = [plain]
     while open_values and count <= limit:

@@ -1,8 +1,8 @@
 """Validated access to the fields of a plain object.
 
-Each error names the full path of its field, and valid objects do not pay for building paths: a `FieldView` knows its
-value, its parent and its key, and builds the path only for an error. Checks are those of the API server's own schema:
-types, names (RFC 1123), label syntax, quantities.
+Each error contains the full path of its field. A `FieldView` knows its value, its parent and its key, and builds the
+path only for an error, so paths cost nothing for valid objects. The checks are those of the API server's schema: types,
+names (RFC 1123), label syntax, quantities.
 Source: Kubernetes apimachinery `validation.go`.
 """
 
@@ -26,12 +26,12 @@ MAX_ANNOTATIONS = 256 * 1024
 
 
 def is_dns_label(text: str) -> bool:
-    """Return whether `text` is a valid name of a namespace or a container."""
+    """Return whether `text` is a DNS label, the form of names of namespaces and containers."""
     return _DNS_LABEL.fullmatch(text) is not None
 
 
 def is_dns_subdomain(text: str) -> bool:
-    """Return whether `text` is a valid name of a node, a pod or most other objects."""
+    """Return whether `text` is a DNS subdomain, the form of names of nodes, pods and most other objects."""
     return len(text) <= 253 and _DNS_SUBDOMAIN.fullmatch(text) is not None
 
 
@@ -49,7 +49,7 @@ def is_label_value(value: str) -> bool:
 
 
 class FieldView:
-    """A mapping inside an object; absent and null fields read the same."""
+    """A mapping inside an object; null fields are treated as absent."""
 
     __slots__ = ("_key", "_parent", "value")
 
@@ -64,7 +64,7 @@ class FieldView:
 
     @property
     def path(self) -> str:
-        """The field path from the object's root: `spec.containers[0].name`."""
+        """The field path from the object's root, such as `spec.containers[0].name`."""
         if self._parent is None:
             return ""
         above = self._parent.path
@@ -90,7 +90,7 @@ class FieldView:
         return FieldView(self.value.get(key), self, key)
 
     def views(self, key: str) -> list[FieldView]:
-        """Return the mappings of a list, none if absent."""
+        """Return the mappings in a list, empty if absent."""
         found = self.value.get(key)
         if found is None:
             return []
@@ -164,7 +164,7 @@ class FieldView:
         return tuple(found)
 
     def text_map(self, key: str) -> dict[str, str]:
-        """Return a mapping of text to text. It is the object's own dict: do not modify it."""
+        """Return a mapping of text to text. It is the object's own dict, so callers must not modify it."""
         found = self.value.get(key)
         if found is None:
             return {}
@@ -198,7 +198,7 @@ class FieldView:
         return found
 
     def amounts(self, key: str) -> dict[str, int]:
-        """Return a resource list in base units: millicores for cpu, bytes or counts for the others."""
+        """Return a resource list in base units: millicores for CPU, bytes or counts for other resources."""
         found = self.value.get(key)
         if found is None:
             return {}
@@ -215,7 +215,7 @@ class FieldView:
         return amounts
 
     def name(self, key: str = "name", *, label: bool = False) -> str:
-        """Return a required object name: a DNS subdomain, or one DNS label."""
+        """Return a required object name: a DNS label if `label` is true, otherwise a DNS subdomain."""
         found = self.text(key)
         if not (is_dns_label(found) if label else is_dns_subdomain(found)):
             wanted = "must be a lower-case RFC 1123 name, it is {text}"
@@ -226,7 +226,7 @@ class FieldView:
 
 
 class _ListView(FieldView):
-    """The parent of list items: its path is that of the list itself."""
+    """The parent of list items; its path is the path of the list."""
 
     __slots__ = ()
 

@@ -1,10 +1,10 @@
 """Allocations and device registers of other schedulers: HAMi, Volcano and Koordinator.
 
-If another scheduler also allocates GPUs or CPUs, its allocations must be respected here. These annotations are read,
+If another scheduler also allocates GPUs or CPUs, hetsched must respect its allocations. Their annotations are read and
 never written. HAMi and Volcano register a node's GPUs in an annotation, as JSON or as text with `:` between GPUs and
-`,` between fields. Such a node multiplies its `nvidia.com/gpu` by the slots of each GPU, so the annotation takes
-precedence. Koordinator writes a pod's CPU set and GPUs; these count only up to the CPUs and GPUs that the pod requests,
-because any user who creates a pod can write annotations on it.
+`,` between fields. On such a node, `nvidia.com/gpu` counts the slots of all GPUs, so the annotation takes precedence.
+Koordinator writes a pod's CPU set and GPUs; they are used only up to the CPUs and GPUs that the pod requests, because
+any user who creates a pod can set its annotations.
 Source: HAMi docs/develop/protocol.md; volcano-sh devices; koordinator-sh apis/extension.
 """
 
@@ -53,7 +53,7 @@ class _Cpus(msgspec.Struct):
 
 
 def registered_cards(annotations: Mapping[str, str], problems: list[str]) -> tuple[GpuCard, ...] | None:
-    """Return the GPUs that another scheduler's device plugin registered; None without a readable register."""
+    """Return the GPUs that another scheduler's device plugin registered, or None without a readable annotation."""
     for key in REGISTERS:
         if key in annotations:
             try:
@@ -93,7 +93,7 @@ def _cards(registered: list[_Card]) -> tuple[GpuCard, ...]:
             model=card.model or None,
             vendor=vendor_of(card.model) or "nvidia",
             memory_mib=card.memory_mib if card.memory_mib is not None and 0 < card.memory_mib < 2**40 else None,
-            # HAMi also writes 0 without NUMA; a zone that does not exist would be useless.
+            # HAMi writes 0 even without NUMA, so 0 is treated as unknown
             numa_zone=f"node-{card.numa}" if card.numa > 0 else None,
             healthy=card.healthy,
         )
@@ -103,7 +103,7 @@ def _cards(registered: list[_Card]) -> tuple[GpuCard, ...]:
 
 
 def held_by_koordinator(annotations: Mapping[str, str], requests: Mapping[str, int]) -> Allocation | None:
-    """Return Koordinator's allocation of a running pod, None if it gave nothing that the pod requests.
+    """Return Koordinator's allocation for a running pod, or None if it contains nothing that the pod requests.
 
     Raises: InputError `AllocationMalformed`, `CpusetMalformed` or a quantity's code.
     """

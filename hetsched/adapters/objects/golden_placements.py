@@ -1,7 +1,8 @@
-"""GoldenPlacement objects: golden placements as files that are kept with the policies that they guard.
+"""GoldenPlacement objects: golden placements in files that are kept with the policies that they check.
 
-`spec.pod` is a manifest of one pod; a Job or Deployment represents one of its pods. `spec.expect` states one
-expectation. `spec.policy` names the guarded policy, empty for all policies. Other objects of the files are ignored.
+`spec.pod` is a manifest of one pod; a Job or Deployment represents one of its pods. `spec.expect` contains one
+expectation. `spec.policy` names the policy to check; if it is empty, all policies are checked. Other objects of the
+files are ignored.
 
     apiVersion: hetsched.io/v1alpha1
     kind: GoldenPlacement
@@ -33,7 +34,7 @@ API_VERSION = "hetsched.io/v1alpha1"
 
 
 class GoldenDefinition(msgspec.Struct, frozen=True):
-    """A golden placement of a file, and the policy that it guards, "" for all."""
+    """A golden placement in a file, and the policy that it checks ("" for all policies)."""
 
     golden: Golden
     policy: str
@@ -89,7 +90,7 @@ def one_pod(data: bytes, known: ClusterContent | None) -> PodSpec:
 
 
 def golden_object(name: str, policy: str, expect: Expectation, pod: Any) -> dict[str, Any]:
-    """Return a golden placement as an object; `pod` is the object of its pod."""
+    """Return a golden placement as an object; `pod` is the manifest of its pod."""
     guarded = {"policy": policy} if policy else {}
     spec = {**guarded, "expect": to_plain(expect), "pod": pod}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}

@@ -1,4 +1,4 @@
-"""Labels, annotations and API groups that are read and written, each spelled in one place.
+"""Labels, annotations and API groups that hetsched reads or writes.
 
 The keys of pod demands are defined in `contracts.objects.wishes`, because the engine names those fields in its results.
 
@@ -24,7 +24,7 @@ GPU_MODEL_MATCH = "hetsched.io/gpu-model-match"
 
 AWARENESS, CPU_POLICY = wishes.AWARENESS, wishes.CPU_POLICY
 TOPOLOGY_RESULT = "topology.crane.io/topology-result"
-EXCLUDE_RESERVED_CPUS = "topology.crane.io/exclude-reserved-cpus"  # crane's; without effect here
+EXCLUDE_RESERVED_CPUS = "topology.crane.io/exclude-reserved-cpus"  # crane's key; without effect in hetsched
 
 LOAD_PROFILE = "hetsched.io/load-profile"
 EXPECTED_USAGE = wishes.EXPECTED_USAGE
@@ -39,7 +39,7 @@ POD_GROUP = "scheduling.x-k8s.io/pod-group"
 
 POOL = "hetsched.io/pool"
 
-# Written by discovery in addition to the keys above: the ISA level or profile, one label for each RISC-V extension, the
+# Discovery writes these in addition to the keys above: the ISA level or profile, one label per RISC-V extension, the
 # mark of a lower bound, and the time of the last confirmation if the facts are stale.
 ISA_LEVEL = "hetsched.io/isa-level"
 ISA_ABSENT = "hetsched.io/isa-absent"
@@ -49,13 +49,13 @@ FACTS_STALE = "hetsched.io/facts-stale-since"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 DISCOVERY = "hetsched-discovery"
 
-# cluster-autoscaler's: whether the autoscaler may evict a pod, and which of its local volumes may be lost.
+# Keys of cluster-autoscaler: whether it may evict a pod, and which of the pod's local volumes may be lost.
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 SAFE_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 
 DEMO_DURATION = "hetsched.io/demo-duration-seconds"
 
-# Written only by an export, for facts that a plain object cannot state; read back so that an export is lossless.
+# Written only by an export, for facts that a plain object cannot express; reading these keys makes an export lossless.
 EXPORT_PROBLEMS = "hetsched.io/export-problems"
 EXPORT_SCORING = "hetsched.io/export-scoring-request"
 EXPORT_CONTAINERS = "hetsched.io/export-containers"
@@ -64,7 +64,8 @@ EXPORT_STAYS = "hetsched.io/export-stays"
 EXPORT_BLOCKED = "hetsched.io/export-blocked"
 EXPORT_UNSUPPORTED = "hetsched.io/export-unsupported"
 
-# What users may write on pods, Namespaces, PodGroups, ElasticQuotas and NodeResourceTopologies, for hints on spelling.
+# Prefixes of keys that users may set on pods, Namespaces, PodGroups, ElasticQuotas and NodeResourceTopologies; used for
+# spelling hints.
 OWN_PREFIXES = ("hetsched.io/", "topology.crane.io/", "oks/", "pod-group.scheduling.sigs.k8s.io/")
 ANNOTATIONS = frozenset({
     ISA, EMULATED_ISA, CROSS_ISA, IMAGE_PLATFORMS, *GPU_NUMBER, GPU_MEMORY, GPU_CORE,

@@ -1,8 +1,9 @@
-"""Kubelet allocations of a node's pods, as grants in the node's facts.
+"""Kubelet allocations for a node's pods, as grants in the node's facts.
 
-A grant names a pod by the kubelet's own uid; its exclusive CPUs are the union over its containers. GPUs keep their ids,
-as the node's GPUs are known by them. Other resources count only devices with exactly one known zone, by zone. A
-resource with a device that is near several zones is omitted with a problem: its topology hints are not modelled.
+A grant identifies a pod by the uid that the kubelet uses; its exclusive CPUs are the union over the pod's containers.
+GPUs are listed by id, because the node's GPUs are identified by id. For other resources, the number of devices per zone
+is stored, and only devices with exactly one known zone are counted. A resource with a device that is near several zones
+is omitted with a problem, because its topology hints are not modelled.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Near = dict[str, dict[str, str]]  # resource -> device -> its nearest zone
 
 
 def zones_of_devices(kubelet: KubeletState, zones: tuple[NumaZone, ...], problems: list[str]) -> Near:
-    """Return the zone of each healthy device, by resource; GPUs are omitted because `GpuCard` describes them."""
+    """Return the zone of each healthy device by resource; GPUs are omitted because `GpuCard` describes them."""
     names = {zone.name for zone in zones}
     found: Near = {}
     for resource, devices in sorted(kubelet.device_zones.items()):
@@ -46,7 +47,7 @@ def kubelet_grants(
 ) -> tuple[KubeletGrant, ...]:
     """Return the grant of each pod, by uid; pods without exclusive CPUs, GPUs or devices are omitted.
 
-    `uuids` maps other ids that device plugins give GPUs to their uuids.
+    `uuids` maps other GPU ids that device plugins use to uuids.
     """
     pods = sorted(kubelet.exclusive.keys() | kubelet.devices.keys())
     if len(pods) > MOST_GRANTS:

@@ -1,6 +1,6 @@
-"""Export annotations of a pod, for facts that the single container of an export cannot state.
+"""Export annotations of a pod, for facts that the single container of an export cannot express.
 
-The functions raise InputError for values that no export has written.
+The functions raise InputError for values that an export cannot have written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..fields import FieldView
 
 
 def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple[Problem, ...]:
-    """Merge the problems that an export recorded with those found here, exported ones first, one per field."""
+    """Merge recorded and new problems; recorded problems come first, and each field has only one."""
     if keys.EXPORT_PROBLEMS not in annotations:
         return tuple(problems)
     try:
@@ -30,7 +30,7 @@ def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple
 
 
 def with_scoring(shape: Shape, annotations: FieldView) -> Shape:
-    """Replace the amounts for scoring by those of the exported pod."""
+    """Replace the amounts for scoring with those of the exported pod."""
     text = annotations.text(keys.EXPORT_SCORING)
     try:
         cpu, memory = msgspec.json.decode(text, type=tuple[int, int])
@@ -42,7 +42,7 @@ def with_scoring(shape: Shape, annotations: FieldView) -> Shape:
 
 
 class ExportedContainers(msgspec.Struct):
-    """Container facts of a shape that the single container of an export cannot state."""
+    """Facts about the containers of a shape that the single container of an export cannot express."""
 
     guaranteed: bool
     containers: tuple[ContainerDemand, ...]
@@ -50,7 +50,7 @@ class ExportedContainers(msgspec.Struct):
 
 
 def with_containers(shape: Shape, annotations: FieldView) -> tuple[Shape, tuple[str, ...]]:
-    """Replace the single container by those of the exported pod; also return their names."""
+    """Replace the single container with those of the exported pod; also return their names."""
     try:
         kept = msgspec.json.decode(annotations.text(keys.EXPORT_CONTAINERS), type=ExportedContainers)
     except (msgspec.DecodeError, RecursionError) as error:

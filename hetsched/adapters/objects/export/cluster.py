@@ -1,11 +1,11 @@
 """Export of a `ClusterContent` as Kubernetes objects.
 
-An export is a readable file that reads back to exactly the same content. Every fact is written where it is read from.
-One container carries the pod's effective request. Facts that a plain object cannot state (problems found earlier, the
-amounts for scoring) go into `hetsched.io/export-*` annotations, and only if reading the object back would give a
-different result.
-Invariants: `read(write_cluster(content)) == content` for every content that was read from files; the text is one JSON
-`List`, an object a line, in the content's order.
+An export is a human-readable file, and reading it gives exactly the same content. Every fact is written to the field it
+is read from. A single container has the pod's effective request. Facts that a plain object cannot express (problems
+found earlier, the amounts for scoring) are written to `hetsched.io/export-*` annotations, but only if reading the
+object would otherwise give a different result.
+Invariants: `read(write_cluster(content)) == content` for all content that was read from files; the text is one JSON
+`List` with one object per line, in the order of the content.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NATIVE = "scheduling.k8s.io/v1alpha2"
 
 
 def write_cluster(content: ClusterContent) -> bytes:
-    """Format a content as one JSON `List`."""
+    """Format cluster content as one JSON `List`."""
     items = b",\n".join(encode(plain) for plain in cluster_objects(content))
     return b'{"apiVersion":"v1","kind":"List","items":[\n' + items + b"\n]}\n"
 
@@ -53,7 +53,7 @@ def compact_pods(content: ClusterContent) -> list[Plain]:
 
 
 def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
-    """Yield every object of a content."""
+    """Yield every object of the cluster content."""
     for name in sorted(content.namespaces.keys() | content.namespace_policies.keys()):
         policy = content.namespace_policies.get(name)
         meta = {"name": name, "labels": content.namespaces.get(name, {})}
@@ -114,7 +114,7 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
 def _native_group(group: PodGroup) -> Plain:
     spec: Plain = {"schedulingPolicy": {"gang": {"minCount": group.min_member}}}
     if group.unsupported:
-        # The content records only that the field is present.
+        # The content records only that the field is set, not its value.
         spec[group.unsupported.removeprefix("spec.")] = {"export": True}
     return spec
 
@@ -131,7 +131,7 @@ def policy_object(policy: PolicySpec) -> Plain:
 
 
 def amounts(resources: Mapping[str, int]) -> dict[str, str]:
-    """Format amounts in base units as quantities."""
+    """Format amounts as quantities in base units."""
     return {name: format_amount(name, amount) for name, amount in resources.items()}
 
 
@@ -142,7 +142,7 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
     """Yield a node and the objects that describe it."""
     annotations = dict(node.annotations)
     if isa_report(node.labels, annotations, []) != node.isa:
-        # Facts from another source than the node's labels, such as an agent, are written as annotations of the node.
+        # Facts whose source is not the node's labels, such as an agent, are written as annotations of the node.
         stated = ((keys.ISA, node.isa.native), (keys.EMULATED_ISA, node.isa.emulated), (keys.CROSS_ISA, node.isa.cross))
         for key, value in stated:
             if value:

@@ -1,6 +1,6 @@
 """Export of devices, device classes and claims as objects that read back to the same content.
 
-Each pool and node gets one slice. Unsupported features are exported as keys of our own, with their text.
+Each pool and node gets one slice. Unsupported features are exported under hetsched's own keys, with their text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Export of a `PodSpec` as a Kubernetes Pod.
 
-One container carries the effective request, with limits if the QoS class is Guaranteed or the resource is extended.
-Annotations carry the demands, unless a label or a selector already states them. See `export` for the rest.
-Invariant: reading the object gives the same `PodSpec`; reading a compact one gives the same `Shape`.
+A single container has the effective request, with limits if the QoS class is Guaranteed or the resource is extended.
+Demands are written as annotations, unless a label or a selector already states them. See `export.cluster` for the rest.
+Invariant: reading the object gives the same `PodSpec`; reading a compact object gives the same `Shape`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Plain = dict[str, Any]
 
 
 def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
-    """Return a pod as a Kubernetes object; a compact one omits fields that only identify it."""
+    """Return a pod as a Kubernetes object; a compact object omits fields that only identify the pod."""
     shape = pod.shape
     annotations = _annotations(pod)
     container, scoring, containers = _container(pod)
@@ -92,7 +92,7 @@ def _identify(plain: Plain, pod: PodSpec) -> None:
 
 
 def _container(pod: PodSpec) -> tuple[Plain, str, str]:
-    """Return the one container, and the scoring and container annotations, empty if not needed."""
+    """Return the container, and the scoring and container annotations; an annotation that is not needed is empty."""
     shape = pod.shape
     requests = {name: amount for name, amount in shape.requests if name != PODS}
     scored = {CPU: shape.nonzero_cpu_millis, MEMORY: shape.nonzero_memory_bytes}
@@ -100,7 +100,7 @@ def _container(pod: PodSpec) -> tuple[Plain, str, str]:
     for name, default in defaults.items():
         if name not in requests and scored[name] != default:
             requests[name] = 0
-    # A further image needs a container without requests, which scoring counts with the defaults.
+    # Each further image needs a container without requests, for which scoring uses the default requests.
     least = defaults if len(pod.images) > 1 else {}
     read_back = {name: max(requests.get(name, default), least.get(name, 0)) for name, default in defaults.items()}
     scoring = "" if read_back == scored else f"[{scored[CPU]},{scored[MEMORY]}]"
@@ -122,10 +122,10 @@ def _container(pod: PodSpec) -> tuple[Plain, str, str]:
 
 
 def _containers(pod: PodSpec, requests: dict[str, int], limits: dict[str, int]) -> str:
-    """Return the container annotation, empty if the written container gives the same result."""
+    """Return the container annotation, or an empty one if the written container gives the same result."""
     shape = pod.shape
     only = container_demand(requests, limits)
-    # A further image needs a container without limits, and such a pod is never Guaranteed.
+    # Each further image needs a container without limits, and such a pod is never Guaranteed.
     guaranteed = bool(only and only.cpus and limits.get(MEMORY)) and len(pod.images) <= 1
     said = (only,) if only else ()
     if (shape.containers, shape.guaranteed) == (said, guaranteed):
@@ -177,7 +177,7 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
     if pod.problems:
         found[keys.EXPORT_PROBLEMS] = encode(pod.problems).decode()
         for problem in pod.problems:
-            # The invalid value is not kept; an empty value keeps the field invalid, so that no later place is read.
+            # The invalid value is not kept. An empty value keeps the field invalid, so later places are not read.
             if "/" in problem.field:
                 found.setdefault(problem.field, "")
     return found

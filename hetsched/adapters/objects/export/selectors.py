@@ -11,7 +11,7 @@ Plain = dict[str, Any]
 
 
 def expressions(found: Iterable[Expression]) -> list[Plain]:
-    """Format the requirements of a selector."""
+    """Format the requirements in a selector."""
     return [{"key": e.key, "operator": e.operator} | ({"values": list(e.values)} if e.values else {}) for e in found]
 
 

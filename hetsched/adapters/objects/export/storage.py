@@ -18,7 +18,7 @@ _NOW = "1970-01-01T00:00:00Z"
 
 
 def storage_objects(storage: Storage) -> Iterator[Plain]:
-    """Yield every object of the storage of a cluster."""
+    """Yield every storage object of a cluster."""
     for name, kind in storage.classes.items():
         yield _class_object(name, kind)
     for volume in storage.volumes.values():
@@ -108,7 +108,7 @@ def claim_spec(asks: ClaimRequest) -> Plain:
 
 
 def pod_volumes(pod: PodSpec) -> list[Plain]:
-    """Format the volumes of a pod that have claims; a claim named `<pod>-<volume>` with a template as ephemeral."""
+    """Format the volumes of a pod that have claims; claims named `<pod>-<volume>` with a template are ephemeral."""
     found: list[Plain] = []
     for number, use in enumerate(pod.shape.claims):
         if use.template is not None and _is_ephemeral(use, pod):
@@ -121,7 +121,7 @@ def pod_volumes(pod: PodSpec) -> list[Plain]:
 
 
 def unwritten_templates(pod: PodSpec) -> dict[str, ClaimRequest]:
-    """Return the templates of the pod's own claims that its volumes cannot state: those of a StatefulSet."""
+    """Return the templates of a StatefulSet's claims, which the volumes of the pod cannot express."""
     uses = pod.shape.claims
     return {use.name: use.template for use in uses if use.template is not None and not _is_ephemeral(use, pod)}
 
