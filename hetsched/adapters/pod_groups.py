@@ -3,8 +3,8 @@
 Reading a pod's demands takes longer than the rest of event handling, and the pods of one controller have equal demands.
 Two pods are alike if `metadata.labels`, `metadata.annotations` and `spec` are equal except for fields that are never
 read: the node's name, the commands and environment of containers, and the projected token volume that the API server
-adds to each pod. Names are not part of the key: a cache by this key must not store anything derived from a name.
-Invariant: `PodReader.template` reads none of the omitted fields; a test reads pods with and without them.
+adds to each pod. Names are not part of the key, so a cache that uses this key must not store anything derived from a
+name. Invariant: `PodReader.template` reads none of the omitted fields; a test reads pods with and without them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _encoder = msgspec.json.Encoder(enc_hook=as_text)
 
 
 def likeness(pod: dict[str, Any], namespace: str) -> bytes | None:
-    """Return a key, equal for pods of a namespace with equal demands; None for any other object."""
+    """Return a key that is equal for pods of a namespace with equal demands; None for any other object."""
     meta, spec = pod.get("metadata"), pod.get("spec")
     if type(meta) is not dict or type(spec) is not dict:
         return None
@@ -39,5 +39,5 @@ def likeness(pod: dict[str, Any], namespace: str) -> bytes | None:
 
 def _without_inside(container: dict[str, Any]) -> dict[str, Any]:
     if _INSIDE.isdisjoint(container):
-        return container  # the decoder of live pods has skipped these fields
+        return container  # the decoder of live pods has already skipped these fields
     return {name: value for name, value in container.items() if name not in _INSIDE}

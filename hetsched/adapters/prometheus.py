@@ -1,7 +1,7 @@
 """Instant queries through the HTTP API of Prometheus and compatible servers (Thanos, Mimir, VictoriaMetrics).
 
-A query is evaluated at the server's own time and gives one number for each set of labels; non-finite numbers are
-dropped. A response may hold at most `MOST_SERIES` series.
+A query is evaluated at the server's current time and returns one number for each set of labels; non-finite numbers are
+dropped. A response may contain at most `MOST_SERIES` series.
 Source: prometheus.io, HTTP API, instant queries.
 """
 
@@ -24,7 +24,7 @@ MATCHERS = re.compile(rf"({_MATCHER}(,{_MATCHER})*)?", re.ASCII)
 
 
 class LabelledNumber(msgspec.Struct, frozen=True):
-    """One number with its labels at time `at`, seconds since 1970."""
+    """One number with its labels, evaluated at time `at` (seconds since 1970)."""
 
     labels: dict[str, str]
     at: float

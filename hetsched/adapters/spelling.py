@@ -11,7 +11,7 @@ LONGEST = 100
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.7) -> str:
-    """Return the known name with the closest spelling, empty if none is close enough."""
+    """Return the known name with the closest spelling, or "" if none is close enough."""
     lower = {each.lower(): each for each in sorted(known)}
     found = get_close_matches(name[:LONGEST].lower(), lower, n=1, cutoff=cutoff)
     return lower[found[0]] if found else ""

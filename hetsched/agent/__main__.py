@@ -1,4 +1,4 @@
-"""`python -m hetsched.agent`: the agent without the other commands."""
+"""`python -m hetsched.agent`: the agent without hetsched's other commands."""
 
 import sys
 

@@ -1,9 +1,9 @@
 """`hetsched agent`: read this machine once and print it, or run as a daemon and report it.
 
 The agent runs on every node, so its command line must not load the modules of the other commands. `--once` prints the
-report as text or as one JSON document and exits; otherwise `hetsched.agent.program` runs. A wrong option or an
-unreadable file gives one line on standard error and exit code 2. An unreadable fact of the machine is no error: it is
-null, with a reason, in the report.
+report as text or as one JSON document and exits; otherwise `hetsched.agent.program` runs. An invalid option or an
+unreadable file gives one line on standard error and exit code 2. A fact of the machine that cannot be read is not an
+error: it is null in the report, with a reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 
 
 def lines_of(report: AgentReport) -> Iterator[str]:
-    """Yield the lines; unknown facts are marked as such."""
+    """Yield the lines of the text output; unknown facts are marked as unknown."""
     yield _row("node", report.node or "unknown")
     yield _row("memory", _mib(report.memory_mib))
     yield from _isa_lines(report.isa)
@@ -91,7 +91,7 @@ EXIT_INPUT = 2
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """Options of the command line. `node` is empty if the host name is used."""
+    """Options of the command line. If `node` is empty, the host name is used."""
 
     root: Path = Path("/")
     node: str = ""
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "hetsched agent"
 
 
 def read_document(settings: AgentSettings) -> bytes | None:
-    """Return the `nvidia-smi -q -x` document to use instead of the driver, if one was named. Raises: InputError."""
+    """Return the `nvidia-smi -q -x` document that replaces the driver, if an option names one. Raises: InputError."""
     if settings.nvidia_smi is None:
         return None
     try:
@@ -167,5 +167,5 @@ def _print_once(settings: AgentSettings, nvidia_smi: bytes | None, *, as_json: b
 def _print_text(report: AgentReport, out: TextIO) -> None:
 
     for line in lines_of(report):
-        # A file of the machine may hold anything; a terminal gets printable text only.
+        # Files of the machine may contain anything; only printable text is written to a terminal.
         out.write("".join(letter if letter.isprintable() else "?" for letter in line) + "\n")

@@ -1,7 +1,7 @@
-"""Client of the machine's container runtime through CRI, which containerd and CRI-O both serve.
+"""Client of the machine's container runtime through CRI, which both containerd and CRI-O serve.
 
 The agent changes the CPUs of a container only with `UpdateContainerResources`, which runtimes apply to cgroup v1 and v2
-and store in their own state. A request contains only the CPUs, so nothing else changes.
+and store in their own state. A request contains only the CPUs, so other settings do not change.
 Source: kubernetes/cri-api, runtime/v1.
 """
 
@@ -23,9 +23,9 @@ _CONTAINER_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class RuntimeFailure(CallFailure):
-    """Failed call of the runtime.
+    """A call to the runtime failed.
 
-    `gone`: the runtime has no such container; `late`: the runtime did not respond in time.
+    `gone` is true if the runtime does not have the container, `late` if the runtime did not respond in time.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -35,7 +35,7 @@ class RuntimeFailure(CallFailure):
 
 
 class Sandbox(msgspec.Struct, frozen=True):
-    """Pod sandbox of the runtime, with the annotations of the pod. `created_at` is in nanoseconds."""
+    """Pod sandbox in the runtime, with the annotations of the pod. `created_at` is in nanoseconds."""
 
     id: str
     uid: str
@@ -47,7 +47,7 @@ class Sandbox(msgspec.Struct, frozen=True):
 
 
 class CriContainer(msgspec.Struct, frozen=True):
-    """Running or created container; `name` is its name in the pod."""
+    """Running or created container; `name` is its name in the pod spec."""
 
     id: str
     sandbox_id: str
@@ -57,14 +57,14 @@ class CriContainer(msgspec.Struct, frozen=True):
 
 
 class ContainerStatus(msgspec.Struct, frozen=True):
-    """Status of one container from the runtime: its CPUs (empty: all; None: not reported) and its process."""
+    """Status of one container as reported by the runtime: its CPUs (empty: all, None: not reported) and its process."""
 
     cpus: str | None
     pid: int | None
 
 
 class Runtime:
-    """Connection to the runtime behind a unix socket; its calls raise RuntimeFailure."""
+    """Connection to the runtime through a unix socket; its calls raise RuntimeFailure."""
 
     def __init__(self, socket: Path, *, timeout_seconds: float = 5.0) -> None:
         self.socket = socket
@@ -93,7 +93,7 @@ class Runtime:
         )
 
     def containers(self) -> tuple[CriContainer, ...]:
-        """Return the running and created containers; exited ones hold no CPUs."""
+        """Return the running and created containers; exited containers do not use CPUs."""
         said = self._channel.call("ListContainers", cri_pb2.ListContainersRequest(), cri_pb2.ListContainersResponse)
         alive = {cri_pb2.CONTAINER_CREATED, cri_pb2.CONTAINER_RUNNING}
         return tuple(
@@ -124,7 +124,7 @@ class Runtime:
 
 
 def _verbose(text: str) -> tuple[str | None, int | None]:
-    """Return the CPUs and the process in the verbose details of a runtime."""
+    """Return the CPUs and the process id in the verbose details of a runtime."""
     try:
         details = json.loads(text) if text else {}
         pid = details.get("pid")

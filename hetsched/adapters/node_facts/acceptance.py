@@ -2,17 +2,17 @@
 
 A faulty or malicious node must neither attract pods nor lose them. `accept` compares the merged report of all sources
 with the facts accepted so far:
-    missing GPUs and CPUs  stay known but take no new pods: GPUs become unhealthy, CPUs are listed in `lost_cpus`; for
+    missing GPUs and CPUs  are kept but get no new pods: GPUs become unhealthy, CPUs are listed in `lost_cpus`; for
                            memory the lower amount is used
-    grown amounts          are accepted up to `growth` times the first or last approved amount; beyond that, the known
+    increased amounts      are accepted up to `growth` times the first or last approved amount; beyond that, the known
                            amount is used
     new GPUs               that the node itself reports in addition to the known ones are not accepted
-    changed GPU            a known uuid with another model or grown amounts: the known facts are used, as for amounts
-    recreated node         (another uid) is accepted as reported, except for missing parts of the old one
-A GPU is identified by its uuid and keeps its index, because the indexes of others shift when one falls off the bus. An
-operator's approval makes the reported facts the known ones; if a loss is rejected, the known facts stay in use.
-Source: reliability rules F23, F24, T13, I5.
-Invariant: every GPU and CPU accepted before is in the result, as usable or as missing.
+    changed GPU            (a known uuid with another model or increased amounts) the known facts are used
+    recreated node         (another uid) is accepted as reported, except that missing parts of the old node are kept
+A GPU is identified by its uuid and keeps its index, because the indexes of others shift when one falls off the bus. If
+an operator approves a change, the reported facts become the known facts; if a loss is rejected, the known facts stay in
+use. Source: reliability rules F23, F24, T13, I5.
+Invariant: the result contains every GPU and CPU that was accepted before, marked as usable or missing.
 """
 
 from __future__ import annotations

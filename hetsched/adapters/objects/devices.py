@@ -135,7 +135,7 @@ def _capacity(device: FieldView, driver: str) -> dict[str, int]:
         try:
             found["/".join(_qualified(key, driver))] = quantity(holder["value"])
         except (InputError, KeyError, TypeError):
-            continue  # selectors that refer to such an attribute find it absent
+            continue  # unreadable; a selector that refers to it treats it as absent
     return found
 
 

@@ -82,7 +82,7 @@ def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_no
 
 
 def lines_of_documents(data: bytes) -> list[int]:
-    """Return the line, from 1, at which each document of a text begins; the text must have been read successfully."""
+    """Return the line (from 1) on which each document of a text begins. The text must have been read successfully."""
     text = data.decode("utf-8-sig")
     if text.lstrip()[:1] in ("{", "["):
         return [1]

@@ -70,7 +70,7 @@ def _registered(text: str) -> list[_Card]:
 
 
 def _from_fields(fields: list[str]) -> _Card:
-    """Parse uuid, slots, memory, cores, model, NUMA node, health, optional index; an old form lacks two."""
+    """Parse uuid, slots, memory, cores, model, NUMA node, health, optional index; an older format lacks two fields."""
     if len(fields) >= 7:
         index = int(fields[7]) if len(fields) > 7 and fields[7].isdecimal() else None
         return _Card(fields[0], index, int(fields[2]), fields[4], int(fields[5] or -1), fields[6].strip() == "true")

@@ -19,10 +19,10 @@ from hetsched.contracts.units import GPU_RESOURCES
 
 MOST_GRANTS = 1024
 MOST_DEVICES = 4096
-MOST_RESOURCES = 16  # with devices that have zones
+MOST_RESOURCES = 16  # resources whose devices have zones
 _MOST_TEXT = 300
 
-Near = dict[str, dict[str, str]]  # resource -> device -> its nearest zone
+Near = dict[str, dict[str, str]]  # resource -> device -> the zone that the device is in
 
 
 def zones_of_devices(kubelet: KubeletState, zones: tuple[NumaZone, ...], problems: list[str]) -> Near:
@@ -79,7 +79,7 @@ def _cpus(containers: dict[str, str], pod: str, problems: list[str]) -> str:
 
 
 def _gpus(devices: dict[str, dict[str, tuple[str, ...]]]) -> set[str]:
-    """Return the ids of the GPUs; a replica of a shared GPU counts as that GPU."""
+    """Return the ids of the GPUs; the id of a shared GPU's replica is replaced by the id of that GPU."""
     return {
         one.partition("::")[0][:_MOST_TEXT]
         for held in devices.values()
@@ -89,7 +89,7 @@ def _gpus(devices: dict[str, dict[str, tuple[str, ...]]]) -> set[str]:
 
 
 def _counted(devices: dict[str, dict[str, tuple[str, ...]]], near: Near) -> dict[str, dict[str, int]]:
-    """Return the number of devices of each resource that a pod has, by zone."""
+    """Return the number of devices that a pod has, by resource and zone."""
     found: dict[str, Counter[str]] = {}
     for held in devices.values():
         for resource, ids in held.items():

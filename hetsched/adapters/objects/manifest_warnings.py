@@ -1,13 +1,12 @@
-"""Warnings on files of objects: misspelt names with a suggestion, and rules that are not simulated.
+"""Warnings about manifests: misspelt names with a suggestion, and kinds of rules that are not simulated.
 
 Unknown fields are kept and ignored (public contract, section 1), so `contaners:` or `hetsched.io/gpu-modell` would
 silently request nothing. Known fields come from the OpenAPI models of the Kubernetes Python client
-(`hetsched.adapters.kubernetes.field_table`), known annotations and labels from `keys`. Any device plugin may
-define resource names, so a name gives a warning only if it is similar to one of `units` and no known node offers it.
-An object of a kind that is not read gives a warning if it has a pod template; patterns of policies do not count as
-templates.
+(`hetsched.adapters.kubernetes.field_table`), known annotations and labels from `keys`. Any device plugin may define
+resource names, so a name gives a warning only if it is similar to one of `units` and no known node offers it. An object
+of a kind that is not read gives a warning if it has a pod template, unless the template is a pattern in a policy.
 kube-apiserver enforces ResourceQuota and LimitRange when it admits pods; hetsched does not simulate them and gives a
-warning. Cluster files are checked too, except their pods and controllers, which kube-apiserver wrote.
+warning. Cluster files are also checked, except pods and controllers, which kube-apiserver wrote.
 At most `MOST` warnings are returned for one file, misspellings first, so that strict mode never misses one.
 """
 
@@ -35,7 +34,7 @@ from .keys import ANNOTATIONS, ATTRIBUTES, LABELS, OWN_PREFIXES
 
 MOST = 50
 _RESOURCES = (*GPU_RESOURCES, NETWORK_MBPS, DISK_MBPS)
-# High enough to flag nvidia.com/gpus and nvidea.com/gpu, but not nvidia.com/gpumem and amd.com/cpu.
+# High enough to match nvidia.com/gpus and nvidea.com/gpu, but not nvidia.com/gpumem and amd.com/cpu.
 _SAME_RESOURCE = 0.92
 # For keys outside the prefixes above: hetshed.io/isa is a misspelling, a key of another project is not.
 _SAME_KEY = 0.88
@@ -46,15 +45,16 @@ _GROUPS = {
     "CronJob": "batch", "ReplicationController": "",
 }  # fmt: skip
 _GANGS = ("scheduling.x-k8s.io", "scheduling.sigs.k8s.io")
-# Kinds without pods that are checked in cluster files too, with their groups.
+# Kinds without pods that are also checked in cluster files, with their groups.
 _SETTINGS = {
     "Namespace": ("",), "PodGroup": _GANGS, "ElasticQuota": _GANGS,
     "NodeResourceTopology": ("topology.node.k8s.io", "topology.crane.io"),
 }  # fmt: skip
-# Paths, from the root, at which the objects above hold a pod or a job.
+# Paths at which the objects above contain a pod or a job.
 _JOB = ("spec", "jobTemplate")
 _PODS: tuple[tuple[str, ...], ...] = ((), ("spec", "template"), (*_JOB, "spec", "template"))
-# Fields of policies (Kyverno) whose values are patterns or changes of other objects; kinds that only store a template.
+# Fields of policies (Kyverno) whose values are patterns or changes of other objects, and kinds that only store a
+# template.
 _RULES = frozenset({"validate", "mutate", "generate"})
 _STORED = frozenset({"PodTemplate", "ControllerRevision"})
 _PATTERN = frozenset("*?!|<>=()^+${}")
@@ -95,26 +95,26 @@ def _table() -> _FieldTable:
 def manifest_warnings(
     documents: Sequence[Document], *, workload: bool, known: ClusterContent | None = None
 ) -> tuple[ManifestWarning, ...]:
-    """Return warnings for probable misspellings in a workload file, and for unsimulated objects of any file.
+    """Return warnings about probable misspellings in a workload file and about unsimulated objects in any file.
 
-    `known` is the cluster whose nodes may offer resources of any name.
+    `known` is the cluster whose nodes define additional resource names.
     """
     offered = _Offered(known)
     misspelt = (_of_document(each, offered) if workload else _of_settings(each) for each in documents)
-    # Misspellings come first: strict mode refuses them, so the limit must not cut them off.
+    # Misspellings come first, because strict mode rejects them and the limit must not cut them off.
     found = chain(misspelt, map(_not_simulated, documents))
     return tuple(islice(chain.from_iterable(found), MOST))
 
 
 def refuse_warnings(warnings: Sequence[ManifestWarning]) -> None:
-    """Reject warnings that strict mode forbids. Raises: InputError, the first one with the others attached."""
+    """Reject warnings that strict mode forbids. Raises: InputError for the first one, with the others attached."""
     refused = next((warning for warning in warnings if warning.is_refused_by_strict), None)
     if refused is not None:
         raise refused.as_error().with_warnings(one for one in warnings if one is not refused)
 
 
 def kind_hint(warnings: Sequence[ManifestWarning]) -> Message:
-    """Return the hint for a kind that was not read, empty if every kind was read."""
+    """Return the hint for a kind that was not read, or an empty message if every kind was read."""
     for each in warnings:
         if each.code == "KindUnknown":
             return Message("{name}: {said}", name=each.place, said=each.hint or each.message)
@@ -122,9 +122,9 @@ def kind_hint(warnings: Sequence[ManifestWarning]) -> Message:
 
 
 def with_misspelling(document: Document, error: InputError) -> InputError:
-    """Return an error of this document, with the misspelt field as its hint if that field caused the error.
+    """Return an error of this document, with a hint that names the misspelt field if that field caused the error.
 
-    A misspelt field causes an error if its suggested correction contains the error's place.
+    A misspelt field caused the error if the corrected field contains the error's place.
     """
     if error.hint:
         return error
@@ -192,7 +192,7 @@ def _of_document(document: Document, offered: _Offered) -> Iterator[ManifestWarn
 
 
 def _of_settings(document: Document) -> Iterator[ManifestWarning]:
-    """Warn of misspelt names of an object of `_SETTINGS`."""
+    """Warn about misspelt names in an object of `_SETTINGS`."""
     root, prefix = document.object, _prefix(document)
     if root["apiVersion"].rpartition("/")[0] not in _SETTINGS.get(root["kind"], ()):
         return
@@ -209,7 +209,7 @@ def _of_settings(document: Document) -> Iterator[ManifestWarning]:
 
 
 def _of_attributes(attributes: Any, path: str) -> Iterator[ManifestWarning]:
-    """Warn of misspelt attributes, a list of names and values or (crane) a mapping."""
+    """Warn about misspelt attributes; `attributes` is a list of names and values or (crane) a mapping."""
     listed = attributes if isinstance(attributes, list) else ()
     named = [(f"{path}[{position}].name", _inside(item, "name")) for position, item in enumerate(listed)]
     named += [(f"{path}['{name[:80]}']", name) for name in (attributes if isinstance(attributes, dict) else ())]
@@ -221,7 +221,7 @@ def _of_attributes(attributes: Any, path: str) -> Iterator[ManifestWarning]:
 
 
 def _of_kind(root: dict[str, Any], kind: str, prefix: str) -> Iterator[ManifestWarning]:
-    """Warn of an object that contains pods and whose kind is not read."""
+    """Warn about an object that contains pods but whose kind is not read."""
     if kind in _STORED or not (_is_pod(root) or _has_template(root)):
         return
     version = root["apiVersion"]
@@ -241,12 +241,12 @@ def _of_kind(root: dict[str, Any], kind: str, prefix: str) -> Iterator[ManifestW
 
 
 def _by_ending(kind: str) -> str:
-    """Return the kind whose name ends this one: PyTorchJob is a kind of Job."""
+    """Return the kind that is a suffix of this kind: PyTorchJob is a kind of Job."""
     return max((known for known in _GROUPS if kind.endswith(known)), key=len, default="")
 
 
 def _has_template(value: Any) -> bool:
-    """Return whether an object contains a pod template at any depth; the reader bounds the depth."""
+    """Return whether an object contains a pod template at any depth; the reader limits the depth."""
     if isinstance(value, list):
         return any(map(_has_template, value))
     if not isinstance(value, dict):
@@ -257,7 +257,7 @@ def _has_template(value: Any) -> bool:
 
 
 def _is_pod(value: Any) -> bool:
-    """Return whether an object has containers with names and images that are no patterns."""
+    """Return whether an object has containers whose names and images are not patterns."""
     containers = _inside(value, "spec", "containers")
     if not isinstance(containers, list) or not containers:
         return False
@@ -266,7 +266,7 @@ def _is_pod(value: Any) -> bool:
 
 
 def _of_fields(value: Any, model: str, path: str) -> Iterator[ManifestWarning]:
-    """Warn of the unknown fields of an object and of its nested objects, depth first; the reader bounds the depth."""
+    """Warn about unknown fields of an object and its nested objects, depth first; the reader limits the depth."""
     fields = _table().models[model]
     separator = "" if path.endswith((" ", ".")) else "."
     for name, below in value.items():
@@ -316,12 +316,12 @@ def _suggestion(meant: str) -> Message:
 
 @lru_cache(maxsize=4096)
 def _meant_key(key: str, known: frozenset[str]) -> str:
-    """Return the known key that a key probably misspells, empty if it resembles none."""
+    """Return the known key that `key` probably misspells, or "" if it is similar to none."""
     return nearest(key, known) if key.startswith(OWN_PREFIXES) else nearest(key, known, cutoff=_SAME_KEY)
 
 
 def _of_resources(spec: dict[str, Any], path: str, offered: _Offered, pod: str) -> Iterator[ManifestWarning]:
-    """Warn of resources of a pod and its containers that are probably misspelt."""
+    """Warn about probably misspelt resources of a pod and its containers."""
     holders = [(spec, path)]
     for group in ("containers", "initContainers"):
         containers = spec.get(group)

@@ -1,12 +1,12 @@
 """Reader of Kubernetes objects into one `ClusterContent`.
 
-A file contains objects in any order that refer to each other by name, and one invalid object rejects the whole file.
-Objects that others refer to (classes, groups, namespaces) are read first, then nodes and pods. Objects that describe a
-node (NodeGpu, NodeUsage, NodeMetrics, NodeResourceTopology) are joined to it by name; NodeUsage takes precedence over
-NodeMetrics, and objects of an absent node are dropped.
-Unused kinds are ignored. Kinds of a workload file that create pods but are not read are listed as left out, and
-probable misspellings of fields, annotations and kinds give warnings. File order is kept. Objects with `generateName`
-get letters derived from their submission, or numbers without one.
+The objects in a file refer to each other by name and may occur in any order. One invalid object makes the whole file
+invalid. Objects that others refer to (classes, groups, namespaces) are read first, then nodes and pods. Objects that
+describe a node (NodeGpu, NodeUsage, NodeMetrics, NodeResourceTopology) are joined to it by name; NodeUsage takes
+precedence over NodeMetrics, and objects that describe an absent node are dropped.
+Unused kinds are ignored. Kinds of a workload file that create pods but are not read are listed as omitted, and probable
+misspellings of fields, annotations and kinds give warnings. The order of the file is kept. Objects with `generateName`
+get a suffix of letters derived from their submission, or a number if there is no submission.
 Source: the public contract, "Objects in"; Kubernetes API conventions, "Generated values".
 Invariant: nothing is returned unless every object was read.
 """
@@ -52,10 +52,10 @@ def read_content(
 ) -> ClusterContent:
     """Convert objects; controllers are expanded in a workload file only.
 
-    `known` is a cluster whose priority classes, runtime classes and pod groups the pods may name. `names` seeds the
-    generated names.
+    `known` is a cluster with priority classes, runtime classes and pod groups that the pods may refer to. `names` is
+    the seed of generated names.
 
-    Raises: InputError naming file, document, field path and reason; nothing is converted in that case.
+    Raises: InputError that names file, document, field path and reason; nothing is converted in that case.
     """
     try:
         content = _converted(documents, _Reading(workload, names), known)
@@ -88,9 +88,9 @@ def _converted(documents: Sequence[Document], reading: _Reading, known: ClusterC
 
 
 def generated_name(stem: str, names: str, number: int) -> str:
-    """Return the name of the object with this number, from 0, for this `generateName`.
+    """Return the name of the object with this number (from 0) for this `generateName`.
 
-    The name is a function of `names`, `stem` and `number`; without `names` the number is the suffix.
+    The name depends only on `names`, `stem` and `number`; if `names` is empty, the number is the suffix.
     """
     if not names:
         return f"{stem}{number}"
@@ -99,7 +99,7 @@ def generated_name(stem: str, names: str, number: int) -> str:
 
 
 class _Reading:
-    """Reading state of one file: objects by the kind of reading that they need."""
+    """Reading state of one file, with the objects grouped by the way they are read."""
 
     def __init__(self, workload: bool, names: str) -> None:
         self._workload = workload
@@ -146,7 +146,7 @@ class _Reading:
         return FieldView({**root.value, "metadata": {**meta.value, "name": generated_name(stem, self._names, number)}})
 
     def _each(self, kind: str, read: Callable[[FieldView], Any]) -> dict[str, Any]:
-        """Read all objects of a kind, by name."""
+        """Read all objects of a kind in the order of their names."""
         found = {}
         for document, root in self._sorted.get(kind, ()):
             with _Placed(document):
@@ -256,7 +256,7 @@ class _Reading:
         def topology(root: FieldView) -> dict[str, Any]:
             own = problems.setdefault(root.view("metadata").text("name"), [])
             power = node_topology.power(root, own)
-            # An object written only for power carries no zones.
+            # An object written only for power has no zones.
             numa = node_topology.numa(root, own) if power is None or "zones" in root else None
             return {"numa": numa, "power": power}
 
@@ -277,7 +277,7 @@ class _Reading:
 
 
 def _check_size(spec: FieldView) -> None:
-    """Reject a submitted pod whose spec exceeds the limit; pods of a cluster are read at any size."""
+    """Reject a submitted pod whose spec is too large; pods of a cluster are read regardless of their size."""
     size = len(encode(spec.value))
     if size > MOST_SPEC_BYTES:
         message = Message("{n} bytes are more than the {m} of one pod's spec", n=size, m=MOST_SPEC_BYTES)
@@ -285,7 +285,7 @@ def _check_size(spec: FieldView) -> None:
 
 
 class _Placed:
-    """Context manager that adds the document's location to an InputError of its block."""
+    """Context manager that adds the document's location to an InputError raised in its block."""
 
     __slots__ = ("_document",)
 
@@ -323,7 +323,7 @@ def _pod_group(spec: FieldView) -> PodGroup:
 
 
 def _native_group(spec: FieldView, policy: str = "schedulingPolicy") -> PodGroup:
-    """Read a PodGroup of Kubernetes' own API; a group without a gang policy may start with any member."""
+    """Read a PodGroup of Kubernetes' own API; a group without a gang policy may start with any number of members."""
     gang = spec.view(policy).view("gang")
     unsupported = [field for field in ("schedulingConstraints", "resourceClaims") if spec.value.get(field)]
     return PodGroup(
@@ -363,10 +363,11 @@ def _name_of(document: Document) -> str:
 
 
 MOST_SPEC_BYTES = 256 * 1024
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # letters of the API server's generated names: they form no words
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # letters that the API server uses in generated names; they cannot form words
 _LETTERS_OF_NAME = 8
 _MOST_GENERATED = 63
-# A DaemonSet creates one pod per node and a CronJob creates pods over time: neither is a number of pods to place now.
+# A DaemonSet creates one pod per node and a CronJob creates pods over time, so neither has a number of pods to place
+# now.
 _MADE_ELSEWHERE = {("DaemonSet", "apps"), ("CronJob", "batch"), ("ReplicationController", "")}
 _NAMESPACED = {
     "Pod", "PodGroup", "Workload", "PersistentVolumeClaim", "ResourceClaim", "ElasticQuota",

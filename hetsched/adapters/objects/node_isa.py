@@ -1,13 +1,14 @@
 """Instruction sets of a node from its labels and annotations.
 
-The native ISA comes from the first source that is present: annotation or label `hetsched.io/isa`, label `ARCH`, feature
-labels of Node Feature Discovery (NFD), `kubernetes.io/arch`. The last two are lower bounds (`complete` false): an
-architecture label states only the base that every node of that name has by definition (`amd64`, `arm64`, `rv64i`), and
-the feature labels of x86 omit the features of their deny list; those of Arm omit none. A demand beyond the bound is
-therefore unknown: refused now, but never reported as impossible. A feature that NFD names and does not deny is absent
-if its label is, and so is every level above the highest level label. If `hetsched.io/isa-bound` marks the values of
-discovery as a lower bound, they are one, and label `ARCH` is skipped in favour of the source that it was derived from.
-Source: NFD docs/usage/features.
+The native ISA is read from the first source that is present: annotation or label `hetsched.io/isa`, label `ARCH`,
+feature labels of Node Feature Discovery (NFD), `kubernetes.io/arch`. The last two are lower bounds (`complete` is
+false): an architecture label states only the base that every node with that label has by definition (`amd64`, `arm64`,
+`rv64i`), and the x86 feature labels omit the features in NFD's deny list. The Arm feature labels omit none. It is
+unknown whether a node satisfies a demand beyond its lower bound: the pod is refused for now, but the demand is never
+reported as impossible. If the label of a feature that NFD reports by default is absent, the node lacks the feature. A
+node also lacks every level above its highest level label. If `hetsched.io/isa-bound` marks the values that discovery
+wrote as a lower bound, they are treated as such, and label `ARCH` is skipped in favour of the source that it was
+derived from. Source: NFD docs/usage/features.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from .node_labels import is_short_for
 
 NFD_PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
 _NFD_LEVEL = re.compile(r"X86_64_V([1-4])")
-# NFD's names of flags with another name in Linux; all others are the Linux name in capitals.
+# NFD names of flags that differ from the Linux name; all other NFD names are the Linux name in capitals.
 _NFD_X86 = {
     "CMPXCHG8": "cx8", "FMA3": "fma", "LAHF": "lahf_lm", "LZCNT": "abm", "OSXSAVE": "xsave", "SSE3": "pni",
     "SSE4": "sse4_1", "SSE42": "sse4_2", "X87": "fpu",
 }  # fmt: skip
-# Instruction set extensions that NFD has named since it uses cpuid v2 (2020) and that its default deny list omits.
-# Newer names and level members such as MOVBE are left out, because older releases do not write them.
+# Instruction set extensions that NFD reports since it uses cpuid v2 (2020) and that are not in its default deny list.
+# Newer names and level members such as MOVBE are omitted, because older releases do not write them.
 _NFD_NAMES = frozenset({
     "ADX", "AESNI", "AMXBF16", "AMXINT8", "AMXTILE", "AVX", "AVX2", "AVX512BF16", "AVX512BITALG", "AVX512BW",
     "AVX512CD", "AVX512DQ", "AVX512F", "AVX512IFMA", "AVX512VBMI", "AVX512VBMI2", "AVX512VL", "AVX512VNNI",
@@ -49,7 +50,7 @@ def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: li
     cross = _several(annotations.get(keys.CROSS_ISA) or labels.get(keys.CROSS_ISA), problems)
     either = _several(labels.get(keys.QEMU), problems)
     if is_short_for(labels.get(keys.QEMU, ""), emulated + cross):
-        either = ()  # the annotations distinguish emulated from cross
+        either = ()  # the annotations distinguish emulated ISAs from cross-compiled ones
     return IsaReport(
         native=native,
         emulated=tuple(dict.fromkeys(emulated + either)),
@@ -62,7 +63,7 @@ def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: li
 
 
 def _absent(labels: dict[str, str], annotations: dict[str, str]) -> tuple[str, ...]:
-    """Return features that a node whose ISA is a lower bound certainly lacks."""
+    """Return features that a node certainly lacks although its ISA is a lower bound."""
     if keys.ISA_ABSENT in annotations:
         return absent_names(annotations[keys.ISA_ABSENT])
     words = _nfd_words(labels)
@@ -114,7 +115,7 @@ def _nfd_words(labels: dict[str, str]) -> list[str]:
 
 
 def _from_features(arch: str, words: list[str]) -> str:
-    """Return the requirement string for a set of feature labels; words unknown to the lattice are skipped."""
+    """Return the requirement string for a set of feature labels; words that the lattice does not know are skipped."""
     level = ARCH_BASE[arch]
     if arch == "amd64":
         found = [int(match[1]) for match in map(_NFD_LEVEL.fullmatch, words) if match]
@@ -134,14 +135,14 @@ def _is_feature(text: str) -> bool:
 
 
 def _several(text: str | None, problems: list[str]) -> tuple[str, ...]:
-    """Read several offers, separated by commas or white space."""
+    """Read several instruction sets, separated by commas or white space."""
     parts = re.split(r"[,\s]+", text.strip()) if text and text.strip() else []
     offers = (valid_isa(isa.published_isa(part), problems) for part in parts)
     return tuple(offer for offer in offers if offer is not None)
 
 
 def valid_isa(text: str, problems: list[str]) -> str | None:
-    """Return an offer that can be parsed; any other is None and listed in `problems`."""
+    """Return the text if it is a valid ISA; otherwise return None and add the reason to `problems`."""
     try:
         isa.parse(text, source="node-label")
     except InputError as error:

@@ -1,13 +1,14 @@
 """Labels and annotations that state a node's instruction sets.
 
-A label value has at most 63 characters and no `+`; a real RISC-V string has more than 200. Label `ARCH` holds the short
-form that ISAMatch reads (`RV64IMAFDCV`, `X86`, `ARM64`), `hetsched.io/isa-level` the level or the highest profile,
-`hetsched.io/riscv.<extension>` one label for each longer RISC-V name. Annotation `hetsched.io/isa` holds the whole
-string, which is authoritative. Label `QEMU` is the short form of one instruction set that emulation or a cross
-toolchain adds; annotations list all of them. If the string is a lower bound, annotation `hetsched.io/isa-bound` says
-so, and readers prefer the source of a lone `ARCH` label to the label itself.
+A label value has at most 63 characters and no `+`; a real RISC-V string has more than 200. Label `ARCH` contains the
+short form that ISAMatch reads (`RV64IMAFDCV`, `X86`, `ARM64`) and `hetsched.io/isa-level` the level or the highest
+profile. There is one label `hetsched.io/riscv.<extension>` for each RISC-V extension with a longer name. Annotation
+`hetsched.io/isa` contains the complete string, which is authoritative. Label `QEMU` is the short form of one
+instruction set that emulation or a cross toolchain adds; annotations list all of these instruction sets. If the string
+is a lower bound, this is marked by annotation `hetsched.io/isa-bound`; if only label `ARCH` is present, readers then
+use the source that the label was derived from.
 Source: Kubernetes documentation, "Labels and Selectors"; the ISAMatch article, labels ARCH and QEMU.
-Invariant: `node_isa.isa_report` reads these labels and annotations back to the same offers.
+Invariant: `node_isa.isa_report` reads the same instruction sets back from these labels and annotations.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ Texts = dict[str, str]
 
 
 class LabelGroup(msgspec.Struct, frozen=True):
-    """Labels and annotations of one group: if another manager sets one of them, none is written."""
+    """Labels and annotations of one group: if another manager sets one of these keys, none of the group is written."""
 
     labels: Texts = {}
     annotations: Texts = {}
 
 
 def native_labels(offered: IsaReport) -> LabelGroup:
-    """Return the labels of a machine's native ISA; none if it is unknown."""
+    """Return the labels of a machine's native ISA, or an empty group if it is unknown."""
     found = _parsed(offered.native)
     if found is None or offered.native is None:
         return LabelGroup()
@@ -69,13 +70,14 @@ def coarse_labels(kubernetes_arch: str) -> LabelGroup:
 
 
 def emulated_labels(offered: IsaReport) -> LabelGroup:
-    """Return the labels of emulated and cross-compiled ISAs of a node; none without any."""
+    """Return the labels of a node's emulated and cross-compiled ISAs, or an empty group without any."""
     annotations = {
         key: ",".join(sets[:_MOST_EMULATED])
         for key, sets in ((keys.EMULATED_ISA, offered.emulated), (keys.CROSS_ISA, offered.cross))
         if sets
     }
-    # A label holds a single value: RISC-V ISAs go first, as the usual target of emulation, the richest one leading.
+    # A label has a single value. RISC-V ISAs are preferred as the usual target of emulation, those with more extensions
+    # first.
     added = [found for found in map(_parsed, (*offered.emulated, *offered.cross)) if found is not None]
     added.sort(key=lambda found: (found.arch != "riscv", -len(found.extensions), found.canonical))
     return LabelGroup({keys.QEMU: short_form(added[0])} if added else {}, annotations)
@@ -90,7 +92,7 @@ def short_form(found: isa.Isa) -> str:
 
 
 def is_short_for(value: str, offers: tuple[str, ...]) -> bool:
-    """Return whether a label value is just the short form of one of the offers."""
+    """Return whether a label value is only the short form of one of these ISAs."""
     return any(found is not None and short_form(found) == value for found in map(_parsed, offers))
 
 

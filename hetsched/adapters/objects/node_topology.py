@@ -1,4 +1,4 @@
-"""Reader of a NodeResourceTopology of either group: the NUMA zones of a node, its kubelet's policies, and its power.
+"""Reader of a NodeResourceTopology of either API group: a node's NUMA zones, its kubelet's policies, and its power.
 
 Source: topology.node.k8s.io v1alpha1 and v1alpha2; gocrane/api topology v1alpha1.
 """
@@ -40,15 +40,15 @@ _TOPOLOGY_POLICIES = {
 
 
 def numa(root: FieldView, problems: list[str]) -> NumaReport:
-    """Read a NodeResourceTopology of either group."""
+    """Read a NodeResourceTopology of either API group."""
     attributes = _attributes(root)
     crane = root.view("craneManagerPolicy")
     deprecated = next(iter(root.texts("topologyPolicies")), "")
     policy, scope = _TOPOLOGY_POLICIES.get(deprecated, (None, None))
     if "craneManagerPolicy" in root:
-        # crane pins CPUs where its policy is Static; the kubelet must not pin there.
+        # crane pins CPUs if its policy is Static; the kubelet must not pin CPUs in that case.
         cpu = {"Static": "none", "None": "static"}.get(crane.text("cpuManagerPolicy"))
-        # The topology policy is crane's too; this object does not state the policy of a kubelet that pins.
+        # The topology policy is crane's as well; this object does not state the policy of a kubelet that pins CPUs.
         if crane.text("topologyManagerPolicy") == "SingleNUMANodePodLevel" and cpu != "static":
             policy, scope = "single-numa-node", "pod"
         elif crane.text("topologyManagerPolicy") == "None":
@@ -83,7 +83,7 @@ def numa(root: FieldView, problems: list[str]) -> NumaReport:
 
 
 def _grants(root: FieldView, text: str | None) -> tuple[KubeletGrant, ...]:
-    """Read the kubelet's grants to pods from an export's attribute."""
+    """Read the kubelet's grants to pods from an attribute that an export wrote."""
     if text is None:
         return ()
     try:
@@ -98,7 +98,10 @@ def _grants(root: FieldView, text: str | None) -> tuple[KubeletGrant, ...]:
 
 
 def power(root: FieldView, problems: list[str]) -> PowerReport | None:
-    """Read the power attributes of a NodeResourceTopology, None if it has none; an invalid one counts as absent."""
+    """Read the power attributes of a NodeResourceTopology, or None without any.
+
+    Invalid attributes are treated as absent.
+    """
     attributes = _attributes(root)
     state, watts = attributes.get("powerState"), attributes.get("powerHeadroomWatts")
     if state is not None and state.lower() not in POWER_STATES:
@@ -113,7 +116,7 @@ def power(root: FieldView, problems: list[str]) -> PowerReport | None:
 
 
 def _attributes(view: FieldView) -> dict[str, str]:
-    """Read attributes, a list of name and value or (crane) a mapping."""
+    """Read attributes: a list of names and values or (crane) a mapping."""
     if isinstance(view.value.get("attributes"), dict):
         return view.text_map("attributes")
     return {item.text("name"): item.text("value") for item in view.views("attributes")}
@@ -176,7 +179,7 @@ def _cpus(view: FieldView, attributes: dict[str, str], key: str) -> str | None:
 
 
 def _offline_capacity(zone: str, attributes: dict[str, str], problems: list[str]) -> int | None:
-    """Read the capacity of a zone for offline work, None if not stated; an unreadable value is 0 (zone not usable)."""
+    """Read a zone's capacity for offline work, or None if not stated; an unreadable value is 0 (zone not usable)."""
     text = attributes.get("offline_capacity")
     if text is None:
         return None

@@ -1,8 +1,8 @@
 """Reader of a Node into a `NodeReport`, and of a NodeUsage.
 
-Allocatable is used, capacity if it is absent. A node without a Ready condition counts as ready: hand-written files
-seldom have conditions. An invalid value in a node's own labels becomes an entry in `problems` and the fact stays
-unknown; it never rejects the file.
+Allocatable is used, or capacity if allocatable is absent. A node without a Ready condition is treated as ready, because
+hand-written files seldom have conditions. An invalid value in a node's labels is recorded in `problems` and the fact is
+unknown; it does not make the file invalid.
 Source: Kubernetes core/v1 NodeStatus.
 """
 
@@ -62,7 +62,7 @@ def node(root: FieldView) -> NodeReport:
 
 
 def _addresses(status: FieldView) -> tuple[str, ...]:
-    """Read the addresses by which other systems may know a node; invalid ones are skipped."""
+    """Read the addresses by which other systems may identify a node; invalid addresses are skipped."""
     found = (view.value.get("address") for view in status.views("addresses"))
     texts = dict.fromkeys(text for text in found if isinstance(text, str) and 0 < len(text) <= 253)
     return tuple(texts)[:_MOST_ADDRESSES]

@@ -20,19 +20,21 @@ from .allocation import parse_allocation, parse_topology_result
 from .fields import FieldView
 from .foreign_gpu_sharing import held_by_koordinator
 
-MAX_UID = 64  # characters; the API server generates 36
+MAX_UID = 64  # characters; the API server generates 36 characters
 
 
-# Volume sources that bind, attach or pin; all others (emptyDir, configMap, hostPath…) have no effect on placement.
+# Volume sources that are bound, attached or tied to a node; all others (emptyDir, configMap, hostPath…) have no effect
+# on placement.
 _PLACED_VOLUMES = (
     "awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "iscsi", "rbd", "vsphereVolume",
 )  # fmt: skip
 
 
 def movement_obstacle(spec: FieldView, annotations: dict[str, str]) -> str:
-    """Return why a pod must not be moved: its owner forbids it, or it has local data on its node; empty if it may move.
+    """Return why a pod must not be moved: its owner forbids it, or it has local data on its node; "" if it may move.
 
-    Source: cluster-autoscaler, `safe-to-evict` and its rule on local storage; a memory-backed emptyDir does not count.
+    Source: cluster-autoscaler, `safe-to-evict` and its rule on local storage; a memory-backed emptyDir is not local
+    data.
     """
     said = annotations.get(keys.SAFE_TO_EVICT)
     if said == "false":
@@ -50,13 +52,13 @@ def movement_obstacle(spec: FieldView, annotations: dict[str, str]) -> str:
 
 
 def grace_seconds(view: FieldView, key: str, default: int) -> int:
-    """Read a grace period; kubelets treat a negative one as one second."""
+    """Read a grace period; kubelets treat a negative grace period as one second."""
     seconds = view.integer(key, default, least=-(2**63))
     return seconds if seconds >= 0 else 1
 
 
 def preempts(spec: FieldView, found: PriorityClass | None = None) -> bool:
-    """Read `preemptionPolicy` of a pod or a class; a pod without one inherits that of its class."""
+    """Read `preemptionPolicy` of a pod or a class; a pod without one inherits it from its class."""
     default = "Never" if found is not None and not found.preempts else "PreemptLowerPriority"
     return spec.choice("preemptionPolicy", ("PreemptLowerPriority", "Never"), default) != "Never"
 
@@ -66,7 +68,7 @@ def namespace_of_pod(meta: FieldView) -> str:
 
 
 def controller_of(meta: FieldView) -> tuple[str, str]:
-    """Return the pod's controller as `Kind/name` and its uid; the Deployment of a ReplicaSet counts instead of it."""
+    """Return the pod's controller as `Kind/name` and its uid; the Deployment is returned instead of its ReplicaSet."""
     owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
     if owner is None:
         return "", ""
@@ -83,7 +85,7 @@ def images_of_spec(spec: FieldView) -> list[str]:
 
 
 def host_ports(spec: FieldView) -> tuple[HostPort, ...]:
-    """Return the host ports of the pod; with hostNetwork every container port is one."""
+    """Return the host ports of the pod; with hostNetwork, every container port is a host port."""
     on_host = spec.flag("hostNetwork")
     found = []
     for key in ("containers", "initContainers"):
@@ -115,13 +117,13 @@ def claim_uses(spec: FieldView, meta: FieldView, pod: str) -> tuple[ClaimUse, ..
 
 
 def device_uses(spec: FieldView, status: FieldView) -> tuple[DeviceUse, ...]:
-    """Read the resource claims of a pod; the name of a claim from a template is in the pod's status."""
+    """Read the resource claims of a pod; the name of a claim created from a template is in the pod's status."""
     made = {one.text("name"): one for one in status.views("resourceClaimStatuses")}
     found = []
     for use in spec.views("resourceClaims"):
         name = use.text("name")
         if name in made and "resourceClaimName" not in made[name]:
-            continue  # the controller found that no claim is needed
+            continue  # the resource claim controller found that no claim is needed
         found.append(DeviceUse(name, use.text("resourceClaimName") or created_claim(made.get(name))))
     return tuple(found)
 

@@ -1,11 +1,11 @@
 """Reader of a Kubernetes pod, or of a controller's pod template, into a `PodSpec`.
 
-The same pod gives the same result wherever it is read, and unsupported features are reported, not skipped. An object
-that the API server would reject is an `InputError`. An invalid value in our own labels and annotations, or a scheduling
-feature that is not implemented (`FeatureNotSupported` with the field), is a `Problem` of the pod. Fields without effect
-on placement (commands, images' contents, probes) are not checked.
+The same pod gives the same result from every source, and unsupported features are reported instead of skipped. An
+object that the API server would reject raises `InputError`. An invalid value in our own labels and annotations, or a
+scheduling feature that is not implemented (`FeatureNotSupported` with the field), is recorded as a `Problem` of the
+pod. Fields without effect on placement (commands, images' contents, probes) are not checked.
 Source: Kubernetes core/v1 PodSpec, admission plugins Priority and RuntimeClass.
-Invariant: pods with equal shapes share one `Shape` object within one reading.
+Invariant: pods with equal shapes that are read together share one `Shape` object.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SYSTEM_PRIORITIES = {
 
 
 class ReferencedObjects(NamedTuple):
-    """Objects that pods refer to by name: classes and pod groups, from this file and from the cluster."""
+    """Objects that pods refer to by name: classes and pod groups from this file and from the cluster."""
 
     priority_classes: dict[str, PriorityClass]
     runtime_classes: dict[str, RuntimeClass]
@@ -68,7 +68,7 @@ class ReferencedObjects(NamedTuple):
 
     @staticmethod
     def of(*contents: ClusterContent) -> ReferencedObjects:
-        """Merge the names of several contents; later ones win."""
+        """Merge the names of several cluster contents; later contents take precedence."""
         names = ReferencedObjects(dict(_SYSTEM_PRIORITIES), {}, {})
         for content in contents:
             names.priority_classes.update(content.priority_classes)
@@ -91,7 +91,7 @@ class PodReader:
         self._read: dict[bytes, PodSpec] = {}
 
     def pod(self, root: FieldView) -> PodSpec | None:
-        """Return the PodSpec of a Pod; None if it is finished, or deleted before it got a node."""
+        """Return the PodSpec of a Pod, or None if it is finished, or was deleted before it got a node."""
         meta = metadata(root)
         status = root.view("status")
         spec = root.view("spec")
@@ -114,7 +114,7 @@ class PodReader:
                 nonzero_memory_bytes=amounts.nonzero_memory_bytes,
             )
         if controller.startswith("DaemonSet/") and (shape.numa or shape.containers):
-            # A DaemonSet pod has one possible node, and zones must not exclude it.
+            # A DaemonSet pod has one possible node, and NUMA zones must not exclude this node.
             shape = msgspec.structs.replace(shape, numa=NumaDemand())
         return msgspec.structs.replace(
             pod,
@@ -260,7 +260,7 @@ class PodReader:
     def _gang(
         self, spec: FieldView, labels: dict[str, str], namespace: str, problems: list[Problem]
     ) -> GangMember | None:  # fmt: skip
-        """Read the gang named by Kubernetes' own fields, otherwise the one named by labels."""
+        """Read the gang that Kubernetes' own fields name, or otherwise the gang that labels name."""
         name, field = demands.native_group(spec)
         if not name:
             return demands.gang_member(labels, lambda group: self._pod_group(namespace, group), problems)

@@ -1,8 +1,8 @@
 """Readers of ElasticQuota and PodDisruptionBudget objects.
 
-A quota states `min` and `max` as resource lists; a namespace has one quota. The number of pods of a budget that should
-stay running is `desiredHealthy` of its status. Without a status it follows from the n pods of the same file that the
-selector matches:
+A quota states `min` and `max` as resource lists; a namespace has one quota. The number of pods that a budget keeps
+running is `desiredHealthy` in its status. Without a status, it is computed from the number n of pods in the same file
+that the selector matches:
     minAvailable 2 -> 2;   minAvailable 50% -> ceil(n / 2);   maxUnavailable 1 -> n - 1;   30% -> n - ceil(0.3 n)
 Source: scheduler-plugins capacity scheduling; Kubernetes policy/v1 and its disruption controller.
 """

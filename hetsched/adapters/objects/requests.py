@@ -1,13 +1,13 @@
 """Effective resource requests of a pod.
 
-Containers run together; init containers run one after the other, alongside the sidecars started before them. With R(c)
-the requests of a container (its limits where it states no request) and S the sidecars so far,
+Containers run together; init containers run one after the other, alongside the sidecars started before them. If R(c) is
+the requests of a container (limits replace missing requests) and S is the sidecars,
     request = max(sum R(containers) + sum R(sidecars), max over init i of R(i) + sum of S before i) + overhead,
-and pod-level resources replace it for the resources that they state. Scoring counts a container without a CPU or memory
-request as 100m or 200Mi. Every pod takes one of `pods`. Sidecars keep their resources; other init containers release
-theirs to the next. During an in-place resize a container, a sidecar or the pod level counts with the maximum of its
-spec, the resources that its kubelet allocated and the resources that it actuated; if the kubelet reports the resize as
-infeasible, the spec is left out.
+and pod-level resources replace this sum for the resources that they state. For scoring, a container without a CPU or
+memory request is treated as if it requested 100m or 200Mi. Every pod requests one `pods`. Sidecars keep their
+resources; other init containers release theirs to the next one. During an in-place resize, the request of a container,
+a sidecar or the pod level is the maximum of its spec, the resources that the kubelet allocated and the resources that
+the kubelet actuated. If the kubelet reports the resize as infeasible, the spec is ignored.
 Source: k8s.io/component-helpers resource.PodRequests with UseStatusResources; pkg/scheduler/util/pod_resources.go;
 pkg/apis/core/helper/qos.
 """
@@ -44,13 +44,14 @@ Amounts = dict[str, int]
 _GROUPS = ("containers", "initContainers")
 _STATUSES = ("containerStatuses", "initContainerStatuses")
 _STANDARD = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
-_ABBREVIATED = 0.6  # high enough that mem suggests memory
+_ABBREVIATED = 0.6  # high enough that `mem` suggests `memory`
 
 
 class PodAmounts(msgspec.Struct, frozen=True):
     """Effective requests in base units, the amounts for scoring, and the quality-of-service class.
 
-    `containers` are those with alignable resources, `container_names` their names; an unnamed one is called `main`.
+    `containers` lists the containers with alignable resources and `container_names` their names; an unnamed container
+    is called `main`.
     """
 
     requests: tuple[tuple[str, int], ...]
@@ -74,7 +75,7 @@ class _Container(msgspec.Struct, frozen=True):
 
 
 def is_resized(spec: FieldView, status: FieldView) -> bool:
-    """Return whether the kubelet reports other requests than a spec that `pod_amounts` has checked."""
+    """Return whether the kubelet reports other requests than the spec, which `pod_amounts` must have checked."""
     if _differ(spec.value, status):
         return True
     reported = [view for group in _STATUSES for view in status.views(group) if "resources" in view]
@@ -169,7 +170,7 @@ class _Resize:
 
 
 def container_demand(requests: Amounts, limits: Amounts, *, init: bool = False) -> ContainerDemand | None:
-    """Return the alignable resources of a container, None without any: whole CPUs with an equal limit, and devices."""
+    """Return a container's alignable resources (whole CPUs with an equal limit, devices), or None without any."""
     cpu = requests.get(CPU, 0)
     cpus = cpu // 1000 if cpu % 1000 == 0 and limits.get(CPU) == cpu else 0
     cards = sum(requests.get(resource, 0) for resource in GPU_RESOURCES)

@@ -1,7 +1,8 @@
 """Readers of a pod's label constraints: selectors, affinity, tolerations and topology spread.
 
-A selector becomes a tuple of expressions, `matchLabels` first as `In`, in key order. `matchLabelKeys` and
-`mismatchLabelKeys` are resolved with the pod's own labels, as the API server does at admission.
+A selector is read as a tuple of expressions: first `matchLabels` as `In` expressions in the order of their keys, then
+`matchExpressions`. `matchLabelKeys` and `mismatchLabelKeys` are resolved with the pod's own labels, as the API server
+does at admission.
 Source: Kubernetes core/v1 PodSpec and its validation.
 """
 
@@ -71,7 +72,7 @@ def expressions(view: FieldView, key: str, operators: tuple[str, ...]) -> tuple[
 
 
 def node_selector(view: FieldView) -> tuple[tuple[str, str], ...]:
-    """Read `nodeSelector`, by key."""
+    """Read `nodeSelector` in the order of its keys."""
     return tuple(sorted(view.labels("nodeSelector").items()))
 
 
@@ -85,7 +86,7 @@ def node_term(view: FieldView) -> NodeTerm:
 
 
 def node_affinity(affinity: FieldView) -> tuple[tuple[NodeTerm, ...] | None, tuple[PreferredNodeTerm, ...]]:
-    """Read required terms (None: no requirement) and preferred ones."""
+    """Read the required terms (None if there is no requirement) and the preferred terms."""
     view = affinity.view("nodeAffinity")
     required: tuple[NodeTerm, ...] | None = None
     if "requiredDuringSchedulingIgnoredDuringExecution" in view:
@@ -107,7 +108,7 @@ def _weight(view: FieldView) -> int:
 
 
 def label_selector(view: FieldView, key: str) -> LabelSelector | None:
-    """Read a label selector; None if absent, which selects nothing."""
+    """Read a label selector; None if absent, which selects no pods."""
     if key not in view:
         return None
     selector = view.view(key)
@@ -138,7 +139,7 @@ def _topology_key(view: FieldView) -> str:
 
 
 def pod_term(view: FieldView, labels: dict[str, str], weight: int = 0) -> PodTerm:
-    """Read one inter-pod term of a pod with `labels`."""
+    """Read one inter-pod affinity term of a pod with `labels`."""
     namespaces = view.texts("namespaces")
     for namespace in namespaces:
         if not is_label_value(namespace):

@@ -1,11 +1,11 @@
 """Readers of PersistentVolume, PersistentVolumeClaim, StorageClass and CSINode objects, and of the claims of pods.
 
-A claim is bound to the volume that it names if either its binding is annotated as completed or its phase is Bound; a
-claim without a phase, as in a file, counts as bound. A volume is gone if it is released, failed or being deleted. Zone
-and region labels of a volume, with values separated by `__`, restrict it like its node affinity; the beta keys are
-equivalent to the current ones. A claim's class is the legacy annotation if present, else `storageClassName`; a claim
-without either uses the default class. The claim of an ephemeral volume is named `<pod>-<volume>`, one of a StatefulSet
-`<template>-<pod>`.
+A claim is bound to the volume that it names if either its binding is annotated as completed or its phase is Bound. A
+claim without a phase, as in a file, is treated as bound. A volume is treated as gone if it is released, failed or being
+deleted. Zone and region labels of a volume, with values separated by `__`, restrict it like its node affinity; the beta
+label keys are equivalent to the current keys. A claim's class is the legacy annotation if present, else
+`storageClassName`; a claim without either uses the default class. The claim of an ephemeral volume is named
+`<pod>-<volume>`, and a claim of a StatefulSet `<template>-<pod>`.
 Source: Kubernetes core/v1 and storage.k8s.io/v1; component-helpers/storage/volume (annotations).
 """
 

@@ -1,9 +1,9 @@
 """Reader of untrusted tar archives with bounded cost: processor time, bytes, members and memory.
 
-6 MB of gzip may hold 1,000,000 empty members, which tarfile keeps as 500 MiB of objects; xz may request a dictionary of
-1.5 GiB; headers without members, sparse maps and global attributes grow without a member to count. All archives of an
-inspection share one `InspectionBudget`. This module decompresses archives in pieces, so every byte is counted
-independently of tarfile; members are discarded after use.
+6 MB of gzip can contain 1,000,000 empty members, which tarfile keeps as 500 MiB of objects, and xz can request a
+dictionary of 1.5 GiB. Headers without members, sparse maps and global attributes can grow without increasing the number
+of members. All archives of an inspection share one `InspectionBudget`. This module decompresses archives in pieces, so
+every byte is counted independently of tarfile; members are discarded after use.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Readable(Protocol):
 
 
 class Unpacked:
-    """The decompressed bytes of a gzip, bzip2, xz or plain file. Reading raises InputError (OciTooLarge)."""
+    """Decompresses a gzip, bzip2, xz or plain file. Reading raises InputError (OciTooLarge)."""
 
     def __init__(self, file: Readable, effort: InspectionBudget) -> None:
         self._file = file
@@ -92,7 +92,7 @@ class Unpacked:
         self._left = MAX_UNPACKED_BYTES
 
     def read(self, size: int) -> bytes:
-        """Return some of the next bytes, empty only at the end."""
+        """Return the next bytes (possibly fewer than `size`), or empty bytes only at the end."""
         self._effort.check()
         found = self._plain(size) if not self.is_packed else self._unpack(size)
         self._left -= len(found)
@@ -110,7 +110,7 @@ class Unpacked:
             found: bytes = self._unpacker.decompress(self._packed, size)
             self._packed = getattr(self._unpacker, "unconsumed_tail", b"")
             if self._unpacker.eof:
-                # Archives may consist of several streams, padded with zeros.
+                # Archives may consist of several streams, separated by zeros.
                 self._packed = self._next_start(self._unpacker.unused_data.lstrip(b"\0"))
                 self._unpacker = _unpacker(self._packed)
             elif not self._packed and getattr(self._unpacker, "needs_input", True):
@@ -123,7 +123,7 @@ class Unpacked:
         return b""
 
     def _next_start(self, rest: bytes) -> bytes:
-        """Return the next bytes without padding, enough to recognise a stream that begins there."""
+        """Return the next bytes without padding, enough to detect the type of a stream that begins there."""
         while len(rest) < _MAGIC_BYTES and (piece := self._file.read(_PIECE)):
             self._effort.check()
             rest = (rest + piece).lstrip(b"\0")
@@ -131,7 +131,7 @@ class Unpacked:
 
 
 def _unpacker(start: bytes) -> Any:
-    """Return the decompressor for a file with this start, None if it is not compressed."""
+    """Return the decompressor for a file that starts with these bytes, or None if it is not compressed."""
     if start.startswith(b"\x1f\x8b"):
         return zlib.decompressobj(wbits=31)
     if start.startswith(b"BZh"):
@@ -142,7 +142,7 @@ def _unpacker(start: bytes) -> Any:
 
 
 class _ReplayedStream:
-    """A stream from which one piece was read already: the first read returns it again."""
+    """A stream whose first piece was already read; the first read returns this piece again."""
 
     def __init__(self, piece: bytes, stream: Any) -> None:
         self._piece: bytes | None = piece
@@ -180,7 +180,7 @@ def _check_records(content: bytes) -> None:
 
 
 class CarefulTarInfo(tarfile.TarInfo):
-    """A member whose long name or attributes are read up to a limit; tarfile would read them whole."""
+    """A member whose long name or attributes are read up to a limit; tarfile would read them completely."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _LONG_HEADERS and self.size > _MAX_HEADER_BYTES:
@@ -215,7 +215,7 @@ class CarefulTarInfo(tarfile.TarInfo):
 
 @contextmanager
 def readable(template: str) -> Iterator[None]:
-    """Convert errors of untrusted archives. Raises: InputError (OciMalformed) with the message `template`."""
+    """Convert errors of untrusted archives to InputError (OciMalformed) with the message `template`."""
     try:
         yield
     except InputError:
@@ -228,7 +228,7 @@ def readable(template: str) -> Iterator[None]:
 def members(file: Readable, effort: InspectionBudget) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     """Yield the members of an archive in order; each must be read before the next.
 
-    Raises: InputError (OciTooLarge), and the errors of tarfile and the decompressors.
+    Raises: InputError (OciTooLarge); errors of tarfile and of the decompressors.
     """
     with tarfile.open(fileobj=Unpacked(file, effort), mode="r|", bufsize=_PIECE, tarinfo=CarefulTarInfo) as archive:  # type: ignore[call-overload]
         left = MAX_UNPACKED_BYTES
@@ -242,7 +242,7 @@ def members(file: Readable, effort: InspectionBudget) -> Iterator[tuple[tarfile.
 
 
 class Slice:
-    """A part of a shared file; without a size, up to its end."""
+    """A part of a shared file; without a size, it extends to the end of the file."""
 
     def __init__(self, file: IO[bytes], start: int = 0, size: int | None = None) -> None:
         self._file = file

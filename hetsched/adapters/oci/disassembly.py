@@ -1,8 +1,8 @@
-"""Instructions that occur in a program, as hints, never as a requirement.
+"""Instructions that occur in a program; they are hints and never requirements.
 
-A compiler records the features that it built for, and hand-written or guarded code may use more. An instruction may be
-guarded by a CPU feature test, so a hint states only that it occurs, how often, and its feature. Without a disassembler
-for the machine there is no hint.
+A compiler records the features that it built for, but hand-written or guarded code may use more. Because a CPU feature
+test may guard an instruction, a hint states only that the instruction occurs, how often it occurs, and its feature.
+Without a disassembler for the machine, there are no hints.
 Source: the mnemonics of GNU objdump.
 """
 
@@ -21,7 +21,7 @@ from hetsched.isa.elf import inspect_elf
 
 _SECONDS = 60
 _PREFIXES = {"riscv": "riscv64-linux-gnu-", "aarch64": "aarch64-linux-gnu-", "x86-64": "x86_64-linux-gnu-"}
-# machine -> pattern of an instruction with its operands -> feature, as the kernel spells it; the first match wins.
+# machine -> (pattern of an instruction with its operands, feature in the kernel's spelling); the first match is used.
 _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
     "x86-64": (
         (r".*%zmm", "avx512f"), (r"vfn?m(add|sub)", "fma"), (r"vcvt(ph2ps|ps2ph)", "f16c"), (r"vp.*%ymm", "avx2"),
@@ -47,7 +47,7 @@ _INSTRUCTION = re.compile(r"^ *[0-9a-f]+:\t(?:[0-9a-f]{2,8} )*\s*(.+)$")
 def disassembly_hints(file: Path) -> dict[str, Any]:
     """Return the disassembler used and the features whose instructions occur, most frequent first.
 
-    Raises: InputError (DisassemblerMissing, FileUnreadable and those of the ELF file).
+    Raises: InputError (DisassemblerMissing, FileUnreadable, or the error of an invalid ELF file).
     """
     try:
         machine = inspect_elf(file.read_bytes()).machine

@@ -1,7 +1,7 @@
 """Platforms of an image index or manifest, independent of where its documents are stored.
 
-An index lists manifests and nested indexes; for a manifest without a platform the configuration is read. Index entries
-other than images (attestations, `unknown/unknown`) are listed too; the consumer drops them. Every document is checked
+An index lists manifests and nested indexes; if a manifest has no platform, its configuration is read. Index entries
+other than images (attestations, `unknown/unknown`) are also listed; the consumer drops them. Every document is checked
 against the digest of its descriptor before it is parsed.
 Source: opencontainers/image-spec image-index.md, manifest.md, config.md, media-types.md; distribution's
 "Image Manifest Version 2, Schema 2".
@@ -38,12 +38,12 @@ MANIFESTS = (
 MEDIA_TYPES = (*INDEXES, *MANIFESTS)
 
 Document = dict[str, Any]
-# Return the content of a digest: a manifest or index if the flag is set, otherwise a configuration.
+# Returns the content of a digest: a manifest or index if the flag is true, otherwise a configuration.
 Read = Callable[[str, bool], bytes]
 
 
 def platforms_of(document: Document, read: Read) -> tuple[str, ...]:
-    """Return the platforms (`linux/arm64/v8`) of an index or manifest, in its order.
+    """Return the platforms (`linux/arm64/v8`) of an index or manifest, in the order of the index.
 
     Raises: InputError (OciMalformed), and the errors of `read`.
     """
@@ -121,7 +121,7 @@ def _written(platform: Any) -> str:
     if not all(isinstance(part, str) and _PART.fullmatch(part) for part in parts if part):
         raise malformed("a platform is no plain word")
     if needed := _field(platform, "os.features"):
-        # The OS features of nodes are unknown: such an entry is listed but matches no node.
+        # The OS features of nodes are unknown, so such an entry is listed but matches no node.
         features = "+".join(str(feature)[:40] for feature in needed) if isinstance(needed, list) else "features"
         parts[0] = f"{parts[0]}({_ODD.sub('-', features)})"
     return "/".join(str(part) for part in parts if part)

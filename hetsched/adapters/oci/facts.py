@@ -1,10 +1,11 @@
 """Image facts of a pod as part of its demand.
 
-Facts are added to a pod when it is read: from its annotation `hetsched.io/image-platforms` (a JSON object: image ->
-list of platforms, or a text with the reason why they are unknown) and, on a live cluster, from the indexes read there,
-which take precedence. The images of a pod restrict its nodes together; an image without facts restricts nothing and is
-marked as unknown. An empty list of platforms also means unknown. As in containerd, a 64-bit node accepts images that
-are built only for its 32-bit sibling. Pods that select nodes of another OS than Linux are left unchanged.
+Facts are added to a pod when it is read: from its annotation `hetsched.io/image-platforms` (a JSON object that maps
+each image to a list of platforms, or to a text with the reason why they are unknown) and, in a live cluster, from the
+image indexes in registries, which take precedence. A node must support all images of a pod. An image without facts does
+not restrict the nodes and is marked as unknown. An empty list of platforms also means unknown. As in containerd, a
+64-bit node accepts images that are built only for the 32-bit variant of its architecture. Pods that select nodes with
+another OS than Linux are not changed.
 Source: public contract section 1; containerd/platforms.
 """
 
@@ -48,7 +49,7 @@ def with_demand(shape: Shape, facts: tuple[ImageFacts, ...]) -> Shape:
 
 
 def demand_of(facts: tuple[ImageFacts, ...]) -> ImageDemand | None:
-    """Return the joint demand of a pod's images, None without any facts."""
+    """Return the joint demand of a pod's images, or None without facts."""
     if not facts:
         return None
     known = [_floors(one.platforms) for one in facts if one.platforms]
@@ -61,7 +62,7 @@ def demand_of(facts: tuple[ImageFacts, ...]) -> ImageDemand | None:
 def stated_facts(
     annotations: Mapping[str, str], images: tuple[str, ...], problems: list[Problem]
 ) -> tuple[ImageFacts, ...]:
-    """Read the image facts that a pod's annotation states."""
+    """Read the image facts in a pod's annotation."""
     if IMAGE_PLATFORMS not in annotations:
         return ()
     try:
@@ -91,7 +92,7 @@ def _stated(image: str, said: object) -> ImageFacts:
 
 
 def _better(read: ImageFacts | None, stated: ImageFacts | None) -> ImageFacts | None:
-    """Return the facts read from a registry, else those stated before, else the reason why they are unknown."""
+    """Return the facts read from a registry, else the facts stated before, else the reason why they are unknown."""
     if read is not None and (not read.unknown or stated is None or stated.unknown):
         return read
     return stated

@@ -1,9 +1,9 @@
 """Requirements of programs and images, derived from their bytes alone.
 
-An ELF file states its own requirement. An image requires what its platforms require, raised by the requirement of the
-program that it starts. A folder requires, for each architecture, the union over its programs. Nothing is executed or
-unpacked, links in a folder are not followed, and the number of inspected files is bounded; omissions are listed in
-`problems`.
+An ELF file contains its own requirement. The requirement of an image is that of its platforms, raised by the
+requirement of the program that it starts. The requirement of a folder is, for each architecture, the union of the
+requirements of its programs. Nothing is executed or unpacked, links in a folder are not followed, and the number of
+inspected files is limited; omissions are listed in `problems`.
 
 The program that a container of an image starts is the first word of Entrypoint, otherwise of Cmd; a name without a
 slash is looked up in the PATH of the configuration. A script is resolved to the interpreter in its first line by the
@@ -40,7 +40,7 @@ _MAX_FOLDERS = 256
 
 
 def entry_programs(files: LayerFiles, configuration: Any) -> tuple[dict[str, ElfNeed], list[str]]:
-    """Return the ELF programs of the entry point by their path, and the problems found."""
+    """Return the ELF programs of the entry point by path, and the problems found."""
     settings = configuration.get("config") if isinstance(configuration, dict) else None
     settings = settings if isinstance(settings, dict) else {}
     word = _first(settings.get("Entrypoint")) or _first(settings.get("Cmd"))
@@ -73,7 +73,7 @@ def _interpreter(content: memoryview) -> str | None:
     if not start.startswith(b"#!"):
         return None
     words = start[2:].partition(b"\n")[0].decode("utf-8", "replace").split()
-    # `env NAME` looks up NAME itself.
+    # `env NAME` looks up NAME in the PATH.
     if len(words) > 1 and posixpath.basename(words[0]) == "env" and not words[1].startswith("-"):
         return words[1]
     return words[0] if words else "/bin/sh"
@@ -99,7 +99,7 @@ _ARCHITECTURES = {"x86-64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le", "s3
 
 
 class ProgramNeed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One program with its path and requirement; `requirement` None: its machine is outside the lattice."""
+    """One program with its path and requirement; `requirement` is None if the lattice does not contain its machine."""
 
     file: str
     machine: str
@@ -111,7 +111,7 @@ class ProgramNeed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class Inspection(msgspec.Struct, frozen=True, rename="camel"):
-    """Inspection result. `requirements` is by Kubernetes architecture; `requirement` is set if it is unique."""
+    """Inspection result. `requirements` is keyed by Kubernetes architecture; `requirement` is set if it is unique."""
 
     format: str
     requirements: dict[str, str | None]
@@ -125,7 +125,7 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
         return next(iter(self.requirements.values())) if len(self.requirements) == 1 else None
 
     def document(self) -> dict[str, Any]:
-        """Return the document of `hetsched isa inspect -o json` and REST, without the file's name."""
+        """Return the document of `hetsched isa inspect -o json` and of REST, without the file's name."""
         if self.format == "elf":
             program: dict[str, Any] = to_plain(self.programs[0])
             del program["file"]
@@ -169,7 +169,7 @@ def inspect_path(path: Path) -> Inspection:
 
 
 def _is_unpacked_image(folder: Path) -> bool:
-    """Return whether a folder is a layout or from `docker save`; others may have a manifest.json too."""
+    """Return whether a folder is a layout or an unpacked `docker save`; other folders may have a manifest.json too."""
     if (folder / "oci-layout").is_file():
         return True
     try:
@@ -180,7 +180,7 @@ def _is_unpacked_image(folder: Path) -> bool:
 
 
 def looks_like_archive(start: bytes) -> bool:
-    """Return whether a file is a tar file, compressed or not, by its first 262 bytes."""
+    """Return whether a file that starts with these 262 bytes is a tar file, compressed or not."""
     return start[_TAR_MAGIC] == b"ustar" or start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"))
 
 
@@ -218,14 +218,14 @@ def _entry(layout: ImageLayout, image: Image) -> tuple[list[ProgramNeed], list[s
 
 
 def _raised(requirements: dict[str, str | None], image: Image, needs: list[ProgramNeed]) -> list[str]:
-    """Raise an architecture's requirement by that of its programs; return contradictions with its platform."""
+    """Raise an architecture's requirement by that of its programs; return contradictions with the image's platform."""
     _, architecture, _ = normalise(image.platform)
     warnings = []
     for need in needs:
         if _architecture(need) != architecture:
             warnings.append(f"{need.file} is a program for {_architecture(need)}, in an image for {image.platform}")
         elif (floor := requirements.get(architecture)) and need.requirement:
-            # A profile already covers more than its programs need: only their additional requirements are added.
+            # A profile may already cover more than the programs need, so only their additional requirements are added.
             raised = joint_requirement((floor, need.requirement)) if not _covers(floor, need.requirement) else floor
             requirements[architecture] = raised
     return warnings
@@ -279,7 +279,7 @@ def _program_file(root: Path, file: Path) -> ProgramNeed | None:
 
 
 def _mapped(stream: IO[bytes]) -> memoryview:
-    """Map a file into memory; it is unmapped once no part of it is referenced."""
+    """Map a file into memory; it is unmapped when no part of it is referenced."""
     return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
 

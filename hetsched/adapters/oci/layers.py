@@ -1,10 +1,10 @@
 """Files of an image, located in its layers without unpacking them.
 
 A program may be reached through links, and a later layer may replace or delete files of an earlier one. One pass over
-all layers records the final member of each path (a `.wh.` name deletes, `.wh..wh..opq` empties its folder); a path is
-then resolved through symbolic links and read from its layer. A hard link names the content that its target has at this
-point of the layer, as in containerd, where it is one more name of the inode: later changes of the target do not count.
-Members, their names and their unpacked size are bounded.
+all layers records the final member of each path; a `.wh.` name deletes a path, and `.wh..wh..opq` empties its folder. A
+path is then resolved through symbolic links and read from its layer. A hard link refers to the content that its target
+has at this point of the layer, as in containerd, where it is another name of the inode; later changes of the target
+have no effect. The number of members, the length of their names and their unpacked size are limited.
 Source: opencontainers/image-spec layer.md; containerd pkg/archive/tar.go.
 """
 
@@ -32,7 +32,7 @@ Open = Callable[[], AbstractContextManager[Readable]]
 
 
 class _Content(NamedTuple):
-    """Location of a hard link's content; `number` counts the layer's members, None for the first of this name."""
+    """Location of a hard link's content; `number` is the member's number in its layer, None for the first member."""
 
     layer: int
     name: str
@@ -40,7 +40,7 @@ class _Content(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """The last member of a path: its layer, and its name there (None: the path without its first slash)."""
+    """The last member of a path: its layer, and its name in that layer (None: the path without its leading slash)."""
 
     layer: int
     name: str | None = None
@@ -51,7 +51,7 @@ class _Member(NamedTuple):
 class LayerFiles:
     """The files of a stack of layers.
 
-    The index lives as long as the object, so its use of the inspection's budget is returned after indexing.
+    The index uses the inspection's budget only while it is built; the budget is restored after indexing.
     """
 
     def __init__(self, layers: Sequence[Open], effort: InspectionBudget) -> None:
@@ -60,7 +60,8 @@ class LayerFiles:
         self._layers = layers
         self._effort = effort
         self._members: dict[str, _Member] = {}
-        self._repeated: dict[str, int] = {}  # number in its layer, of a path that its layer has several times
+        # member number in the layer, for a path that occurs in the layer several times
+        self._repeated: dict[str, int] = {}
         self._plain = [_Member(at) for at in range(len(layers))]
         members_left, index_left = effort.members, effort.index_bytes
         try:
@@ -72,19 +73,19 @@ class LayerFiles:
             effort.members, effort.index_bytes = members_left, index_left
 
     def find(self, path: str) -> str | None:
-        """Return the path of the file that a path resolves to through links; None if there is no such file."""
+        """Return the path of the file that a path resolves to through links, or None if there is no such file."""
         at = self._resolved(path)
         found = None if at is None else self._members.get(at)
         return at if found is not None and found.link is None else None
 
     def _resolved(self, path: str, *, last: bool = True) -> str | None:
-        """Resolve the symbolic links of a path; `last`: also the one at its end. None if it is too long.
+        """Resolve the symbolic links in a path, with `last` also a link at its end; return None if it is too long.
 
         Raises: InputError (OciTooLarge).
         """
         if len(path) > MAX_PATH:
             return None
-        # Each link may add `MAX_PATH` characters; the parts ahead are reversed, so that their removal costs nothing.
+        # Each link may add `MAX_PATH` characters. The remaining parts are reversed, so removing the next part is cheap.
         ahead, at, links = _reversed_parts(path), "/", 0
         while ahead:
             self._effort.check()
@@ -103,7 +104,7 @@ class LayerFiles:
         return at
 
     def read(self, path: str) -> memoryview | None:
-        """Return a file's content, None if it is no plain file. Raises: InputError (OciMalformed, OciTooLarge)."""
+        """Return a file's content; None if it is not a plain file. Raises: InputError (OciMalformed, OciTooLarge)."""
         found = self.find(path)
         if found is None:
             return None
@@ -148,7 +149,7 @@ class LayerFiles:
             self._members.pop(path, None)
 
     def _linked(self, layer: int, target: str) -> _Member | None:
-        """Return the member of a hard link to this target, None if the target is no file yet."""
+        """Return the member of a hard link to this target, or None if the target is not a file at this point."""
         at = self._resolved(target, last=False)
         found = None if at is None else self._members.get(at)
         if at is None or found is None:

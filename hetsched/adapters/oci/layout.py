@@ -1,10 +1,10 @@
 """Images of an OCI image layout or of a `docker save` archive, from a directory or a tar file.
 
-index.json is the index, and `blobs/` holds the objects that it names. Without a layout, manifest.json lists the images
-as older versions of `docker save` wrote them. Nothing is unpacked to disk: small JSON documents are read and checked
-against their digest, and layers are scanned only when their programs are requested. An archive is read once to index
-its members, without keeping them; a compressed one is decompressed again for each layer. One `InspectionBudget` bounds
-the total cost.
+index.json is the index, and `blobs/` contains the objects that it names. Without a layout, manifest.json lists the
+images, as in archives of older versions of `docker save`. Nothing is unpacked to disk: small JSON documents are read
+and checked against their digest, and layers are scanned only when their programs are requested. An archive is read once
+to index its members, without keeping them; a compressed archive is decompressed again for each layer. One
+`InspectionBudget` limits the total cost.
 Source: opencontainers/image-spec image-layout.md; moby image/spec "Combined Image JSON + Filesystem Changeset".
 """
 
@@ -24,7 +24,7 @@ from .archive_reader import MAX_PATH, CarefulTarInfo, InspectionBudget, Readable
 from .documents import MAX_DOCUMENTS, check_digest, malformed, parse_document, platforms_of, split_digest
 from .layers import LayerFiles
 
-MAX_DOCUMENT_BYTES = 1 << 20  # nested documents take many times that in memory
+MAX_DOCUMENT_BYTES = 1 << 20  # nested documents need many times this size in memory
 _MAX_LINKS = 8
 _KEPT_BYTES = 8 << 20
 _SMALL_BYTES = 256 << 10
@@ -39,7 +39,7 @@ class Store(Protocol):
 
 
 class Image(NamedTuple):
-    """One platform's image: its configuration, and its layers from the lowest up."""
+    """The image for one platform: its configuration, and its layers from the lowest up."""
 
     platform: str
     configuration: dict[str, Any]
@@ -61,7 +61,7 @@ class ImageLayout:
         return platforms_of(self._index(), lambda digest, _: self._blob(digest))
 
     def images(self) -> Iterator[Image]:
-        """Yield every image that is stored; a layout may list others. Raises: InputError (OciMalformed)."""
+        """Yield every image that is stored; a layout may list other images. Raises: InputError (OciMalformed)."""
         yield from self._indexed(self._index(), [MAX_DOCUMENTS]) if self.is_oci else self._saved()
 
     def files(self, image: Image) -> LayerFiles:
@@ -160,7 +160,7 @@ class _Folder:
 
 
 class _Part(NamedTuple):
-    """A plain file of an archive: its offset in the decompressed bytes, and its size."""
+    """A plain file in an archive: its offset in the decompressed bytes, and its size."""
 
     start: int
     size: int
@@ -169,7 +169,7 @@ class _Part(NamedTuple):
 class _Archive:
     """A tar file, compressed or not, with an index of its plain files and links.
 
-    Small files of a compressed archive are kept in memory, because its documents may come after its layers.
+    Small files of a compressed archive are kept in memory, because documents may follow the layers in the archive.
     """
 
     def __init__(self, file: IO[bytes], effort: InspectionBudget) -> None:

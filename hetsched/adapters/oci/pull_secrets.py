@@ -1,9 +1,9 @@
 """Registry credentials from the pull secrets of a namespace.
 
 Secrets of the types `kubernetes.io/dockerconfigjson` and `kubernetes.io/dockercfg` are read. An entry applies to the
-registry of its host, and with a path to repositories below that path; the longest path wins. Docker Hub has several
-host names there. Credential helpers and identity tokens are not used. An invalid secret counts as absent: its content
-is never quoted.
+registry at its host or, if it has a path, to repositories below that path; the longest matching path is used. Docker
+Hub may be listed under several host names. Credential helpers and identity tokens are not used. An invalid secret is
+treated as absent, and its content is never quoted.
 Source: Kubernetes documentation, "Images: using imagePullSecrets"; docker's config.json.
 """
 
@@ -35,7 +35,7 @@ class _Secret(msgspec.Struct):
 
 
 def credential_for(reference: Reference, secrets: Iterable[bytes]) -> RegistryCredential | None:
-    """Return the best match of these secrets (objects of an API server) for an image; the first wins ties."""
+    """Return the best match for an image among these secrets (objects of an API server); the first is used on a tie."""
     best: tuple[int, RegistryCredential] | None = None
     for secret in secrets:
         for name, entry in _entries(secret).items():

@@ -26,7 +26,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """One image in one registry; `host` may have a port. Either `tag` or `digest` is empty."""
+    """One image in one registry; `host` may include a port. Either `tag` or `digest` is empty."""
 
     host: str
     path: str

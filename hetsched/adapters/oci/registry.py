@@ -2,9 +2,9 @@
 
 The manifest or index of the tag or digest is read and identified by its own sha256; all further documents are read by
 digest. A registry that requires a token names its token service; only pull access to this repository is requested.
-Credentials are sent to their registry and to the token service that it names, never to another host after a redirect.
-A limited number of redirects is followed, to https only, with the checks of any other address. Text from a registry is
-never passed on.
+Credentials are sent to their registry and to the token service that it names, never to another host after a redirect. A
+limited number of redirects is followed, only to https addresses and after the same checks as for any other address.
+Text from a registry is never passed on.
 Source: opencontainers/distribution-spec spec.md; distribution's "Token Authentication Specification"; RFC 9110.
 """
 
@@ -35,7 +35,7 @@ _LONGEST_WAIT_SECONDS = 3600.0
 
 
 class RegistryCredential(msgspec.Struct, frozen=True):
-    """Credentials at one registry; never shown."""
+    """Credentials for one registry; never included in texts."""
 
     user: str
     password: str
@@ -51,7 +51,7 @@ class RegistryCredential(msgspec.Struct, frozen=True):
 
 
 class ImageLookup(msgspec.Struct, frozen=True):
-    """Result of a look-up: the digest that the registry serves under a reference, and the platforms in its order."""
+    """Result of a look-up: the digest that the registry serves for a reference, and the platforms in its order."""
 
     digest: str
     platforms: tuple[str, ...]

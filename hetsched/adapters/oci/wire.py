@@ -1,7 +1,7 @@
 """GET requests to registries and the hosts that they redirect to, through `hetsched.adapters.http.outbound`.
 
-Registries must be allowed by the deployment; their tokens and redirects may lead to any public https address. A call
-takes at most `SECONDS`, of which at most `QUIET_SECONDS` without data.
+Registries must be allowed by the deployment; their token services and redirects may be at any public https address. A
+call takes at most `SECONDS`, and waits for data at most `QUIET_SECONDS`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _CODES = {
 
 
 class ImageUnreadable(Exception):
-    """An image could not be looked up; `code` is stable, the message is for people and quotes no response.
+    """An image could not be looked up; `code` is stable, the message is human-readable and quotes no response.
 
-    `wait_seconds`: the registry's Retry-After value, 0 if absent.
+    `wait_seconds` is the registry's Retry-After value, 0 if absent.
     """
 
     def __init__(self, code: str, message: str, wait_seconds: float = 0.0) -> None:

@@ -1,8 +1,8 @@
 """Seeded stream of workloads for the demo fleet.
 
-Workload `sequence` depends only on the seed and its own number, so the stream can be resumed anywhere. Most workloads
-fit; about one in thirty never fits, and about one in thirty is misconfigured, so that every verdict occurs. Some
-workloads are gangs, own whole CPUs of a zone, share GPUs, or have a priority that lets them preempt others. The
+A workload depends only on the seed and its sequence number, so the stream can be resumed anywhere. Most workloads fit;
+about one in thirty never fits, and about one in thirty is misconfigured, so that every verdict occurs. Some workloads
+are gangs, use whole CPUs of a zone exclusively, share GPUs, or have a priority that lets them preempt others. The
 annotation `hetsched.io/demo-duration-seconds` of each object states how long the workload runs.
 Invariant: equal (seed, sequence) give equal manifests; names are unique in a stream.
 """
@@ -119,7 +119,7 @@ def _riscv_vector(draw: random.Random, name: str) -> Plain:
 
 
 def _riscv_emulated(draw: random.Random, name: str) -> Plain:
-    """Run on a RISC-V machine, or in emulation on a machine that offers it."""
+    """Run on a RISC-V machine, or in emulation on a machine that supports it."""
     annotations = {keys.ISA: "rv64gc", keys.EMULATED_ISA: "rv64gc_zba_zbb"}
     return _pod(name, "ci", _spec(draw.choice(("2", "4")), "4Gi"), annotations=annotations)
 
@@ -135,9 +135,9 @@ def _hpc_solver(draw: random.Random, name: str) -> Plain:
 
 
 def _pinned_solver(draw: random.Random, name: str) -> Plain:
-    """Own whole CPUs of one zone of a multi-zone machine."""
+    """Use whole CPUs of one zone of a multi-zone machine exclusively."""
     cpu, memory = draw.choice(("8", "16", "24")), "32Gi"
-    # Requests equal limits: kubelets give exclusive CPUs to Guaranteed pods only.
+    # Requests equal limits, because kubelets give exclusive CPUs to Guaranteed pods only.
     limits = {"cpu": cpu, "memory": memory}
     spec = _spec(cpu, memory, limits=limits, nodeSelector={keys.POOL: "arm-hpc"}, priority=500)
     return _pod(name, "hpc", spec, annotations={keys.AWARENESS[0]: "true", keys.CPU_POLICY[0]: "exclusive"})
@@ -170,7 +170,7 @@ def _training(draw: random.Random, name: str) -> Plain:
 
 
 def _gang_training(draw: random.Random, name: str) -> Plain:
-    """Start with all its workers or not at all."""
+    """Start with all workers or not at all."""
     workers, cards = draw.choice(((2, 1), (3, 1), (4, 1), (2, 2)))
     gang = {keys.GANG_NAME: name, keys.GANG_MIN_AVAILABLE: str(workers)}
     spec = _spec(str(6 * cards), f"{24 * cards}Gi", limits={"nvidia.com/gpu": str(cards)}, tolerations=[_TRAINING])
@@ -178,7 +178,7 @@ def _gang_training(draw: random.Random, name: str) -> Plain:
 
 
 def _urgent_serving(draw: random.Random, name: str) -> Plain:
-    """Take the GPUs of a large machine at once, if necessary by preempting training."""
+    """Request GPUs of a large machine immediately, preempting training if necessary."""
     limits = {"nvidia.com/gpu": draw.choice(("2", "4"))}
     spec = _spec("16", "128Gi", limits=limits, tolerations=[_TRAINING], priority=5000)
     return _pod(name, "ml", spec, annotations={keys.GPU_MODEL: "H100"})
@@ -190,7 +190,7 @@ def _finetune_amd(draw: random.Random, name: str) -> Plain:
 
 
 def _too_large(draw: random.Random, name: str) -> Plain:
-    """Fit no node of the fleet, even an empty one."""
+    """Fit no node of the fleet, even if it is empty."""
     spec, annotations = draw.choice(
         (
             (_spec("4", "16Gi"), {keys.GPU_NUMBER[0]: "1", keys.GPU_MEMORY: "262144"}),
@@ -203,7 +203,7 @@ def _too_large(draw: random.Random, name: str) -> Plain:
 
 
 def _mistaken(draw: random.Random, name: str) -> Plain:
-    """State an invalid demand."""
+    """Contain an invalid demand."""
     annotations = draw.choice(
         (
             {keys.GPU_MILLI: "1500"},

@@ -36,7 +36,7 @@ Row = dict[str, str]
 
 
 def looks_like_openb(data: bytes) -> Literal["nodes", "pods"] | None:
-    """Return which of the trace's lists a file is, by its header line; None for any other file."""
+    """Return which list of the trace the header line identifies, or None for any other file."""
     header = data[:256].removeprefix(b"\xef\xbb\xbf").lstrip()
     if header.startswith(b"sn,cpu_milli,"):
         return "nodes"
@@ -46,7 +46,7 @@ def looks_like_openb(data: bytes) -> Literal["nodes", "pods"] | None:
 def read_nodes(data: bytes, name: str) -> ClusterContent:
     """Read a node list.
 
-    Raises: InputError naming file, line and column.
+    Raises: InputError that names file, line and column.
     """
     labels = {keys.KUBERNETES_ARCH: "amd64"}
     offered = isa_report(labels, {}, [])
@@ -76,7 +76,7 @@ def _cards(model: str, count: int) -> tuple[GpuCard, ...]:
 def read_pods(data: bytes, name: str) -> ClusterContent:
     """Read a pod list.
 
-    Raises: InputError naming file, line and column.
+    Raises: InputError that names file, line and column.
     """
     shapes: dict[tuple[int, int, GpuDemand | None], Shape] = {}
     pods = []

@@ -1,8 +1,9 @@
 """Published results of the openb study, as stored with its lists.
 
-A file has one row for each trace and policy: `alloc_pct_at_<load>` and `frag_*_at_<load>` in percent of all GPUs, the
-load in percent of the capacity. Other columns and empty cells are ignored. Policies have this product's names.
-Source: `fgd_published_results.csv`, averaged from the expected results of hkust-adsl/kubernetes-scheduler-simulator.
+A file has one row for each trace and policy. Its columns `alloc_pct_at_<load>` and `frag_*_at_<load>` are in percent of
+all GPUs, and the load is in percent of the capacity. Other columns and empty cells are ignored. Policy names are mapped
+to hetsched's names. Source: `fgd_published_results.csv`, averaged from the expected results of
+hkust-adsl/kubernetes-scheduler-simulator.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Figures = dict[int, float]
 
 
 def read_published(data: bytes, name: str) -> dict[tuple[str, str], tuple[Figures, Figures]]:
-    """Return, by trace and policy, percent of all GPUs at each load in percent: allocated, and fragmented.
+    """Return the allocated and the fragmented GPUs by trace and policy, in percent of all GPUs at each load in percent.
 
     Raises: InputError `TraceHeaderInvalid` or `TraceRowInvalid`.
     """

@@ -1,12 +1,12 @@
 """Seeded heterogeneous fleet for demonstrations and tests.
 
-A first visit, a screenshot and a test use the same cluster with running pods, without a live cluster. The fleet is a
-table of real machines: RISC-V boards and servers with the ISA strings of their kernels, Arm servers and boards, x86-64
-of levels 2 to 4, GPUs of two vendors, two machines with four NUMA zones. The seed affects only differences between
+The first start, screenshots and tests use the same simulated cluster with running pods. The fleet is a table of real
+machines: RISC-V boards and servers with the ISA strings of their kernels, Arm servers and boards, x86-64 machines of
+levels 2 to 4, GPUs of two vendors, and two machines with four NUMA zones. The seed affects only differences between
 copies of a machine (rack, measured load) and the running pods. Everything is built as Kubernetes objects and read like
 a file.
 Source: lscpu and /proc/cpuinfo dumps of the named boards; GPU data sheets; `contracts/data/accelerators.json`.
-Invariant: equal seeds give equal content; no clock, no global random state.
+Invariant: equal seeds give equal content; neither the clock nor global random state is used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _XEON = "x86-64-v4+avx512_vnni+avx512_bf16+amx_tile+amx_int8+amx_bf16"
 
 
 class MachineSet(NamedTuple):
-    """`copies` equal machines `<stem>-0`…; `cards` is (GPU model, count), `taint` is (key, value, effect)."""
+    """`copies` equal machines named `<stem>-0`…; `cards` is (GPU model, count), `taint` is (key, value, effect)."""
 
     stem: str
     copies: int
@@ -103,7 +103,7 @@ def _namespaces() -> Iterator[Plain]:
 
 
 def node_names() -> Iterator[tuple[str, MachineSet]]:
-    """Yield every node's name with its machine."""
+    """Yield the name of every node with its machine."""
     for machine in FLEET:
         for number in range(machine.copies):
             yield f"{machine.stem}-{number}", machine
@@ -147,7 +147,7 @@ def _node(name: str, machine: MachineSet, rack: str) -> Plain:
         annotations[keys.EMULATED_ISA] = machine.emulates
     allocatable = {
         "cpu": str(machine.cpus),
-        # 4 % reserved by the kernel and the kubelet, as on a real node
+        # 4 % is reserved by the kernel and the kubelet, as on a real node
         "memory": f"{machine.memory_gib * 1024 * 96 // 100}Mi",
         "ephemeral-storage": "100Gi",
         "pods": "30" if machine.cpus <= 8 else "110",
@@ -196,7 +196,7 @@ def _cards(name: str, machine: MachineSet) -> Iterator[Plain]:
 
 
 def _topology(name: str, machine: MachineSet) -> Plain:
-    """Return the zones of a two-socket machine: zones of one socket are near, the others far."""
+    """Return the zones of a two-socket machine; zones of the same socket are near, others are far."""
     zones, size = range(machine.zones), machine.cpus // machine.zones
     memory = f"{machine.memory_gib * 1024 * 96 // 100 // machine.zones}Mi"
     return {
@@ -227,7 +227,7 @@ def _topology(name: str, machine: MachineSet) -> Plain:
 
 
 # Pods that run before the stream starts: (name, namespace, node stems, share of the node's CPU, GPUs, milli).
-# A service without stems runs once on every node, as a DaemonSet does.
+# A service without stems runs once on every node, like a DaemonSet.
 _SERVICES = (
     ("node-agent", "kube-system", "", 0.0, 0, 1000),
     ("gateway", "edge", "vf2 pi4", 0.25, 0, 1000),
@@ -279,7 +279,7 @@ def _service(
         "spec": {
             "nodeSelector": {keys.KUBERNETES_ARCH: machine.arch},
             "nodeName": node,
-            "priority": 10_000,  # above the whole stream, which would otherwise evict it permanently
+            "priority": 10_000,  # above all workloads of the stream, which would otherwise evict these pods permanently
             "containers": [
                 {"name": "main", "resources": {"requests": {"cpu": f"{cpu_millis}m", "memory": f"{memory_mib}Mi"}}}
             ],

@@ -1,7 +1,7 @@
 """Device plugin that gives containers the GPUs granted to their pods.
 
 May import: the rest of hetsched.agent, hetsched.contracts, gRPC, the standard library.
-Never: assigns a GPU without a verified allocation, or connects to anything but the kubelet's sockets.
+Never: assigns a GPU without a verified allocation, or connects to anything except the kubelet's sockets.
 """
 
 from .settings import CardSettings, card_settings

@@ -1,11 +1,11 @@
 """Record of device assignments: the GPUs behind the slots that containers hold.
 
-An entry holds the slots that the kubelet requested for a container, the pod of the grant, and the GPUs that were
-assigned instead. It is written to a file before the response to the kubelet, because it cannot be recovered after a
-restart. An entry whose slots no container holds expires `GRACE_SECONDS` after its creation: the kubelet does not list
-the devices of init containers, and lists new assignments late. While the kubelet's state cannot be read, an entry
-expires when its grant is deleted.
-Invariant: the file is replaced as a whole or not at all.
+An entry contains the slots that the kubelet requested for a container, the pod of the grant, and the GPUs that were
+assigned instead. It is written to a file before the plugin responds to the kubelet, because it could not be recovered
+after a restart. If no container holds the slots of an entry, the entry expires `GRACE_SECONDS` after its creation. The
+delay is needed because the kubelet does not list the devices of init containers and lists new assignments late. While
+the kubelet's state cannot be read, an entry expires when its grant is deleted.
+Invariant: the file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 class AssignedGpus(msgspec.Struct, frozen=True):
-    """One container's GPUs, slot -> GPU, by the grant of pod `uid`, and the share of each; `at` in s since 1970."""
+    """GPUs of one container (slot -> GPU) from the grant of pod `uid`, with each share; `at` is in s since 1970."""
 
     uid: str
     cards: dict[str, str]
@@ -40,7 +40,7 @@ class _File(msgspec.Struct):
 
 
 class AssignmentRecord:
-    """Entries of one resource, stored in a file; `path` None: in memory only."""
+    """Entries of one resource, stored in a file, or only in memory if `path` is None."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class AssignmentRecord:
         return {slot: entry for entry in self.entries for slot in entry.cards}
 
     def settle(self, in_use: Collection[str] | None, granted: Collection[str]) -> None:
-        """Delete expired entries; `in_use` are the slots that containers hold, None if unknown."""
+        """Delete expired entries; `in_use` contains the slots that containers hold, None if unknown."""
         if in_use is not None:
             fresh = self._clock() - GRACE_SECONDS
             left = [entry for entry in self.entries if entry.at > fresh or any(slot in in_use for slot in entry.cards)]

@@ -1,12 +1,13 @@
 """GPU assignment of the agent: one device plugin for each GPU vendor of the machine.
 
 The agent serves `nvidia.com/gpu` and `amd.com/gpu`, each as soon as the machine has a whole GPU of that vendor. GPUs
-are read again every `LOOK_SECONDS`, so that an unhealthy one is reported to the kubelet. Reports name the GPUs of
-containers, not the slots that the kubelet counts.
+are read again every `POLL_SECONDS`, so that an unhealthy GPU is reported to the kubelet. Reports to the control plane
+contain the GPUs of containers instead of the kubelet's slots.
 
-Grants come in the responses of the control plane. A pod can reach its kubelet before the agent's next report, and the
-kubelet then requests its GPUs at once. Every response contains all grants of the node; an allocation that does not
-verify under this node's key is ignored. A caller that needs newer grants triggers a message and waits for the response.
+Grants are part of the control plane's responses to reports. A pod can reach its kubelet before the agent's next report,
+and the kubelet then requests the pod's GPUs immediately. Every response contains all grants of the node; an allocation
+whose signature does not match this node's key is ignored. A caller that needs newer grants triggers a report and waits
+for the response.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .slots import Card, cards_from
 
 
 class AnsweredGrants:
-    """Verified grants in the order in which responses first contained them; `hurry` triggers an immediate message."""
+    """Verified grants in the order in which responses first contained them; `hurry` triggers an immediate report."""
 
     def __init__(self, node: str, hurry: Callable[[], None]) -> None:
         self._grants = Grants(node)
@@ -52,7 +53,7 @@ class AnsweredGrants:
             return self._grants.problems
 
     def receive(self, answer: AgentAnswer) -> None:
-        """Process an answer of the control plane."""
+        """Process a response of the control plane."""
         try:
             key = urlsafe_b64decode(answer.key)
         except ValueError:
@@ -71,7 +72,7 @@ class AnsweredGrants:
         return [PodGrant(uid, one.granted.gpus) for uid, one in known if one.granted.gpus]
 
     def refresh(self, seconds: float) -> None:
-        """Send a message now and wait for its answer, at most for the given time."""
+        """Send a report now and wait for the response, at most `seconds`."""
         until = time.monotonic() + seconds
         with self._news:
             before = self._answers
@@ -82,7 +83,7 @@ class AnsweredGrants:
 
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 POLL_SECONDS = 30.0
-# IDs of the devices of a resource that containers hold, None if the kubelet does not report them.
+# Returns the ids of a resource's devices that containers hold, None if the kubelet does not report them.
 Held = Callable[[str], Collection[str] | None]
 
 
@@ -113,7 +114,7 @@ class CardKeeper:
         return (*found, *records, *self._source.problems)
 
     def step(self) -> None:
-        """Run the due work; call it every few seconds."""
+        """Do the work that is due; must be called every few seconds."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + POLL_SECONDS
@@ -138,7 +139,7 @@ class CardKeeper:
     def _refresh(self) -> None:
         by_vendor = self._read()
         if by_vendor is None:
-            return  # keep the last state while the GPUs cannot be read
+            return  # keep the last state if the GPUs cannot be read
         for vendor, resource in RESOURCES.items():
             cards = by_vendor.get(vendor, ())
             if resource not in self._serving and not cards:
@@ -162,7 +163,7 @@ class CardKeeper:
 
 
 class HeldByContainers:
-    """Devices of containers according to the kubelet's podresources API."""
+    """Devices that containers hold according to the kubelet's podresources API."""
 
     def __init__(self, lister: PodResourcesClient | None = None) -> None:
         self._lister = lister or PodResourcesClient()
@@ -186,14 +187,14 @@ class MessageSender(Protocol):
 def card_keeper(
     node: str, sender: MessageSender, state: Path, environment: Mapping[str, str] = os.environ
 ) -> CardKeeper:
-    """Return the GPU device plugins of this machine, with the grants that the sender receives. Raises: InputError."""
+    """Return the GPU device plugins of this machine, with the grants that `sender` receives. Raises: InputError."""
     source = AnsweredGrants(node, sender.hurry)
     sender.add_listener(source.receive)
     return CardKeeper(card_settings(environment, state), source)
 
 
 def read_local_cards() -> dict[str, tuple[Card, ...]] | None:
-    """Return the whole GPUs of this machine by vendor, None if they cannot be read."""
+    """Return the whole GPUs of this machine by vendor, or None if they cannot be read."""
     tree = Tree()
     readings = read_cards(tree)
     if readings is None:

@@ -1,18 +1,19 @@
 """Device plugin of one resource: the gRPC methods that the kubelet calls.
 
-A container must get the GPUs that its pod was granted, and no container a GPU without a grant. `Allocate` finds the pod
-(`pod_selection`) among the verified grants, records the assignment, and responds with the granted GPUs, regardless of
-the requested slots. If no grant remains, or more than one pod could be meant, it first requests the newest grants from
-the control plane, for at most `patience_seconds`. If there is still no grant, it rejects the pod, and the kubelet fails
-the pod. `GetPreferredAllocation` makes the kubelet name slots of the granted GPUs, if it can.
+Each container must get exactly the GPUs granted to its pod. `Allocate` finds the pod (`pod_selection`) among the
+verified grants, records the assignment, and responds with the granted GPUs, regardless of the requested slots. If no
+grant remains, or more than one pod matches, it first requests the newest grants from the control plane, for at most
+`patience_seconds`. If there is still no grant, it rejects the request and the kubelet fails the pod. The response to
+`GetPreferredAllocation` lists slots of the granted GPUs where possible, so that the kubelet requests them.
 Source: kubernetes/kubelet, deviceplugin/v1beta1; kubelet's devicemanager (admits one pod at a time).
 Invariant: an assignment is recorded before it is returned.
 
-The Allocate response has environment variables, device nodes, mounts and CDI names. NVIDIA GPUs are passed by CDI name,
-by the variable of NVIDIA's container runtime, or as bare device nodes; AMD GPUs as device nodes. A pod's own variables
-come after ours and may override them, and every CUDA image requests all GPUs in such a variable. To prevent access to
-other GPUs, use CDI: the kernel then isolates the container. A share is limited if a slicing runtime is installed:
-memory in MiB by GPU, cores in percent for all of them, both read by HAMi-core in the container.
+The Allocate response contains environment variables, device nodes, mounts and CDI names. NVIDIA GPUs are passed by CDI
+name, by the variable of NVIDIA's container runtime, or as bare device nodes; AMD GPUs as device nodes. A pod's own
+variables are set after ours and may override them, and every CUDA image requests all GPUs in such a variable. To
+prevent access to other GPUs, use CDI: the kernel then isolates the container. Shares of GPUs are enforced if a slicing
+runtime is installed: the memory limit in MiB per GPU and the core limit in percent for all GPUs are read by HAMi-core
+in the container.
 Source: NVIDIA container toolkit (variables, CDI names), AMD k8s-device-plugin (device nodes), HAMi-core (variables).
 """
 
@@ -50,7 +51,7 @@ def answer(given: AssignedShares, way: str, slicing_directory: str = "") -> api.
     elif way == "cdi":
         for card, _ in given:
             response.cdi_devices.add(name=f"nvidia.com/gpu={card.id}")
-        # otherwise the runtime's hook would add the GPUs that an image requests
+        # otherwise the hook of NVIDIA's runtime would add the GPUs that the image requests
         response.envs["NVIDIA_VISIBLE_DEVICES"] = "void"
     elif way == "nodes":
         _nodes(response, (*(f"/dev/nvidia{card.minor}" for card, _ in given), *_NVIDIA_COMMON))
@@ -89,15 +90,15 @@ class GrantSource(Protocol):
     def grants(self) -> Sequence[PodGrant]: ...
 
     def refresh(self, seconds: float) -> None:
-        """Request the newest grants from the control plane, within the given time."""
+        """Request the newest grants from the control plane, for at most `seconds`."""
 
 
-# Slots that containers hold now, None if the kubelet does not report them.
+# Returns the slots that containers hold now, None if the kubelet does not report them.
 InUse = Callable[[], Collection[str] | None]
 
 
 class CardPlugin:
-    """Device plugin of the GPUs of one vendor under one resource name."""
+    """Device plugin for the GPUs of one vendor under one resource name."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class CardPlugin:
         self.stopped = False
 
     def set_cards(self, cards: Sequence[Card]) -> None:
-        """Set the present GPUs; a change is reported to the kubelet."""
+        """Set the GPUs that are present; a change is reported to the kubelet."""
         with self._changed:
             if {card.id: card for card in cards} != self._cards or self._version == 0:
                 self._cards = {card.id: card for card in cards}
@@ -143,7 +144,7 @@ class CardPlugin:
     def actual(
         self, devices: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]
     ) -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
-        """Return the devices of containers with the GPUs in place of the slots of this resource."""
+        """Return the devices of containers with GPUs in place of this resource's slots."""
         return {
             uid: {
                 container: {
@@ -162,7 +163,7 @@ class CardPlugin:
         return api.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=True)
 
     def list_and_watch(self, _request: Any, context: grpc.ServicerContext) -> Iterator[api.ListAndWatchResponse]:
-        """Send all slots, and again whenever a GPU appears, disappears or changes its health."""
+        """Send all slots, and send them again whenever a GPU appears, disappears or changes its health."""
         sent_version = 0
         while True:
             with self._changed:
@@ -176,7 +177,7 @@ class CardPlugin:
     def preferred(
         self, request: api.PreferredAllocationRequest, _context: Any = None
     ) -> api.PreferredAllocationResponse:
-        """Return free slots of the GPUs granted to the pod."""
+        """Return free slots of the GPUs granted to the pod, then other free slots."""
         response = api.PreferredAllocationResponse()
         with self._one_at_a_time:
             for wanted in request.container_requests:
@@ -222,7 +223,7 @@ class CardPlugin:
         return api.PreStartContainerResponse()
 
     def _find_pod(self, slots: Sequence[str]) -> PodSelection | None:
-        """Find the pod; request newer grants until one fits, and once if several fit."""
+        """Find the pod; request newer grants until a pod matches, or once if several pods match."""
         until = time.monotonic() + self._patience_seconds
         found, pause = self._choose(slots), _FIRST_PAUSE_SECONDS
         if found is not None and found.sure:

@@ -1,18 +1,19 @@
 """Choose the pod of an Allocate call, and the GPUs of its container.
 
-The kubelet requests devices while it admits a pod, and the request does not identify the pod. The kubelet admits one
-pod after the other, and each pod's containers one after the other. The pod is therefore one whose verified grant its
-containers have not received yet. Candidates, in this order:
+The kubelet requests devices while it admits a pod, and the request does not identify the pod. It admits one pod after
+the other, and requests devices for one container of a pod after the other. Therefore, the verified grant of the pod is
+one that was not fully assigned to containers yet. Candidates, in this order:
 
-    the pod whose slots the kubelet requests again: an init container of the pod had them
-    the pod of which some containers have their GPUs and others do not yet
+    the pod to which the requested slots are assigned, if the kubelet requests the slots of an init container again
+    the pod of which only some containers have their GPUs
     pods whose whole grant has as many GPUs as requested, in the order in which the grants arrived
-    pods whose grant is larger, likewise
+    pods whose grant has more GPUs, in the same order
 
-Two pods that cannot be distinguished have grants with the same number of GPUs. Each of them still gets GPUs of only one
-grant; the actual assignment is read back by pod, so that the control plane records it and changes the grants. An entry
-therefore counts for its own pod as long as that pod's grant contains its GPUs, else for the pod whose grant now does.
-Invariants: pure; no assignment without a grant; no GPU is overallocated, whatever the grants contain.
+Two pods that cannot be distinguished have grants with the same number of GPUs. If they are confused, each pod still
+gets the GPUs of only one grant. The agent reports the actual assignment by pod, and the control plane records it and
+changes the grants. An entry therefore belongs to its own pod as long as that pod's grant contains its GPUs, and
+otherwise to the pod whose grant now contains them.
+Invariants: no side effects; no assignment without a grant; no GPU is overallocated, regardless of the grants.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class PodGrant(msgspec.Struct, frozen=True):
 
 
 class PodSelection(msgspec.Struct, frozen=True):
-    """The pod and the requested number of its GPUs for one container; `sure`: the request can be of no other pod."""
+    """The pod, and the GPUs of its grant for one container; `sure` is true if no other pod matches the request."""
 
     uid: str
     cards: tuple[tuple[Card, CardGrant], ...]
@@ -48,11 +49,11 @@ class PodSelection(msgspec.Struct, frozen=True):
 def choose(
     slots: Sequence[str], grants: Sequence[PodGrant], entries: Sequence[AssignedGpus], cards: Mapping[str, Card]
 ) -> PodSelection | None:
-    """Return the GPUs for the container that requests these slots, None if no grant remains for it."""
+    """Return the GPUs for the container that requests these slots, or None if no grant matches."""
     by_uid = {grant.uid: grant for grant in grants}
     owners = _owners(grants, entries, cards)
     named = [place for place, entry in enumerate(entries) if not entry.cards.keys().isdisjoint(slots)]
-    # A reassigned slot ends the earlier assignment of its GPU: that of the pod's init container, or an expired one.
+    # Reassigning a slot ends its earlier assignment, which was made for the pod's init container or has expired.
     left = [
         (entry, owner) for place, (entry, owner) in enumerate(zip(entries, owners, strict=True)) if place not in named
     ]
@@ -80,7 +81,7 @@ def choose(
 
 
 def _owners(grants: Sequence[PodGrant], entries: Sequence[AssignedGpus], cards: Mapping[str, Card]) -> list[str | None]:
-    """Return for each entry the pod that it counts for, None if no grant names its GPUs any more."""
+    """Return the pod that each entry belongs to, or None if no grant contains the GPUs of the entry."""
     named = {grant.uid: {card.id for share in grant.cards if (card := card_of(share, cards))} for grant in grants}
     own = [entry.uid if named.get(entry.uid, set()) >= set(entry.cards.values()) else None for entry in entries]
     taken = {uid for uid in own if uid is not None}
@@ -111,7 +112,7 @@ def _next_gpus(
     cards: Mapping[str, Card],
     first: Collection[str] = (),
 ) -> tuple[tuple[Card, CardGrant], ...] | None:
-    """Return the next GPUs of a grant, None if one of them is unhealthy, missing, or assigned to another container."""
+    """Return the next GPUs of a grant; None if one of them is unhealthy, missing, or assigned to another container."""
     found: list[tuple[Card, CardGrant]] = []
     for share in grant.cards:
         card = card_of(share, cards)
@@ -120,7 +121,7 @@ def _next_gpus(
         if card is None or not card.healthy or used.get(card.id, 0) + share.milli > WHOLE_MILLI:
             return None
         found.append((card, share))
-    found.sort(key=lambda pair: pair[0].id not in first)  # stable: otherwise the order of the grant
+    found.sort(key=lambda pair: pair[0].id not in first)  # a stable sort: GPUs in `first`, then the order of the grant
     return tuple(found[:count]) if len(found) >= count else None
 
 

@@ -1,9 +1,9 @@
 """Serve a device plugin on its socket, and register it again after each kubelet restart.
 
-A kubelet that restarts removes every socket in its folder and has forgotten all plugins. `tick` is called about every
-second. Without the kubelet's socket nothing is served. If that socket was replaced, or ours was removed, ours is
-created again and registered; a failed registration is retried by the next tick. Registration is the last step: the
-kubelet calls back at once.
+A kubelet that restarts removes every socket in its folder and does not remember any plugins. `tick` is called about
+every second. If the kubelet's socket does not exist, the plugin is not served. If the kubelet's socket was replaced, or
+the plugin's socket was removed, the plugin's socket is created and registered again; the next tick retries a failed
+registration. Registration is the last step because the kubelet calls the plugin immediately.
 Source: kubernetes.io "Device Plugins": handling kubelet restarts.
 """
 
@@ -27,7 +27,7 @@ _SERVICE = "v1beta1.DevicePlugin"
 
 
 class PluginServer:
-    """One plugin on its socket in the kubelet's folder."""
+    """One plugin, served on its socket in the kubelet's folder."""
 
     def __init__(self, plugin: CardPlugin, directory: Path) -> None:
         self.plugin = plugin
@@ -39,7 +39,7 @@ class PluginServer:
         self.registrations = 0
 
     def tick(self) -> bool:
-        """Serve and register if necessary; return whether the plugin is registered, as far as known."""
+        """Serve and register the plugin if necessary; return whether it is registered, as far as known."""
         kubelet = _identity(self._directory / KUBELET)
         if kubelet is None:
             self.problem = f"{self._directory / KUBELET} does not exist"
@@ -99,7 +99,7 @@ class PluginServer:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return the identity of a socket, which differs for a new one with the same name."""
+    """Return the identity of a socket, which changes if the socket is created again under the same name."""
     try:
         found = path.stat()
     except OSError:

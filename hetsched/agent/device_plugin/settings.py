@@ -1,7 +1,7 @@
 """Settings of the GPU device plugin.
 
 `auto` passes NVIDIA GPUs by CDI if a CDI specification for them is installed, otherwise by the variable that NVIDIA's
-container runtime reads. AMD GPUs are always device nodes.
+container runtime reads. AMD GPUs are always passed as device nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CDI_FOLDERS = ("etc/cdi", "var/run/cdi", "run/cdi")
 class CardSettings(msgspec.Struct, frozen=True):
     """Settings of the GPU assignment; `slots` is the number of containers that may share one GPU.
 
-    `slicing_directory` holds a slicing runtime's library on the host, empty without one.
+    `slicing_directory` is the host directory of a slicing runtime's library, or empty if there is none.
     """
 
     slots: int = 1
@@ -34,7 +34,7 @@ class CardSettings(msgspec.Struct, frozen=True):
 
 
 def card_settings(environment: Mapping[str, str], state: Path) -> CardSettings:
-    """Read the settings of an environment. Raises: InputError `SettingInvalid`."""
+    """Read the settings from environment variables. Raises: InputError `SettingInvalid`."""
     slots = environment.get("HETSCHED_AGENT_CARD_SLOTS", "1")
     if not (slots.isascii() and slots.isdigit() and 1 <= int(slots[:9]) <= MOST_SLOTS):
         raise InputError("SettingInvalid", f"HETSCHED_AGENT_CARD_SLOTS must be a number from 1 to {MOST_SLOTS}")

@@ -1,10 +1,11 @@
-"""Devices that the kubelet counts: slots of GPUs, not GPUs.
+"""Slots of GPUs, which the kubelet manages as devices in place of the GPUs.
 
-The kubelet assigns whole devices and chooses them itself; GPUs are shared, and chosen by the control plane. Every GPU
-has as many slots as containers may share it, `UUID::0`, `UUID::1`…; a single slot has the GPU's UUID as its ID. A slot
-has the zone and the health of its GPU, for the kubelet's own alignment. A container gets the GPU granted to its pod,
-not the one of its slot; the plugin prefers slots of the granted GPU, so the two differ only if the kubelet insists. A
-GPU partitioned by MIG is no whole GPU and has no slot.
+The kubelet assigns whole devices and chooses them itself, but GPUs can be shared and are chosen by the control plane.
+Every GPU therefore has one slot for each container that may share it: `UUID::0`, `UUID::1`…. If there is only one slot,
+its ID is the GPU's UUID. A slot has the zone and the health of its GPU, which the kubelet uses for alignment. A
+container gets the GPU granted to its pod, which may differ from the GPU of its slot; the plugin asks for slots of the
+granted GPU, so they differ only if the kubelet chooses other slots. A GPU partitioned by MIG is not a whole GPU and has
+no slots.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..gpus.readings import CardReading
 
 
 class Card(msgspec.Struct, frozen=True):
-    """GPU that can be assigned. `id` is its UUID, else its PCI address; `minor` numbers its device node."""
+    """A GPU that can be assigned. `id` is its UUID, else its PCI address; `minor` is the number of its device node."""
 
     index: int
     id: str
@@ -29,20 +30,20 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """One device of the kubelet."""
+    """One device as the kubelet counts it."""
 
     id: str
     card: Card
 
 
 def cards_from(readings: Sequence[CardReading], zones: dict[int, int | None], vendor: str) -> tuple[Card, ...]:
-    """Return the whole GPUs of a vendor among the readings; `zones` are by index."""
+    """Return a vendor's whole GPUs among the readings; `zones` maps GPU indexes to NUMA zones."""
     found = []
     for reading in readings:
         identity = reading.uuid or reading.pci_address
         if reading.vendor != vendor or reading.mig_devices or identity is None or reading.index is None:
             continue
-        # A GPU without facts of a driver cannot be used by a container either.
+        # A GPU without facts from the driver cannot be used by a container.
         usable = reading.memory_mib is not None and not reading.troubles
         found.append(
             Card(
@@ -59,5 +60,5 @@ def cards_from(readings: Sequence[CardReading], zones: dict[int, int | None], ve
 
 
 def slots_of(cards: Sequence[Card], count: int) -> tuple[Slot, ...]:
-    """Return the slots of GPUs, `count` each."""
+    """Return `count` slots for each GPU."""
     return tuple(Slot(card.id if count == 1 else f"{card.id}::{n}", card) for card in cards for n in range(count))

@@ -1,11 +1,11 @@
 """Parse the output of `nvidia-smi -q -x`.
 
-The document comes from outside, and XML can refer to other files or grow without end. Every driver has other words for
-"unknown", and drops or adds elements. A document may name its DTD (all do) but contain no declarations of its own; no
-reference is ever fetched. Limits are `MAX_BYTES`, `MAX_DEPTH` and `MAX_ELEMENTS`; text is kept, attributes of `gpu`
-only. An absent element and a word of `_NOTHING` are None; a word of `_BROKEN` in place of memory or a clock means that
-the driver lost the GPU.
-Source: nvsmi_device_v12.dtd, nvsmi_device_v13.dtd as named by published documents; nvidia-smi(1).
+The document is untrusted, and XML can refer to other files or expand without limit. Each driver version uses different
+words for "unknown" and removes or adds elements. A document may name its DTD (all do) but must not contain
+declarations; references are never fetched. Limits are `MAX_BYTES`, `MAX_DEPTH` and `MAX_ELEMENTS`. Text is kept, but
+attributes only of `gpu` elements. An absent element and a word in `_NOTHING` are read as None. A word in `_BROKEN` in
+place of a memory size or a clock means that the driver lost the GPU.
+Source: nvsmi_device_v12.dtd and nvsmi_device_v13.dtd, which published documents refer to; nvidia-smi(1).
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ class Element:
         return [child for child in self.children if child.name == name]
 
     def at(self, path: str) -> Element | None:
-        """Return the first element at a path of names."""
+        """Return the first element at a path of element names."""
         here: Element | None = self
         for name in path.split("/"):
             here = next((child for child in here.children if child.name == name), None) if here else None
         return here
 
     def word(self, path: str) -> str | None:
-        """Return the text at a path, None if it is missing or unknown."""
+        """Return the text at a path, or None if it is missing or unknown."""
         found = self.at(path)
         if found is None or found.text.lower() in _NOTHING:
             return None
         return found.text
 
     def amount(self, path: str, unit: str) -> int | None:
-        """Return a whole amount in `unit`, None if it is not in that unit."""
+        """Return a whole amount in `unit`, or None if the text has another unit."""
         match = _AMOUNT.fullmatch(self.word(path) or "")
         return int(match[1]) if match and match[2] == unit else None
 
@@ -145,7 +145,7 @@ def parse(data: bytes) -> Element:
 
 
 def read_nvidia_xml(data: bytes, problems: list[MachineProblem]) -> list[CardReading] | None:
-    """Return the GPUs in a document, None if it cannot be read."""
+    """Return the GPUs in a document, or None if it cannot be read."""
     try:
         root = parse(data)
     except InvalidDocument as refusal:
@@ -161,7 +161,7 @@ def read_nvidia_xml(data: bytes, problems: list[MachineProblem]) -> list[CardRea
                 "nvidia-smi",
             )
         )
-        # Its order is then not the driver's; the device node's number is the next best.
+        # The order is then not that of the driver, so the number of the device node is used instead.
         for card in found:
             card.index = card.minor
     else:
@@ -189,7 +189,7 @@ def _card(gpu: Element) -> CardReading:
     if processes is not None and processes.text.lower() not in _NOTHING - {"", "none"}:
         card.processes = len({one.word("pid") for one in processes.all("process_info")})
     _health(gpu, card)
-    # GPUs of one cluster and clique of a fabric are connected through its switches.
+    # GPUs with the same fabric cluster and clique are connected through its switches.
     if gpu.word("fabric/state") == "Completed" and gpu.word("fabric/status") in (None, "Success"):
         card.fabric = f"{gpu.word('fabric/clusterUuid') or ''}.{gpu.word('fabric/cliqueId') or ''}"
     return card
@@ -218,7 +218,7 @@ def _is_yes(gpu: Element, path: str) -> bool:
 
 
 def _mig_devices(gpu: Element, model: str) -> tuple[MigDevice, ...] | None:
-    """Return a GPU's MIG instances: none if MIG is off or unsupported."""
+    """Return a GPU's MIG instances; empty if MIG is off or unsupported."""
     mode = gpu.at("mig_mode/current_mig")
     if mode is not None and any(word in mode.text.lower() for word in _BROKEN):
         return None

@@ -1,11 +1,11 @@
 """Read NVIDIA GPUs through NVML.
 
-The driver may be absent, older than its bindings, or hang on a GPU that fell off the bus. The library is loaded when it
-is first used. A value that a call cannot return is None; a GPU that the driver reports as lost, or that needs a reset,
-is unhealthy. So is one with a critical Xid since the agent started, unless programs can cause that Xid. The calls run
-on a separate thread: if it has not returned within `PATIENCE_SECONDS`, the report says so, and no further call starts
-before it returns.
-Source: NVML API reference; NVIDIA Xid errors (which ones are a program's own fault).
+The driver may be absent, be older than its bindings, or hang on a GPU that fell off the bus. The library is loaded when
+it is first used. A value that a call cannot return is None. A GPU is unhealthy if the driver reports it as lost or in
+need of a reset, or if it had a critical Xid since the agent started, except for Xids that programs can cause. The calls
+run on a separate thread. If they do not return within `PATIENCE_SECONDS`, the report contains a problem, and no further
+call starts before they return.
+Source: NVML API reference; NVIDIA Xid errors (which Xids programs cause).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GONE = {15: "the driver lost it", 16: "it has to be reset"}  # GPU_IS_LOST, RES
 _GRAPHICS_CLOCK, _ON, _SWITCH = 0, 1, 2
 _MOST_LINKS = 18
 _XID_EVENT, _MOST_EVENTS = 8, 1000
-# Exceptions and faults of a program, and the consequences of a stopped program.
+# Xids for exceptions and faults of a program, and for the consequences of a stopped program.
 _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 _NEAR = {0: "switch", 10: "switch", 20: "switch", 30: "zone", 40: "zone", 50: "system"}
 
@@ -34,7 +34,7 @@ Handle = Any
 
 
 class Nvml(Protocol):
-    """Required functions of the bindings; others are looked up by name, because older bindings lack some."""
+    """Required functions of the bindings. Others are looked up by name, because older bindings lack some."""
 
     NVMLError: type[Exception]
 
@@ -45,7 +45,7 @@ class Nvml(Protocol):
 
 
 def bindings() -> Nvml | None:
-    """Load NVML's bindings, None if they are not installed."""
+    """Load NVML's bindings; return None if they are not installed."""
     try:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:
@@ -56,7 +56,7 @@ def bindings() -> Nvml | None:
 
 
 class NvmlClient:
-    """NVML of this machine; `nvml` None: not installed."""
+    """NVML of this machine; `nvml` is None if the bindings are not installed."""
 
     def __init__(self, nvml: Nvml | None, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._nvml = nvml
@@ -65,7 +65,7 @@ class NvmlClient:
         self._xids: _Xids | None = None
 
     def read(self, problems: list[MachineProblem]) -> list[CardReading] | None:
-        """Return the driver's GPUs, None without a driver or if it does not respond."""
+        """Return the driver's GPUs, or None if there is no driver or it does not respond."""
         nvml = self._nvml
         if nvml is None:
             return None
@@ -97,7 +97,7 @@ class NvmlClient:
 
 
 class _Xids:
-    """Last critical Xid of each GPU since this object was created; it keeps NVML initialized."""
+    """Last critical Xid of each GPU since this object was created; this object keeps NVML initialized."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -112,7 +112,7 @@ class _Xids:
             self._events = events
 
     def seen(self) -> dict[str, int]:
-        """Read the pending events, and return the last Xid by UUID."""
+        """Read the pending events and return the last Xid of each GPU by UUID."""
         for _ in range(_MOST_EVENTS if self._events is not None else 0):
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
