@@ -2,9 +2,9 @@
 
 Each probe reads its own part and adds unreadable facts to `Tree.problems`; no probe affects another.
 
-After gRPC and NVML are loaded, a fifth of the agent's memory is free but stays allocated to the process. After each
-reading of the machine the C library therefore returns free memory to the kernel, if it has a call for that.
-Source: malloc_trim(3).
+After gRPC and NVML are loaded, a fifth of the agent's memory is free but remains allocated to the process. Therefore
+free memory is returned to the kernel after each read of the machine, if the C library has malloc_trim. Source:
+malloc_trim(3).
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def read_machine(
     kubelet: PodResourcesClient | None = None,
     uids: Mapping[tuple[str, str], str] | None = None,
 ) -> AgentReport:
-    """Return the machine's report; `node` is its name in the cluster, by default its host name.
+    """Return the machine's report; `node` is its node name, by default the host name.
 
-    `nvidia_smi` is the output of `nvidia-smi -q -x` to use instead of NVML. `meter` has the current usage; without
-    `meter` the usage is measured during the read. `kubelet` lists the kubelet's assignments, by default those of this
-    machine; `uids` maps its pods to their UIDs.
+    `nvidia_smi` is the output of `nvidia-smi -q -x`, which is used instead of NVML. `meter` has the current usage;
+    without it, usage is measured during the read. `kubelet` lists the kubelet's assignments, by default those of this
+    machine. `uids` maps namespace and name of pods to their UIDs.
     """
     measuring = meter or UsageMeter(stated_capacities(os.environ))
     if meter is None:
@@ -117,7 +117,7 @@ def _kubelet(
 
 
 def host_name(tree: Tree) -> str:
-    """Return the machine's host name in lower case, as kubelets name their nodes; empty if unknown."""
+    """Return the machine's host name in lower case, as kubelets name their nodes, or "" if unknown."""
     found = tree.text("proc/sys/kernel/hostname", 256) or tree.text("etc/hostname", 256)
     if not found and tree.is_this_machine:
         found = os.uname().nodename
@@ -137,7 +137,7 @@ def _memory_mib(tree: Tree) -> int | None:
 
 
 def _problems(tree: Tree) -> tuple[MachineProblem, ...]:
-    """Return each problem once, and at most `MAX_PROBLEMS` of them."""
+    """Return the problems without duplicates, at most `MAX_PROBLEMS`."""
     found = tuple(dict.fromkeys(tree.problems))
     more = len(found) - MAX_PROBLEMS
     if more <= 0:

@@ -1,7 +1,7 @@
 """Options of the agent on its command line and in its environment.
 
-An option overrides its variable. The token is read from its file at each use, since projected tokens are rotated while
-the agent runs.
+An option overrides its environment variable. The token is read from its file at each use, because projected tokens are
+rotated while the agent runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _YES = frozenset({"1", "true", "yes", "on"})
 
 
 class Reporting(msgspec.Struct, frozen=True):
-    """Reporting target and optional functions of the agent; `server` is empty if it does not report."""
+    """Control plane to report to and optional functions of the agent; if `server` is empty, it does not report."""
 
     server: str = ""
     token: str = ""
@@ -36,7 +36,7 @@ class Reporting(msgspec.Struct, frozen=True):
     devices: bool = False
 
     def bearer(self) -> str:
-        """Return the present token. Raises: OSError, ValueError."""
+        """Return the current token. Raises: OSError, ValueError."""
         if self.token_file is None:
             return self.token
         with self.token_file.open("rb") as file:
@@ -48,7 +48,7 @@ class Reporting(msgspec.Struct, frozen=True):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the daemon; each has a variable."""
+    """Add the options of the daemon; each can also be set by an environment variable."""
     parser.add_argument("--server", metavar="URL", help="control plane to report to (HETSCHED_SERVER)")
     parser.add_argument("--token", metavar="TOKEN", help="token of this node (HETSCHED_TOKEN)")
     parser.add_argument("--token-file", metavar="FILE", help="file that holds the token (HETSCHED_TOKEN_FILE)")
@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def reporting(given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Reporting:
-    """Return the values of options and variables. Raises: InputError `ServerInvalid`, `TokenMissing`."""
+    """Return the values of options and environment variables. Raises: InputError `ServerInvalid`, `TokenMissing`."""
 
     def text(option: str, variable: str) -> str:
         return getattr(given, option) or environment.get(variable, "").strip()

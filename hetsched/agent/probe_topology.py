@@ -1,12 +1,12 @@
 """CPUs, cores, caches and NUMA zones of a machine.
 
-Numberings differ from vendor to vendor and have gaps, parts are offline, memory comes without CPUs, kernels leave facts
-out, and a copied tree may contradict itself. A core is its lowest thread and a last-level cache its lowest CPU, since
-`core_id` and cache IDs are unique within a package at most. A distance row has one entry per online node, in the order
-of IDs. A machine without a `node` folder is one zone 0. A fact that the kernel does not report, or that two files
-report differently, is None and a problem; every other fact is used.
+Numbers differ between vendors and have gaps, parts are offline, zones may have memory but no CPUs, kernels omit facts,
+and a copied tree may be inconsistent. A core is identified by its lowest thread and a last-level cache by its lowest
+CPU, because `core_id` and cache IDs are at most unique within a package. A distance row has one entry per online node,
+in the order of IDs. A machine without a `node` folder has the single zone 0. A fact that the kernel does not report, or
+that two files report differently, is None and is listed as a problem; all other facts are used.
 Source: Linux Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst.
-Invariant: each online CPU is in one zone at most, and a zone's CPUs are online.
+Invariant: each online CPU is in at most one zone, and a zone's CPUs are online.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .tree import Tree
 
 CPUS = "/sys/devices/system/cpu"
 NODES = "/sys/devices/system/node"
-MOST_CPUS = 8192  # Linux's largest build option
+MOST_CPUS = 8192  # largest value of the build option in Linux
 MOST_ZONES = 1024
 _CPU = re.compile(r"cpu(\d{1,5})", re.ASCII)
 _NODE = re.compile(r"node(\d{1,5})", re.ASCII)
@@ -36,7 +36,7 @@ _MASK = re.compile(r"[0-9a-f]{1,8}(?:,[0-9a-f]{1,8})*", re.ASCII)
 _LARGE = re.compile(r"[0-9]{4,}", re.ASCII)
 _MOST_ID = 2**31
 _MOST_PAGES = 2**52
-_NO_CLUSTER = 65535  # x86 kernels write it if no cluster is known
+_NO_CLUSTER = 65535  # x86 kernels write this value if the cluster is unknown
 
 Cpus = frozenset[int]
 _NONE: Cpus = frozenset()
@@ -53,7 +53,7 @@ class _Place(NamedTuple):
 
 
 def probe_topology(tree: Tree) -> tuple[tuple[MachineZone, ...] | None, tuple[MachineCpu, ...] | None]:
-    """Return the NUMA zones and the CPUs of a machine, each None if it cannot be read at all."""
+    """Return the NUMA zones and the CPUs of a machine; each is None if it cannot be read."""
     known = _read_numbers(tree, CPUS, _CPU, MOST_CPUS)
     if not known:
         _problem(
@@ -71,7 +71,7 @@ def probe_topology(tree: Tree) -> tuple[tuple[MachineZone, ...] | None, tuple[Ma
 
 
 def topology_fingerprint(tree: Tree) -> str:
-    """Return a text that differs after CPUs or memory nodes changed; it costs six reads."""
+    """Return a text that changes with the CPUs or memory nodes; it costs six reads."""
     texts = [tree.text(f"{CPUS}/{name}") for name in ("online", "present", "smt/active")]
     texts += [tree.text(f"{NODES}/{name}") for name in ("online", "has_cpu", "has_memory")]
     return hashlib.sha256(repr(texts).encode()).hexdigest()
@@ -96,7 +96,7 @@ def _cpu(cpu: int, place: _Place | None, core: Cpus | None, zone: int | None) ->
 
 
 def _online(tree: Tree, known: Cpus) -> Cpus:
-    """Return the online CPUs of the known ones: by the kernel's list, or without it by each CPU's own file."""
+    """Return which of the known CPUs are online, by the kernel's list or else by each CPU's own file."""
     online = _read_cpu_list(tree, f"{CPUS}/online")
     if online is None:
         return frozenset(cpu for cpu in known if tree.text(f"{CPUS}/cpu{cpu}/online", 64) != "0")
@@ -123,7 +123,7 @@ def _place(tree: Tree, cpu: int) -> _Place:
 
 
 def _last_cache(tree: Tree, cpu: int) -> int | None:
-    """Return the lowest CPU on the same cache of the highest level."""
+    """Return the lowest CPU that shares the CPU's highest-level cache."""
     folder = f"{CPUS}/cpu{cpu}/cache"
     levels: list[tuple[int, str]] = []
     for name in tree.names(folder):
@@ -141,7 +141,7 @@ def _last_cache(tree: Tree, cpu: int) -> int | None:
 
 
 def _cores(tree: Tree, siblings: Mapping[int, Cpus | None]) -> dict[int, Cpus]:
-    """Return each CPU's core as its online threads; CPUs with inconsistent siblings have none."""
+    """Return each CPU's core as its online threads; CPUs with inconsistent siblings are omitted."""
     online = {cpu: group & siblings.keys() for cpu, group in siblings.items() if group is not None}
     odd = {cpu for cpu, group in online.items() if any(online.get(other, group) != group for other in group)}
     cores = {cpu: frozenset(group) for cpu, group in online.items() if cpu not in odd}
@@ -180,7 +180,7 @@ def _report_split_cores(tree: Tree, cpus: Iterable[MachineCpu], cores: Mapping[i
 
 
 def _zones(tree: Tree, online: Cpus) -> tuple[tuple[MachineZone, ...] | None, dict[int, int]]:
-    """Return the zones, and the zone of each CPU that is in one."""
+    """Return the zones, and the zone of each CPU that belongs to one."""
     known = _read_numbers(tree, NODES, _NODE, MOST_ZONES)
     if not known:
         if known is None or tree.exists(NODES):
@@ -226,7 +226,7 @@ def _whole_machine(tree: Tree, online: Cpus) -> MachineZone:
 
 
 def _cpus_of_zone(tree: Tree, zone: int) -> Cpus:
-    """Return the CPUs of a memory node, including offline ones; old kernels have only links to them."""
+    """Return the CPUs of a memory node, including offline CPUs; old kernels have only links to the CPUs."""
     listed = _cpus(tree, _node(zone), "cpulist", mask="cpumap")
     if listed is not None:
         return listed
@@ -242,7 +242,7 @@ def _memory_mib(tree: Tree, path: str) -> int | None:
 
 
 def _distances(tree: Tree, zone: int, order: list[int], known: Cpus) -> tuple[int, ...] | None:
-    """Return the distances to the reported zones, None if the row does not match the online nodes."""
+    """Return the distances to the reported zones, or None if the row does not match the online nodes."""
     path = f"{_node(zone)}/distance"
     text = tree.text(path)
     if not text:
@@ -266,7 +266,7 @@ def _distances(tree: Tree, zone: int, order: list[int], known: Cpus) -> tuple[in
 
 
 def _huge_pages(tree: Tree, folder: str) -> dict[str, int]:
-    """Return the number of pages by the kernel's name of their size, such as 2048kB."""
+    """Return the number of huge pages by size, such as 2048kB in the kernel's notation."""
     found: dict[str, int] = {}
     for name in tree.names(folder):
         match = _PAGES.fullmatch(name)
@@ -280,7 +280,7 @@ def _huge_pages(tree: Tree, folder: str) -> dict[str, int]:
 
 
 def _read_numbers(tree: Tree, folder: str, pattern: re.Pattern[str], most: int) -> Cpus | None:
-    """Return the numbers in a folder's matching names, None if there are more than `most`."""
+    """Return the numbers in the matching names of a folder, or None if there are more than `most`."""
     matches = (pattern.fullmatch(name) for name in tree.names(folder))
     numbers = frozenset(int(match[1]) for match in matches if match and int(match[1]) < MOST_CPUS)
     return numbers if len(numbers) <= most else None
@@ -292,7 +292,7 @@ def _id(tree: Tree, path: str) -> int | None:
 
 
 def _cpus(tree: Tree, folder: str, *lists: str, mask: str) -> Cpus | None:
-    """Return the CPUs of the first existing list, or of the mask."""
+    """Return the CPUs in the first list that exists, or else in the mask."""
     for name in lists:
         found = _read_cpu_list(tree, f"{folder}/{name}")
         if found is not None:

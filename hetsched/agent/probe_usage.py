@@ -1,7 +1,7 @@
-"""Use of a machine and steal of its zones, measured between two samples.
+"""Usage of a machine and CPU steal of its zones, measured between two samples.
 
-The kernel only counts up; counters reset with a driver or a CPU, wrap on 32-bit kernels, and count one transfer again
-on every device that is stacked on another. Formulas over the time between two samples:
+The kernel has only cumulative counters. They are reset with a driver or a CPU, wrap on 32-bit kernels, and count a
+transfer again on every device that is stacked on another. Formulas for the time between two samples:
 
     cpu        1000 x time not idle, not waiting, not stolen / all time, summed over CPUs, in millicores
     memory     total - available, in bytes, at the later sample
@@ -9,15 +9,16 @@ on every device that is stacked on another. Formulas over the time between two s
     disk       read + written, in MB/s, over whole disks with a hardware device
 
 A counter that decreased has wrapped if it was in the upper half of 32 bits, otherwise it was reset, and its resource is
-not measured in this window. Capacity of the network is the speed of the links that are up; that of disks is unknown, so
-the operator states it.
+not measured in this window. The network capacity is the speed of the links that are up. The disk capacity cannot be
+read, so the operator configures it.
 
     steal      stolen / all time of the CPUs of a zone, smoothed with a half-life
     offline capacity = 1000 x CPUs of the zone x (1 - steal)
 
 Source: Linux Documentation/filesystems/proc.rst, Documentation/admin-guide/iostats.rst, ABI/testing/sysfs-class-net;
-cassini (Tencent 2022) for the discount, whose formula is unpublished: reconstruction.
-Invariants: no amount is negative; a resource without an entry in `amounts` was not measured, and a problem says why.
+cassini (Tencent 2022) for the discount; its formula is not published and was reconstructed.
+Invariants: no amount is negative; a resource without an entry in `amounts` was not measured, and a problem states the
+reason.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Counters = dict[str, tuple[int, ...]]
 
 
 class CpuTicks(NamedTuple):
-    """Time of one CPU by activity, in the kernel's ticks."""
+    """Time of one CPU by activity, in kernel ticks."""
 
     busy: int
     waiting: int
@@ -62,7 +63,7 @@ class CpuTicks(NamedTuple):
 
 
 class UsageSample(NamedTuple):
-    """Counters at one moment of the monotonic clock; None if unreadable."""
+    """Counters at one time of the monotonic clock; unreadable counters are None."""
 
     at: float
     cpus: dict[int, CpuTicks] | None
@@ -72,7 +73,7 @@ class UsageSample(NamedTuple):
 
 
 class UsageMeter:
-    """Meter of the use between its own calls; `stated` are the operator's capacities of network and disk."""
+    """Measures usage between its calls; `stated` contains the operator's capacities of network and disks."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class UsageMeter:
         self.last: MachineUsage | None = None
 
     def measure(self, tree: Tree) -> MachineUsage | None:
-        """Return the use since the last call, None at the first call; each call ends the window of the previous one."""
+        """Return the usage since the last call, None at the first call; each call starts a new window."""
         before, after = self._before, self._sample(tree)
         if before is None or after.at - before.at < LEAST_WINDOW_SECONDS:
             self._before = before or after
@@ -130,7 +131,7 @@ class UsageMeter:
         return self.last
 
     def with_steal(self, zones: Iterable[MachineZone]) -> tuple[MachineZone, ...]:
-        """Return the zones with their steal, as far as it was measured for every CPU of a zone."""
+        """Return the zones with their steal, for zones in which it was measured for every CPU."""
         found: list[MachineZone] = []
         for zone in zones:
             cpus = parse_cpuset(zone.cpus)
@@ -143,7 +144,7 @@ class UsageMeter:
         return tuple(found)
 
     def changed_steal(self, reported: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
-        """Return the zones after the steal of one changed clearly from the reported one, else None."""
+        """Return the zones if the steal of a zone clearly differs from the reported value, else None."""
         now = self.with_steal(reported)
         for before, after in zip(reported, now, strict=True):
             known, ratio = before.steal_ratio, after.steal_ratio
@@ -152,7 +153,7 @@ class UsageMeter:
         return None
 
     def wait(self) -> None:
-        """Wait until the window is long enough to be measured, a fifth of a second at most."""
+        """Wait until the window is long enough for a measurement, at most a fifth of a second."""
         if self._before is not None:
             time.sleep(max(self._before.at + LEAST_WINDOW_SECONDS - self._clock(), 0.0))
 
@@ -161,7 +162,7 @@ class UsageMeter:
     def _sample(self, tree: Tree) -> UsageSample:
         network = _table(tree, "/proc/1/net/dev" if tree.exists("/proc/1/net/dev") else "/proc/net/dev")
         disks = _table(tree, "/proc/diskstats")
-        if len(self._physical) > 10_000:  # bounded: the interfaces of pods come and go
+        if len(self._physical) > 10_000:  # limit the cache: interfaces of pods come and go
             self._physical.clear()
         return UsageSample(
             at=self._clock(),
@@ -172,14 +173,14 @@ class UsageMeter:
         )
 
     def _has_device(self, tree: Tree, folder: str) -> bool:
-        """Return whether an interface or a disk has a hardware device; read once for each name."""
+        """Return whether an interface or a disk has a hardware device; the result is cached by name."""
         known = self._physical.get(folder)
         if known is None:
             known = self._physical[folder] = tree.exists(f"{folder}/device")
         return known
 
     def _network_mbps(self, tree: Tree, sample: UsageSample) -> int | None:
-        """Return the speed of all links that are up; None if one of them reports no speed, or none is up."""
+        """Return the total speed of all links that are up; None if a link reports no speed, or none is up."""
         if self._speed is not None and sample.at - self._speed[0] < _SPEED_SECONDS:
             return self._speed[1]
         speeds: dict[str, int] = {}
@@ -188,7 +189,7 @@ class UsageMeter:
             folder = f"/sys/class/net/{name}"
             if tree.text(f"{folder}/operstate", 64) == "down":
                 continue
-            # Bonded links have the speed of their bond, which is less if one of them is a standby.
+            # Bonded links have the speed of their bond, which is lower than the sum if a link is a standby.
             bond = tree.link_name(f"{folder}/master")
             whole = bond if bond and tree.exists(f"/sys/class/net/{bond}/bonding") else name
             speed = tree.number(f"/sys/class/net/{whole}/speed")
@@ -223,7 +224,7 @@ def stated_capacities(environment: Mapping[str, str]) -> dict[str, int]:
 
 
 def offline_capacity_millis(cpus: int, steal_ratio: float) -> int:
-    """Return the capacity that the steal leaves to a zone of so many CPUs."""
+    """Return the capacity of a zone with this number of CPUs that remains after steal."""
     return round(1000 * cpus * (1 - min(max(steal_ratio, 0.0), 1.0)))
 
 
@@ -231,7 +232,7 @@ def offline_capacity_millis(cpus: int, steal_ratio: float) -> int:
 
 
 def _ticks(tree: Tree) -> dict[int, CpuTicks] | None:
-    """Read the time of each CPU; guest time is already part of user time."""
+    """Read the time of each CPU; guest time is already included in user time."""
     found: dict[int, CpuTicks] = {}
     for line in (tree.text("/proc/stat", _MOST_STAT_BYTES) or "").split("\n"):
         if not line.startswith("cpu"):
@@ -246,7 +247,7 @@ def _ticks(tree: Tree) -> dict[int, CpuTicks] | None:
 
 
 def _memory(tree: Tree) -> tuple[int, int] | None:
-    """Read total and available memory; for old kernels available is computed as a sum."""
+    """Read total and available memory; if an old kernel does not report available memory, it is computed."""
     amounts: dict[str, int] = {}
     for line in (tree.text("/proc/meminfo") or "").splitlines():
         name, _, rest = line.partition(":")
@@ -261,7 +262,7 @@ def _memory(tree: Tree) -> tuple[int, int] | None:
 
 
 def _table(tree: Tree, path: str) -> dict[str, list[str]] | None:
-    """Return the fields of each line by its name: before the colon, or the third word of a disk's line."""
+    """Return the fields of each line by name: the text before the colon, or the third word of a disk's line."""
     text = tree.text(path, _MOST_STAT_BYTES)
     if text is None:
         return None
@@ -271,7 +272,7 @@ def _table(tree: Tree, path: str) -> dict[str, list[str]] | None:
         if colon and "|" not in line:
             found[name.strip()] = ["", *rest.split()]
         elif not colon and len(words := line.split()) >= 14:
-            # Sectors read and written are then at 5 and 9.
+            # Sectors read and written are at indexes 5 and 9.
             found[words[2]] = words
     return found
 
@@ -296,14 +297,14 @@ def _is_count(text: str) -> bool:
 
 
 def _ticks_between(before: dict[int, CpuTicks], after: dict[int, CpuTicks]) -> dict[int, CpuTicks | None]:
-    """Return the time of each CPU between the samples, None if it was absent before or its counters were reset."""
+    """Return the time of each CPU between the samples; None if a CPU was absent before or its counters were reset."""
     found: dict[int, CpuTicks | None] = {}
     for cpu, now in after.items():
         then = before.get(cpu)
         if then is None or now.busy < then.busy or now.stolen < then.stolen:
             found[cpu] = None
         else:
-            # Waiting time is known to decrease a little.
+            # Waiting time is known to decrease slightly.
             found[cpu] = CpuTicks(now.busy - then.busy, max(now.waiting - then.waiting, 0), now.stolen - then.stolen)
     return found
 
@@ -318,7 +319,7 @@ def _cpu_millis(before: dict[int, CpuTicks] | None, after: dict[int, CpuTicks] |
 
 
 def _rate(before: Counters | None, after: Counters | None, factor: float, of: Callable[[list[int]], int]) -> int | None:
-    """Return the rate over all devices; a new device counts from the next window on."""
+    """Return the rate over all devices; a new device is included from the next window on."""
     if not before or not after:
         return None
     deltas = [0, 0]
@@ -332,7 +333,7 @@ def _rate(before: Counters | None, after: Counters | None, factor: float, of: Ca
 
 
 def _increase(before: int, after: int) -> int | None:
-    """Return the increase of a counter, None if it was reset."""
+    """Return the increase of a counter, or None if it was reset."""
     if after >= before:
         return after - before
     if _HALF <= before < _WHOLE and after < _HALF:

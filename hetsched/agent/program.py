@@ -1,10 +1,10 @@
-"""Daemon of the agent: watch, pin, assign GPUs, report.
+"""Daemon of the agent: watch the machine, pin CPUs, assign GPUs, and report.
 
-It runs on every node for months, next to all workloads, also while the control plane is down. Every few seconds a few
-files show whether something changed; only then, and every five minutes, the whole machine is read. Pins are corrected
-in every step from signed allocations, also while the control plane is unreachable. One agent runs on a machine: a lock
-in its folder ensures that, and the server detects agents that do not share a folder.
-Invariant: SIGTERM ends it within seconds; a failed probe is reported and does not end the agent.
+The daemon runs on every node for months, next to all workloads, even while the control plane is down. Every few
+seconds, it checks a few files for changes; the whole machine is read only after a change and every five minutes. Pins
+are corrected in every step from signed allocations, even while the control plane is unreachable. A lock in the agent's
+folder ensures that only one agent runs on a machine; the server detects agents that do not share a folder.
+Invariant: SIGTERM ends the daemon within seconds; a failed probe is reported and does not end the daemon.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MEASURE_SECONDS = 15.0
 WHOLE_SECONDS = 300.0
 EXIT_BROKEN = 1
 EXIT_SUPERSEDED = 4
-# Cheap indicators of a change of the machine: texts, and names in folders.
+# Files that are cheap to read and show whether the machine changed: file contents, and names in folders.
 _TEXTS = (
     "sys/devices/system/cpu/online", "sys/devices/system/cpu/present", "sys/devices/system/node/online",
     "sys/devices/system/node/has_memory",
@@ -84,7 +84,7 @@ class Cards(Protocol):
 
 
 class Meter(Protocol):
-    """Meter of the use between two calls."""
+    """Meter of the usage between two calls."""
 
     last: MachineUsage | None
 
@@ -93,7 +93,7 @@ class Meter(Protocol):
 
 
 class Agent:
-    """Agent of one machine; `run` returns when it is stopped."""
+    """The agent of one machine; `run` returns when the agent is stopped."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Agent:
         self.report: AgentReport | None = None
 
     def run(self, stop: threading.Event) -> int:
-        """Step until `stop` is set, or another agent took over; return the exit code."""
+        """Run steps until `stop` is set or another agent takes over; return the exit code."""
         if self._sender is not None:
             self._sender.start()
         try:
@@ -181,7 +181,7 @@ class Agent:
                 self._sender.send_report(report)
 
     def _report_steal(self) -> None:
-        """Report a clear change of a zone's steal at once; no file is read for it."""
+        """Report a clear change of a zone's steal immediately, without reading any file."""
         zones = self.report.zones if self.report is not None else None
         news = self._meter.changed_steal(zones) if self._meter is not None and zones is not None else None
         if self.report is not None and news is not None:
@@ -201,7 +201,7 @@ class Agent:
 
 
 def fingerprint(tree: Tree) -> tuple[object, ...]:
-    """Return a value that differs after a change that requires a full read of the machine."""
+    """Return a value that changes if a full read of the machine is required."""
     texts = tuple(tree.text(path) for path in _TEXTS)
     names = tuple(tree.names(path) for path in _FOLDERS)
     state = tuple(tree.data(path, 4 << 20) for path in _STATE)
@@ -210,12 +210,12 @@ def fingerprint(tree: Tree) -> tuple[object, ...]:
 
 @contextmanager
 def hold_agent_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of the only agent on a machine. Raises: InputError `AgentRuns`."""
+    """Hold the lock that permits only one agent on a machine. Raises: InputError `AgentRuns`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        # Without a folder it still reports; then only the server detects a second agent.
+        # Without a folder the agent still reports, but only the server can detect a second agent.
         log.warning("%s cannot be used: %s", folder, error.strerror)
         yield
         return
@@ -242,7 +242,7 @@ def main(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> 
 
 
 def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> Agent:
-    """Return an agent with the parts that the options enable."""
+    """Return an agent with the functions that the options enable."""
     node = settings.node or os.environ.get("NODE_NAME", "").strip() or host_name(Tree(settings.root))
 
     def tree() -> Tree:
@@ -252,7 +252,7 @@ def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) ->
     lister = PodResourcesClient(settings.root / POD_RESOURCES.relative_to("/"))
 
     def read(found: Tree) -> AgentReport:
-        # A kubelet may start later than the agent.
+        # The kubelet may start later than the agent.
         kubelet = lister if lister.socket.exists() else None
         return read_machine(found, node=node, nvidia_smi=nvidia_smi, meter=meter, kubelet=kubelet)
 

@@ -1,8 +1,9 @@
 """Run a program of this machine with a time limit.
 
-Only programs at fixed or registered paths run that root alone could have installed, with an empty environment and no
-input; a program that exceeds its time or output limit is killed with its process group.
-Invariant: no call takes much longer than `seconds`; the program inherits nothing.
+Only programs at fixed or registered paths are run, and only if no user except root could have installed them. They get
+a minimal environment and no input. A program that exceeds its time or output limit is killed with its process group.
+Invariant: no call takes much longer than `seconds`; the program inherits neither the environment nor open files, except
+`files`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 MAX_OUTPUT_BYTES = 256 * 1024
-_MOST_STEPS = 256  # folders and links on the way to a program
+_MOST_STEPS = 256  # folders and links on the path to a program
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 
 
 class ProgramOutput(NamedTuple):
-    """Result of a program; `status` is negative if a signal ended it; `output` holds both its streams."""
+    """Result of a program; `status` is negative if a signal ended it; `output` contains stdout and stderr."""
 
     status: int
     output: str
@@ -34,7 +35,7 @@ class ProgramOutput(NamedTuple):
 
 
 def is_root_owned(path: str) -> bool:
-    """Return whether a file, every folder above it and every link on the way are root's and writable by root only.
+    """Return whether a file and all folders and links on its path belong to root and are writable by root only.
 
     A writable link could be redirected to another program between this check and the start.
     """
@@ -61,14 +62,14 @@ def is_root_owned(path: str) -> bool:
 def run(
     arguments: Sequence[str], *, seconds: float = 1.0, files: Sequence[int] = (), encoding: str = "utf-8"
 ) -> ProgramOutput | None:
-    """Run a program and return its result, None if it did not start, end in time or stay within the output limit.
+    """Run a program and return its result; None if it did not start, did not end in time or exceeded the output limit.
 
-    `files` are open files that it may use.
+    `files` contains the open file descriptors that the program inherits.
     """
     begun = time.monotonic()
     core, hard = resource.getrlimit(resource.RLIMIT_CORE)
     try:
-        # An emulator dumps a core file of its guest; the limit is inherited.
+        # An emulator writes a core file if its guest crashes; the program inherits this limit.
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
         process = subprocess.Popen(
             list(arguments),

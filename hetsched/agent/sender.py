@@ -1,10 +1,10 @@
 """Sender thread of the agent's messages to the control plane.
 
-A slow or unreachable server must not delay the pinning of containers. The sender sends the latest state, not a queue: a
-report stays unsent until a message with it was answered, so none is lost, and no outdated one is sent. A change is sent
-at once; without one, use and pins are sent at the interval that the server requests. Answers are queued for the main
-thread.
-Invariant: after an answer without `ReportWanted`, the server has exactly this report.
+A slow or unreachable server must not delay the pinning of containers. The sender keeps the latest state instead of a
+queue. A report is repeated until the server responds to a message that contains it, so no report is lost and no
+outdated report is sent. A change is sent immediately; without a change, usage and pins are sent at the interval that
+the server requests. Responses are queued for the main thread.
+Invariant: after a response without `ReportWanted`, the server has exactly this report.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hetsched.contracts.messages.agent_report import AgentReport, MachineUsage, 
 from .uplink import Pause, Uplink, UplinkFailure
 
 DEFAULT_WITHIN_SECONDS = 30.0
-# Least interval of messages; a change is sent within this time.
+# Minimum interval between messages; a change is sent within this time.
 LEAST_PAUSE_SECONDS = 1.0
 log = logging.getLogger("hetsched.agent")
 
 
 class Sender:
-    """Latest state and its sender; `superseded` is set once another agent of this node started later."""
+    """Sends the latest state; `superseded` is set if another agent of this node was started later."""
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class Sender:
         self._uplink.close()
 
     def send_report(self, report: AgentReport) -> None:
-        """Send a report at once."""
+        """Set the report and send it immediately."""
         with self._news:
             self._report, self._unsent = report, True
             self._news.notify()
 
     def send_pinned(self, pinned: tuple[PinnedContainer, ...] | None) -> None:
-        """Send the CPUs of containers, at once if they changed."""
+        """Set the CPUs of containers; they are sent immediately if they changed."""
         with self._news:
             if pinned != self._pinned:
                 self._pinned = pinned
@@ -93,17 +93,17 @@ class Sender:
                 self._news.notify()
 
     def add_listener(self, listener: Callable[[AgentAnswer], None]) -> None:
-        """Register a callback for every answer, run in the sender's thread; call it before `start`."""
+        """Register a callback for every response; it runs in the sender's thread and must be added before `start`."""
         self._listeners.append(listener)
 
     def hurry(self) -> None:
-        """Send a message now: a caller waits for the answer."""
+        """Send a message now, because a caller waits for the response."""
         with self._news:
             self._hurried = True
             self._news.notify()
 
     def answers(self) -> list[AgentAnswer]:
-        """Return the answers since the last call."""
+        """Return the responses received since the last call."""
         with self._news:
             found, self._answers = self._answers, []
         return found
@@ -128,12 +128,12 @@ class Sender:
         return self._report is not None and (self._unsent or self._hurried or self._clock() >= due)
 
     def _back_off(self, until: float) -> None:
-        """Wait regardless of changes; the lock is held."""
+        """Wait until this time, even if the state changes; the caller holds the lock."""
         while not self._ended and (left := until - self._clock()) > 0:
             self._news.wait(left)
 
     def _send(self) -> float | None:
-        """Send the state; return the seconds to wait after a failure, None after a success."""
+        """Send the state; return the seconds to wait after a failure, or None after a success."""
         with self._news:
             report, unsent, pinned = self._report, self._unsent, self._pinned
             self._unsent = self._hurried = False
@@ -170,7 +170,7 @@ class Sender:
         return None
 
     def _log_quarantined(self, answer: AgentAnswer) -> None:
-        """Log the facts of this machine that are in quarantine, after a change."""
+        """Log which facts of this machine are in quarantine, if they changed."""
         doubts = sorted(one.message for one in answer.problems if one.code == "FactQuarantined")
         if doubts != self._doubts:
             log.warning("facts that wait for a review: %s", "; ".join(doubts[:5]) or "none")

@@ -1,9 +1,10 @@
 """Read /proc and /sys, or a copy of them, without leaving their root.
 
-sysfs is full of links, and a copied or hostile tree may hold links to the outside, FIFOs, devices, huge and binary
-files. Every path is walked component by component on directory descriptors; a link is followed within the tree as if
-its root were `/`, at most 40 times; only regular files are read, without waiting and up to a limit. A missing file is
-None; an existing one that is not plain text is None and a `MachineProblem`.
+sysfs is full of links, and a copied or hostile tree may contain links to the outside, FIFOs, devices, huge files and
+binary files. Every path is walked component by component with directory descriptors. A link is followed within the tree
+as if the tree's root were `/`, and at most 40 links are followed. Only regular files are read, without waiting and up
+to a limit. A missing file is read as None. If an existing file is not plain text, the result is None and a
+`MachineProblem` is recorded.
 Source: chroot(2) semantics of path_resolution(7).
 Invariant: nothing outside the root is opened, and no read waits for a writer.
 """
@@ -42,7 +43,7 @@ class Tree:
         data = self.data(path, limit_bytes)
         if data is None:
             return None
-        # Device tree strings end with a NUL; elsewhere one is a sign of binary data.
+        # Device tree strings end with a NUL; in other files a NUL is a sign of binary data.
         data = data.removesuffix(b"\0")
         try:
             if b"\0" not in data:
@@ -71,7 +72,7 @@ class Tree:
                 if not stat.S_ISREG(os.fstat(found).st_mode):
                     self._odd("FileNotRegular", path, "it is not a regular file")
                     return None
-                # Opened through /proc/self/fd: the checked file itself is read, even if its name was replaced.
+                # Opened through /proc/self/fd, so the checked file is read even if its name was replaced.
                 reader = os.open(f"/proc/self/fd/{found}", _READ)
             finally:
                 os.close(found)
@@ -82,7 +83,7 @@ class Tree:
             return None
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return the names in a directory, sorted; empty without the directory."""
+        """Return the sorted names in a directory, or an empty list if it does not exist."""
         try:
             found = self._walk(path)
             try:
@@ -109,7 +110,7 @@ class Tree:
         return True
 
     def link_name(self, path: str) -> str | None:
-        """Return the last component of a link's target, a driver or device name in sysfs; None if it is no link."""
+        """Return the last component of a link's target (in sysfs a driver or device name); None if it is not a link."""
         parent, _, name = path.rpartition("/")
         try:
             directory = self._walk(parent)

@@ -1,4 +1,4 @@
-"""gRPC calls to a local service behind a unix socket: the container runtime, the kubelet.
+"""gRPC calls to a local service on a unix socket: the container runtime or the kubelet.
 
 The service may restart, hang or send an oversized response; the agent must neither block nor exit. Every call has a
 time limit and every response a size limit. After a lost connection the next call opens a new one.
@@ -13,7 +13,7 @@ import grpc
 
 
 class CallFailure(Exception):
-    """Failed call; `code` is gRPC's, `away`: the service is unreachable."""
+    """A call failed; `code` is the gRPC status, and `away` is true if the service is unreachable."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}" if message else code)
@@ -22,7 +22,7 @@ class CallFailure(Exception):
 
 
 class UnixChannel:
-    """Connection opened at first use; failures are raised as `failure`."""
+    """Connection that is opened at first use; failures are raised as class `failure`."""
 
     def __init__(
         self, socket: Path, service: str, failure: type[CallFailure], *, most_bytes: int, timeout_seconds: float
@@ -41,7 +41,7 @@ class UnixChannel:
         self._channel: Any = None
 
     def call(self, method: str, request: Any, answer: Any) -> Any:
-        """Return the service's response. Raises: CallFailure, of the given class."""
+        """Return the service's response. Raises: CallFailure, as the class `failure`."""
         if self._channel is None:
             self._channel = grpc.insecure_channel(self._address, options=self._options)
         call = self._channel.unary_unary(

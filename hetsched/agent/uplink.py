@@ -1,11 +1,11 @@
-"""HTTP client of the agent: messages to the control plane, and its answers.
+"""HTTP client of the agent: messages to the control plane, and the responses.
 
-The control plane may be down, slow, or impersonated, and thousands of agents must not reconnect at once. One connection
-is kept open; a call that fails on it is repeated once on a new one, since the server deduplicates messages by number.
-Redirects are not followed, an answer is read up to a limit, and every call ends in bounded time. Between failures the
-agent waits twice as long each time, up to a minute, less a random jitter.
+The control plane may be down, slow, or impersonated, and thousands of agents must not reconnect at the same time. One
+connection is kept open. A call that fails on it is repeated once on a new connection, which is safe because the server
+deduplicates messages by number. Redirects are not followed, a response is read up to a limit, and every call ends in
+bounded time. After consecutive failures, the agent doubles the wait each time, up to a minute, minus a random jitter.
 Source: RFC 9110; exponential back-off with jitter.
-Invariant: the token goes to the named server only, over verified TLS if the address is https.
+Invariant: the token is sent only to the configured server, over verified TLS if its address is https.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 
 class UplinkFailure(Exception):
-    """Failed message: `status` 0 without a response. `retry_after_seconds` is the server's Retry-After."""
+    """A message failed; `status` is 0 without a response, `retry_after_seconds` is the server's Retry-After."""
 
     def __init__(self, status: int, code: str, message: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(f"{code}: {message}")
@@ -49,7 +49,7 @@ _problem = msgspec.json.Decoder(_Problem).decode
 
 
 class Uplink:
-    """Client of one control plane, for one thread."""
+    """Client of one control plane, used by a single thread."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Uplink:
         self._kept: HTTPConnection | None = None
 
     def send(self, message: AgentMessage) -> AgentAnswer:
-        """Send a message and return its answer. Raises: UplinkFailure."""
+        """Send a message and return the response. Raises: UplinkFailure."""
         try:
             token = self._bearer()
         except (OSError, ValueError) as error:
@@ -133,7 +133,7 @@ class Pause:
         self._failures = 0
 
     def after(self, failure: UplinkFailure) -> float:
-        """Return the seconds to wait after one more failure."""
+        """Return the seconds to wait after another failure."""
         longest = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
         self._failures = min(self._failures + 1, 16)
         return max(longest * (0.5 + self._chance() / 2), min(failure.retry_after_seconds, LONGEST_PAUSE_SECONDS))

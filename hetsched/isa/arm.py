@@ -1,8 +1,9 @@
 """64-bit Arm: architecture levels armv8.0-a to armv9.4-a and the HWCAP words that Linux prints.
 
-A level holds if every HWCAP of it and of the levels it extends is present; words that kernels or hypervisors hide
-(`ssbs`, `bti`, `dit`) are not part of a level. armv9.0 is above armv8.5, not comparable with armv8.6; a machine with
-both kinds gets its armv9 level. No word implies another: a machine states every word it has.
+A machine has a level if it reports every HWCAP of this level and of the levels that it extends; words that kernels or
+hypervisors hide (`ssbs`, `bti`, `dit`) are not part of a level. armv9.0 is above armv8.5, but is not comparable with
+armv8.6; a machine with levels of both lines gets its armv9 level. No word implies another word: a machine reports every
+word it has.
 Source: Linux elf_hwcaps.rst, Arm ARM; arm_features.json.
 """
 
@@ -27,7 +28,7 @@ def _family() -> Family:
 
 
 def _features(table: dict[str, dict[str, str]], names: dict[str, Any]) -> dict[str, str]:
-    """Return every word, with `feat_sve2` for `sve2` if the architecture's name denotes a single word."""
+    """Return every word, and `feat_sve2` for `sve2` if the architecture's feature name denotes a single word."""
     architects = {word: row["feature"].lower() for word, row in table.items()}
     uses = Counter(architects.values())
     spelled = {

@@ -1,10 +1,9 @@
 """Lower a requirement to the largest part that a machine covers.
 
-A refusal such as "your program needs v, these nodes lack it" is completed by the requirement that would run on these
-nodes. Required names whose closure the offer has are kept; each other name is replaced by those of its implied names
-that the offer has. A profile is replaced by the largest profile below it that the offer covers. The text is as short as
-the
-grammar allows: `rv64gc`, `x86-64-v3+sha_ni`.
+The result completes a refusal such as "your program needs v, these nodes lack it" with a requirement that would run on
+these nodes. A required name is kept if the offer has its closure; any other name is replaced by those of its implied
+names that the offer has. A profile is replaced by the largest profile below it that the offer covers. The text is as
+short as the grammar allows: `rv64gc`, `x86-64-v3+sha_ni`.
 Invariant: the offer covers the result, and the requirement covers it too.
 """
 
@@ -22,7 +21,7 @@ from .x86 import X86
 
 
 def covered_part(required: Isa, offered: Isa) -> str | None:
-    """Return the requirement lowered to the offer, None if nothing runnable remains."""
+    """Return the requirement lowered to the offer, or None if the offer covers no part of it."""
     if (required.arch, required.xlen) != (offered.arch, offered.xlen):
         return None
     if required.arch == "riscv":

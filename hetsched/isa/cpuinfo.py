@@ -1,11 +1,11 @@
 """Detect a machine's instruction set from the text of /proc/cpuinfo.
 
-The cores of one machine may differ, and a program may be moved between them at any time, so only features that every
-CPU has count. RISC-V: the intersection of the `isa` lines (`hart isa` if there are none); a machine whose `cpu-vector`
-is 0.7,
-or whose cores have mvendorid 0x5b7 with marchid 0, has no `v`, even if its string states it. x86: `flags`; Arm:
-`Features`; the level follows from the family's table. A machine outside the lattice (32-bit x86 and Arm, POWER, s390x,
-LoongArch) is reported with its features, and its ISA is unknown, not "none".
+The cores of one machine may differ, and the kernel may move a program between them at any time, so only features that
+every CPU has are used. On RISC-V this is the intersection of the `isa` lines (`hart isa` if there are none). A machine
+whose `cpu-vector` is 0.7, or whose cores have mvendorid 0x5b7 with marchid 0, does not have `v`, even if its string
+contains it. On x86 the line is `flags`, on Arm `Features`; the level follows from the family's table. A machine outside
+the lattice (32-bit x86 and Arm, POWER, s390x, LoongArch) is reported with its features, and its ISA is unknown, not
+"none".
 Source: Linux Documentation/arch/riscv/uabi.rst, arch/riscv/kernel/cpufeature.c.
 """
 
@@ -27,7 +27,7 @@ from .value import Isa
 from .x86 import X86
 
 _THEAD_VENDOR_ID = 0x5B7
-# Above the kinds of cores of any machine, and the features of any architecture.
+# More than the kinds of cores in any machine, and the features of any architecture.
 _MAX_KINDS, _MAX_FEATURES = 256, 4096
 Block = dict[str, str]
 
@@ -36,8 +36,8 @@ class CpuReport(msgspec.Struct, frozen=True):
     """A machine as described by its kernel.
 
     `isa` is None if the CPU has no place in the ISA lattice. `level` is None on RISC-V, which has no levels. `features`
-    are the names common to all CPUs, as the kernel prints them. `notes` lists the fields that differ between CPUs or
-    could not be parsed, `rejected` only the latter.
+    lists the names common to all CPUs, as the kernel prints them. `notes` lists the fields that differ between CPUs or
+    could not be parsed, `rejected` only those that could not be parsed.
     """
 
     family: str
@@ -85,7 +85,7 @@ def read_cpuinfo(cpuinfo_text: str) -> CpuReport:
 
 
 def _blocks(text: str) -> list[Block]:
-    """Return the key-value lines of each CPU; a second `processor` line opens a new block too."""
+    """Return the key-value lines of each CPU; a second `processor` line also starts a new block."""
     blocks: list[Block] = [{}]
     for line in text.splitlines():
         key, colon, value = line.partition(":")
@@ -162,7 +162,7 @@ def _intersect(harts: list[Isa]) -> Isa:
     common = frozenset.intersection(*(hart.extensions for hart in harts))
     first = harts[0]
     named = frozenset.union(*(hart.explicit for hart in harts)) & common
-    # Add the names implied on both harts by different names, which a plain intersection would lose.
+    # Add the names that different names imply on different harts; a plain intersection would lose them.
     amended = named | BEFORE_2019_PART_OF_I if first.base == "i" else named
     explicit = named | (common - closure(amended, first.xlen)) | {first.base}
     versions = frozenset.intersection(*(frozenset(hart.versions) for hart in harts))

@@ -1,16 +1,16 @@
 """Requirement of an ELF program, derived from its bytes alone.
 
-The machine comes from the ELF header. On RISC-V the requirement is the attribute Tag_RISCV_arch, or else the minimum
-that e_flags allows. On x86-64 it is the GNU property ISA-needed, or else level 1. On 64-bit Arm it is the first level,
-because programs state nothing beyond it. 32-bit Arm is outside the lattice; its build attributes are reported instead.
-The result is a requirement in the notation of this package.
+The machine type is read from the ELF header. On RISC-V the requirement is the attribute Tag_RISCV_arch, or else the
+minimum that e_flags allows. On x86-64 it is the GNU property ISA-needed, or else level 1. On 64-bit Arm it is the
+lowest level, because programs do not state more. 32-bit Arm is outside the lattice; its build attributes are reported
+instead. The result is a requirement in the notation of this package.
 Sources: System V gABI; riscv-elf-psabi "Attributes"; x86-64 psABI "Program Property".
-Invariant: any bytes give a result or an `InputError`; nothing beyond the file is read.
+Invariant: for any bytes the result is a requirement or an `InputError`; only the file is read.
 
-Build attributes are the section in which a compiler records the target of an object: a format version, then vendor
-sub-sections, each with blocks for the file, whose entries are a tag and a number or a string. RISC-V: odd tags are
-strings, Tag_RISCV_arch is the ISA string. 32-bit Arm: Tag_CPU_arch, its profile, Tag_FP_arch and Tag_Advanced_SIMD_arch
-are numbers, formatted as one word (`armv7-a+vfpv4+neon`).
+A compiler records the target of an object in the section of build attributes. The section consists of a format version
+and vendor sub-sections; these contain blocks for the file, whose entries are a tag and a number or a string. On RISC-V,
+odd tags have strings, and Tag_RISCV_arch is the ISA string. On 32-bit Arm, Tag_CPU_arch, its profile, Tag_FP_arch and
+Tag_Advanced_SIMD_arch are numbers; they are formatted as one word (`armv7-a+vfpv4+neon`).
 Source: riscv-elf-psabi "Attributes"; Arm ABI "Addenda to, and Errata in, the ABI" (aaelf32, addenda32).
 """
 
@@ -38,7 +38,7 @@ _FP_NAMES = ("", "vfpv1", "vfpv2", "vfpv3", "vfpv3", "vfpv4", "vfpv4", "fp-armv8
 
 
 def riscv_arch(blob: memoryview, order: str) -> str | None:
-    """Return Tag_RISCV_arch, None if absent. Raises: IndexError, struct.error."""
+    """Return Tag_RISCV_arch, or None if absent. Raises: IndexError, struct.error."""
     for tag, value in _attributes(blob, order, "riscv", lambda tag: tag % 2 == 1):
         if tag == _TAG_RISCV_ARCH and isinstance(value, str) and value:
             return value
@@ -46,7 +46,7 @@ def riscv_arch(blob: memoryview, order: str) -> str | None:
 
 
 def arm_arch(blob: memoryview, order: str) -> str | None:
-    """Return the build target of a 32-bit Arm object, None if absent. Raises: IndexError, struct.error."""
+    """Return the build target of a 32-bit Arm object, or None if absent. Raises: IndexError, struct.error."""
     found = dict(_attributes(blob, order, "aeabi", lambda tag: tag in (4, 5) or (tag > _COMPATIBLE and tag % 2 == 1)))
     number = found.get(_CPU_ARCH)
     if not isinstance(number, int) or number >= len(_ARM_NAMES):
@@ -133,7 +133,7 @@ _FLOAT_ABI_LETTERS = {0: "", 2: "f", 4: "d", 6: "q"}
 
 
 class ElfNeed(msgspec.Struct, frozen=True):
-    """Requirement of a program. `requirement` None: outside the lattice. `evidence`: where it was read."""
+    """Requirement of a program. `requirement` is None outside the lattice; `evidence` names where it was found."""
 
     machine: str
     bits: int
@@ -179,9 +179,9 @@ def _read_header(data: memoryview) -> _Header:
     fields = struct.unpack_from(order + ("QQIHHHHHH" if wide else "IIIHHHHHH"), data, 32 if wide else 28)
     segments_at, sections_at, flags, _, segment_size, segments, section_size, sections, _ = fields
     if sections == 0 and sections_at:
-        # More sections than the header can count: the first section's size holds the number.
+        # If there are more sections than the header can count, the size of the first section is their number.
         (sections,) = struct.unpack_from(order + ("Q" if wide else "I"), data, sections_at + (32 if wide else 20))
-    # Type, then file offset and size, by class.
+    # Type, then file offset and size, for 64-bit or 32-bit files.
     segment_form = order + ("I4xQ16xQ" if wide else "II8xI")
     section_form = order + ("4xI16xQQ" if wide else "4xI8xII")
     return _Header(
@@ -207,10 +207,10 @@ def _table(data: memoryview, form: str, start: int, count: int, size: int) -> It
 
 
 def _blobs(header: _Header, segment_kinds: tuple[int, ...], section_kind: int) -> Iterator[memoryview]:
-    """Yield the contents of the wanted segments and sections; a stripped file may have only one of the two."""
+    """Yield the contents of these segments and sections; a stripped file may have only one of the two."""
     wanted = [entry for entry in header.segments if entry[0] in segment_kinds]
     wanted += [entry for entry in header.sections if entry[0] == section_kind]
-    left = _MAX_NOTE_BYTES  # entries may overlap, so limit their sum
+    left = _MAX_NOTE_BYTES  # entries may overlap, so their total size is limited
     for _, offset, length in wanted:
         left -= length
         if left < 0:
@@ -241,7 +241,7 @@ def _arm_need(header: _Header) -> ElfNeed:
 
 
 def requirement_of_arch(arch: str) -> str:
-    """Return the canonical text; keep the version if it is incompatible with the table's (a draft).
+    """Return the canonical text; a version is kept if it is incompatible with the version in the table (a draft).
 
     Raises: InputError.
     """

@@ -1,8 +1,8 @@
-"""Instruction sets as documents: one value, and the names to choose from.
+"""Instruction sets as documents: one parsed value, and all names of the lattice.
 
 `isa_document` is the output of `hetsched isa parse`. `lattice` lists every profile, level and feature with its implied
-names, so that a client can draw a picker without knowing the rules; the implications of several choices together
-follow from parsing them.
+names, so that a client can offer a selection without knowing the rules. To get the implications of a combination of
+names, the client parses it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def isa_document(isa: Isa) -> Document:
 
 @cache
 def lattice() -> Document:
-    """Return the names of each family: `bases` with all their implied names, `features` with their own implications."""
+    """Return the names of each family: `bases` with all their implied names, `features` with the names they imply."""
     return {"riscv": _riscv(), "x86": _levelled(X86, {}), "arm": _levelled(ARM, load("arm_features")["features"])}
 
 

@@ -1,10 +1,11 @@
-"""Architectures whose instruction sets are a level plus features: x86-64 and Arm.
+"""Architectures whose instruction sets consist of a level and additional features: x86-64 and Arm.
 
-`X86`, `amd64`, `x86_64_v3`, `x86-64-v3+avx512f` and, in label values, `x86-64-v3_avx512f` are one notation: the
-longest spelling of a level that the first words form, then features. If `+` occurs, only `+` separates features; a
-part before the first `+`, or a whole text without one, is split at `_` into the longest known names (`avx512_vnni` is
-one feature). The canonical text is the highest level whose features are all present, then the rest, sorted.
-Invariant: two known names joined by `_` can be split in only one way (a test tries every pair).
+`X86`, `amd64`, `x86_64_v3`, `x86-64-v3+avx512f` and, in label values, `x86-64-v3_avx512f` have the same grammar: the
+longest spelling of a level at the start of the text, followed by features. If the text contains `+`, the parts after
+the first `+` are separated by `+` only. The part before the first `+`, or the whole text without `+`, is split at `_`
+into the longest known names (`avx512_vnni` is one feature). The canonical text is the highest level whose features are
+all present, followed by the other features, sorted. Invariant: two known names joined by `_` can be split in only one
+way (a test tries every pair).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .value import STRICT_SOURCES, Arch, Isa, Source
 
 
 class Family(msgspec.Struct, frozen=True):
-    """One architecture. `levels` ascend; `spellings` and `features` map every accepted word to its own name."""
+    """One architecture. `levels` is ascending; `spellings` and `features` map accepted words to canonical names."""
 
     arch: Arch
     levels: dict[str, frozenset[str]]
@@ -28,7 +29,7 @@ class Family(msgspec.Struct, frozen=True):
     features: dict[str, str]
 
     def highest_level(self, features: frozenset[str]) -> str | None:
-        """Return the last level all of whose features are present."""
+        """Return the highest level whose features are all present, or None if there is none."""
         for level in reversed(self.levels):
             if self.levels[level] <= features:
                 return level
@@ -36,7 +37,7 @@ class Family(msgspec.Struct, frozen=True):
 
 
 def parse_levelled(family: Family, original: str, text: str, source: Source) -> Isa:
-    """Parse lower-case `text`, trimmed and in ASCII. Raises: InputError."""
+    """Parse `text`, which must be lower-case ASCII without surrounding spaces. Raises: InputError."""
     strict = source in STRICT_SOURCES
     first, *plus_parts = text.split("+")
     level, words = _cut_head(family, first.split("_"))
@@ -52,7 +53,7 @@ def parse_levelled(family: Family, original: str, text: str, source: Source) -> 
 def levelled_isa(
     family: Family, original: str, source: Source, extensions: frozenset[str], *, explicit: frozenset[str]
 ) -> Isa:
-    """Build the value from its features. Raises: InputError if not even the lowest level is complete."""
+    """Build the value from its features. Raises: InputError if the features do not include the lowest level."""
     level = family.highest_level(extensions)
     if level is None:
         refuse(
@@ -102,7 +103,7 @@ def _cut_features(family: Family, words: list[str], *, strict: bool) -> list[str
 
 
 def _unknown(family: Family, name: str, *, strict: bool) -> str:
-    """Refuse an unknown feature, or keep it as an opaque name (lenient)."""
+    """Reject an unknown feature (strict), or keep it as an opaque name (lenient)."""
     if not strict:
         return name
     if not name:

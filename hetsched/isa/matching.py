@@ -1,10 +1,12 @@
 """Match a requirement against an offer: coverage, missing names and affinity.
 
-Architecture and width must be equal; base e runs on i, not the reverse; the needed names must be within the offer's
-closure; stated versions must be compatible (same major; minor at least the required one if both state it; an unstated
-side has the table's major). RV32 does not run on RV64 nodes here. Affinity: for RISC-V explicit items required /
-offered (g and profiles expanded, the base counts, zicsr and zifencei do not), at most 1; otherwise the sizes of the
-closures.
+Architecture and width must be equal, so RV32 does not run on RV64 nodes. Base e runs on i, but not the reverse. The
+offer's closure must contain the needed names. Versions must be compatible: the major versions are equal, and the
+offered minor version is at least the required one. If only one side states a version, its major version must be that of
+the table.
+Affinity is at most 1. For RISC-V it is the number of required explicit items divided by the number of offered ones
+(with g and profiles expanded, including the base, without zicsr and zifencei). For other architectures, the sizes of
+the closures are divided.
 Invariant: match is reflexive, and transitive if no profile has optional (soft) names.
 """
 
@@ -42,7 +44,7 @@ def _match(required: Isa, offered: Isa) -> Match:
 
 
 def _incompatible(required: Isa, offered: Isa) -> set[str]:
-    """Return the names with incompatible versions."""
+    """Return the names whose versions are incompatible."""
     if not required.versions and not offered.versions:
         return set()
     asked = {name: (major, minor) for name, major, minor in required.versions}
@@ -62,10 +64,10 @@ def _incompatible(required: Isa, offered: Isa) -> set[str]:
 
 
 def _smallest(missing: frozenset[str], required: Isa, offered: Isa) -> set[str]:
-    """Reduce `missing` to a smallest set that, added to the offer, implies the rest.
+    """Reduce `missing` to a smallest set that, together with the offer, implies all missing names.
 
-    Candidates are required names, and bundles of them: a node without c and d lacks `c d`, not `zcd`. At equal size a
-    required name is preferred to its bundle.
+    Candidates are required names and bundles of required names: a node without c and d lacks `c d`, not `zcd`. If the
+    sizes are equal, a required name is preferred to its bundle.
     """
     xlen = required.xlen
     candidates = {name for name in missing if name in required.explicit or name in BUNDLES}
@@ -75,7 +77,7 @@ def _smallest(missing: frozenset[str], required: Isa, offered: Isa) -> set[str]:
     ):
         if name in closure(offered.extensions | (kept - {name}), xlen):
             kept.discard(name)
-    if len(missing & BUNDLES.keys()) > 1:  # with one bundle nothing overlaps, and removing one by one is exact
+    if len(missing & BUNDLES.keys()) > 1:  # with one bundle there is no overlap, and removing names one by one is exact
         kept = _fewest(missing, candidates, offered.extensions, xlen, len(kept)) or kept
     for name in sorted(kept - required.explicit):
         for other in sorted((missing & required.explicit) - kept):
@@ -89,10 +91,11 @@ def _smallest(missing: frozenset[str], required: Isa, offered: Isa) -> set[str]:
 def _fewest(
     missing: frozenset[str], candidates: set[str], offered: frozenset[str], xlen: int, bound: int
 ) -> set[str] | None:
-    """Return fewer than `bound` candidates that imply all missing names, None if there are none.
+    """Return fewer than `bound` candidates that imply all missing names, or None if this is impossible.
 
-    A candidate that another candidate implies is never needed; a candidate that all others together do not imply is
-    always needed. Few candidates remain (bundles that share parts), and their combinations are tried by size.
+    A candidate that another candidate implies is never needed. A candidate that all other candidates together do not
+    imply is always needed. Few candidates remain (bundles that share parts), and their combinations are tried in the
+    order of their size.
     """
     implied = {name: closure(offered | {name}, xlen) for name in candidates}
     widest: list[str] = []

@@ -1,10 +1,11 @@
-"""ISAMatch as published: labels of letters, subset by letters, affinity by counting.
+"""ISAMatch as published: labels consist of letters, which are compared as sets, and affinity is a ratio of counts.
 
-The experiments must reproduce the publication, whose rules differ from the lattice (D needs F, V is independent). Its
-Algorithm 1: a pod label with "RV" fits a node whose label starts with RV and whose letters include the pod's; any
-other pod label fits a node label that contains it ("ARM" fits "ARM64"). Affinity = pod modules / node modules, I
-included. Two restrictions that change none of its results are added: widths must be equal, and modules are compared as
-sets (upper case, versions dropped, G expanded, D gives F, Q gives D, longer names after `_`).
+The experiments must reproduce the publication, whose rules differ from the lattice (D needs F, V is independent). In
+its Algorithm 1, a pod label with "RV" fits a node whose label starts with RV and whose letters include the pod's
+letters. Any other pod label fits a node label that contains it ("ARM" fits "ARM64"). Affinity = number of pod modules /
+number of node modules, including I. Two restrictions are added, which do not change the published results: widths must
+be equal, and modules are compared as sets (upper case, versions dropped, G expanded, D implies F, Q implies D, longer
+names after `_`).
 Source: Jiang et al., Computer Systems & Applications 2022 31(9).
 """
 
@@ -26,14 +27,14 @@ _LETTER_ORDER = "IEMAFDQLCBKJTPVH"
 
 
 def modules(label: str) -> frozenset[str]:
-    """Return the modules of a RISC-V label, closed; empty if it names none."""
+    """Return the modules of a RISC-V label with implied modules, or an empty set if it names none."""
     found = _LABEL.fullmatch(label.strip().upper())
     if found is None:
         refuse("IsaUnknownArchitecture", Message("{text} is no RISC-V label of the form RV64IMFDV", text=repr(label)))
     names: set[str] = set()
     for word in found[2].split("_"):
         letters = _LETTERS.match(word)
-        assert letters is not None  # the pattern matches the empty string too
+        assert letters is not None  # the pattern also matches the empty string
         names |= {*_NUMBER.sub("", letters[0]), _VERSION.sub("", word[letters.end() :])}
     names.discard("")
     if "G" in names:
@@ -45,17 +46,17 @@ def modules(label: str) -> frozenset[str]:
 
 
 def is_letters(label: str) -> bool:
-    """Return whether a label has the form of the publication, and names a module."""
+    """Return whether a label has the form of the publication and names at least one module."""
     return _LABEL.fullmatch(label.strip().upper()) is not None and bool(modules(label))
 
 
 def letters_subset(pod_label: str, node_label: str) -> bool:
-    """Return whether the node's modules include the pod's; a node without modules is no candidate."""
+    """Return whether the node's modules include the pod's; false if the node label names no module."""
     return bool(modules(node_label)) and modules(pod_label) <= modules(node_label)
 
 
 def paper_match(pod_label: str, node_label: str) -> bool:
-    """Apply Algorithm 1 to two labels. Raises: InputError if a RISC-V pod label names no module."""
+    """Apply Algorithm 1 to two labels. Raises: InputError if a RISC-V pod label names no modules."""
     pod, node = pod_label.strip().upper(), node_label.strip().upper()
     if "RV" not in pod:
         return bool(pod) and pod in node
@@ -67,7 +68,7 @@ def paper_match(pod_label: str, node_label: str) -> bool:
 
 
 def paper_affinity(pod_label: str, node_label: str) -> float | None:
-    """Return the affinity, 0-1, 1 for matching labels without modules, None if they do not match."""
+    """Return the affinity (0-1; 1 for matching labels without modules), or None if the labels do not match."""
     if not paper_match(pod_label, node_label):
         return None
     if "RV" not in pod_label.upper():
@@ -76,7 +77,10 @@ def paper_affinity(pod_label: str, node_label: str) -> float | None:
 
 
 def runnable_isas(label: str) -> tuple[str, ...]:
-    """List every label that the machine runs: subsets of its letters with the base fixed, closed under D needs F."""
+    """List every label that a machine with this label can run.
+
+    These are the subsets of its letters that contain the base, F if they contain D, and D if they contain Q.
+    """
     letters = sorted((name for name in modules(label) if len(name) == 1), key=_LETTER_ORDER.find)
     head, base, optional = label.strip().upper()[:4], letters[0], letters[1:]
     runnable = []

@@ -1,10 +1,10 @@
 """Requirements of the platforms of an image index.
 
-A platform is `os/architecture` or `os/architecture/variant`, each a plain ASCII word, checked as a whole; it is
-normalised as in containerd; other operating systems and attestations are dropped. Each architecture gets a floor, the
-lowest of its variants: none -> x86-64-v1, armv8.0-a, rv64gc; amd64/v3 -> x86-64-v3; riscv64/rva22u64 -> that profile.
-A pod may use only architectures that all its containers offer, at the highest of their floors. An architecture outside
-the lattice (s390x, 386, arm) is offered with floor None.
+A platform is `os/architecture` or `os/architecture/variant`; each part is a plain ASCII word. It is normalised as in
+containerd; other operating systems and attestations are dropped. Each architecture has a floor, the requirement of the
+lowest of its variants. Without a variant this is x86-64-v1, armv8.0-a or rv64gc; for amd64/v3 it is x86-64-v3, for
+riscv64/rva22u64 that profile. A pod can use only architectures that the images of all its containers support, and its
+floor is the highest of their floors. The floor of an architecture outside the lattice (s390x, 386, arm) is None.
 Source: opencontainers/image-spec image-index.md; containerd/platforms.
 """
 
@@ -30,18 +30,18 @@ _VARIANTS = {
     "arm": {"": "v7", "5": "v5", "6": "v6", "7": "v7", "8": "v8"},
 }
 _WORD = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
-# The operating system may include its version or features: windows(10.0.17763), linux(sse4).
+# The operating system may include a version or features: windows(10.0.17763), linux(sse4).
 _PLATFORM = re.compile(rf"({_WORD}(?:\([A-Za-z0-9_.+%-]{{0,200}}\))?)/({_WORD})(?:/({_WORD}))?", re.ASCII)
 _ARM_NAMES = {"armhf": "v7", "armel": "v6"}
 _AMD64_VARIANTS = ("", "v1", "v2", "v3", "v4")
 _RISCV_VARIANTS = ("", "rva20u64", "rva22u64", "rva23u64")
-# A 64-bit node also runs builds for its 32-bit predecessor.
+# A 64-bit node also runs builds for its 32-bit predecessor architecture.
 OLDER = {"amd64": "386", "arm64": "arm"}
 Platform = tuple[str, str, str]
 
 
 def normalise(platform: str) -> Platform:
-    """Return (system, architecture, variant) of `linux/arm64/v8`; the variant is empty if not stated."""
+    """Return (system, architecture, variant) of `linux/arm64/v8`; the variant is "" if it is not stated."""
     parts = _PLATFORM.fullmatch(platform)
     if parts is None:
         refuse(
@@ -56,7 +56,7 @@ def normalise(platform: str) -> Platform:
 
 
 def floor(architecture: str, variant: str = "") -> Isa | None:
-    """Return the requirement of a program built for this normalised platform; None outside the lattice."""
+    """Return the requirement of a program built for this normalised platform, or None outside the lattice."""
     if architecture == "amd64" and variant in _AMD64_VARIANTS:
         text = f"x86-64-{variant or 'v1'}"
     elif architecture == "arm64":
@@ -69,12 +69,12 @@ def floor(architecture: str, variant: str = "") -> Isa | None:
     try:
         return parse(text)
     except InputError:
-        # A variant newer than our tables: its requirement is unknown, like that of a foreign architecture.
+        # The requirement of a variant newer than our tables is unknown, like that of a foreign architecture.
         return None
 
 
 def image_floors(platforms: Iterable[str]) -> dict[str, Isa | None]:
-    """Map each Linux architecture that one image offers to its lowest floor."""
+    """Map each Linux architecture that an image supports to its lowest floor."""
     floors: dict[str, Isa | None] = {}
     for platform in platforms:
         system, architecture, variant = normalise(platform)
@@ -86,7 +86,7 @@ def image_floors(platforms: Iterable[str]) -> dict[str, Isa | None]:
 
 
 def archs_with_variants_only(platforms: Iterable[str]) -> tuple[str, ...]:
-    """Return the architectures with only variant builds in an image: neither baseline nor 32-bit fallback."""
+    """Return the architectures for which an image has only variants: neither a baseline nor a 32-bit fallback."""
     offered = {normalise(platform) for platform in platforms}
     names = {platform[1] for platform in offered if platform[0] == "linux"}
     return tuple(
@@ -105,7 +105,7 @@ def image_warnings(platforms: Iterable[str]) -> list[str]:
 
 
 def pod_floors(images: Iterable[Mapping[str, Isa | None]]) -> dict[str, Isa | None]:
-    """Combine the floors of a pod's images: architectures that all offer, each at the highest floor."""
+    """Combine the floors of a pod's images: the architectures that all images support, with their highest floor."""
     combined: dict[str, Isa | None] | None = None
     for image in images:
         if combined is None:

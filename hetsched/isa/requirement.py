@@ -1,8 +1,8 @@
 """Parse an ISA requirement or offer of any architecture.
 
 The first letters select the architecture: `rv`, `x86`/`amd64`, `arm`/`aarch64`. Parsing ignores case and surrounding
-spaces. The source decides how strictly a string is parsed and whether a node's string is amended. Labels may hold the
-architecture names of the ISAMatch publication, `ARM` and `RISC-V`.
+spaces. The source decides how strictly a string is parsed and whether a node's string is amended. Labels may contain
+the architecture names of the ISAMatch publication, `ARM` and `RISC-V`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .x86 import X86
 MAX_LENGTH = 4096
 MAX_LABEL_LENGTH = 63
 _KNOWN = "write a RISC-V string or profile (rv64gc, rva22u64), amd64 or x86-64-v1 to v4, arm64 or armv8.2-a"
-# Architecture names of the ISAMatch publication, with the ISA that every machine of that name runs.
+# Architecture names of the ISAMatch publication, with the ISA that every such machine runs.
 _PUBLISHED = {"arm": "arm64", "risc-v": "rv64i"}
 
 
@@ -29,13 +29,13 @@ def parse(text: str, *, source: Source = "pod-label") -> Isa:
     """Parse a requirement or an offer.
 
     `pod-label` and `node-label` are parsed strictly, `cpuinfo`, `dt-isa`, `dt-isa-extensions` and `gcc` leniently.
-    Raises: InputError with one of `codes.CODES`.
+    Raises: InputError with a code in `codes.CODES`.
     """
     return _parse(text, source)
 
 
 def published_isa(text: str) -> str:
-    """Return the ISA for ISAMatch's plain `ARM` and `RISC-V`, any other text unchanged."""
+    """Return the ISA for ISAMatch's plain `ARM` and `RISC-V`, or any other text unchanged."""
     return _PUBLISHED.get(text.strip().lower(), text)
 
 
@@ -51,7 +51,7 @@ def _parse(text: str, source: Source) -> Isa:
         refuse(
             "IsaTooLong", Message("the ISA string has {n} characters, at most {m} are read", n=len(text), m=MAX_LENGTH)
         )
-    # Non-ASCII letters must not turn into ASCII ones by lower-casing (the Kelvin sign would become a k).
+    # Lower-casing must not turn non-ASCII letters into ASCII letters (the Kelvin sign would become a k).
     plain = text.strip().encode("ascii", "replace").decode().lower()
     if not plain:
         refuse("IsaEmpty", "the ISA string is empty", hint=_KNOWN)

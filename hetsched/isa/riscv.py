@@ -1,17 +1,17 @@
 """RISC-V ISA strings: `RV64IMFDV`, `rv64gc_zba_zbb`, `rva22u64_v`, and the output of kernels and device trees.
 
 Users (with typing errors) and kernels write the ISA of the same machine in many ways. Labels are parsed strictly, and
-each error has a code. Strings of kernels, device trees and compilers are parsed leniently: unreliable names are listed
-as `untrusted` and not guessed. `+` separates items like `_`.
-Source: riscv-isa-manual "ISA Extension Naming Conventions"; Linux arch/riscv/kernel/cpufeature.c for the old marks.
+each error has a code. Strings of kernels, device trees and compilers are parsed leniently: unreliable names are not
+interpreted but listed as `untrusted`. Both `+` and `_` separate items.
+Source: riscv-isa-manual "ISA Extension Naming Conventions"; Linux arch/riscv/kernel/cpufeature.c (old privilege marks).
 
-Kernels before 5.18 printed the privilege modes as letters (`rv64imafdcvsu`, `...bsux`). Such a string is of the draft
-era, in which `b` and `v` meant other instructions: they count only if a long name confirms them (for v any ratified
-vector name; for b its parts zba, zbb and zbs, which imply the bundle).
+Kernels before 5.18 printed the privilege modes as letters (`rv64imafdcvsu`, `...bsux`). When such strings were written,
+`b` and `v` denoted drafts with other instructions. They are accepted only if a long name confirms them: for v any
+ratified vector name, for b its parts zba, zbb and zbs, which imply the bundle.
 
 The items after the base letter are names with optional versions. A single letter is an item; `s`, `x` and `z` start a
-name that ends at the next `_`. A version is `2p1` or `2`; names end in neither a digit nor digit + p, except sv32,
-sv39, sv48 and sv57, so a trailing number is a version.
+name that ends at the next `_`. A version is `2p1` or `2`. Except sv32, sv39, sv48 and sv57, names never end in a digit
+or in a digit followed by p, so a number at the end is a version.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Item(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Parsed items. `legacy`: an old privilege mark was found and dropped. `unreadable`: skipped words."""
+    """Parsed items. `legacy` is set if an old privilege mark was dropped; `unreadable` contains skipped words."""
 
     items: list[Item]
     legacy: bool
@@ -57,7 +57,7 @@ class Items(NamedTuple):
 
 
 def read_items(body: str, *, strict: bool) -> Items:
-    """Split `body` into items. Raises: InputError (strict only)."""
+    """Split `body` into items. Raises: InputError (only if `strict`)."""
     items: list[Item] = []
     unreadable: set[str] = set()
     legacy = False
@@ -104,7 +104,7 @@ def read_items(body: str, *, strict: bool) -> Items:
 
 
 def _read_long(word: str, *, strict: bool) -> Item | None:
-    """Return the item, or None where a lenient reader skips it."""
+    """Return the item; a lenient reader returns None for an item to be skipped."""
     found = _LONG_NAME.fullmatch(word)
     if found is None:
         if strict:
@@ -157,7 +157,7 @@ class _Stated(NamedTuple):
 
 
 def parse_riscv(original: str, text: str, source: Source) -> Isa:
-    """Parse lower-case `text`, trimmed and in ASCII. Raises: InputError."""
+    """Parse `text`, which must be lower-case ASCII without surrounding spaces. Raises: InputError."""
     strict = source in STRICT_SOURCES
     text = text.replace("+", "_")
     if found := _PROFILE.fullmatch(text):
@@ -230,7 +230,7 @@ def _parse_profile(original: str, name: str, rest: str, source: Source) -> Isa:
 
 
 def _state(items: Iterable[Item], base: str, present: frozenset[str], *, strict: bool) -> _Stated:
-    """Collect the items: refuse repetitions (strict) or set drafts aside (lenient)."""
+    """Collect the items; reject repeated items (strict) or put drafts into `untrusted` (lenient)."""
     stated, explicit = set(present), set(present)
     versions: list[Version] = []
     untrusted: set[str] = set()
@@ -272,7 +272,7 @@ def riscv_isa(
     versions: tuple[Version, ...] = (),
     untrusted: Iterable[str] = (),
 ) -> Isa:
-    """Build the value from its explicit names, base letter and profile's list included. Raises: InputError."""
+    """Build the value; `explicit` includes the base letter and the names of the profile. Raises: InputError."""
     offered = explicit | BEFORE_2019_PART_OF_I if base == "i" and source in AMENDED_SOURCES else explicit
     extensions = closure(offered - {base}, xlen)
     if source in STRICT_SOURCES:
@@ -286,7 +286,7 @@ def riscv_isa(
         additions = explicit - mandatory - {base}
         canonical = canonical_text(profile, additions)
         soft = (closure(mandatory, xlen) & SOFT) - closure(additions, xlen)
-        # The set without the soft names: a bundle that only they complete is then not required either.
+        # Names without the soft names. A bundle that is complete only with soft names is not required either.
         asked = implied(offered - {base}, xlen)
         named_by_parts = {name for name in extensions - asked if soft & implied((name,), xlen)}
         needed = extensions - soft - named_by_parts

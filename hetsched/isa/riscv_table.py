@@ -1,11 +1,11 @@
 """Implications, conflicts and dependencies of RISC-V extension names, and their canonical order.
 
 `rv64gcv` and a node that lists twenty names must be compared as sets, so both are closed under implication: (1) apply
-`implies` and `conditional` (all names of `if` present, width matches) until nothing changes; (2) then add each bundle
-whose applicable parts are all present; repeat. `v` is no bundle.
+`implies` and `conditional` (all names in `if` are present, the width matches) until nothing changes; (2) add each
+bundle whose applicable parts are all present; repeat both steps. `v` is not a bundle.
 Source: riscv-isa-manual, LLVM's RISCVISAInfo; table riscv_extensions.json.
-Invariant: closure is idempotent. It only grows with its argument, except that `c` and `zce` are added for `zca` and
-the rest only while `d` (or, on rv32, `f`) does not require `zcd` (`zcf`) as a further part.
+Invariant: closure is idempotent. A larger set has a larger closure, with one exception: `c` is not added if `d` is
+present without `zcd`, and on rv32 neither `c` nor `zce` is added if `f` is present without `zcf`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ G_EXPANSION = frozenset((*G_LETTERS, "zicsr", "zifencei"))
 BEFORE_2019_PART_OF_I = frozenset({"zicsr", "zifencei", "zicntr", "zihpm"})
 SOFT = frozenset(name for name, row in EXTENSIONS.items() if row.get("soft") or row.get("hint"))
 
-# Single letters in the manual's order, with the letters that only Linux orders (l k j t) where Linux puts them; groups
-# of Z names in the order of Linux and LLVM. The two orders differ in v and p.
+# Single letters in the manual's order; letters that only Linux orders (l k j t) are placed as in Linux. Groups of Z
+# names are in the order of Linux and LLVM. The two orders differ in v and p.
 _LETTER_ORDER = {letter: rank for rank, letter in enumerate("mafdqlcbkjtvph")}
 _Z_GROUP_ORDER = {letter: rank for rank, letter in enumerate("imafdqlcbkjtpvh")}
 
@@ -42,7 +42,7 @@ VERSIONS = {name: _version(row["version"]) for name, row in EXTENSIONS.items() i
 
 
 class ImplicationRule(NamedTuple):
-    """`name` implies `part` if all of `given` is present too and the width is `xlen` (None: any)."""
+    """`name` implies `part` if all names in `given` are present and the width is `xlen` (None: any width)."""
 
     name: str
     given: frozenset[str]
@@ -72,7 +72,7 @@ _IMPLIED = {name: _all_implied(name) for name, row in EXTENSIONS.items() if not 
 
 
 def implied(names: Iterable[str], xlen: int) -> set[str]:
-    """Return `names` with all implied names, without bundles."""
+    """Return `names` with all names they imply, except bundles."""
     closed: set[str] = set()
     for name in names:
         closed |= _IMPLIED.get(name) or {name}
@@ -87,7 +87,7 @@ def implied(names: Iterable[str], xlen: int) -> set[str]:
 
 @lru_cache(maxsize=8192)
 def closure(names: frozenset[str], xlen: int) -> frozenset[str]:
-    """Return the closure of `names`; a base letter among them stays."""
+    """Return the closure of `names`; a base letter in `names` is kept."""
     closed = implied(names, xlen)
     size = -1
     while size != len(closed):
@@ -107,7 +107,7 @@ def _applying_parts(bundle: str, closed: set[str], xlen: int) -> set[str]:
 
 
 def canonical_text(prefix: str, names: Iterable[str]) -> str:
-    """Format `names` after `prefix` (`rv64i` or a profile) in canonical order, without versions."""
+    """Format `names` after `prefix` (`rv64i` or a profile) in canonical order and without versions."""
     letters = sorted((name for name in names if len(name) == 1), key=_letter_key)
     longer = sorted((name for name in names if len(name) > 1), key=_longer_key)
     if prefix in PROFILES:
@@ -126,7 +126,7 @@ def _longer_key(name: str) -> tuple[int, int, str]:
 
 
 def check_coherent(extensions: frozenset[str], xlen: int) -> None:
-    """Refuse a closed set that no machine can have: conflicts, names of the other width, a vector length alone."""
+    """Reject a closed set that no machine can have: conflicts, names of the other width, only a vector length."""
     for name in sorted(extensions):
         row = EXTENSIONS.get(name)
         if row is None:

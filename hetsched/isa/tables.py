@@ -1,7 +1,7 @@
-"""The JSON tables that ship with the package, read once.
+"""The JSON tables that are part of the package; each is read once.
 
 Source: riscv_extensions.json, riscv_profiles.json, x86_levels.json and arm_features.json are the domain tables;
-x86_flags.json and arm_hwcaps.json list the further names that Linux prints in /proc/cpuinfo, and other spellings.
+x86_flags.json and arm_hwcaps.json list other spellings and additional names that Linux prints in /proc/cpuinfo.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Joint requirement of several programs.
 
 Programs of one architecture and width need the union of their requirements: RISC-V names, x86 and Arm levels with
-features. An unratified (draft) extension stays marked as draft in the union.
+features. An unratified (draft) extension is also marked as a draft in the union.
 """
 
 from __future__ import annotations

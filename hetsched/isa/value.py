@@ -1,8 +1,8 @@
-"""One point of the lattice, and the result of comparing two.
+"""A point of the lattice, and the result of comparing two points.
 
-`extensions` is closed under implication, in lower case, without the RISC-V base letter; for x86 and Arm it holds Linux
-flag names. `needed` must be present on the other side for a match: all of `extensions`, except the soft names of a
-RISC-V profile. `soft` holds these soft names: a missing soft name is reported, but does not prevent a match.
+`extensions` is closed under implication, in lower case, without the RISC-V base letter; for x86 and Arm it contains
+Linux flag names. `needed` lists the names that an offer must have to match: all of `extensions`, except the soft names
+of a RISC-V profile. `soft` contains these soft names: a missing soft name is reported, but does not prevent a match.
 Invariant: `parse(isa.canonical, source=isa.source)` has the same extensions.
 """
 
@@ -18,16 +18,17 @@ Version = tuple[str, int, int]
 
 SOURCES: tuple[Source, ...] = ("pod-label", "node-label", "cpuinfo", "dt-isa", "dt-isa-extensions", "gcc")
 STRICT_SOURCES: frozenset[Source] = frozenset({"pod-label", "node-label"})
-# Sources of nodes whose RISC-V strings may predate 2019, when these four were still part of I. The newer device-tree
-# list is exact, and a pod's requirement is never extended.
+# Sources of nodes whose RISC-V strings may predate 2019, when `BEFORE_2019_PART_OF_I` was still part of I. The newer
+# device-tree list is exact, and a pod's requirement is never extended.
 AMENDED_SOURCES: frozenset[Source] = frozenset({"node-label", "cpuinfo", "dt-isa", "gcc"})
 
 
 class Isa(msgspec.Struct, frozen=True, cache_hash=True):
     """A requirement or an offer, depending on the caller.
 
-    `explicit` holds the names as stated, g and profiles expanded, the RISC-V base letter included. `versions` holds
-    the stated ones. `untrusted` holds stated names that belong to a draft or are unreadable: not in the set.
+    `explicit` contains the stated names, with g and profiles expanded and including the RISC-V base letter. `versions`
+    contains the stated versions. `untrusted` contains stated names that belong to a draft or are unreadable; they are
+    not part of `extensions`.
     """
 
     input: str
@@ -48,9 +49,10 @@ class Isa(msgspec.Struct, frozen=True, cache_hash=True):
 class Match(msgspec.Struct, frozen=True):
     """Whether an offer covers a requirement.
 
-    `missing` is the smallest sorted set of names whose addition satisfies the requirement: for another architecture
-    the architecture (`x86`), for another width `rv32` or `rv64`, for a 16-register base `i`. `affinity` is 0-1, None
-    unless satisfied. `unreported` are soft names of a profile that the node does not report.
+    `missing` is the smallest set of names, sorted, that the offer would need in addition. If the architecture differs,
+    it contains the required architecture (`x86`); if the width differs, `rv32` or `rv64`; for a 16-register base, `i`.
+    `affinity` is 0-1, or None if the offer does not satisfy the requirement. `unreported` lists soft names of a profile
+    that the node does not report.
     """
 
     satisfied: bool

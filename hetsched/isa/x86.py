@@ -1,8 +1,8 @@
 """x86-64: micro-architecture levels v1 to v4 and the feature flags that Linux prints.
 
-Levels are cumulative; one missing flag ends the sequence, and without `lm` there is no level. Flags have their Linux
-names (`pni` is SSE3, `abm` is LZCNT); the spellings of NFD and of the psABI, and flags without their underscores, are
-accepted. No flag implies another: a machine states every flag it has.
+Levels are cumulative: a machine with a missing flag has only the levels below, and a machine without `lm` has no level.
+Flags have their Linux names (`pni` is SSE3, `abm` is LZCNT); the spellings of NFD and of the psABI, and flags without
+their underscores, are also accepted. No flag implies another flag: a machine reports every flag it has.
 Source: x86-64 psABI; x86_levels.json.
 """
 

@@ -161,7 +161,7 @@ def _cards(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading]:
 
 
 class _DeviceReader:
-    """Reader of one device; an unavailable value is None, and the loss of the device is stored in `gone`."""
+    """Reads the values of one device; an unavailable value is None, and `gone` is set if the device was lost."""
 
     def __init__(self, nvml: Nvml, handle: Handle) -> None:
         self._nvml = nvml
@@ -251,7 +251,7 @@ def _mig(asker: _DeviceReader, card: CardReading) -> tuple[MigDevice, ...] | Non
 
 
 def _links(asker: _DeviceReader, card: CardReading, handles: list[tuple[CardReading, Handle]]) -> None:
-    """Record the NVLinks of a GPU, and its other connections to the rest."""
+    """Record the NVLinks of a GPU and its other connections to the other GPUs."""
     remotes: list[str] = []
     switched = 0
     for link in range(_MOST_LINKS):

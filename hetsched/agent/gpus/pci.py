@@ -1,9 +1,9 @@
-"""Find the GPUs of a machine on its PCI bus, and the facts of their kernel drivers in sysfs and procfs.
+"""Find the GPUs of a machine on its PCI bus, and read facts from their kernel drivers in sysfs and procfs.
 
-A GPU is a PCI device of class display or processing accelerator of a vendor of accelerators; the display chips of
-server boards have other vendors and are ignored. AMD's driver gives memory, identity and name at the PCI device, and
-shaders, clock and links in the topology of kfd, where a GPU is found by its bus address. NVIDIA's gives name and
-identity in procfs. Without a driver only the presence of a GPU is known.
+A GPU is a PCI device of class display or processing accelerator whose vendor makes accelerators; the display chips of
+server boards have other vendors and are ignored. AMD's driver publishes memory, identity and name at the PCI device,
+and shaders, clock and links in kfd's topology, where a GPU is found by its bus address. NVIDIA's driver publishes name
+and identity in procfs. Without a driver, only the presence of a GPU is known.
 Source: Linux Documentation/ABI/testing/sysfs-bus-pci and Documentation/gpu/amdgpu; names and units of the properties in
 drivers/gpu/drm/amd/amdkfd/kfd_topology.c; PCI Code and ID Assignment Specification.
 """
@@ -21,7 +21,7 @@ DEVICES = "sys/bus/pci/devices"
 _KFD = "sys/class/kfd/kfd"
 _CLASSES = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
 _VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x1DA3: "intel", 0x19E5: "huawei"}
-_ACCELERATORS_ONLY = frozenset({0x1DA3, 0x19E5})  # these also make display chips of server boards
+_ACCELERATORS_ONLY = frozenset({0x1DA3, 0x19E5})  # these vendors also make display chips of server boards
 _MIB = 1024 * 1024
 _LANES_PER_UNIT = 64
 _XGMI = 11
@@ -40,7 +40,7 @@ class _Kfd(msgspec.Struct):
 
 
 def read_pci(tree: Tree) -> list[CardReading]:
-    """Return the GPUs on the bus, by address, with the facts in their drivers' files."""
+    """Return the GPUs on the bus in the order of their addresses, with the facts from their drivers' files."""
     found: list[CardReading] = []
     for name in tree.names(DEVICES):
         if not _ADDRESS.fullmatch(name):
@@ -62,12 +62,12 @@ def read_pci(tree: Tree) -> list[CardReading]:
 
 
 def has_driver(tree: Tree, address: str) -> str | None:
-    """Return the name of the kernel driver of a device, None if it has none."""
+    """Return the name of a device's kernel driver, or None if it has none."""
     return tree.link_name(f"{DEVICES}/{address}/driver")
 
 
 def _nvidia(tree: Tree, card: CardReading) -> None:
-    """Add the facts of NVIDIA's driver in procfs."""
+    """Add the facts that NVIDIA's driver publishes in procfs."""
     text = tree.text(f"proc/driver/nvidia/gpus/{card.pci_address}/information")
     for line in (text or "").splitlines():
         name, _, value = line.partition(":")
@@ -81,7 +81,7 @@ def _nvidia(tree: Tree, card: CardReading) -> None:
 
 
 def _amd(tree: Tree, card: CardReading, node: _Kfd | None, by_place: dict[int, str]) -> None:
-    """Add the facts of AMD's driver."""
+    """Add the facts that AMD's driver publishes."""
     here = f"{DEVICES}/{card.pci_address}"
     memory = tree.number(f"{here}/mem_info_vram_total")
     identity = tree.text(f"{here}/unique_id")
@@ -90,7 +90,7 @@ def _amd(tree: Tree, card: CardReading, node: _Kfd | None, by_place: dict[int, s
     card.memory_mib = None if memory is None or memory < 0 else memory // _MIB
     card.healthy = True if card.memory_mib is not None else None
     if card.memory_mib is not None:
-        card.mig_devices = ()  # AMD's GPUs have no such instances
+        card.mig_devices = ()  # AMD's GPUs have no MIG instances
     if node is None:
         return
     facts = node.facts
@@ -125,7 +125,7 @@ def _kfd_nodes(tree: Tree) -> dict[str, _Kfd]:
 
 
 def _properties(tree: Tree, path: str) -> dict[str, int]:
-    """Parse lines of a name and a whole number."""
+    """Parse lines that consist of a name and a whole number."""
     found = {}
     for line in (tree.text(path) or "").splitlines():
         name, _, value = line.partition(" ")

@@ -1,10 +1,11 @@
 """Accelerators of a machine.
 
-The PCI bus gives the present GPUs; NVML, or a document of `nvidia-smi -q -x`, gives the facts of NVIDIA's, and the
-kernel's files those of AMD's. GPUs are joined by PCI address. NVIDIA's come first, in their driver's order, then the
-others by address. A GPU that its driver does not list is unhealthy. A machine has no GPUs (an empty list) if its PCI
-bus can be read and holds none; if neither the bus nor a driver can be read, its GPUs are unknown (None).
-Invariant: two GPUs never share an index or a UUID; a UUID that two GPUs state is assigned to neither.
+The PCI bus lists the GPUs that are present. Facts of NVIDIA GPUs are read from NVML or from the output of `nvidia-smi
+-q -x`, facts of AMD GPUs from the kernel's files. Facts of one GPU are joined by PCI address. NVIDIA GPUs are listed
+first, in their driver's order, then the others by address. A GPU that its driver does not list is unhealthy. A machine
+has no GPUs (an empty list) if its PCI bus can be read and has none; if neither the bus nor a driver can be read, its
+GPUs are unknown (None). Invariant: two GPUs never share an index or a UUID; a UUID that two GPUs report is assigned to
+neither of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _client: NvmlClient | None = None
 
 
 def probe_cards(tree: Tree, nvidia_smi: bytes | None = None) -> tuple[MachineCard, ...] | None:
-    """Return the GPUs of a machine, None if unknown; a document has precedence over NVML."""
+    """Return the GPUs of a machine, or None if unknown; an nvidia-smi document takes precedence over NVML."""
     readings = read_cards(tree, nvidia_smi)
     return None if readings is None else describe_cards(tree, readings)
 
@@ -32,7 +33,7 @@ def probe_cards(tree: Tree, nvidia_smi: bytes | None = None) -> tuple[MachineCar
 def read_cards(
     tree: Tree, nvidia_smi: bytes | None = None, client: NvmlClient | None = None
 ) -> list[CardReading] | None:
-    """Return the facts of each GPU from all sources, joined and in order; each has its own index."""
+    """Return the facts of each GPU, joined from all sources and in order; each GPU has a unique index."""
     on_bus = read_pci(tree)
     driver = _read_driver(tree, nvidia_smi, client)
     if driver is None and not on_bus and not tree.exists(DEVICES):
@@ -47,7 +48,7 @@ def read_cards(
 
 
 def describe_cards(tree: Tree, cards: list[CardReading]) -> tuple[MachineCard, ...]:
-    """Return the report of the GPUs; irregularities go to the tree's problems."""
+    """Return the GPUs for the report; irregularities are added to the tree's problems."""
     index_of = {card.pci_address: card.index or 0 for card in cards if card.pci_address is not None}
     found = []
     for card in cards:
@@ -63,7 +64,7 @@ def _read_driver(tree: Tree, nvidia_smi: bytes | None, client: NvmlClient | None
     if nvidia_smi is not None:
         return read_nvidia_xml(nvidia_smi, tree.problems)
     if client is None and tree.is_this_machine:
-        # Without the driver's device node the library would only be loaded to find no driver.
+        # Without the driver's device node, loading the library would only show that there is no driver.
         if _client is None and tree.exists("dev/nvidiactl"):
             _client = NvmlClient(bindings())
         client = _client
@@ -71,7 +72,7 @@ def _read_driver(tree: Tree, nvidia_smi: bytes | None, client: NvmlClient | None
 
 
 def _merge_readings(tree: Tree, driver: list[CardReading] | None, on_bus: list[CardReading]) -> list[CardReading]:
-    """Return the driver's GPUs first, then those that only the bus or the kernel knows."""
+    """Return the driver's GPUs, followed by those that only the bus or the kernel knows."""
     known = {card.pci_address for card in driver or () if card.pci_address is not None}
     cards = list(driver or ())
     for card in on_bus:
@@ -89,7 +90,7 @@ def _merge_readings(tree: Tree, driver: list[CardReading] | None, on_bus: list[C
 
 
 def _number(tree: Tree, cards: list[CardReading]) -> None:
-    """Give each GPU an index: its driver's, else the next free one."""
+    """Give each GPU an index: the driver's index, else the next free one."""
     uses = Counter(card.index for card in cards)
     taken = {card.index for card in cards if card.index is not None and uses[card.index] == 1}
     taken = {index for index in taken if index < MAX_CARDS}
@@ -115,7 +116,7 @@ def _zone(tree: Tree, card: CardReading) -> int | None:
         return zone
     online = tree.text("sys/devices/system/node/online", 4096)
     if zone is not None and online is not None and online.isascii() and online.isdigit() and len(online) < 6:
-        return int(online)  # the only possible zone
+        return int(online)  # the machine has only this zone
     why = "the firmware does not report its zone" if zone is not None else "its PCI device is not in this tree"
     tree.problems.append(MachineProblem("CardZoneUnknown", f"card {card.index}: {why}", _card_label(card)))
     return None

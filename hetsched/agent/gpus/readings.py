@@ -1,10 +1,10 @@
 """Facts of one GPU from several sources, merged for the report.
 
-A driver, its XML document, sysfs and the bare PCI bus each have different facts of one GPU. A GPU is identified by its
-PCI address. Amounts are the driver's; facts that no driver reports come from the table of models, except memory: it
-varies with the driver's version, so only the reported value is used. A reported memory more than 12 % below or 1 %
-above the table's means another product of that name, and the table is ignored.
-Invariant: an unreported fact is None.
+A driver, its XML document, sysfs and the PCI bus each report different facts of one GPU. A GPU is identified by its PCI
+address. Amounts reported by the driver are used; facts that no driver reports are taken from the table of models.
+Memory is never taken from the table, because it varies with the driver's version. If the reported memory is more than
+12 % below or 1 % above that in the table, the GPU is another product of the same name, and the table is ignored.
+Invariant: a fact that is not reported is None.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", 
 
 
 class CardReading(msgspec.Struct):
-    """Facts of one GPU during the read. `minor` is the number of its device node, `fabric` names its switch.
+    """Facts of one GPU while it is read. `minor` is the number of its device node, `fabric` its switch fabric.
 
-    `index` is that of its driver. `peers` are GB/s in one direction by the PCI address of a linked GPU, `near` is the
-    connection to other GPUs otherwise. `troubles` make it unhealthy, `notes` do not.
+    `index` is the driver's index. `peers` maps the PCI address of each directly linked GPU to GB/s in one direction,
+    `near` the PCI addresses of other GPUs to the kind of connection. `troubles` make the GPU unhealthy, `notes` do not.
     """
 
     vendor: str
@@ -47,7 +47,7 @@ class CardReading(msgspec.Struct):
 
 
 def pci_address(text: str) -> str | None:
-    """Return a PCI address in sysfs format, `0000:06:00.0`, for any width of its domain; None for an invalid one."""
+    """Return a PCI address in sysfs format (`0000:06:00.0`) for a domain of any width, or None if it is invalid."""
     found = _PCI.fullmatch(text.strip().lower())
     if found is None:
         return None
@@ -56,13 +56,13 @@ def pci_address(text: str) -> str | None:
 
 
 def table_facts(card: CardReading) -> CardFacts | None:
-    """Return the table's row for a GPU, None if it is missing or has another memory size."""
+    """Return a GPU's row in the table of models, or None if it is missing or has another memory size."""
     if card.model is None:
         return None
     facts = facts_of(card.model)
     tokens = model_tokens(card.model)
     while facts is None and card.vendor == "amd" and len(tokens) > 1:
-        tokens = tokens[:-1]  # AMD's boards add the form factor: "MI300X OAM"
+        tokens = tokens[:-1]  # AMD adds the form factor of the board: "MI300X OAM"
         facts = facts_of(" ".join(tokens))
     if facts is None or card.memory_mib is None or facts.memory_mib is None:
         return facts
@@ -70,7 +70,7 @@ def table_facts(card: CardReading) -> CardFacts | None:
 
 
 def machine_card(card: CardReading, index: int, zone: int | None, links: tuple[MachineLink, ...]) -> MachineCard:
-    """Return the report of a GPU."""
+    """Return a GPU as it is reported."""
     facts = table_facts(card)
     return MachineCard(
         index=index,
@@ -92,14 +92,14 @@ def machine_card(card: CardReading, index: int, zone: int | None, links: tuple[M
 
 
 def links_of(card: CardReading, index_of: dict[str, int], others: list[CardReading]) -> tuple[MachineLink, ...]:
-    """Return the known links of a GPU to the others of its machine."""
+    """Return the known links of a GPU to the other GPUs of its machine."""
     found: dict[int, MachineLink] = {}
     split = bool(card.mig_devices)
     for other in others:
         to = index_of.get(other.pci_address or "")
         if other is card or to is None or other.pci_address is None:
             continue
-        # A MIG instance has no link to another GPU.
+        # A MIG instance has no links to other GPUs.
         joined = not split and not other.mig_devices
         if joined and other.pci_address in card.peers:
             found[to] = MachineLink(to, "nvlink", card.peers[other.pci_address])

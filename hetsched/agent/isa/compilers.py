@@ -1,9 +1,9 @@
 """Targets of the machine's compilers: `gcc -v`, as in the publication, and cross toolchains.
 
-A distribution's compiler shows the target of the distribution's programs. That is a lower bound of the CPU, not the
-CPU. The target is `--with-arch` of `gcc -v`, or else the default (riscv64: rv64gc; x86-64: level 1; aarch64:
-armv8.0-a). A compiler runs only on this machine and only if root alone could have installed it; in another tree, or
-without permission to run it, only the target in its name is known.
+A distribution's compiler shows the target of the distribution's programs, which is only a lower bound of the CPU's
+instruction set. The target is `--with-arch` of `gcc -v`, or else the default (riscv64: rv64gc; x86-64: level 1;
+aarch64: armv8.0-a). A compiler is executed only on this machine and only if no user except root could have installed
+it; otherwise only the target in its name is known.
 Source: ISAMatch (gcc -v; cross toolchain under /opt/RISCV/bin); GCC "Installing GCC: Configuration".
 """
 
@@ -32,7 +32,7 @@ _NAME = re.compile(r"([a-z0-9_]+)(-[a-z0-9_]+)*-gcc(-[0-9.]+)?")
 
 
 class Compiler(NamedTuple):
-    """Compiler of the machine. `isa` None: its target is not in the lattice. `stated` is its `--with-arch`."""
+    """Compiler of the machine. `isa` is None if the lattice lacks its target; `stated` is its `--with-arch`."""
 
     path: str
     target: str
@@ -53,7 +53,7 @@ def read_compiler(said: str, path: str = "gcc") -> Compiler | None:
 
 
 def native_compiler(tree: Tree) -> Compiler | None:
-    """Return the compiler of this machine; None in another tree, or without one."""
+    """Return the compiler of this machine; None without a compiler, or if the tree is not this machine."""
     if not tree.is_this_machine:
         return None
     for path in NATIVE:
@@ -63,7 +63,7 @@ def native_compiler(tree: Tree) -> Compiler | None:
 
 
 def cross_isas(tree: Tree) -> tuple[str, ...]:
-    """Return the targets of the toolchains under /opt/RISCV/bin, in canonical form."""
+    """Return the targets of the toolchains in /opt/RISCV/bin, in canonical form."""
     names = [name for name in tree.names(CROSS_FOLDER) if _NAME.fullmatch(name)]
     if len(names) > MAX_TOOLCHAINS:
         _problem(tree, "TooManyToolchains", f"only {MAX_TOOLCHAINS} of its compilers are read", CROSS_FOLDER)
@@ -86,7 +86,7 @@ def _ask(path: str) -> Compiler | None:
 
 @lru_cache(maxsize=64)
 def _probe_version(path: str, _inode: int, _changed: int) -> Compiler | None:
-    """Run a compiler once per version of its file: the same file gives the same output."""
+    """Run a compiler once per version of its file, because the same file gives the same output."""
     said = run([path, "-v"])
     return read_compiler(said.output, path) if said and said.status == 0 else None
 
@@ -94,7 +94,7 @@ def _probe_version(path: str, _inode: int, _changed: int) -> Compiler | None:
 def _parsed(text: str | None) -> Isa | None:
     if not text:
         return None
-    # An Arm compiler's additions (`+crypto`) are its own names, not the kernel's.
+    # An Arm compiler's additions (`+crypto`) are the compiler's names, not the kernel's.
     plain = text.partition("+")[0] if text.startswith("arm") else text
     try:
         return parse(plain, source="gcc")

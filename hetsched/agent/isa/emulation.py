@@ -1,15 +1,16 @@
-"""Instruction sets that a machine runs by emulation: the entries of binfmt_misc, and trials of their interpreters.
+"""Instruction sets that a machine can emulate: the entries of binfmt_misc, and trials of their interpreters.
 
-An entry states an interpreter but no CPU. The usable extensions and the slowdown depend on the interpreter and its
-version. An entry is used if containers can use it. On this machine it is tried once
-with tiny programs (`trials`), run by the kernel as any container's would be, so that an agent in a container reports
-the machine's emulation; its version is read if the interpreter is on this file system and owned by root. In another
-tree, or if it cannot be tried, the ISA of the oldest supported version is offered, with unknown slowdown.
+An entry names an interpreter but not the CPU that it emulates. The usable extensions and the slowdown depend on the
+interpreter and its version. An entry is used only if containers can use it. On this machine the interpreter is tried
+once with tiny programs (`trials`). The kernel runs them like the programs of any container, so an agent in a container
+also reports the machine's emulation. The version is read if the interpreter is on this file system and owned by root.
+If the tree is not this machine, or the interpreter cannot be tried, the ISA of the oldest supported version is
+reported, with unknown slowdown.
 
-An entry offers a machine if binfmt_misc and the entry are enabled, its magic contains the machine (ELF bytes 18 and
-19) at 64 bit (byte 4), and flag F is set: the interpreter is opened at registration, so it works inside containers.
-The offer is the instruction set of the CPU model.
-Source: Linux Documentation/admin-guide/binfmt-misc.rst; the model of QEMU 7.2 was measured by running programs.
+An entry adds a machine type if binfmt_misc and the entry are enabled, its magic contains a 64-bit (byte 4) machine type
+(ELF bytes 18 and 19), and flag F is set. With flag F the interpreter is opened at registration, so it works inside
+containers. The instruction set is that of the emulated CPU model.
+Source: Linux Documentation/admin-guide/binfmt-misc.rst; the CPU model of QEMU 7.2 was determined by running programs.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from hetsched.isa.codes import refuse
 from hetsched.isa.requirement import parse
 from hetsched.isa.value import Isa
 
-# Usable extensions under QEMU 7.2's default riscv64 model; the hint instructions run everywhere as no-ops.
+# Usable extensions of QEMU 7.2's default riscv64 model; hint instructions are no-ops where they are not implemented.
 QEMU_72_RISCV64 = "rv64imafdc_zicntr_zicsr_zifencei_zihintntl_zihintpause_zicbop_zba_zbb_zbc_zbs"
 _DEFAULT_MODELS = {"riscv64": QEMU_72_RISCV64, "aarch64": "armv8.0-a", "x86_64": "x86-64-v1"}
 _MACHINE_BYTES = {b"\xf3\x00": "riscv64", b"\xb7\x00": "aarch64", b"\x3e\x00": "x86_64"}
 
 
 class EmulatedOffer(msgspec.Struct, frozen=True):
-    """One instruction set that a node can emulate, and the emulating program."""
+    """One instruction set that a node can emulate, and the program that emulates it."""
 
     isa: Isa
     by: str
@@ -47,11 +48,11 @@ class EmulatedOffer(msgspec.Struct, frozen=True):
 def offer_from_binfmt(
     entry: str, *, enabled: bool, model: str | None = None, version: str | None = None
 ) -> EmulatedOffer | None:
-    """Read one file below /proc/sys/fs/binfmt_misc; `enabled` is the global status.
+    """Parse one file in /proc/sys/fs/binfmt_misc; `enabled` is the global status.
 
     `model` is the instruction set of the emulated CPU if known (`QEMU_CPU`, a newer default); otherwise the minimum of
-    all supported QEMU versions is assumed. Returns None if containers cannot use the entry, or it is not 64 bit.
-    Raises: InputError.
+    all supported QEMU versions is assumed. Returns None if containers cannot use the entry, or if it is not for 64-bit
+    programs. Raises: InputError.
     """
     lines = entry.split("\n")
     fields = dict(_field(line) for line in lines[1:] if line.strip())
@@ -81,7 +82,7 @@ _MACHINES = {"riscv": "riscv64", "arm": "aarch64", "x86": "x86_64"}
 
 
 class InterpreterTrial(NamedTuple):
-    """Result of the trial of an interpreter; all None if it could not be run."""
+    """Result of the trial of an interpreter; all fields are None if it could not be run."""
 
     version: str | None = None
     isa: str | None = None
@@ -89,7 +90,7 @@ class InterpreterTrial(NamedTuple):
 
 
 def probe_emulation(tree: Tree) -> tuple[EmulatedIsa, ...]:
-    """Return the instruction sets that containers can run by emulation, in order of their text."""
+    """Return the instruction sets that containers can run by emulation, sorted by their text."""
     enabled = tree.text(f"{FOLDER}/status", 64) == "enabled"
     names = [name for name in tree.names(FOLDER) if name not in ("register", "status")]
     if len(names) > MAX_ENTRIES:
@@ -121,7 +122,7 @@ def _try_offer(tree: Tree, path: str, offer: EmulatedOffer) -> InterpreterTrial:
     if tree.is_this_machine:
         tried = _run_trial(_MACHINES[offer.isa.arch], offer.by, tree.text(path, 8192) or "")
         if is_root_owned(offer.by):
-            # Its own name, not that of a link to it: QEMU takes other arguments under some names.
+            # Use the program's own name instead of a link's name: under some names QEMU expects other arguments.
             program = os.path.realpath(offer.by)
             tried = tried._replace(version=_version(program, os.stat(program).st_mtime_ns))
     if tried.isa is None:
@@ -133,7 +134,7 @@ def _try_offer(tree: Tree, path: str, offer: EmulatedOffer) -> InterpreterTrial:
 
 @lru_cache(maxsize=64)
 def _run_trial(machine: str, _interpreter: str, _entry: str) -> InterpreterTrial:
-    """Try each entry once in its present form, through the kernel."""
+    """Try the interpreter through the kernel, once for each content of the entry."""
     isa = emulated_isa(None, machine)
     return InterpreterTrial(None, isa.canonical if isa else None, slowdown(None, machine) if isa else None)
 

@@ -1,8 +1,8 @@
 """Capability words that the kernel passes to every program (AT_HWCAP, AT_HWCAP2).
 
 /proc/cpuinfo is text for users; programs themselves use these words. Each bit has one name, spelled as in
-/proc/cpuinfo. Arm: both words; RISC-V: a bit for each letter; x86: the first word is register EDX of CPUID leaf 1. A
-bit without a name here is newer than this table and is ignored.
+/proc/cpuinfo. Arm uses both words, and RISC-V has one bit for each letter. On x86, the first word is register EDX of
+CPUID leaf 1. A bit that is not in this table is newer than the table and is ignored.
 Source: Linux arch/arm64/include/uapi/asm/hwcap.h, Documentation/arch/riscv/uabi.rst, Intel SDM volume 2 CPUID.
 """
 
@@ -21,7 +21,7 @@ rng bti mte ecv afp rpres mte3 sme smei16i64 smef64f64 smei8i32 smef16f32 smeb16
 sveebf16 cssc rprfm sve2p1 sme2 sme2p1 smei16i32 smebi32i32 smeb16b16 smef16f16 mops hbc sveb16b16 lrcpc3 lse128
 fpmr lut faminmax f8cvt f8fma f8dp4 f8dp2 f8e4m3 f8e5m2 smelutv2 smef8f16 smef8f32 smesf8fma smesf8dp4 smesf8dp2 poe
 """
-# "-" is a reserved bit or one that is irrelevant to programs.
+# "-" is a reserved bit or a bit that is irrelevant to programs.
 _X86 = "fpu vme de pse tsc msr pae mce cx8 apic - sep mtrr pge mca cmov pat pse36 pn clflush - - - mmx fxsr sse sse2"
 
 
@@ -37,7 +37,7 @@ _TABLES: dict[str, tuple[dict[int, str], dict[int, str]]] = {
 
 
 def capability_words(auxiliary_vector: bytes) -> tuple[int, int] | None:
-    """Return both words of a 64-bit program's auxiliary vector, None if it holds none."""
+    """Return both words of a 64-bit program's auxiliary vector, or None if they are absent."""
     whole = len(auxiliary_vector) // 16 * 16
     entries = dict(struct.iter_unpack("=QQ", auxiliary_vector[:whole]))
     return (entries[_AT_HWCAP], entries.get(_AT_HWCAP2, 0)) if _AT_HWCAP in entries else None

@@ -3,17 +3,17 @@
 Sources can disagree: vendor firmware lists draft extensions, hypervisors hide flags, and a compiler knows only the
 target of its distribution. The first readable source is accepted, in this order: /proc/cpuinfo, the device tree's exact
 list, its deprecated string, riscv_hwprobe, the capability words, the dynamic loader, the compiler. Every other source
-is compared with it, and contradictions are reported. A source that gives a lower bound contradicts only by listing
-more.
+is compared with it, and contradictions are reported. A source that gives only a lower bound contradicts the accepted
+source only if it lists additional features.
 Source: domain rules of hetsched.isa; Linux Documentation/arch/riscv/uabi.rst; ISAMatch (gcc -v).
 
 Device tree: `riscv,isa-base` with `riscv,isa-extensions` is an exact list; `riscv,isa` is the deprecated string. Only
 extensions that every enabled CPU has are used.
-Source: device-tree binding riscv/extensions.yaml; the tree is /proc/device-tree, or its target.
+Source: device-tree binding riscv/extensions.yaml; the tree is read from /proc/device-tree or the target of that link.
 
-The system call riscv_hwprobe returns the usable extensions of a RISC-V kernel. Queried for all CPUs at once, the kernel
-returns their common extensions. It has bits for known extensions only, so the result is a lower bound: an older kernel
-has fewer bits.
+The system call riscv_hwprobe returns the usable extensions of a RISC-V kernel. If it is called for all CPUs together,
+the kernel returns their common extensions. The result is a lower bound, because a kernel has bits only for the
+extensions that it knows.
 Source: Linux Documentation/arch/riscv/hwprobe.rst, arch/riscv/include/uapi/asm/hwprobe.h.
 """
 
@@ -48,7 +48,7 @@ Ask = Callable[[tuple[int, ...]], dict[int, int] | None]
 
 
 def query_kernel_isa(ask: Ask | None = None, xlen: int = 64) -> str | None:
-    """Return the kernel's answer as an ISA string, None without one."""
+    """Return the result of riscv_hwprobe as an ISA string, or None if it is not available."""
     answers = (ask or _ask_kernel)((_BASE_BEHAVIOR, _IMA_EXT_0))
     if answers is None or not answers.get(_BASE_BEHAVIOR, 0) & 1:
         return None
@@ -69,7 +69,7 @@ def _ask_kernel(keys: tuple[int, ...]) -> dict[int, int] | None:
     pairs = (HwprobePair * len(keys))(*(HwprobePair(key, 0) for key in keys))
     library = ctypes.CDLL(None, use_errno=True)
     failed = library.syscall(ctypes.c_long(_SYSCALL), pairs, ctypes.c_size_t(len(keys)), ctypes.c_size_t(0), None, 0)
-    # The kernel returns an unknown key as -1.
+    # For an unknown key the kernel sets the key to -1.
     return None if failed else {pair.key: pair.value for pair in pairs if pair.key >= 0}
 
 
@@ -96,7 +96,7 @@ def cpu_folders(tree: Tree) -> list[str]:
 
 
 def stated_list(tree: Tree, folders: list[str]) -> str | None:
-    """Return base and extensions that all CPUs state as one ISA string, None if one states none."""
+    """Return the base and the extensions that all CPUs state as one ISA string, or None if a CPU states none."""
     bases: set[str] = set()
     common: set[str] | None = None
     for folder in folders:
@@ -112,7 +112,7 @@ def stated_list(tree: Tree, folders: list[str]) -> str | None:
 
 
 def stated_strings(tree: Tree, folders: list[str]) -> list[str]:
-    """Return the `riscv,isa` of every CPU, an empty list if one states none."""
+    """Return the `riscv,isa` of every CPU, or an empty list if a CPU states none."""
     found = [strings(tree, f"{folder}/riscv,isa") for folder in folders]
     return [text[0] for text in found] if all(found) else []
 
@@ -134,7 +134,7 @@ _SHORT = {"zicntr", "zihpm", "zicsr", "zifencei"}
 
 
 class Reading(NamedTuple):
-    """One source. `names` are the features it states, `domain` those it could have stated, None: all."""
+    """One source. `names` lists the features it reports, `domain` those that it can report (None: all)."""
 
     source: str
     text: str
@@ -204,7 +204,7 @@ def _device_tree(tree: Tree) -> list[Reading]:
         isa = _parsed(tree, stated, "device tree riscv,isa-extensions")
         readings.append(Reading("device tree riscv,isa-extensions", stated, isa, _names(isa), exact=True))
     if strings := stated_strings(tree, folders):
-        # As in cpuinfo, of CPUs that differ the common part is used.
+        # As in cpuinfo, the common part is used if CPUs differ.
         text = " & ".join(dict.fromkeys(strings))
         try:
             isa = read_cpuinfo("\n\n".join(f"isa: {string}" for string in strings)).isa
@@ -232,7 +232,7 @@ def _kernel_readings(tree: Tree, family: str | None) -> list[Reading]:
 
 
 def _loader(tree: Tree, family: str | None) -> list[Reading]:
-    """Read the level from the dynamic loader, which uses CPUID itself to choose library folders."""
+    """Read the level from the dynamic loader, which itself uses CPUID to choose library folders."""
     if family != "x86" or not tree.is_this_machine or not is_root_owned(_LOADER):
         return []
     levels = _loader_levels()
@@ -245,7 +245,7 @@ def _loader(tree: Tree, family: str | None) -> list[Reading]:
 
 @lru_cache(maxsize=1)
 def _loader_levels() -> tuple[str, ...]:
-    """Run the loader once: the CPU does not change while the machine runs."""
+    """Run the loader once, because the CPU does not change while the machine runs."""
     said = run([_LOADER, "--help"])
     return tuple(sorted(_LOADER_LEVEL.findall(said.output))) if said and said.status == 0 else ()
 
@@ -261,7 +261,7 @@ def _source(reading: Reading, chosen: Reading | None) -> IsaSource:
 
 
 def _conflict(reading: Reading, chosen: Reading | None) -> str | None:
-    """Describe the contradiction of a source to the accepted one."""
+    """Describe how a source contradicts the accepted source."""
     if chosen is None or reading is chosen:
         return None
     if reading.isa and chosen.isa and (reading.isa.arch, reading.isa.xlen) != (chosen.isa.arch, chosen.isa.xlen):

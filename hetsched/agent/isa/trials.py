@@ -1,10 +1,10 @@
 """Tiny programs for other architectures that show the ISA of an emulator and its slowdown.
 
-The CPU of an emulator depends on its version and build options; its name does not show it. RISC-V: each extension has
-an instruction, and a program of it and exit(0) either succeeds or is ended by an illegal instruction. x86-64: a program
-writes the CPUID words. Arm: a program writes its auxiliary vector, with the capability words. The slowdown is the time
-of one loop (four integer operations, a floating-point product and two sums), less the time of an empty program, over
-the time of the same loop on the machine itself.
+The CPU that an emulator emulates depends on its version and build options and not on its name. RISC-V: for each
+extension, a program executes an instruction of the extension and then exit(0); it either succeeds or is killed because
+the instruction is illegal. x86-64: a program writes the CPUID words. Arm: a program writes its auxiliary vector, which
+contains the capability words. The slowdown is the emulated time of a loop (four integer operations, a floating-point
+product and two sums) divided by its native time, after subtracting the time of an empty program from each.
 Source: RISC-V, x86-64 and Arm instruction encodings; checked against the assemblers in a test.
 Invariant: nothing is written to disk; each program is a file in memory of less than 400 bytes.
 """
@@ -26,7 +26,7 @@ _MACHINES = {"riscv64": (243, 5), "aarch64": (183, 0), "x86_64": (62, 0)}
 _HEADER_BYTES, _ADDRESS = 120, 0x400000
 _REPEATS = 3
 
-# name -> instructions that only this extension has
+# name -> instructions that exist only with this extension
 RISCV: dict[str, tuple[int, ...]] = {
     "v": (0xCC00F057, 0x021080D7),  # vsetivli zero,1,e8,m1,ta,ma; vadd.vv v1,v1,v1
     "zicond": (0x0EB55533,),  # czero.eqz a0,a0,a1
@@ -45,7 +45,7 @@ RISCV: dict[str, tuple[int, ...]] = {
     "zksed": (0x30A50533,),  # sm4ed a0,a0,a0,0
     "zksh": (0x10851513,),  # sm3p0 a0,a0
 }
-# The base of every riscv64 emulator, with the hint extensions, which run everywhere.
+# The base of every riscv64 emulator, with the hint extensions, which run on every CPU.
 _RISCV_BASE = "rv64imafdc_zicsr_zifencei_zicntr_zihintntl_zihintpause_zicbop"
 _RISCV_EXIT = (0x05D00893, 0x00000513, 0x00000073)  # li a7,93; li a0,0; ecall
 _RISCV_EXIT_42 = (0x05D00893, 0x02A00513, 0x00000073)  # li a7,93; li a0,42; ecall
@@ -79,7 +79,7 @@ _X86_CPUID = bytes.fromhex(
     "b801000080 31c9 0fa2 52 51"  # leaf 0x80000001: push %rdx, %rcx
     "b801000000 bf01000000 4889e6 ba30000000 0f05"  # write(1, sp, 48)
 )
-# The six words in stack order, each with the bits that make up the levels.
+# The six words in stack order; each maps bits to the features that make up the levels.
 _CPUID_BITS: tuple[dict[int, str], ...] = (
     {0: "lahf_lm", 5: "abm"},
     {11: "syscall", 29: "lm"},
@@ -92,7 +92,7 @@ _CPUID_BITS: tuple[dict[int, str], ...] = (
 
 
 def program(machine: str, code: bytes) -> bytes:
-    """Return an ELF program of one segment."""
+    """Return an ELF program with one segment."""
     number, flags = _MACHINES[machine]
     size = _HEADER_BYTES + len(code)
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
@@ -101,13 +101,13 @@ def program(machine: str, code: bytes) -> bytes:
 
 
 def emulated_isa(interpreter: str | None, machine: str) -> Isa | None:
-    """Return the ISA of the emulator, None if it cannot be tried; without `interpreter` the kernel selects it."""
+    """Return the ISA of the emulator, or None if it cannot be tried; without `interpreter` the kernel selects it."""
     if machine == "riscv64":
         return _try_riscv(interpreter)
     outcome = _run(machine, _code(machine, ask=True), interpreter)
     if outcome is None or outcome.status != 0:
         return None
-    # The output was decoded as one byte per character.
+    # The output was decoded with one byte per character.
     said = outcome.output.encode("latin-1", "replace")
     names = _cpuid_names(said) if machine == "x86_64" else _stack_names(said)
     family = X86 if machine == "x86_64" else ARM
@@ -116,7 +116,7 @@ def emulated_isa(interpreter: str | None, machine: str) -> Isa | None:
 
 
 def slowdown(interpreter: str | None, machine: str) -> float | None:
-    """Return the emulated time / native time of the loop, None if the loop cannot be run in both ways."""
+    """Return emulated time / native time of the loop, or None if the loop cannot be run both ways."""
     native = os.uname().machine
     if native not in _MACHINES:
         return None
@@ -125,7 +125,7 @@ def slowdown(interpreter: str | None, machine: str) -> float | None:
 
 
 def _try_riscv(interpreter: str | None) -> Isa | None:
-    # An exit status that the program sets itself shows that it runs at all.
+    # An exit status set by the program shows that the emulator can run programs.
     plain = _run("riscv64", _pack_words(_RISCV_EXIT_42), interpreter)
     if plain is None or plain.status != 42:
         return None
@@ -139,7 +139,7 @@ def _exits_normally(interpreter: str | None, words: tuple[int, ...]) -> bool:
 
 
 def _loop_seconds(machine: str, interpreter: str | None) -> float | None:
-    """Return the shortest of some runs of the loop, less the shortest run of an empty program."""
+    """Return the shortest time of several runs of the loop, minus the shortest time of an empty program."""
     idle = [_run(machine, _code(machine), interpreter) for _ in range(_REPEATS)]
     busy = [_run(machine, _code(machine, loop=True), interpreter) for _ in range(_REPEATS)]
     if any(outcome is None or outcome.status != 0 for outcome in (*idle, *busy)):
@@ -157,7 +157,7 @@ def _code(machine: str, *, ask: bool = False, loop: bool = False) -> bytes:
 
 
 def _run(machine: str, code: bytes, interpreter: str | None) -> ProgramOutput | None:
-    """Run a program from memory, with the emulator or directly by the kernel."""
+    """Run a program from memory, either with the emulator or directly by the kernel."""
     file = os.memfd_create("trial", os.MFD_CLOEXEC)
     try:
         os.write(file, program(machine, code))
@@ -181,7 +181,7 @@ def _cpuid_names(said: bytes) -> frozenset[str]:
 
 
 def _stack_names(said: bytes) -> frozenset[str]:
-    """Parse a program's first stack: argc, arguments, NULL, environment, NULL, auxiliary vector."""
+    """Parse a program's initial stack: argc, arguments, NULL, environment, NULL, auxiliary vector."""
     words = iter([word for (word,) in struct.iter_unpack("<Q", said)])
     next(words, None)
     for _ in range(2):

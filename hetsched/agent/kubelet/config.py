@@ -1,10 +1,10 @@
 """Settings of a kubelet that placement depends on, from its configuration file and its flags.
 
-The file is YAML, a language far larger than needed here, and the agent has no YAML parser. Of block mappings in column
-0 the wanted keys are read: plain or quoted scalars, and one level of such scalars below them. JSON is read as JSON. All
-other YAML (flow mappings, anchors, tags, block scalars, several documents, a duplicate key) makes the value of its key
-unknown and is reported as a problem; it is never guessed. Other keys are skipped. Flags that kubeadm keeps for the
-kubelet override the file, as they do in the kubelet.
+The file is YAML, but the agent has no YAML parser and needs only a small part of the language. It reads the required
+keys of block mappings in column 0 with plain or quoted scalars, and one level of such scalars below them. JSON files
+are parsed as JSON. Any other syntax (flow mappings, anchors, tags, block scalars, several documents, a duplicate key)
+makes the value of its key unknown and is reported as a problem. Other keys are skipped. Flags that kubeadm stores for
+the kubelet override the file, as in the kubelet.
 Source: kubelet.config.k8s.io/v1beta1; kubernetes cmd/kubelet options; YAML 1.2.2 chapters 7 and 8.
 """
 
@@ -46,7 +46,7 @@ _MOST_VALUE = 4096
 
 
 class KubeletConfig(NamedTuple):
-    """Settings; absent keys were not stated, keys in `unknown` were stated in an unsupported syntax."""
+    """Settings; absent keys are not set, keys in `unknown` are set in an unsupported syntax."""
 
     scalars: dict[str, str]
     maps: dict[str, dict[str, str]]
@@ -54,11 +54,11 @@ class KubeletConfig(NamedTuple):
 
 
 class _Unreadable(ValueError):
-    """The document as a whole is of another format."""
+    """The whole document has an unsupported format."""
 
 
 def read_config(tree: Tree, folder: str = FOLDER) -> KubeletConfig | None:
-    """Return the settings of file and flags; None without a readable file."""
+    """Return the settings from file and flags, or None without a readable file."""
     path = f"{folder}/config.yaml"
     text = tree.text(path, 256 * 1024)
     if text is None:
@@ -104,7 +104,7 @@ def _from_yaml(text: str) -> KubeletConfig:
     maps: dict[str, dict[str, str]] = {}
     unknown: set[str] = set()
     seen: set[str] = set()
-    key = ""  # the key of column 0 that the lines below it belong to
+    key = ""  # the key in column 0 that the following lines belong to
     indent = 0
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -112,7 +112,7 @@ def _from_yaml(text: str) -> KubeletConfig:
             continue
         if line[0] not in " \t":
             if line.startswith("- ") and key and key not in SCALARS | MAPS:
-                continue  # a list may be in the column of its key
+                continue  # a list may start in the same column as its key
             match = _LINE.fullmatch(line.rstrip())
             if match is None:
                 raise _Unreadable(f"line {number} is not a key with a value")
@@ -127,7 +127,7 @@ def _from_yaml(text: str) -> KubeletConfig:
                 if value is None and (match[3] or "").strip() != "{}":
                     unknown.add(key)
         elif key in SCALARS:
-            unknown.add(key)  # its value continues on this line
+            unknown.add(key)  # the value of the key continues on this line
         elif key in MAPS:
             match = _LINE.fullmatch(stripped)
             indent = indent or len(line) - len(line.lstrip(" "))
@@ -150,7 +150,7 @@ def _state(scalars: dict[str, str], unknown: set[str], key: str, value: str | No
 
 
 def _scalar(text: str) -> str | None:
-    """Return a plain or quoted scalar, empty for an empty value, None for other syntax."""
+    """Return a plain or quoted scalar, "" for an empty value, None for any other syntax."""
     text = text.strip()
     if len(text) > _MOST_VALUE:
         return None
@@ -162,7 +162,7 @@ def _scalar(text: str) -> str | None:
 
 
 def _with_flags(tree: Tree, config: KubeletConfig, path: str) -> KubeletConfig:
-    """Override the file with the flags that kubeadm wrote for the kubelet."""
+    """Override settings of the file with the flags that kubeadm wrote for the kubelet."""
     if not tree.exists(path):
         return config
     text = tree.text(path)

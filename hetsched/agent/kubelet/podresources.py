@@ -1,8 +1,8 @@
 """Actual assignments of a kubelet to the containers of its machine, read through its podresources API.
 
-The kubelet's own state files are written late, change their format and lack devices, and another device plugin chooses
-GPUs by itself. Only the kubelet knows all assignments. Pods have names here and no UID. `cpus` are exclusive CPUs
-only; `cpus` is empty for containers on shared CPUs. IDs that no machine can have are dropped.
+The kubelet's state files are written late, change their format and do not contain devices, and other device plugins
+choose GPUs themselves. Only the kubelet knows all assignments. The API identifies pods by name and not by UID. `cpus`
+contains exclusive CPUs only and is empty for containers on shared CPUs. Invalid CPU ids are dropped.
 Source: kubernetes/kubelet, pkg/apis/podresources/v1.
 """
 
@@ -29,11 +29,11 @@ _SERVICE = "v1.PodResourcesLister"
 
 
 class PodResourcesFailure(CallFailure):
-    """Failed call of the kubelet; the code is `NO_SOCKET` without a socket."""
+    """A call to the kubelet failed; the code is `NO_SOCKET` if there is no socket."""
 
 
 class HeldDevices(msgspec.Struct, frozen=True):
-    """Devices of one resource, by their IDs, and the zones near to them if their plugin reports these."""
+    """Devices of one resource by id, and the zones near them if their plugin reports zones."""
 
     resource: str
     ids: tuple[str, ...]
@@ -41,7 +41,7 @@ class HeldDevices(msgspec.Struct, frozen=True):
 
 
 class ContainerResources(msgspec.Struct, frozen=True):
-    """Resources of one container; `cpus` is empty if it shares."""
+    """Resources of one container; `cpus` is empty if it runs on shared CPUs."""
 
     name: str
     cpus: str = ""
@@ -57,14 +57,14 @@ class PodResources(msgspec.Struct, frozen=True):
 
 
 class Allocatable(msgspec.Struct, frozen=True):
-    """Exclusively assignable resources of a kubelet: all CPUs except reserved ones, and the healthy devices."""
+    """Exclusively assignable resources of a kubelet: all CPUs except the reserved CPUs, and the healthy devices."""
 
     cpus: str = ""
     devices: tuple[HeldDevices, ...] = ()
 
 
 class PodResourcesClient:
-    """Connection to the kubelet behind a unix socket."""
+    """Connection to the kubelet through a unix socket."""
 
     def __init__(self, socket: Path = SOCKET, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.socket = socket
@@ -73,7 +73,7 @@ class PodResourcesClient:
         )
 
     def pods(self) -> tuple[PodResources, ...]:
-        """Return every pod that the kubelet runs, also those without resources. Raises: PodResourcesFailure."""
+        """Return every pod that the kubelet runs, including pods without resources. Raises: PodResourcesFailure."""
         said = self._call("List", messages.ListPodResourcesRequest(), messages.ListPodResourcesResponse)
         return tuple(PodResources(one.namespace, one.name, _containers(one.containers)) for one in said.pod_resources)
 
@@ -104,11 +104,11 @@ def with_pods(
     online: str | None = None,
     uids: Mapping[tuple[str, str], str] | None = None,
 ) -> KubeletState:
-    """Return the kubelet's state with the API's assignments in place of those of its files.
+    """Return the kubelet's state with the assignments of the API in place of those from its files.
 
-    `uids` maps namespace and name of a pod to its UID; otherwise the UID is that of the same CPUs in the files, or else
-    the pod is listed as `namespace/name`. With the online CPUs, under the static policy, the CPUs that are not
-    assignable are the reserved ones.
+    `uids` maps namespace and name of a pod to its UID. If a pod is not in `uids`, its UID is taken from the state files
+    if they list the same CPUs for a container, or else the pod is listed as `namespace/name`. If `online` is given and
+    the policy is static, the online CPUs that are not assignable are returned as the reserved CPUs.
     """
     state = state or KubeletState()
     known = uids or {}
@@ -142,7 +142,7 @@ def with_pods(
 
 
 def _device_zones(listed: Iterable[HeldDevices]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return the zones of each healthy device, of those resources for which any device has a zone."""
+    """Return the zones of each healthy device, for those resources of which a device has a zone."""
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for one in listed:
         for device in one.ids:

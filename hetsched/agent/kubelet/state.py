@@ -1,19 +1,20 @@
 """State of the machine's kubelet: CPU, memory and topology policies, and exclusive CPUs.
 
 If the kubelet pins containers, no other process may pin them. The agent must therefore know the kubelet's policies,
-reserved CPUs and assignments. It reads them from files that only the kubelet writes and whose format changed several
-times. `cpu_manager_state` gives the effective CPU policy and overrides the configuration; a setting that no file states
-has the kubelet's default if the configuration could be read. Reserved CPUs are those that the configuration lists. If
-it reserves only an amount and the policy is static, they are chosen as the kubelet chooses them. A wrong checksum is
-reported and has no other effect: the kubelet itself would refuse to start with this file. Checksum: FNV-1a, 32 bits,
-over Go's dump of the object with checksum 0 and its type named without version.
-Source: kubernetes pkg/kubelet/cm/{cpumanager,memorymanager}/state, pkg/kubelet/checkpointmanager (1.36).
-Invariant: reads only; exclusive and shared CPUs that overlap, or are no CPUs of the machine, are reported.
+reserved CPUs and assignments. It reads them from the kubelet's files, whose format changed several times.
+`cpu_manager_state` contains the effective CPU policy and overrides the configuration. If the configuration could be
+read, settings that no file contains have the kubelet's default. Reserved CPUs are those that the configuration lists.
+If it reserves only an amount and the policy is static, the reserved CPUs are computed with the kubelet's algorithm. A
+wrong checksum is reported and has no other effect; the kubelet itself would not start with such a file. The checksum is
+FNV-1a with 32 bits over Go's dump of the object, with checksum 0 and the type name without version.
+Source: kubernetes pkg/kubelet/cm/{cpumanager,memorymanager}/state, pkg/kubelet/checkpointmanager (1.36). Invariant:
+nothing is written; exclusive and shared CPUs that overlap, or that the machine does not have, are reported.
 
-`kubeReserved: {cpu: 500m}` reserves certain CPUs under the static policy, and no file names them. They are chosen as
-the kubelet chooses CPUs for a container: whole zones, then whole sockets (sockets first if they have several zones),
-then whole cores, then threads; each level from the fewest free CPUs up, from the coarsest level down, then by ID.
-Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go (packed order, 1.36).
+Under the static policy, `kubeReserved: {cpu: 500m}` reserves certain CPUs that no file lists. They are computed in the
+way the kubelet chooses CPUs for a container: whole zones, then whole sockets (sockets first if they have several
+zones), then whole cores, then threads. Units of one level are ordered by the number of free CPUs, fewest first, in the
+unit of each level from the coarsest down, then by ID. Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go
+(packed order, 1.36).
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from .config import FOLDER, KubeletConfig, read_config
 def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int] | None:
     """Return the CPUs that a static kubelet reserves for an amount: whole zones and sockets, cores, then threads.
 
-    None if a CPU's topology is unknown, or there are too few CPUs.
+    Returns None if a CPU's topology is unknown, or if there are too few CPUs.
     """
     online = [cpu for cpu in cpus if cpu.online]
     if count > len(online) or any(None in (cpu.core, cpu.socket, cpu.zone) for cpu in online):
         return None
     sizes = {level: Counter(getattr(cpu, level) for cpu in online) for level in ("socket", "zone", "core")}
-    # Several zones in a socket make the socket the outer level, which is taken first.
+    # If a socket has several zones, the socket is the outer level and is used first.
     levels = ("socket", "zone", "core") if len(sizes["zone"]) > len(sizes["socket"]) else ("zone", "socket", "core")
     free = {cpu.id: cpu for cpu in online}
     taken: set[int] = set()
@@ -63,7 +64,7 @@ def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int]
 
 
 def _ranked(free: Iterable[MachineCpu], levels: tuple[str, ...], level: str) -> list[int]:
-    """Return the units of a level in the kubelet's order: by fewest free CPUs from the coarsest level down, then ID."""
+    """Return the units of a level in the kubelet's order: fewest free CPUs at each level, coarsest first, then ID."""
     listed = list(free)
     counts = {name: Counter(getattr(cpu, name) for cpu in listed) for name in levels}
     down_to = levels[: levels.index(level) + 1]
@@ -85,7 +86,7 @@ Entries = dict[str, dict[str, str]]
 
 
 class CpuManagerState(NamedTuple):
-    """Checkpoint of the CPU manager; `by_container`: the oldest format, whose entries name containers by their ID."""
+    """Checkpoint of the CPU manager; `by_container` marks the oldest format, whose keys are container IDs."""
 
     policy: str
     shared: str
@@ -94,7 +95,7 @@ class CpuManagerState(NamedTuple):
 
 
 def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folder: str = FOLDER) -> KubeletState | None:
-    """Return the kubelet's state, None without a kubelet; `cpus` are the machine's, used for the reserved CPUs."""
+    """Return the kubelet's state, or None without a kubelet; reserved CPUs are computed from the machine's `cpus`."""
     config = read_config(tree, folder)
     state = _cpu_manager_state(tree, f"{folder}/cpu_manager_state")
     memory = _memory_policy(tree, f"{folder}/memory_manager_state")
@@ -136,7 +137,7 @@ def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folde
 
 
 class KubeletWatch:
-    """Cached state of the kubelet; it is read again only when one of its files, or the CPUs, changed."""
+    """Cached state of the kubelet; it is read again only after one of its files, or the CPUs, changed."""
 
     def __init__(self, tree: Callable[[], Tree]) -> None:
         self._tree = tree
@@ -152,7 +153,7 @@ class KubeletWatch:
 
 
 def kubelet_fingerprint(tree: Tree, *, folder: str = FOLDER) -> str:
-    """Return a text that differs after a change of the kubelet's files; it costs four reads."""
+    """Return a text that changes with the kubelet's files; it costs four reads."""
     digest = hashlib.sha256()
     for name in _FILES:
         digest.update(hashlib.sha256(tree.data(f"{folder}/{name}", MOST_BYTES) or b"").digest())
@@ -173,7 +174,7 @@ def _configured_state(config: KubeletConfig | None) -> dict[str, str]:
 def _with_reserved(
     tree: Tree, found: KubeletState, config: KubeletConfig | None, cpus: tuple[MachineCpu, ...], folder: str
 ) -> KubeletState:
-    """Add the reserved CPUs: the named ones, or under the static policy as many as the amounts add up to."""
+    """Add the reserved CPUs: those that are listed, or under the static policy as many as the amounts require."""
     if config is None:
         return found
     named = config.scalars.get("reservedSystemCPUs")
@@ -230,7 +231,7 @@ def _as_state(tree: Tree, path: str, document: dict[str, Any]) -> CpuManagerStat
         exclusive[uid] = held
     if isinstance(pods, dict):
         for uid, whole in pods.items():
-            # The CPUs of a pod as a whole; they include its containers' own CPUs.
+            # The CPUs of the whole pod, which include the CPUs of its containers.
             cpus = (_lowercase_keys(whole) or {}).get("cpuset")
             if isinstance(cpus, str) and cpus:
                 exclusive.setdefault(uid, {}).setdefault("", cpus)
@@ -244,7 +245,7 @@ def _as_state(tree: Tree, path: str, document: dict[str, Any]) -> CpuManagerStat
 
 
 def _dumps(state: CpuManagerState) -> tuple[str, ...]:
-    """Return Go's dump of the state in each format in which it may have been written."""
+    """Return Go's dump of the state in each format that the kubelet may have used."""
     head = f"(*state.CPUManagerCheckpoint){{PolicyName:(string){state.policy} DefaultCPUSet:(string){state.shared} "
     tail = " Checksum:(checksum.Checksum)0}"
     nested = _go_map({uid: _go_map(held) for uid, held in state.exclusive.items()})
@@ -272,7 +273,7 @@ def fnv1a(text: str) -> int:
 
 
 def _check(tree: Tree, path: str, checksum: object, *dumps: str) -> None:
-    """Report a checksum that matches none of the formats; 0 means unset."""
+    """Report a checksum that does not match any of the formats; 0 means that it is not set."""
     if not checksum or checksum in {fnv1a(text) for text in dumps}:
         return
     what = f"{path}: its checksum {str(checksum)[:40]} is wrong; the kubelet cannot start with this file"
@@ -302,7 +303,7 @@ def _json_object(tree: Tree, path: str) -> dict[str, Any] | None:
 
 
 def _lowercase_keys(document: Any) -> dict[str, Any] | None:
-    """Return an object with its keys in lower case: Go reads them without regard to case."""
+    """Return an object with its keys in lower case, because Go matches keys case-insensitively."""
     return {key.lower(): value for key, value in document.items()} if isinstance(document, dict) else None
 
 
@@ -311,10 +312,10 @@ def _unreadable(tree: Tree, path: str, why: str) -> None:
 
 
 def _report_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], folder: str) -> bool:
-    """Report assigned CPUs that overlap, are shared too, or are not in the machine; return whether there are none."""
+    """Report CPUs that are assigned twice, also shared, or not in the machine; return whether there are none."""
     held: Counter[int] = Counter(parse_cpuset(found.shared_cpus or ""))
     for containers in found.exclusive.values():
-        # A pod's own CPUs contain those of its containers.
+        # A pod's own CPUs include those of its containers.
         held.update({cpu for text in containers.values() for cpu in parse_cpuset(text)})
     twice = sorted(cpu for cpu, times in held.items() if times > 1)
     if twice:
@@ -333,9 +334,9 @@ def _check_assignment(
 ) -> None:
     """Check the conditions that the kubelet checks before it starts (CPU manager `validateState`).
 
-    Reserved CPUs are not exclusive; they are shared, or, under `strict-cpu-reservation`, in no set. The shared pool is
-    not empty while CPUs are exclusive. Every online CPU is shared or exclusive; like the kubelet, this is checked only
-    for `consistent` sets.
+    Reserved CPUs must not be exclusive; they must be shared or, under `strict-cpu-reservation`, in neither set. The
+    shared pool must not be empty if CPUs are exclusive. Every online CPU must be shared or exclusive; as in the
+    kubelet, this is checked only if the sets are `consistent`.
     """
     if found.shared_cpus is None or not (found.shared_cpus or found.exclusive):
         return  # the kubelet initializes an empty state itself

@@ -1,10 +1,10 @@
 """Verified allocations of this node's pods.
 
 Any client can write an annotation, copy it from another pod or restore an earlier one, and responses of the control
-plane can arrive late or twice. An allocation is accepted only if it verifies under this node's key for the very pod
-that has it in the runtime. For one pod the highest epoch is used; within one epoch the answer of the control plane
-overrides the pod's annotation, because it was written later. A verified allocation stays valid, also under a new key,
-until its pod is deleted or the node belongs to another control plane.
+plane can arrive late or twice. An allocation is accepted only if it was signed with this node's key for the pod that
+has it in the runtime. If there are several allocations for a pod, the highest epoch is used; within an epoch, a
+response of the control plane overrides the pod's annotation, because it was written later. A verified allocation
+remains valid, even under a new key, until its pod is deleted or the node belongs to another control plane.
 Invariant: `of` returns verified allocations only.
 """
 
@@ -23,7 +23,7 @@ MOST_PROBLEMS = 20
 
 
 class VerifiedGrant(msgspec.Struct, frozen=True):
-    """Verified allocation; `answered`: it came in an answer of the control plane, else from the annotation."""
+    """Verified allocation; `answered` is true for a response of the control plane, false for an annotation."""
 
     granted: VerifiedAllocation
     answered: bool = False
@@ -51,7 +51,7 @@ class Grants:
         return None if known is None else known.granted
 
     def learn(self, cluster: str, key: bytes) -> None:
-        """Set the cluster and the key that signs for this node."""
+        """Set the cluster and the key that signs allocations for this node."""
         if cluster != self.cluster:
             self.known = {}
         if (cluster, key) != (self.cluster, self.key):
@@ -59,19 +59,19 @@ class Grants:
         self.cluster, self.key = cluster, key
 
     def answered(self, allocations: Iterable[tuple[str, str]]) -> None:
-        """Take the allocations of an answer of the control plane: text by UID of their pod."""
+        """Process the allocations in a response of the control plane; each is a pod's UID and a text."""
         given = dict(allocations)
         self._answered = frozenset(given)
         for uid, text in given.items():
             self._add(uid, text, answered=True)
 
     def carried(self, uid: str, text: str) -> None:
-        """Take the allocation in the annotations of a pod of the runtime; each text is checked once."""
+        """Process the allocation in the annotations of a pod in the runtime; each text is verified once."""
         if self._carried.get(uid) != text:
             self._add(uid, text, answered=False)
 
     def forget(self, present: Collection[str]) -> None:
-        """Delete the allocations of pods that neither the runtime nor the control plane knows any more."""
+        """Delete the allocations of pods that are neither in the runtime nor in the control plane's last response."""
         self.known = {uid: known for uid, known in self.known.items() if uid in present or uid in self._answered}
         self._refused = {uid: refused for uid, refused in self._refused.items() if uid in present}
         self._carried = {uid: text for uid, text in self._carried.items() if uid in present}
@@ -84,7 +84,7 @@ class Grants:
         try:
             granted = verify(text, self.key, uid=uid, node=self.node)
         except InputError as error:
-            # After a key change an older annotation no longer verifies; it did when it was taken.
+            # After a key change the signature of an older annotation is invalid, but it was valid when it was accepted.
             if known is None or answered:
                 self._refuse(uid, text, error.code, error.message)
             return

@@ -1,20 +1,20 @@
 """Order of the CPU changes of containers.
 
-Between two writes some containers have their old CPUs and others their new ones; after a crash this state may last.
-The next write is the first applicable one of
+Between two writes, some containers have their old CPUs and others have their new CPUs; after a crash this state may
+persist. The next write is the first applicable one of
 
-    1. a container with shared CPUs leaves the CPUs that are not in its target;
-    2. a container gets its exclusive CPUs, if they are within its present set or no other pod runs on them;
+    1. a container with shared CPUs is removed from CPUs that are not in its target;
+    2. a container gets its exclusive CPUs, if they are within its current set or no other pod runs on them;
     3. no exclusive container can get its CPUs, because they block one another: one of them shrinks to the CPUs
        that it may keep, or moves aside to the shared CPUs;
     4. a container with shared CPUs can only move to CPUs that another container still has to leave;
-    5. a container with shared CPUs gets more, if they are exclusive to no pod.
+    5. a container with shared CPUs gets more CPUs, if they are not exclusive to another pod.
 
-So other containers leave CPUs before these become exclusive, and take CPUs only after the exclusive holder left. A
-container that cannot be changed is skipped: others do not wait for it, unless it holds exclusive CPUs. Sets of CPUs are
-bit masks here.
-Invariant: only the fourth write puts a pod on CPUs that are another pod's own, or still held by it; it is needed only
-if every CPU is exclusive.
+As a result, other containers are removed from CPUs before these become exclusive, and get CPUs only after the container
+that used them exclusively has left. A container that cannot be changed is skipped; other containers do not wait for it,
+unless it has exclusive CPUs. Sets of CPUs are bit masks.
+Invariant: only the fourth write can put a pod on CPUs that are, or still were, exclusive to another pod; it is needed
+only if every CPU is exclusive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Target CPUs of a container; `own`: they are exclusive to `pod`, whose other containers may overlap with them."""
+    """Target CPUs of a container; `own` marks them as exclusive to `pod`, whose other containers may use them too."""
 
     cpus: int
     pod: str
@@ -39,10 +39,10 @@ def next_write(
     stuck: Collection[str] = (),
     aside: Collection[str] = (),
 ) -> tuple[str, int] | None:
-    """Return the container to write next and its CPUs, None if no write is necessary or possible.
+    """Return the container to write next and its CPUs, or None if no write is necessary or possible.
 
-    `shared` is the bit mask of the CPUs that are exclusive to no pod. `stuck` are the containers whose last write
-    failed. `aside` are those that already moved to shared CPUs to unblock others.
+    `shared` is the bit mask of the CPUs that are not exclusive to a pod. `stuck` contains the containers whose last
+    write failed. `aside` contains the containers that were already moved to shared CPUs to unblock others.
     """
     off = [one for one, target in targets.items() if current[one] != target.cpus and one not in stuck]
     sharing = [one for one in off if not targets[one].own]

@@ -1,12 +1,12 @@
 """Keep every container of the machine on its target CPUs.
 
-Containers, the runtime and the agent restart, and each of them loses its state. A step compares the targets (`wanted`)
-with the actual CPUs (`actual`) and writes the differences (`order`), whatever happened before; the next step retries
-failed writes. State that must survive is written before it is used, if it can be written at all. No container is
-changed while the signing key or the kubelet's CPU policy is unknown, and none if the kubelet pins: then its choices are
-reported with the prediction. Pinned containers are checked in every step, those with shared CPUs periodically, and at
-once after a change of the shared CPUs.
-Invariant: a step without differences writes to no file and no container.
+Containers, the runtime and the agent restart, and each of them loses its state. Each step compares the targets
+(`wanted`) with the actual CPUs (`actual`) and writes the differences (`order`), independent of earlier steps; the next
+step retries failed writes. Persistent state is written before it is used, if it can be written. No container is changed
+while the signing key or the kubelet's CPU policy is unknown. If the kubelet pins, no container is changed either, and
+the kubelet's choices are reported with the prediction. Pinned containers are checked in every step. Containers with
+shared CPUs are checked periodically, and immediately after a change of the shared CPUs.
+Invariant: a step without differences does not write files or change containers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NODES = "sys/devices/system/node"
 
 
 class Pinner:
-    """Pinning of the containers of one machine; `folder` stores the state that must survive."""
+    """Pins the containers of one machine; `folder` stores the persistent state."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class Pinner:
         self.problems: tuple[MachineProblem, ...] = ()
 
     def learn(self, cluster: str, key: bytes, allocations: Iterable[tuple[str, str]]) -> None:
-        """Take an answer of the control plane: the node's key, and allocations as text by UID of their pod."""
+        """Process a response of the control plane: the node's key, and for each pod UID the text of its allocation."""
         self._load()
         self._grants.learn(cluster, key)
         self._grants.answered(allocations)
 
     @property
     def grants(self) -> Grants:
-        """The verified allocations of the node's pods, as of the last step and answer."""
+        """The verified allocations of the node's pods, as of the last step or response."""
         self._load()
         return self._grants
 
@@ -76,10 +76,10 @@ class Pinner:
         self._file.release()
 
     def step(self, now: float) -> tuple[PinnedContainer, ...]:
-        """Put every container on its CPUs and return granted and actual CPUs of the pinned ones.
+        """Set the CPUs of every container; return the granted and the actual CPUs of pinned containers.
 
-        `now` is in seconds of a monotonic clock. If the runtime does not respond, the last report is returned with that
-        as the drift.
+        `now` is in seconds of a monotonic clock. If the runtime does not respond, the last result is returned with this
+        as the reason for the drift.
         """
         problems: list[MachineProblem] = []
         try:
@@ -135,7 +135,7 @@ class Pinner:
         return self._report(wanted, members)
 
     def _take(self, sandboxes: tuple[Sandbox, ...]) -> None:
-        """Take the annotations of pods; of several sandboxes of a pod the newest is used."""
+        """Process the annotations of pods; if a pod has several sandboxes, the newest is used."""
         for one in sorted(sandboxes, key=lambda one: one.created_at):
             if one.ready and (text := one.annotations.get(ALLOCATION)):
                 self._grants.carried(one.uid, text)
@@ -154,7 +154,7 @@ class Pinner:
         return [RuntimePod(uid, since, self._grants.of(uid)) for uid, since in sorted(created.items())], members
 
     def _look(self, now: float, wanted: PinPlan, members: list[PodContainer], machine: MachineCpus) -> None:
-        """Read the actual CPUs of all pinned containers and of those that are due."""
+        """Read the actual CPUs of all pinned containers and of those whose periodic check is due."""
         present = {member.id for member in members}
         self._actual.forget(present)
         self._is = {one: cpus for one, cpus in self._is.items() if one in present}
@@ -173,12 +173,12 @@ class Pinner:
                 if failure.away or late > MOST_LATE:
                     raise
                 found = None
-            # Without a value, it may run on every CPU.
+            # If its CPUs are unknown, the container may run on every CPU.
             self._is[member.id] = _mask(machine.online if not found else found & machine.online or machine.online)
         self._aims = wanted.containers
 
     def _settle(self, wanted: PinPlan, pods: list[RuntimePod], members: list[PodContainer]) -> None:
-        """Record the CPUs of immovable containers that are, or are about to be, in their final place."""
+        """Record the CPUs of immovable containers that have, or are about to get, their final CPUs."""
         fixed = {pod.uid for pod in pods if pod.granted is not None and pod.granted.policy == FIXED}
         for member in members:
             aim = wanted.containers[member.id]
@@ -186,7 +186,7 @@ class Pinner:
                 self._settled.setdefault(member.id, aim.cpus)
 
     def _write(self, wanted: PinPlan, members: list[PodContainer]) -> None:
-        """Write the differences; containers that failed the last time come after all others."""
+        """Write the differences; containers whose last write failed are last."""
         targets = {
             member.id: Target(_mask(aim.cpus), member.pod, aim.own)
             for member in members
@@ -234,7 +234,7 @@ class Pinner:
         return tuple(found)
 
     def _by_kubelet(self, kubelet: KubeletState) -> tuple[PinnedContainer, ...]:
-        """Return the kubelet's choice, with the control plane's prediction for the whole pod."""
+        """Return the kubelet's assignments, with the control plane's prediction for the whole pod."""
         found = []
         for uid, containers in sorted(kubelet.exclusive.items()):
             granted = self._grants.of(uid)
@@ -276,10 +276,10 @@ class Pinner:
         try:
             return self._file.locked()
         except OSError:
-            return True  # the error is reported when the file is written, which fails too
+            return True  # the error is reported when the file is written, which also fails
 
     def _save(self, problems: list[MachineProblem]) -> None:
-        """Write the state that must survive; a failure is reported and pinning continues."""
+        """Write the persistent state; a failure is reported and pinning continues."""
         settled = {one: format_cpuset(cpus) for one, cpus in self._settled.items()}
         grants = self._grants
         try:

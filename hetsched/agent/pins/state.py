@@ -1,11 +1,11 @@
-"""State of the pins across restarts, in one file that is complete or absent.
+"""Persistent state of CPU pinning, in one file that is either complete or absent.
 
-An agent that was killed must restore all pins before the control plane responds, and a power failure must not leave
-half a file. The file is written under another name, flushed, renamed, and its folder flushed; its first line is the
-SHA-256 of the rest. An unreadable file counts as absent: annotations and the runtime's state are read again, and the
-key comes with the next answer of the control plane. Only its owner can read it, because it holds the node's key. One
-agent at a time holds the folder's lock; another agent pins nothing.
-Invariant: a file that loads is one that was written.
+An agent that was killed must restore all pins before the control plane responds, and a power failure must not leave a
+partial file. The file is written under another name, flushed and renamed, and then the folder is flushed; the first
+line is the SHA-256 of the rest. An unreadable file is treated as absent: annotations and the runtime's state are read
+again, and the next response of the control plane contains the key. Only the file's owner can read it, because it
+contains the node's key. Only the agent that holds the folder's lock pins containers.
+Invariant: a file that can be loaded is exactly as it was written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PinState(msgspec.Struct, frozen=True):
 
 
 class StateFile:
-    """The file in its folder, which is created if missing."""
+    """The state file in its folder, which is created if missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,7 +47,7 @@ class StateFile:
         self.problem: MachineProblem | None = None
 
     def locked(self) -> bool:
-        """Return whether this agent holds the folder's lock, taking it if it is free. Raises: OSError."""
+        """Return whether this agent holds the folder's lock; a free lock is acquired. Raises: OSError."""
         if self._lock is None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -65,7 +65,7 @@ class StateFile:
             os.close(lock)
 
     def load(self, node: str) -> PinState:
-        """Return the last state of this node, or an empty one."""
+        """Return the last saved state of this node, or an empty state."""
         self.problem = None
         path = self._folder / FILE
         try:
@@ -86,7 +86,7 @@ class StateFile:
         return kept
 
     def save(self, kept: PinState) -> None:
-        """Write the state, if it changed. Raises: OSError."""
+        """Write the state if it changed. Raises: OSError."""
         data = _write(kept)
         if data == self._written:
             return

@@ -1,18 +1,18 @@
 """Target CPUs of every container.
 
-By the policy of the pod's verified allocation:
+The policy of the pod's verified allocation decides:
 
-    exclusive           the CPUs that its allocation names for the container, exclusive to its pod
-    immovable           the same, but others may run there too, unless the CPUs are exclusive; once a container is
-                        there it stays for its life, whatever is granted later
-    numa                the shared CPUs of its zones
-    all other           the shared CPUs, as every container without an allocation
+    exclusive           the CPUs that the allocation lists for the container, exclusive to its pod
+    immovable           the same CPUs, but not exclusive to the pod; when a container has got them, it keeps them until
+                        it ends, regardless of later grants
+    numa                the shared CPUs of the pod's zones
+    all other           the shared CPUs, like every container without an allocation
 
-The shared CPUs are the online CPUs without exclusive ones, and without those that the kubelet reserves strictly. A zone
-is identified by the number at the end of its name, else by the CPUs that were granted of it. The CPUs of a pod are its
-own as long as the runtime knows the pod, through all restarts of its containers. If two pods were granted the same
-CPUs, a settled immovable container stays, then the higher epoch wins, then the older pod: the others run on the shared
-CPUs until it is deleted. An offline CPU belongs to no pod.
+The shared CPUs are the online CPUs without exclusive CPUs and without CPUs that the kubelet reserves strictly. A zone
+is identified by the number at the end of its name, else by the CPUs granted in it. A pod keeps its CPUs as long as the
+runtime has the pod, across restarts of its containers. If two pods were granted the same CPUs, a pod with an immovable
+container that already uses them takes precedence, then the pod with the higher epoch, then the older pod. The other pod
+runs on the shared CPUs until the preferred pod is deleted. An offline CPU does not belong to any pod.
 Source: cassini (Tencent 2022); gocrane `pkg/ensurance/cm/cpumanager/policy.go`; Kubernetes CPU manager policies.
 """
 
@@ -32,7 +32,7 @@ Cpus = frozenset[int]
 
 
 class MachineCpus(msgspec.Struct, frozen=True):
-    """CPUs of the machine: online, withheld from the shared ones, and those of each zone."""
+    """CPUs of the machine: online, withheld from the shared CPUs, and those of each zone."""
 
     online: Cpus
     withheld: Cpus = frozenset()
@@ -48,7 +48,7 @@ class PodContainer(msgspec.Struct, frozen=True):
 
 
 class RuntimePod(msgspec.Struct, frozen=True):
-    """Pod of the runtime, with its verified allocation. `created_at` is in nanoseconds."""
+    """Pod in the runtime, with its verified allocation. `created_at` is in nanoseconds."""
 
     uid: str
     created_at: int
@@ -56,7 +56,7 @@ class RuntimePod(msgspec.Struct, frozen=True):
 
 
 class WantedCpus(msgspec.Struct, frozen=True):
-    """CPUs of one container; `predicted` are those of its grant, if it has one; `why` explains the difference."""
+    """CPUs of one container; `predicted` are the granted CPUs, if any; `why` explains a difference."""
 
     cpus: Cpus
     own: bool = False
@@ -65,7 +65,7 @@ class WantedCpus(msgspec.Struct, frozen=True):
 
 
 class PinPlan(msgspec.Struct, frozen=True):
-    """Target of every container, by ID, and the shared CPUs; empty if none are left."""
+    """Target CPUs of every container by ID, and the shared CPUs (empty if none are left)."""
 
     containers: dict[str, WantedCpus]
     shared: Cpus
@@ -77,7 +77,7 @@ def plan(
     members: Sequence[PodContainer],
     settled: Mapping[str, Cpus] | None = None,
 ) -> PinPlan:
-    """Return the target CPUs of every container; `settled` are those of immovable containers already in place."""
+    """Return the target CPUs of every container; `settled` maps immovable containers to the CPUs they already have."""
     settled = settled or {}
     there: dict[str, set[int]] = {}
     for member in members:
@@ -110,7 +110,7 @@ def _rank(pod: RuntimePod, settled: bool) -> tuple[bool, int, int, str]:
 
 
 def _named(granted: VerifiedAllocation | None) -> set[int]:
-    """Return the CPUs that no other pod may be given."""
+    """Return the CPUs that must not be assigned to another pod."""
     if granted is None or granted.policy not in (OWN, FIXED):
         return set()
     named = {cpu for cpus in granted.containers.values() for cpu in parse_cpuset(cpus)}

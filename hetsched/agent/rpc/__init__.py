@@ -1,5 +1,5 @@
-"""Messages of the gRPC sockets that the agent uses, as .proto files and as protoc's output.
+"""Messages of the gRPC services that the agent uses, as .proto files and as protoc's output.
 
 May import: protobuf. After a change: `python -m grpc_tools.protoc -I . --python_out=. hetsched/agent/rpc/*.proto`.
-Never: more of a foreign interface than the agent uses.
+Never: parts of an interface that the agent does not use.
 """
