@@ -4,7 +4,8 @@ Reading a pod's demands takes longer than the rest of event handling, and the po
 Two pods are alike if `metadata.labels`, `metadata.annotations` and `spec` are equal except for fields that are never
 read: the node's name, the commands and environment of containers, and the projected token volume that the API server
 adds to each pod. Names are not part of the key, so a cache that uses this key must not store anything derived from a
-name. Invariant: `PodReader.template` reads none of the omitted fields; a test reads pods with and without them.
+name.
+Invariant: `PodReader.template` reads none of the omitted fields; a test reads pods with and without them.
 """
 
 from __future__ import annotations

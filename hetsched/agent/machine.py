@@ -3,8 +3,8 @@
 Each probe reads its own part and adds unreadable facts to `Tree.problems`; no probe affects another.
 
 After gRPC and NVML are loaded, a fifth of the agent's memory is free but remains allocated to the process. Therefore
-free memory is returned to the kernel after each read of the machine, if the C library has malloc_trim. Source:
-malloc_trim(3).
+free memory is returned to the kernel after each read of the machine, if the C library has malloc_trim.
+Source: malloc_trim(3).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 longest spelling of a level at the start of the text, followed by features. If the text contains `+`, the parts after
 the first `+` are separated by `+` only. The part before the first `+`, or the whole text without `+`, is split at `_`
 into the longest known names (`avx512_vnni` is one feature). The canonical text is the highest level whose features are
-all present, followed by the other features, sorted. Invariant: two known names joined by `_` can be split in only one
-way (a test tries every pair).
+all present, followed by the other features, sorted.
+Invariant: two known names joined by `_` can be split in only one way (a test tries every pair).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Anonymised nodes.
 
-Only annotations that state instruction sets and the codes of problems are kept. Addresses are omitted.
+Of annotations, only those that state instruction sets are kept; of problems, only their codes. Addresses are omitted.
 """
 
 from __future__ import annotations

@@ -47,7 +47,10 @@ class Pseudonyms:
         self._given: dict[Realm, dict[str, str]] | None = None
 
     def of(self, realm: Realm, name: str, *, stays: bool = False) -> str:
-        """Return the pseudonym of a name. The name itself is returned if it is empty, `stays`, or before `settle`."""
+        """Return the pseudonym of a name.
+
+        Returns the name itself if it is empty, if `stays` is true, or if `settle` was not called yet.
+        """
         if not name:
             return name
         if self._given is None:

@@ -62,7 +62,7 @@ class FactReader:
         return None
 
     def moment(self, node: str, value: Any) -> str | None:
-        """Return a time, given as RFC 3339 or as seconds since 1970."""
+        """Return an RFC 3339 time in UTC from RFC 3339 text or from seconds since 1970."""
         at = seconds(value) if isinstance(value, str) else _number(value)
         if at is not None and 0 < at < 2**33:
             return rfc3339(datetime.fromtimestamp(at, UTC))

@@ -34,8 +34,8 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 class ApiFailure(Exception):
     """The API server returned an error (`status` 4xx or 5xx) or no response (`status` 0).
 
-    `retry_after_seconds`: the Retry-After value, 0 if absent. `causes`: the reasons listed in the Status details.
-    `text`: status, reason and message; the message of an API server is not translated.
+    `retry_after_seconds` is the Retry-After value, 0 if absent. `causes` lists the reasons in the Status details.
+    `text` contains status, reason and message; the message of an API server is not translated.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 A driver prepares the devices that a claim's status lists, and two schedulers may write to the same claim. As in
 kube-scheduler, each claim of the pod is read and then handled according to its state:
-    unallocated, devices chosen  writes the finalizer that protects an allocation, then the allocation and the pod's
+    unallocated, devices chosen  the finalizer that protects an allocation is written, then the allocation and the pod's
                                  reservation in one write that names the resourceVersion that was read
     allocated and reserved       nothing is written; this also confirms a write whose response was lost
     allocated, shared            the pod is added to `reservedFor`

@@ -128,7 +128,7 @@ class _ChargedBudget(msgspec.Struct):
 
 
 def charge_budgets(api: Api, victims: Sequence[ToEvict]) -> list[EvictionResponse]:
-    """Return for each victim whether the budgets allow its eviction after those of the victims before it.
+    """Return for each victim whether the budgets allow its eviction after the evictions of the previous victims.
 
     If the budgets or a pod cannot be read, all responses are `UNKNOWN`.
     """
@@ -166,7 +166,7 @@ def _budgets(api: Api, namespaces: Collection[str]) -> list[_ChargedBudget]:
 
 
 def _ready_labels(api: Api, victim: ToEvict) -> Mapping[str, str] | None:
-    """Return the labels of a victim, None if it is not ready or no longer exists."""
+    """Return the labels of a victim, or None if it is not ready or no longer exists."""
     try:
         pod = _pod.decode(api.get(PODS.path(namespace=victim.namespace, name=victim.name)))
     except ApiFailure as failure:

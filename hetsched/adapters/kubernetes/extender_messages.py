@@ -56,7 +56,7 @@ class Args(msgspec.Struct):
 
 
 class FilterResult(msgspec.Struct, rename="pascal", omit_defaults=True):
-    """`ExtenderFilterResult`."""
+    """Response to `filter`: `ExtenderFilterResult`."""
 
     node_names: list[str] | None = None
     nodes: dict[str, Sequence[msgspec.Raw | None]] | None = None
@@ -116,7 +116,7 @@ class PreemptionResult(msgspec.Struct):
 
 
 class BindingArgs(msgspec.Struct, rename="pascal"):
-    """`ExtenderBindingArgs`."""
+    """A pod and the node to bind it to: `ExtenderBindingArgs`."""
 
     pod_name: str
     pod_namespace: str
@@ -161,7 +161,7 @@ def read_binding(body: bytes) -> BindingArgs:
 
 
 def read_pod(body: bytes, reader: PodReader) -> PodSpec:
-    """Read a pending pod with the informer's pod reader.
+    """Read a pending pod with the same reader as the informer.
 
     Raises: InputError `ExtenderArgsInvalid`, `PodNotWaiting`, or the reader's error for an invalid pod.
     """

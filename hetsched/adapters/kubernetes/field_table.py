@@ -47,7 +47,7 @@ _MODEL = re.compile(r"(?:[Ll]ist\[)?([A-Z]\w+)\]?")
 
 
 def build_table() -> dict[str, Any]:
-    """Return `roots`, which maps kinds to models, and `models`, which maps each field to its value's model (or "")."""
+    """Return `roots` (kind -> model) and `models` (model -> field -> model of the field's value, or "")."""
     from kubernetes.client import models
 
     found: dict[str, dict[str, str]] = {}

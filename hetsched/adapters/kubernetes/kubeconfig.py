@@ -88,7 +88,7 @@ def one_context(document: Any, *, context: str = "") -> Plain:
 
 
 class Access:
-    """Address and credentials of one API server. Its string form does not show the credentials."""
+    """Address and credentials of one API server. The string form never shows the credentials."""
 
     __slots__ = ("authority", "certificate", "key", "server", "server_name", "token")
 

@@ -10,8 +10,9 @@ for `QUIET_SECONDS`. A response that cannot be decoded is a failure. After a fai
 reflector backs off for 1, 2, 4 … 30 s with jitter, or for Retry-After if that is longer (at most 30 s). A list that is
 older than a version already seen is also a failure; one of several API servers may return it after a failover. The
 known objects are kept until a list has caught up. After a restore of etcd from a backup no list catches up, so the
-process must be restarted. Source: Kubernetes documentation, "Efficient detection of changes"; KEP-5504 (versions
-compare as numbers); client-go's reflector (names).
+process must be restarted.
+Source: Kubernetes documentation, "Efficient detection of changes"; KEP-5504 (versions compare as numbers); client-go's
+reflector (names).
 Invariants: after `Synced` the consumer has seen exactly the objects of one list; a watch never starts from a version
 before all events up to that version were emitted.
 """

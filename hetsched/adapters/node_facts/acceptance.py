@@ -11,7 +11,8 @@ with the facts accepted so far:
     recreated node         (another uid) is accepted as reported, except that missing parts of the old node are kept
 A GPU is identified by its uuid and keeps its index, because the indexes of others shift when one falls off the bus. If
 an operator approves a change, the reported facts become the known facts; if a loss is rejected, the known facts stay in
-use. Source: reliability rules F23, F24, T13, I5.
+use.
+Source: reliability rules F23, F24, T13, I5.
 Invariant: the result contains every GPU and CPU that was accepted before, marked as usable or missing.
 """
 

@@ -118,7 +118,7 @@ def _distinct(offers: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def numa_facts(report: AgentReport, problems: Problems) -> NumaReport | None:
-    """Return the zones and the kubelet's configuration; or None if neither is known."""
+    """Return the zones and the kubelet's configuration, or None if neither is known."""
     kubelet = report.kubelet
     if report.zones is None and kubelet is None:
         return None
@@ -210,7 +210,7 @@ def _cores(cpus: tuple[MachineCpu, ...], problems: Problems) -> list[frozenset[i
 
 
 def _with_devices(zones: tuple[NumaZone, ...], near: Near) -> tuple[NumaZone, ...]:
-    """Add the healthy devices of each zone to its resources."""
+    """Add the healthy devices in each zone to the zone's resources."""
     counted: dict[str, Counter[str]] = {}
     for resource, devices in near.items():
         for zone in devices.values():

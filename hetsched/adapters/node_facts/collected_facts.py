@@ -80,7 +80,7 @@ def _at(sample: Usage | CollectedNode) -> float:
 
 
 def words_of(fact: CollectedFact) -> dict[str, str]:
-    """Return short texts of a collector's facts about a node, except usage."""
+    """Return short texts that describe a collector's facts about a node, except usage."""
     words: dict[str, str] = {}
     if fact.finding is None or fact.stale:
         return words

@@ -37,7 +37,7 @@ def _zone_words(zone: NumaZone) -> str:
 
 
 def card_amounts(card: GpuCard) -> str:
-    """Return the model and amounts of a GPU."""
+    """Return the model and amounts of a GPU as text."""
     stated = ((card.model, ""), (card.memory_mib, " MiB"), (card.cores, " cores"), (card.fp32_tflops, " TFLOPS"),
               (card.bandwidth_gbs, " GB/s"), (card.clock_mhz, " MHz"))  # fmt: skip
     return ", ".join(f"{value}{unit}" for value, unit in stated if value is not None) or "unknown"

@@ -6,8 +6,8 @@ Results are true and false; in all other cases (an absent field, an unsupported 
 `None` with the reason. An expression has at most `MOST_CHARACTERS` characters and at most `MOST_LOOPS` macros that
 iterate over a list, which bounds the work.
 Units: quantities are integers in thousandths; `compareTo`, `isGreaterThan` and `isLessThan` compare quantities or
-versions. Source: Kubernetes documentation, "Dynamic Resource Allocation", device selection; the CEL language
-definition.
+versions.
+Source: Kubernetes documentation, "Dynamic Resource Allocation", device selection; the CEL language definition.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ places, the first place that has a value is used. An invalid value there is a `P
 *misconfigured*); later places are not used instead. Numbers are plain decimal integers. GPU annotations without a
 number of GPUs request one GPU; if one of them is invalid, only the container limits are used. If the pod's own selector
 requires one architecture, this is a native demand for the base ISA of that architecture, which every node with that
-label has by definition. Source: the public contract, "What a pod may ask for". As in the openb trace,
-`hetsched.io/gpu-model-match: exact` compares whole model names instead of prefixes.
+label has by definition.
+Source: the public contract, "What a pod may ask for". As in the openb trace, `hetsched.io/gpu-model-match: exact`
+compares whole model names instead of prefixes.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class _Reading:
         return FieldView({**root.value, "metadata": {**meta.value, "name": generated_name(stem, self._names, number)}})
 
     def _each(self, kind: str, read: Callable[[FieldView], Any]) -> dict[str, Any]:
-        """Read all objects of a kind in the order of their names."""
+        """Read all objects of a kind into a mapping from their names."""
         found = {}
         for document, root in self._sorted.get(kind, ()):
             with _Placed(document):

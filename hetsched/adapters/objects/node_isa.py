@@ -8,7 +8,8 @@ unknown whether a node satisfies a demand beyond its lower bound: the pod is ref
 reported as impossible. If the label of a feature that NFD reports by default is absent, the node lacks the feature. A
 node also lacks every level above its highest level label. If `hetsched.io/isa-bound` marks the values that discovery
 wrote as a lower bound, they are treated as such, and label `ARCH` is skipped in favour of the source that it was
-derived from. Source: NFD docs/usage/features.
+derived from.
+Source: NFD docs/usage/features.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: li
 
 
 def _absent(labels: dict[str, str], annotations: dict[str, str]) -> tuple[str, ...]:
-    """Return features that a node certainly lacks although its ISA is a lower bound."""
+    """Return the features that a node whose ISA is only a lower bound certainly lacks."""
     if keys.ISA_ABSENT in annotations:
         return absent_names(annotations[keys.ISA_ABSENT])
     words = _nfd_words(labels)

@@ -5,8 +5,8 @@ short form that ISAMatch reads (`RV64IMAFDCV`, `X86`, `ARM64`) and `hetsched.io/
 profile. There is one label `hetsched.io/riscv.<extension>` for each RISC-V extension with a longer name. Annotation
 `hetsched.io/isa` contains the complete string, which is authoritative. Label `QEMU` is the short form of one
 instruction set that emulation or a cross toolchain adds; annotations list all of these instruction sets. If the string
-is a lower bound, this is marked by annotation `hetsched.io/isa-bound`; if only label `ARCH` is present, readers then
-use the source that the label was derived from.
+is a lower bound, this is marked by annotation `hetsched.io/isa-bound`; readers then use the source of label `ARCH`
+instead of the label.
 Source: Kubernetes documentation, "Labels and Selectors"; the ISAMatch article, labels ARCH and QEMU.
 Invariant: `node_isa.isa_report` reads the same instruction sets back from these labels and annotations.
 """

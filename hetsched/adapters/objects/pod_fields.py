@@ -58,7 +58,7 @@ def grace_seconds(view: FieldView, key: str, default: int) -> int:
 
 
 def preempts(spec: FieldView, found: PriorityClass | None = None) -> bool:
-    """Read `preemptionPolicy` of a pod or a class; a pod without one inherits it from its class."""
+    """Read `preemptionPolicy` of a pod or a class; a pod without the field inherits it from its class."""
     default = "Never" if found is not None and not found.preempts else "PreemptLowerPriority"
     return spec.choice("preemptionPolicy", ("PreemptLowerPriority", "Never"), default) != "Never"
 

@@ -49,7 +49,7 @@ from .pod_fields import (
 from .requests import is_resized, pod_amounts
 
 MIRROR = "kubernetes.io/config.mirror"  # a static pod, which the kubelet runs from a file: it cannot be evicted
-MAX_POD_TERMS = 64  # each is looked up in every domain of the fleet: see docs/adr/0019
+MAX_POD_TERMS = 64  # each term is checked in every topology domain; see docs/adr/0019
 _MOST_KEPT = 4096
 _QOS = ("Guaranteed", "Burstable", "BestEffort")
 _FINISHED = ("Succeeded", "Failed")
@@ -136,7 +136,7 @@ class PodReader:
         if known is not None:
             return known
         pod = self.template(root, name, namespace)
-        # The names of claims and devices contain the pod's name.
+        # Claims and devices cannot be shared: their names contain the pod's name.
         if alike is not None and not pod.shape.claims and not pod.shape.devices:
             if len(self._read) >= _MOST_KEPT:
                 self._read.clear()

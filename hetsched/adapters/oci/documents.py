@@ -69,7 +69,7 @@ def parse_document(content: bytes, name: str) -> Document:
 
 
 def split_digest(digest: Any) -> tuple[str, str]:
-    """Return the algorithm and the hexadecimal digits. Raises: InputError (OciMalformed)."""
+    """Return the algorithm and the hexadecimal digits of a digest. Raises: InputError (OciMalformed)."""
     found = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
     if found is None:
         raise malformed(Message("{text} is no digest", text=repr(str(digest)[:80])))

@@ -1,8 +1,8 @@
 """Image references as pods write them.
 
 The grammar is `[host[:port]/]path[:tag][@digest]`. The first part is a host if it has a dot or a colon or is
-`localhost`. Without a host the registry is Docker Hub, where a single word belongs to `library/`. Without tag and
-digest the tag is `latest`; with both the digest is used.
+`localhost`. Without a host, the registry is Docker Hub, where a path of a single word is in `library/`. Without tag and
+digest, the tag is `latest`; with both, the digest is used.
 Source: distribution/reference (grammar and familiar names); Kubernetes documentation, "Images".
 """
 

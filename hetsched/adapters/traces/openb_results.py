@@ -2,8 +2,8 @@
 
 A file has one row for each trace and policy. Its columns `alloc_pct_at_<load>` and `frag_*_at_<load>` are in percent of
 all GPUs, and the load is in percent of the capacity. Other columns and empty cells are ignored. Policy names are mapped
-to hetsched's names. Source: `fgd_published_results.csv`, averaged from the expected results of
-hkust-adsl/kubernetes-scheduler-simulator.
+to hetsched's names.
+Source: `fgd_published_results.csv`, averaged from the expected results of hkust-adsl/kubernetes-scheduler-simulator.
 """
 
 from __future__ import annotations

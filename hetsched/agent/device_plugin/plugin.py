@@ -1,10 +1,10 @@
 """Device plugin of one resource: the gRPC methods that the kubelet calls.
 
-Each container must get exactly the GPUs granted to its pod. `Allocate` finds the pod (`pod_selection`) among the
-verified grants, records the assignment, and responds with the granted GPUs, regardless of the requested slots. If no
-grant remains, or more than one pod matches, it first requests the newest grants from the control plane, for at most
-`patience_seconds`. If there is still no grant, it rejects the request and the kubelet fails the pod. The response to
-`GetPreferredAllocation` lists slots of the granted GPUs where possible, so that the kubelet requests them.
+Each container must get GPUs that were granted to its pod, and no others. `Allocate` finds the pod (`pod_selection`)
+among the verified grants, records the assignment, and responds with the granted GPUs, regardless of the requested
+slots. If no grant remains, or more than one pod matches, it first requests the newest grants from the control plane,
+for at most `patience_seconds`. If there is still no grant, it rejects the request and the kubelet fails the pod. The
+response to `GetPreferredAllocation` lists slots of the granted GPUs where possible, so that the kubelet requests them.
 Source: kubernetes/kubelet, deviceplugin/v1beta1; kubelet's devicemanager (admits one pod at a time).
 Invariant: an assignment is recorded before it is returned.
 

@@ -1,8 +1,8 @@
 """Choose the pod of an Allocate call, and the GPUs of its container.
 
-The kubelet requests devices while it admits a pod, and the request does not identify the pod. It admits one pod after
-the other, and requests devices for one container of a pod after the other. Therefore, the verified grant of the pod is
-one that was not fully assigned to containers yet. Candidates, in this order:
+The kubelet requests devices while it admits a pod, and the request does not identify the pod. It admits pods one after
+the other, and requests devices for the containers of a pod one after the other. Therefore, the verified grant of the
+pod is one that was not fully assigned to containers yet. Candidates, in this order:
 
     the pod to which the requested slots are assigned, if the kubelet requests the slots of an init container again
     the pod of which only some containers have their GPUs

@@ -4,8 +4,8 @@ The PCI bus lists the GPUs that are present. Facts of NVIDIA GPUs are read from 
 -q -x`, facts of AMD GPUs from the kernel's files. Facts of one GPU are joined by PCI address. NVIDIA GPUs are listed
 first, in their driver's order, then the others by address. A GPU that its driver does not list is unhealthy. A machine
 has no GPUs (an empty list) if its PCI bus can be read and has none; if neither the bus nor a driver can be read, its
-GPUs are unknown (None). Invariant: two GPUs never share an index or a UUID; a UUID that two GPUs report is assigned to
-neither of them.
+GPUs are unknown (None).
+Invariant: two GPUs never share an index or a UUID; a UUID that two GPUs report is assigned to neither of them.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _zone(tree: Tree, card: CardReading) -> int | None:
 
 
 def _report_problems(tree: Tree, card: CardReading) -> None:
-    """Convert a GPU's troubles, notes and gaps into problems."""
+    """Convert a GPU's troubles, notes and missing facts into problems."""
     texts = [("CardUnhealthy", why) for why in card.troubles] + [("CardNoted", why) for why in card.notes]
     if card.model is not None and card.memory_mib is not None and table_facts(card) is None:
         texts.append(("CardNotInTable", f"no data sheet is known for a {card.model} with {card.memory_mib} MiB"))

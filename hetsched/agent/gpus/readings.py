@@ -70,7 +70,7 @@ def table_facts(card: CardReading) -> CardFacts | None:
 
 
 def machine_card(card: CardReading, index: int, zone: int | None, links: tuple[MachineLink, ...]) -> MachineCard:
-    """Return a GPU as it is reported."""
+    """Return a GPU for the machine's report."""
     facts = table_facts(card)
     return MachineCard(
         index=index,

@@ -107,7 +107,7 @@ def stated_list(tree: Tree, folders: list[str]) -> str | None:
         common = set(extensions) if common is None else common & set(extensions)
     if len(bases) != 1:
         return None
-    # The base contains its own letter, and a single-letter extension needs no separator.
+    # The base already contains i or e; single letters may also be separated by `_`.
     return "_".join((bases.pop(), *sorted((common or set()) - {"i", "e"})))
 
 

@@ -2,7 +2,7 @@
 
 The kubelet's state files are written late, change their format and do not contain devices, and other device plugins
 choose GPUs themselves. Only the kubelet knows all assignments. The API identifies pods by name and not by UID. `cpus`
-contains exclusive CPUs only and is empty for containers on shared CPUs. Invalid CPU ids are dropped.
+contains exclusive CPUs only and is empty for containers on shared CPUs. CPU ids out of range are dropped.
 Source: kubernetes/kubelet, pkg/apis/podresources/v1.
 """
 
@@ -78,7 +78,7 @@ class PodResourcesClient:
         return tuple(PodResources(one.namespace, one.name, _containers(one.containers)) for one in said.pod_resources)
 
     def allocatable(self) -> Allocatable:
-        """Return the assignable resources, assigned or not. Raises: PodResourcesFailure."""
+        """Return the assignable resources, whether assigned or not. Raises: PodResourcesFailure."""
         asked = messages.AllocatableResourcesRequest()
         said = self._call("GetAllocatableResources", asked, messages.AllocatableResourcesResponse)
         return Allocatable(_cpus(said.cpu_ids), _devices(said.devices))

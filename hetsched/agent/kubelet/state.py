@@ -7,14 +7,14 @@ read, settings that no file contains have the kubelet's default. Reserved CPUs a
 If it reserves only an amount and the policy is static, the reserved CPUs are computed with the kubelet's algorithm. A
 wrong checksum is reported and has no other effect; the kubelet itself would not start with such a file. The checksum is
 FNV-1a with 32 bits over Go's dump of the object, with checksum 0 and the type name without version.
-Source: kubernetes pkg/kubelet/cm/{cpumanager,memorymanager}/state, pkg/kubelet/checkpointmanager (1.36). Invariant:
-nothing is written; exclusive and shared CPUs that overlap, or that the machine does not have, are reported.
+Source: kubernetes pkg/kubelet/cm/{cpumanager,memorymanager}/state, pkg/kubelet/checkpointmanager (1.36).
+Invariant: nothing is written; exclusive and shared CPUs that overlap, or that the machine does not have, are reported.
 
 Under the static policy, `kubeReserved: {cpu: 500m}` reserves certain CPUs that no file lists. They are computed in the
 way the kubelet chooses CPUs for a container: whole zones, then whole sockets (sockets first if they have several
-zones), then whole cores, then threads. Units of one level are ordered by the number of free CPUs, fewest first, in the
-unit of each level from the coarsest down, then by ID. Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go
-(packed order, 1.36).
+zones), then whole cores, then threads. Units of one level are sorted by free CPUs, fewest first, and then by ID. This
+order applies first to the enclosing units, from the coarsest level down, and last to the units themselves.
+Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go (packed order, 1.36).
 """
 
 from __future__ import annotations

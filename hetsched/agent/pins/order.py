@@ -81,7 +81,7 @@ def _unavailable_cpus(one: str, current: Mapping[str, int], targets: Mapping[str
 
 
 def _is_blocked(one: str, current: Mapping[str, int], targets: Mapping[str, Target], stuck: Collection[str]) -> bool:
-    """Return whether another pod is on the target CPUs of a container."""
+    """Return whether another pod still runs on the target CPUs of a container."""
     return any(
         current[other] & targets[one].cpus and target.pod != targets[one].pod and (target.own or other not in stuck)
         for other, target in targets.items()

@@ -17,7 +17,7 @@ from ..fields import FieldView
 
 
 def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple[Problem, ...]:
-    """Merge recorded and new problems; recorded problems come first, and each field has only one."""
+    """Return the recorded problems, followed by the new problems of fields without a recorded problem."""
     if keys.EXPORT_PROBLEMS not in annotations:
         return tuple(problems)
     try:

@@ -131,7 +131,7 @@ def policy_object(policy: PolicySpec) -> Plain:
 
 
 def amounts(resources: Mapping[str, int]) -> dict[str, str]:
-    """Format amounts as quantities in base units."""
+    """Format amounts in base units as Kubernetes quantities."""
     return {name: format_amount(name, amount) for name, amount in resources.items()}
 
 

@@ -1,4 +1,4 @@
-"""Export of storage objects; see `export`."""
+"""Export of storage objects; see `export.cluster`."""
 
 from __future__ import annotations
 
