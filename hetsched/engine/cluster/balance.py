@@ -1,15 +1,15 @@
 """Cluster metrics: balance, utilisation and GPU fragmentation.
 
 Formulas:
-    balance of a node     1 - population variance of its utilisations over CPU, memory, network and disk; resources it
-                          does not have are left out, fewer than two left -> 1;  utilisation = used / allocatable,
+    balance of a node     1 - population variance of its utilisations over CPU, memory, network and disk; resources that
+                          it lacks are left out, and fewer than two resources give 1;  utilisation = used / allocatable,
                           clamped to 0-1, `used` measured if a fresh sample exists, else requested
     cluster balance       mean over Ready nodes (1 without any)
     utilisation           requested / allocatable over all nodes;  null without capacity
     GPU allocation        allocated milli / milli of healthy GPUs;  unallocated = GPUs - allocated milli / 1000
     GPU fragmentation     F / total GPU milli,  F = sum over nodes and shapes of popularity * milli a shape cannot use:
                           all free milli of a node that does not fit the shape (or if the shape requests no GPU), else
-                          the milli on GPUs with less free than the shape requests of one GPU
+                              the free milli of GPUs with less free than the shape requests per GPU
 Source: MBCGT (Li et al. 2021) for the balance degree; FGD (Weng et al., USENIX ATC 2023) for F.
 """
 

@@ -1,4 +1,4 @@
-"""Booking: a pod on a node with its allocation."""
+"""A pod placed on a node, with its allocation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class Booking(msgspec.Struct, eq=False, gc=False):
 
 
 def grant_card(card: GpuCard, milli: int, memory_mib: int) -> CardGrant:
-    """Return the grant of a share of a GPU with its memory.
+    """Return the grant of `milli` of a GPU, with its memory.
 
-    The memory is all of it for a whole GPU, else the requested memory or, without a request, a proportional part.
+    A whole GPU is granted with all its memory, a share with the requested memory or, without a request, a
+    proportional part.
     """
     total = card.memory_mib or 0
     if milli >= WHOLE_CARD_MILLI:

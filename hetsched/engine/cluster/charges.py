@@ -1,6 +1,6 @@
-"""Load of a booking on the columns of its node.
+"""Add the resources of a placed pod to the load columns of its node, or subtract them.
 
-Invariant: charging with -1 restores every cell that charging with 1 changed.
+Invariant: subtracting restores every cell that adding changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .columns import Columns
 
 
 def charge_amounts(booking: Booking, sign: int, columns: Columns, zones: Zones) -> None:
-    """Add a booking's allocation to the load of its row (`sign` 1), or subtract it (-1)."""
+    """Add the resources of a placed pod to the load of its row (`sign` 1), or subtract them (-1)."""
     row, compiled, layout = booking.row, booking.compiled, columns.layout
     if sign > 0:
         columns.load[:, row] += compiled.delta

@@ -1,11 +1,11 @@
 """The snapshot as columns: one array row per fact, one array column per node.
 
 A decision reads thousands of nodes, and Python objects per node cost a hundred times more than arrays. Facts are stored
-in
-two int64 blocks, `static` (the inventory) and `load` (changed by placements), divided into named fields by a
-`ColumnLayout`. Node rows are in name order, so the first maximum of a score is the lowest name. A `Window` shows the
-same fields over all rows, a few changed rows or hypothetical rows; plugins see only windows.
-Invariants: windows are read-only to plugins; a field over a window equals the field over all rows, picked.
+in two int64 blocks, `static` (the inventory) and `load` (changed by placements), divided into named fields by a
+`ColumnLayout`. Nodes are in name order, so the first maximum of a score belongs to the first node by name. A `Window`
+shows the same fields over all rows, a few changed rows or hypothetical rows; plugins see only windows.
+Invariants: windows are read-only to plugins; a field of a window equals the field over all nodes, restricted to the
+nodes of the window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 UNKNOWN = -1
 UNLIMITED = 2**60
 WHOLE_CARD_MILLI = 1000
-WORD_BITS = 62  # bits of a CPU set in one cell, which stays non-negative
+WORD_BITS = 62  # bits of a CPU set per cell; with more, a cell could be negative
 
 USAGE_RESOURCES = ("cpu", "memory", "hetsched.io/network-mbps", "hetsched.io/disk-mbps")
 
@@ -53,7 +53,8 @@ class Vocabulary(Generic[T]):
         return len(self.values)
 
 
-# Shared row of all resources that no node has: pods may name any number of them. It is not a resource name.
+# Key of the row that all resources without a node share, because pods may name any number of such resources. It is not
+# a valid resource name.
 UNKNOWN_RESOURCE = ""
 
 
@@ -63,7 +64,7 @@ class _ResourceRows(dict[str, int]):
 
 
 class ResourceRows(Vocabulary[str]):
-    """The rows of resources; once `UNKNOWN_RESOURCE` has a row, `index[name]` returns it for names that no node has."""
+    """The rows of resources; if `UNKNOWN_RESOURCE` has a row, `index[name]` returns it for names that no node has."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         super().__init__()
@@ -208,11 +209,11 @@ class Window:
         return field
 
     def _cut(self, field: Ints) -> Ints:
-        # Only the fields that are read are gathered; over all rows a field is a view of the columns.
+        # Only the fields that are read are gathered. Over all rows, a field is a view without a copy.
         return field if self.rows is None else field.take(self.rows, axis=-1)
 
     def pick(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return an array over all nodes cut to this window."""
+        """Return the values that an array over all nodes has for the nodes of this window."""
         return values if self.rows is None else values.take(self.rows)
 
     def names(self) -> list[str]:

@@ -1,10 +1,10 @@
-"""Completed allocations: GPUs, zones and CPUs that a state adds to bookings which do not name them.
+"""Complete allocations: select the GPUs, zones and CPUs that the reservation of a pod does not name.
 
-A pod that was reserved before its node's GPUs or CPU manager were known names none of them; `ClusterState.assume`
-selects them on the row as it is then. A later grant of the kubelet or the end of another pod would lead to another
-selection. `complete` therefore repeats the selection on every row that changed since its last call, after all bookings
-that name their resources and in the order of creation.
-Invariant: after `complete`, equal reports and bookings give equal allocations, whatever the history.
+A pod that was reserved before its node's GPUs or CPU manager were known has no GPUs, zones or CPUs in its reservation.
+`ClusterState.assume` selects them from the free ones of the row. A later allocation by the kubelet, or the end of
+another pod, can change which ones would be selected. `complete` repeats the selection on every row that changed since
+its last call: pods whose reservation names its resources come first, the others follow in the order of creation.
+Invariant: after `complete`, equal reports and reservations give equal allocations, whatever the history.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from .state import ClusterState
 
 
 class CompletedAllocations:
-    """The bookings of one state whose allocations it completes, with the allocations as reserved."""
+    """The placed pods whose allocations the state completes, each with its allocation as reserved."""
 
     def __init__(self) -> None:
         self._reserved: dict[str, tuple[Booking, Allocation]] = {}
         self._seen = 0  # length of the state's log at the last call of `complete`
 
     def assume(self, state: ClusterState, request: Request, row: int, reserved: Allocation) -> Booking:
-        """Book a pod with its allocation as reserved."""
+        """Assume a pod with its allocation as reserved, and register it."""
         booking = state.assume(request, row, reserved)
         self.note(state, booking, reserved)
         return booking
 
     def note(self, state: ClusterState, booking: Booking, reserved: Allocation) -> None:
-        """Register a booking whose allocation was completed, or may be on a later content of its row."""
+        """Register a placed pod if its allocation was completed, or may be after a change of its row."""
         if state.completes(booking.compiled, booking.row, reserved):
             self._reserved[booking.pod.key] = (booking, reserved)
 
     def complete(self, state: ClusterState) -> None:
         """Repeat the selection on the rows that changed since the last call."""
         if self._reserved:
-            # A shorter log was restarted: it no longer names all changed rows.
+            # A log that is shorter than at the last call was restarted and does not name all changed rows.
             changed = set(state.log[self._seen :]) if self._seen <= len(state.log) else set(range(len(state.reports)))
             by_row: defaultdict[int, list[tuple[Booking, Allocation]]] = defaultdict(list)
             for key, (booking, reserved) in list(self._reserved.items()):
                 if state.bookings.get(key) is not booking:
-                    del self._reserved[key]  # released since
+                    del self._reserved[key]  # removed since the last call
                 elif booking.row in changed:
                     by_row[booking.row].append((booking, reserved))
             for row in sorted(by_row):

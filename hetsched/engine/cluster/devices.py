@@ -1,16 +1,16 @@
 """Device allocation for the ResourceClaims of pods (DRA).
 
-Two pods decided one after the other must not both get one device before the cluster records the allocation. A device is
-in use if a claim, allocated by any scheduler, has the device, or if it is promised to a booked pod. A claim is
+Two pods that are scheduled one after the other must not get the same device before the cluster records the first
+allocation. A device is in use if it is allocated to a claim, by any scheduler, or promised to a placed pod. A claim is
     allocated   its pod must run on a node that can use its devices;
-    promised    another booked pod has chosen the devices, but the cluster has not recorded them yet: other pods wait;
+    promised    another placed pod has chosen the devices, but the cluster has not recorded them yet: other pods wait;
     open        on each node, devices are searched request by request, in the order of names, with the first
                 alternative that leads to a solution; a constraint must hold for all its devices together;
     refused     in all other cases; `settle` returns the reason.
 If a selector cannot be evaluated for a device that passed the earlier selectors, the claim is refused. The search on a
 node stops after `MOST_STEPS` and reports it.
 Source: kube-scheduler's structured allocator (first fit, depth first, at most 32 devices of a claim).
-Invariants: promises follow from the bookings alone; a cluster without claims has no overhead.
+Invariants: promises depend only on the placed pods; a cluster without claims has no overhead.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from hetsched.engine.framework.status import Refusal
 from .booking import Booking
 
 MOST_STEPS = 20_000
-MOST_USERS = 256  # pods that one claim may be reserved for, limit of the API
+MOST_USERS = 256  # the API's limit of pods that one claim may be reserved for
 
 
 class DeviceState:
-    """The state's devices: inventory and promises to booked pods."""
+    """The state's devices: inventory and promises to placed pods."""
 
     __slots__ = ("_by_node", "_found", "_on_any_node", "allocated", "digest", "known", "reserved_for")
 
     def __init__(self, known: Known | None = None) -> None:
         self.known = known or Known()
-        self.reserved_for: dict[str, dict[str, int]] = {}  # claim -> pods -> rows
+        self.reserved_for: dict[str, dict[str, int]] = {}  # claim -> pod -> row
         self.allocated: dict[DeviceId, str] = {}  # device -> the claim it is allocated to
         self._index()
 
@@ -61,7 +61,7 @@ class DeviceState:
         self._found: dict[DeviceWish, tuple[frozenset[int], frozenset[int], str]] = {}
 
     def add(self, more: Known) -> None:
-        """Add claims and classes that come with pods; known ones stay unchanged."""
+        """Add the claims and classes of new pods; known ones are not replaced."""
         known = self.known
         devices = known.devices or more.devices
         same = devices == more.devices
@@ -84,7 +84,7 @@ class DeviceState:
     # -- bookings --------------------------------------------------------------------------------------------------
 
     def charge(self, booking: Booking, sign: int) -> None:
-        """Count the devices of a pod that is booked (`sign` 1) or removed (-1)."""
+        """Count the devices of a pod that is placed (`sign` 1) or removed (-1)."""
         for grant in booking.allocation.devices:
             key = f"{booking.pod.namespace}/{grant.claim}"
             pods = self.reserved_for.setdefault(key, {})
@@ -134,7 +134,7 @@ class DeviceState:
         return self._obstacle(claim) or claim
 
     def _obstacle(self, claim: ResourceClaim) -> Refusal | None:
-        """Return what prevents evaluating an open claim: a missing class or a selector without a result."""
+        """Return why an open claim cannot be evaluated: a missing class or a selector without a result."""
         for request in claim.requests:
             for wish in request.wishes:
                 if wish.device_class not in self.known.classes:
@@ -158,7 +158,7 @@ class DeviceState:
         return None
 
     def matching(self, wish: DeviceWish) -> tuple[frozenset[int], frozenset[int], str]:
-        """Return the indexes of devices that match a wish, those that cannot be evaluated, and the reason."""
+        """Return the indexes of the matching devices, those of devices that cannot be evaluated, and why not."""
         found = self._found.get(wish)
         if found is None:
             left, unknown, reason = frozenset(range(len(self.known.devices))), frozenset[int](), ""
@@ -174,7 +174,7 @@ class DeviceState:
         return found
 
     def nodes(self) -> Iterator[str]:
-        """Yield the nodes that have devices of their own."""
+        """Yield the nodes that have local devices."""
         return iter(self._by_node)
 
     @property
@@ -226,7 +226,7 @@ class _DeviceSearch:
         return False
 
     def _candidates(self, wish: DeviceWish) -> list[Device] | None:
-        """Return the free devices that match a wish; None if there cannot be enough."""
+        """Return the free devices that match `wish`, or None if there are too few."""
         means, devices = self._ledger.matching(wish)[0], self._ledger.known.devices
         there = [devices[place] for place in self._places if place in means]
         free = [d for d in there if not d.blocked and d.id not in self._taken and d.id not in self._used]
@@ -264,7 +264,7 @@ class _DeviceSearch:
         return False
 
     def _meets_constraints(self, claim: ResourceClaim, request: str, device: Device) -> bool:
-        """Return whether a device satisfies the constraints with those chosen for the same claim."""
+        """Return whether a device and those already chosen for the claim satisfy the claim's constraints together."""
         return all(self._same(rule, claim, request, device) for rule in claim.constraints)
 
     def _same(self, rule: SameAttribute, claim: ResourceClaim, request: str, device: Device) -> bool:

@@ -3,8 +3,8 @@
 To verify a decision, it is recomputed on its original state; the digest identifies that state without storing it. The
 digest covers the rows' digests, in row order, and the content outside the rows: namespaces, quotas, disruption budgets,
 volumes, learnt usage. A row's digest covers its report, the allocation of every pod on it, all pod fields that another
-decision may read, and its use since a fresh sample.
-Invariant: equal nodes and bookings give equal digests in any process, independent of the history; only rows that
+decision may read, and its current use if it has a fresh sample.
+Invariant: equal nodes and placed pods give equal digests in any process, independent of the history; only rows that
 changed since the last call are read again.
 """
 
@@ -43,7 +43,7 @@ class Digests:
 
     def __init__(self) -> None:
         self._rows: list[bytes] = []
-        self._seen = (-1, 0)  # the epoch and the length of the log that they belong to
+        self._seen = (-1, 0)  # epoch and log length of the state at that call
 
     def of(self, state: DigestedState) -> str:
         """Return the digest of the current state."""
@@ -68,12 +68,12 @@ class Digests:
         return hasher.hexdigest()
 
     def keep_over(self, state: DigestedState) -> None:
-        """Prepare for the next epoch of a state, which differs from this one only in rows that the log names."""
+        """Keep the digests for the state's next epoch, which differs from this one only in rows that the log names."""
         epoch, seen = self._seen
         self._seen = (epoch + (epoch == state.epoch), seen)
 
     def copy(self, state: DigestedState) -> Digests:
-        """Return the digests of `state` for a copy of it whose log starts empty."""
+        """Return these digests of `state` for a copy of the state, whose log starts empty."""
         other = Digests()
         if self._seen == (state.epoch, len(state.log)):
             other._rows, other._seen = self._rows, (state.epoch, 0)

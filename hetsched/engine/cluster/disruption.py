@@ -1,7 +1,7 @@
 """Disruption budgets: how many more of the selected pods may be evicted.
 
-Head-room = booked pods that the budget selects - the pods that should keep running. A moved pod counts again once it
-runs on its new node, so each of several consecutive moves needs head-room only for its own pods.
+Head-room = number of placed pods that the budget selects - number of pods that must keep running. A moved pod counts
+again once it runs on its new node, so each of several consecutive moves needs head-room only for its own pods.
 Source: Kubernetes policy/v1 PodDisruptionBudget.
 """
 
@@ -30,7 +30,7 @@ def evictions_left(budget: DisruptionBudget, state: ClusterState) -> int:
 
 
 def disruptions_allowed(pods: Sequence[PodSpec], state: ClusterState) -> dict[str, int]:
-    """Return, by `namespace/name`, the head-room of budgets after evicting these pods; below 0 it is violated."""
+    """Return by `namespace/name` the head-room of affected budgets after evicting these pods; < 0 is a violation."""
     allowed: dict[str, int] = {}
     for budget in state.budgets:
         selected = sum(matcher(budget).matches(pod, state.namespaces) for pod in pods)

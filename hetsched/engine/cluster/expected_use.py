@@ -12,7 +12,7 @@ more on average, `idle` if the 95th percentile is a tenth of it or less, else un
 nothing is learnt for it. A node's measured use between samples is the sample, plus the expected use of the pods placed
 since, minus that of the pods removed since (`state.ClusterState`).
 Source: our own; nearest rank as in NIST/SEMATECH e-Handbook, 7.2.6.2.
-Worked: 12 pods that used 1..12 -> position ceil(11.4) = 12 -> 12;  40 pods that used 1..40 -> position 38 -> 38.
+Example: 12 pods that used 1..12 -> position ceil(11.4) = 12 -> 12;  40 pods that used 1..40 -> position 38 -> 38.
 Invariants: the same pod has the same expected use for every caller; applying it is idempotent.
 """
 

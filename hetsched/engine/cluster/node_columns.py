@@ -1,8 +1,8 @@
 """Write node reports into columns.
 
 Filters read thousands of nodes at once; reports are objects, one per node. A report becomes one column of the
-inventory block; names become ids of the state's vocabularies, and missing facts become UNKNOWN. Pods booked on a row
-stay booked, even if the new facts leave too little for them.
+inventory block; names become ids of the state's vocabularies, and missing facts become UNKNOWN. Pods placed on a row
+keep their allocation, even if the node's new capacity is too small for them.
 Invariants: writing the same report twice changes nothing; free = capacity - allocated, for every GPU and zone.
 """
 
@@ -49,7 +49,7 @@ def resource_names(reports: list[NodeReport]) -> list[str]:
 
 
 def write_facts(state: InventoryState, row: int) -> None:
-    """Write one node's inventory; its load is unchanged, except for what follows from the facts."""
+    """Write one node's inventory; of its load, only the fields derived from the facts change."""
     report, field = state.reports[row], state.columns.field
     allocatable = field("allocatable")
     for resource, position in state.resources.index.items():
@@ -99,7 +99,7 @@ def _allocatable(report: NodeReport, resource: str, cards: tuple[GpuCard, ...]) 
 
 
 def widened(old: Columns, layout: ColumnLayout) -> Columns:
-    """Return the same columns in a layout with more resources, which no node has."""
+    """Return the columns in a layout with more resources, with amount 0 on every node."""
     wider = Columns(old.names, layout)
     for fields, other in ((layout.static, old.layout.static), (layout.load, old.layout.load)):
         for name in fields:
@@ -112,7 +112,7 @@ def widened(old: Columns, layout: ColumnLayout) -> Columns:
 
 
 def emptied(state: InventoryState) -> Columns:
-    """Return the columns as if every pod were gone, nodes Ready and uncordoned, without condition taints.
+    """Return the columns as if no pods were placed and all nodes were Ready, uncordoned and without condition taints.
 
     GPUs in maintenance are available, unhealthy ones are not. Zones have their full allocatable capacity, because the
     use of online workloads may fall. Nodes are powered on, and the headroom of their power supplies is unknown.

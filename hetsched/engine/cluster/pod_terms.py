@@ -1,9 +1,10 @@
-"""Inter-pod terms of booked pods: affinity, anti-affinity and host ports.
+"""Inter-pod terms of placed pods: affinity, anti-affinity and host ports.
 
-An inter-pod rule concerns every pod of the cluster, and evaluating all rules again for every decision would dominate
-its cost. Rules of booked pods are counted per distinct rule and row as pods are added and removed, so a
-cluster without such rules has no overhead. Pods are neighbours if their nodes have the same value of a topology label.
-Invariants: every count equals a full scan of the bookings; the namespaces of a state never change.
+An inter-pod rule can apply to every pod of the cluster, and evaluating all rules again for every decision would
+dominate its cost. The rules of placed pods are therefore counted per distinct rule and row when pods are added and
+removed. A cluster without such rules has no overhead. Pods are neighbours if their nodes have the same value of a
+topology label.
+Invariants: every count equals a full scan of the placed pods; the namespaces of a state never change.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from .state_view import StateView
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' own wildcard, not a bind address
 _KEPT_ANSWERS = 4096
 
-Holders = dict[int, int]  # row -> booked pods there
+Holders = dict[int, int]  # row -> number of placed pods with the rule
 K = TypeVar("K")
 
 
 class BookedTerm(NamedTuple):
-    """A term as booked pods state it."""
+    """An inter-pod term of placed pods."""
 
     topology_key: str
     matcher: Matcher
@@ -35,7 +36,7 @@ class BookedTerm(NamedTuple):
 
 
 class InterPodTerms:
-    """The inter-pod rules of booked pods.
+    """The inter-pod rules of placed pods.
 
     `repelling` are required anti-affinity terms, `attracting` required affinity, `preferring` the preferred terms of
     either kind (negative weight: anti-affinity), `ports` the host ports in use, by (protocol, port) and address.
@@ -66,7 +67,7 @@ class InterPodTerms:
             _count(addresses, port.ip or ANY_ADDRESS, row, sign)
 
     def meaning(self, rules: dict[BookedTerm, Holders], pod: PodSpec, state: StateView) -> list[BookedTerm]:
-        """Return which of `rules`, a mapping of this object, select `pod`."""
+        """Return the terms of `rules`, one of this object's mappings, that select `pod`."""
         key = (id(rules), pod.namespace, frozenset(pod.labels.items()))
         found = self._meaning.get(key)
         if found is None:
@@ -77,17 +78,17 @@ class InterPodTerms:
         return found
 
     def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:
-        """Return (N,) the number of booked pods on each node that match all of `matchers`; read-only."""
+        """Return (N,) the number of placed pods on each node that match all of `matchers`; read-only."""
         if self._tallies.overgrown:
             self._tallies = SelectorCounts()
         return self._tallies.matching(state, matchers)
 
     def log_restarted(self) -> None:
-        """Drop the counts that the state's change log can no longer update."""
+        """Drop the counts, which cannot be updated after the state's change log was restarted."""
         self._tallies = SelectorCounts()
 
     def copy(self, state: StateView) -> InterPodTerms:
-        """Return the rules of `state` for a copy of it whose log starts empty."""
+        """Return these rules of `state` for a copy of the state, whose log starts empty."""
         other = InterPodTerms()
         for ours, theirs in (
             (self.repelling, other.repelling),
@@ -119,7 +120,7 @@ def in_same_domain(state: StateView, topology_key: str, rows: Rows) -> Bools:
     ids, values = state.label(topology_key)
     domains = np.zeros(len(values) + 1, np.bool_)
     domains[ids[rows]] = True
-    domains[-1] = False  # id -1: nodes without the label are in no domain, rather than in one together
+    domains[-1] = False  # Nodes without the label have id -1; they are in no domain, not in a shared one.
     inside: Bools = domains[ids]
     return inside
 

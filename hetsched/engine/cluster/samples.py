@@ -1,12 +1,12 @@
-"""Measured use: which samples are fresh, and the use between two of them.
+"""Measured use: which samples are fresh, and the use between two samples.
 
-`used` of a row starts from its sample, which includes all pods booked at that time, or from the requests; later
-bookings add and subtract their expected use. A sample is stale if the newest sample of the cluster is more than
-STALE_SECONDS newer, or if its owner marks it so; a stale sample is ignored and replaced by the requests. A sample
-without a readable time counts as fresh. The engine does not use a clock, so that a cluster file gives the same result
-on any day. The server uses its clock to set `Usage.stale` (`hetsched.inventory.freshness`); in its states (`clocked`)
-only that mark counts. A sample from the future, or from a source whose samples stay valid longer, thus does not affect
-other samples.
+The `used` of a row starts from its sample, which includes all pods placed at that time, or from the requests. Pods that
+are placed or removed later add or subtract their expected use. A sample is stale if the newest sample of the cluster is
+more than STALE_SECONDS newer, or if `Usage.stale` is set. A stale sample is ignored and replaced by the requests. A
+sample without a readable time is considered fresh. The engine does not use a clock, so that a cluster file gives the
+same result on any day. The server uses its clock to set `Usage.stale` (`hetsched.inventory.freshness`); in its states
+(`clocked`) only this field decides. A sample from the future, or from a source whose samples stay valid longer, thus
+does not affect other samples.
 Source: MBCGT's edge case of stale metrics, reconstructed; five minutes are twenty of Prometheus' usual 15 s intervals.
 """
 
@@ -26,7 +26,7 @@ STALE_SECONDS = 300.0
 
 
 def fresh_rows(reports: Sequence[NodeReport], *, clocked: bool = False) -> list[bool]:
-    """Return for each node whether it has a fresh sample; `clocked`: staleness was decided by a clock."""
+    """Return for each node whether it has a fresh sample; with `clocked`, only `Usage.stale` decides."""
     counting = [report.usage is not None and not report.usage.stale for report in reports]
     if clocked:
         return counting
@@ -49,14 +49,14 @@ class Samples:
 
     @classmethod
     def of(cls, state: StateView) -> Samples:
-        """Start from the samples of all nodes; they include all pods booked so far."""
+        """Start from the samples of all nodes; they include all placed pods."""
         samples = cls(fresh_rows(state.reports, clocked=state.clocked))
         for row in range(len(state.reports)):
             samples._write(state, row)
         return samples
 
     def take(self, state: StateView, row: int) -> None:
-        """Start from a node's new sample, which includes all booked pods; it may make other nodes' samples stale."""
+        """Start from a node's new sample, which includes all placed pods; it may make other nodes' samples stale."""
         fresh = fresh_rows(state.reports, clocked=state.clocked)
         changed = {other for other, now in enumerate(fresh) if now != self.fresh[other]} - {row}
         self.fresh = fresh

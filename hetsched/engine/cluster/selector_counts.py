@@ -1,11 +1,10 @@
-"""Number of booked pods per node that a selector matches.
+"""Number of placed pods per node that a selector matches.
 
 A cluster has tens of thousands of pods and hundreds of selectors, but each decision changes only one pod. Pods with
-equal
-namespace and labels are of one kind, and a selector is evaluated once per kind. Additions and removals on the rows of
-the state's change log are recorded once, in a journal; every count continues from its position in the journal.
+equal namespace and labels are of one kind, and a selector is evaluated once per kind. Additions and removals on the
+rows of the state's change log are recorded once, in a journal; every count continues from its position in the journal.
 Recording starts with the first selector.
-Invariants: every count equals a full scan of the bookings; the namespaces of a state never change.
+Invariants: every count equals a full scan of the placed pods; the namespaces of a state never change.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class SelectorCounts:
         self._tallies: dict[tuple[Matcher, ...], _Tally] = {}
 
     def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:
-        """Return (N,) the number of booked pods on each node that match all of `matchers`; read-only."""
+        """Return (N,) the number of placed pods on each node that match all of `matchers`; read-only."""
         self._follow(state)
         tally = self._tallies.get(matchers)
         fresh = tally is None
@@ -128,7 +127,7 @@ class SelectorCounts:
         return kind
 
     def copy(self, state: StateView) -> SelectorCounts:
-        """Return the counts of `state` for a copy of it whose log starts empty."""
+        """Return these counts of `state` for a copy of the state, whose log starts empty."""
         other = SelectorCounts()
         if not self._on_row:
             return other

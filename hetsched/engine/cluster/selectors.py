@@ -20,7 +20,7 @@ from .columns import Bools, Ints, Vocabulary
 from .state_view import StateView
 
 NODE_NAME = "metadata.name"
-MOST_NAMED = 20  # terms of a pod, or values of a requirement, that a message names
+MOST_NAMED = 20  # maximum number of terms or values that a message names
 _KEPT = 64
 _NEED_LABEL = frozenset({"Exists", "In", "Gt", "Lt"})  # operators that a node without the label never meets
 
@@ -132,7 +132,7 @@ def _requires_absent_label(state: StateView, term: NodeTerm) -> bool:
 
 
 def nodes_of_affinity(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:
-    """Return the (N,) mask of nodes that meet at least one term of a required node affinity; shared by filter and
+    """Return the (N,) mask of nodes that meet at least one term of a required node affinity; used by filters and
     reasons.
     """
     known: Callable[[tuple[NodeTerm, ...]], Bools] = state.once(

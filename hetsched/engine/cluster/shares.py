@@ -1,14 +1,15 @@
 """Dominant shares: the use of a team or namespace as the largest of its shares of the cluster's resources.
 
 Share(group) = max over resources of used / capacity, capacity summed over all nodes; GPUs are one resource, counted in
-milli-GPU. Groups form two levels, teams and the namespaces in each, each with a weight. Progressive filling: of the
-pods with the highest priority, the next is the first one of the namespace with the lowest share / weight, in the team
-with the lowest share / weight; ties go to the earliest pod. A gang is one step. A placed pod counts at once. A rejected
-pod does not count, but its group is skipped until a pod of another group was placed, or until all groups are skipped. A
-flood of pods that fit nowhere thus gets at most one attempt per round.
+milli-GPU. Groups form two levels, teams and the namespaces in each team, and each group has a weight. Progressive
+filling selects, among the pods with the highest priority, the team with the lowest share / weight, in it the namespace
+with the lowest share / weight, and in it the first pod. If groups tie, the earliest pod is selected. A gang is one
+step. The use of a placed pod is added to its group immediately. A rejected pod adds no use, but its group is skipped
+until a pod of another group was placed, or until all groups are skipped. A flood of pods that fit nowhere thus gets at
+most one attempt per round.
 Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011 (algorithm 1, weighted form); two levels as in
 Bhattacharya et al., Hierarchical Scheduling for Diverse Datacenter Workloads, SoCC 2013, without its rescaling.
-Invariants: every pod is yielded once; within a namespace of a team the order of submission is kept; equal bookings
+Invariants: every pod is yielded once; within a namespace of a team the order of submission is kept; equal placed pods
 give equal shares whatever their history, because amounts are added as integers.
 """
 
@@ -41,7 +42,7 @@ class TeamShares:
         self._rows = {name: row for name, row in state.resources.index.items() if name not in GPU_RESOURCES}
         capacity = nodes.static("allocatable").astype(np.float64).sum(axis=1)
         capacity = np.append(capacity, float(nodes.static("card_milli").sum()))
-        self._capacity: Floats = np.where(capacity > 0, capacity, np.inf)  # without capacity there is no share
+        self._capacity: Floats = np.where(capacity > 0, capacity, np.inf)  # a resource without capacity has share 0
         self._amounts: dict[int, tuple[Shape, Ints]] = {}
         self._used: dict[tuple[str, str], Ints] = {}
         self._team_used: dict[str, Ints] = {}
@@ -49,11 +50,11 @@ class TeamShares:
             self.charge(booking.pod)
 
     def groups(self, pod: PodSpec) -> tuple[str, str]:
-        """Return the team and the namespace that a pod counts for."""
+        """Return the team and the namespace to which a pod's use is added."""
         return self._team_of(pod), pod.namespace
 
     def charge(self, pod: PodSpec) -> None:
-        """Count a pod as placed."""
+        """Add the use of a placed pod to its team and namespace."""
         team, namespace = self.groups(pod)
         amounts = self._amounts_of(pod.shape)
         self._used[team, namespace] = self._used.get((team, namespace), 0) + amounts
@@ -64,7 +65,7 @@ class TeamShares:
         return self._dominant(self._team_used.get(team)) / self._team_weights.get(team, 1.0)
 
     def of_namespace(self, team: str, namespace: str) -> float:
-        """Return the weighted dominant share of the pods that a namespace has in a team."""
+        """Return the weighted dominant share of a team's pods in a namespace."""
         return self._dominant(self._used.get((team, namespace))) / self._weights.get(namespace, 1.0)
 
     def _dominant(self, used: Ints | None) -> float:

@@ -1,13 +1,13 @@
 """Cluster state: the inventory of every node and the allocation of every pod on it.
 
-A decision must see all earlier decisions at once, and a failed decision must not change the state. `assume` books a
-pod, and `forget` reverts this. Both write one load column and append the row to `log`, so that a cached evaluation
-knows which rows to evaluate again. GPUs and zones that a running pod does not name are selected when the pod is booked:
-the lowest GPUs with enough free capacity, and the zones that a kubelet with a static CPU policy would use. The
-inventory changes only by `apply_report` or
-by a rebuild, which raises `epoch` and drops everything cached about facts.
-Invariants: load == fold of the booked pods over an empty cluster; assume then forget restores every cell; rows are in
-node-name order.
+A decision must see all earlier decisions immediately, and a failed decision must not change the state. `assume` places
+a pod on a row, and `forget` reverts this. Both write one load column and append the row to `log`, so that a cached
+evaluation knows which rows to evaluate again. If the allocation of a running pod does not name its GPUs or zones,
+`assume` selects them: the lowest GPUs with enough free capacity, and the zones that a kubelet with a static CPU policy
+would use. The inventory changes only by `apply_report` or by a rebuild, which raises `epoch` and drops all cached
+facts.
+Invariants: the load is that of an empty cluster plus the sum over the placed pods; assume then forget restores every
+cell; rows are in node-name order.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class ClusterState:
-    """The one mutable object of the engine: columns, bookings and the log of changed rows."""
+    """The only mutable object of the engine: columns, placed pods and the log of changed rows."""
 
     def __init__(
         self,
@@ -92,10 +92,10 @@ class ClusterState:
         self.budgets = tuple(budgets)
         self.spared = ProtectedPods()
         self.experience = experience or UsageHistory()
-        self.avoided: Mapping[str, Avoided] = {}  # by owner; replaced, never mutated
+        self.avoided: Mapping[str, Avoided] = {}  # by owner; the mapping is replaced, never mutated
         self.derived: dict[object, Any] = {}  # caches that other modules derive from the state
         self.zones = Zones()
-        self.links: dict[int, Table] = {}  # by row; nodes without a stated table are left out
+        self.links: dict[int, Table] = {}  # GPU link tables by row, of nodes that state one
         self.orphans: list[PodSpec] = []
         self.log: list[int] = []
         self.epoch = 0
@@ -108,7 +108,7 @@ class ClusterState:
         self._compiled_by_id: dict[int, tuple[Shape, CompiledShape]] = {}
         self._compiled_width = 0
         self._lay_out()
-        # Pods that name their GPUs come first: the others take the remaining ones, lowest index first.
+        # Pods with a known allocation are first; the others get the remaining GPUs, lowest index first.
         for pod in sorted(running, key=lambda pod: (pod.allocation is None, pod.created_at, pod.key)):
             row = self.row_of.get(pod.node_name)
             if row is None:
@@ -116,7 +116,7 @@ class ClusterState:
             else:
                 self.assume(self.compile(pod), row, pod.allocation or EMPTY)
         self.samples = Samples.of(self)
-        self.columns.field("power_placed")[:] = 0  # the reported headroom includes running pods
+        self.columns.field("power_placed")[:] = 0  # the reported headroom already accounts for running pods
         for row, report in enumerate(self.reports):
             self.zones.explain(row, report, self.columns)
 
@@ -129,7 +129,7 @@ class ClusterState:
         running: Iterable[PodSpec] | None = None,
         clocked: bool = False,
     ) -> ClusterState:
-        """Build the state of a content; `nodes` and `running` replace its own."""
+        """Build the state of a cluster; `nodes` and `running` replace those of `content`."""
         return cls(
             content.nodes if nodes is None else nodes,
             content.running if running is None else running,
@@ -159,7 +159,7 @@ class ClusterState:
         self.all_rows = Window(self.columns)
 
     def apply_report(self, report: NodeReport) -> None:
-        """Apply a changed report of a known node whose resources and GPUs fit the present layout."""
+        """Apply a changed report of a known node whose resources and GPUs fit the current layout."""
         row = self.row_of[report.name]
         sampled = report.usage != self.reports[row].usage
         explained = availability(report) == availability(self.reports[row])
@@ -174,7 +174,7 @@ class ClusterState:
             self.zones.explain(row, report, self.columns)
         if sampled:
             self.samples.take(self, row)
-        self._digests.keep_over(self)  # changed rows are in the log
+        self._digests.keep_over(self)  # the log names all changed rows
         self._facts_changed()
         self.log.append(row)
 
@@ -195,7 +195,7 @@ class ClusterState:
         self._compiled_width = 0
 
     def redefine(self, content: ClusterContent) -> None:
-        """Replace volumes, devices and budgets, including their use by booked pods; all other names are unchanged."""
+        """Replace volumes, devices and budgets, and count their use by the placed pods again."""
         self.budgets = tuple(content.budgets)
         if content.storage != self.volumes.storage:
             self.volumes = VolumeState(content.storage)
@@ -209,7 +209,7 @@ class ClusterState:
         self._facts_changed()
 
     def add_storage(self, more: Storage, devices: KnownDevices | None = None) -> None:
-        """Add volumes, claims and classes that come with the pods to be placed; known ones stay unchanged."""
+        """Add the volumes, claims and classes of pods that will be scheduled; known ones are not replaced."""
         if more:
             self.volumes.add(more)
         if devices:
@@ -226,7 +226,7 @@ class ClusterState:
             self.epoch += 1
 
     def booked_mix(self) -> Mix:
-        """Return the mix of the booked pods, the same for equal bookings whatever their history."""
+        """Return the workload mix of the placed pods; it depends only on these pods, not on their history."""
         return mix_of_shapes(booking.compiled.shape for booking in self.bookings.values())
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -276,7 +276,7 @@ class ClusterState:
     def label_numbers(self, key: str) -> tuple[Ints, Bools]:
         """Return the numbers (V + 1,) of the values of one node label, and which values are numbers.
 
-        The last entry is that of nodes without the label, whose value id is -1.
+        The last entry belongs to nodes without the label, whose value id is -1.
         """
         _, values = self.label(key)
         return self.once(("label-numbers", key), lambda: _numbers(values)) if len(values) else _NO_NUMBERS
@@ -307,7 +307,7 @@ class ClusterState:
         return Request(pod, compiled)
 
     def _add_unknown_resource(self) -> None:
-        """Widen the blocks by a row for resources that no node has; bookings keep their amounts."""
+        """Widen the blocks by a row for resources that no node has; the load of placed pods is unchanged."""
         old = self.columns
         self.resources.id(UNKNOWN_RESOURCE)
         layout = old.layout.wider(len(self.resources))
@@ -324,7 +324,7 @@ class ClusterState:
         )
 
     def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> Booking:
-        """Book `request` on a row, completing its allocation."""
+        """Place the pod of `request` on a row and complete its allocation."""
         if request.shape.gpu is not None and not allocation.gpus:
             cards = self._lowest_cards(request.shape, row)
             allocation = msgspec.structs.replace(allocation, gpus=cards)
@@ -339,7 +339,7 @@ class ClusterState:
         return booking
 
     def forget(self, key: str) -> Booking | None:
-        """Remove a booking and return it; None if the pod is not booked."""
+        """Remove a placed pod and return its booking, or None if the pod is not placed."""
         booking = self.bookings.pop(key, None)
         if booking is not None:
             del self.on_row[booking.row][key]
@@ -347,7 +347,7 @@ class ClusterState:
         return booking
 
     def restore(self, booking: Booking) -> None:
-        """Book exactly what `forget` returned."""
+        """Place a pod again, exactly as `forget` returned it."""
         key = booking.pod.key
         if key in self.bookings:
             raise ValueError(f"{key} is booked already")
@@ -367,16 +367,16 @@ class ClusterState:
         self._bound_log()
 
     def _charge_group(self, pod: PodSpec, sign: int) -> None:
-        """Count a pod for its gang and its namespace."""
+        """Count a pod that is placed (`sign` 1) or removed (-1) in its gang and its namespace's quota."""
         if pod.gang is not None:
             self.gangs.charge(pod, sign)
         if self.quotas.limits:
             self.quotas.charge(pod, sign)
 
     def adopt(self, keys: list[str], booked: list[Booking]) -> None:
-        """Register bookings by their new keys, in order, that the compiled loop has already charged to the columns.
+        """Register pods, by key, whose load the compiled loop has already added to the columns.
 
-        None of them is a member of a gang: the loop does not place any.
+        No pod is a member of a gang, because the loop does not place gang members.
         """
         self.bookings.update(zip(keys, booked, strict=True))
         for key, booking in zip(keys, booked, strict=True):
@@ -391,7 +391,7 @@ class ClusterState:
 
     def _bound_log(self) -> None:
         if len(self.log) > _LOG_LIMIT:
-            # No evaluation can be updated from a log this long: start a new epoch instead.
+            # Bound the log: in a new epoch, no cached evaluation is updated from it.
             self.log.clear()
             self.neighbours.log_restarted()
             self._facts_changed()
@@ -425,7 +425,7 @@ class ClusterState:
     # -- whole-state operations ----------------------------------------------------------------------------------
 
     def emptied(self) -> Window:
-        """Return all rows as if every pod were gone; see `node_columns.emptied`."""
+        """Return all rows as if no pods were placed; see `node_columns.emptied`."""
         return Window(emptied(self))
 
     def fork(self) -> ClusterState:
@@ -455,7 +455,7 @@ class ClusterState:
         return other
 
     def digest(self) -> str:
-        """Return a digest of the whole content: equal nodes and bookings give equal digests in any process."""
+        """Return a digest of the whole content: equal nodes and placed pods give equal digests in any process."""
         return self._digests.of(self)
 
 

@@ -1,6 +1,6 @@
-"""Structural type of the cluster state for the components that the state is made of.
+"""Protocol of the cluster state for the components that it is composed of.
 
-The components take the state as an argument, and the state imports them; this type keeps the imports in one direction.
+The state imports its components, and they have the state as an argument; this protocol avoids circular imports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class StateView(Protocol):
-    """Inventory and bookings of `ClusterState`, where the attributes are described."""
+    """The inventory and the placed pods of `ClusterState`, which documents the attributes."""
 
     clocked: bool
     columns: Columns

@@ -1,18 +1,17 @@
 """Volumes of the claims of pods, and attachments per node.
 
-Two pods decided one after the other must not both get the same volume before the cluster records the binding. A claim
-is
-    bound        it has a volume, or a booked pod chose one for it;
+Two pods that are scheduled one after the other must not get the same volume before the cluster records the first
+binding. A claim is
+    bound        it has a volume, or a placed pod chose one for it;
     waiting      its class waits for the first consumer: the smallest free volume that suits it is chosen, and if there
                  is none the class provisions one, on nodes of its allowed topologies;
     refused      in all other cases; `settle` returns the reason.
 A volume suits a claim of its class if the claim requests no more bytes than the volume has, only access modes of the
 volume, and a selector that matches the volume. A volume that references a claim suits only that claim. The claims of
-one pod choose volumes in the order of size, as in kube-scheduler. An attachment is identified by the volume's driver
-and handle, or the claim's name at the driver
-that will provision it.
+one pod choose volumes in the order of size, as in kube-scheduler. An attachment is identified by the driver and the
+handle of the volume or, before the volume is provisioned, the name of the claim.
 Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits plugins; component-helpers/storage/volume.
-Invariants: choices and attachments follow from the bookings alone; a cluster without claims has no overhead.
+Invariants: choices and attachments depend only on the placed pods; a cluster without claims has no overhead.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ ONE_POD = "ReadWriteOncePod"
 K = TypeVar("K")
 J = TypeVar("J")
 V = TypeVar("V")
-Attachment = tuple[str, str]  # driver and attached volume
+Attachment = tuple[str, str]  # driver, and handle or claim
 
 
 class PendingClaim(NamedTuple):
@@ -68,13 +67,13 @@ class VolumeState:
     def __init__(self, storage: Storage | None = None) -> None:
         self.storage = storage or Storage()
         self.digest = _digest(self.storage)
-        self.users: dict[str, dict[str, int]] = {}  # claim -> pods -> rows
-        self.chosen: dict[str, dict[str, str]] = {}  # claim -> pods -> the volume they chose, the same for all
+        self.users: dict[str, dict[str, int]] = {}  # claim -> pod -> row
+        self.chosen: dict[str, dict[str, str]] = {}  # claim -> pod -> chosen volume, equal for all pods
         self.claim_of_volume: dict[str, str] = {}  # volume -> the claim it was chosen for
-        self.attached: dict[Attachment, dict[int, int]] = {}  # row -> pods
+        self.attached: dict[Attachment, dict[int, int]] = {}  # row -> number of pods
 
     def add(self, more: Storage) -> None:
-        """Add storage that comes with pods; entries that are known or used by booked pods stay unchanged."""
+        """Add the storage of new pods; entries that are known or used by placed pods are not replaced."""
         claims = {key: claim for key, claim in more.claims.items() if key not in self.users}
         self.storage = self.storage.united_with(Storage(more.volumes, claims, more.classes))
         self.digest = _digest(self.storage)
@@ -90,7 +89,7 @@ class VolumeState:
     # -- claims of pods --------------------------------------------------------------------------------------------
 
     def claim(self, pod: PodSpec, use: ClaimUse) -> VolumeClaim | None:
-        """Return a claim of a pod, the pod's own template if it does not exist yet, or None."""
+        """Return a claim of a pod, or the claim of the pod's template if it does not exist yet, or None."""
         found = self.storage.claims.get(f"{pod.namespace}/{use.name}")
         if found is None and use.template is not None:
             return VolumeClaim(pod.namespace, use.name, use.template)
@@ -170,7 +169,7 @@ class VolumeState:
         )
 
     def other_users(self, pod: PodSpec, use: ClaimUse) -> set[int]:
-        """Return the rows of other pods with a ReadWriteOncePod claim; empty for other claims."""
+        """Return the rows of other pods that use a ReadWriteOncePod claim; empty for other claims."""
         claim = self.claim(pod, use)
         if claim is None or ONE_POD not in claim.asks.modes:
             return set()
@@ -179,7 +178,7 @@ class VolumeState:
     # -- bookings --------------------------------------------------------------------------------------------------
 
     def charge(self, booking: Booking, sign: int) -> None:
-        """Count the claims of a pod that is booked (`sign` 1) or removed (-1)."""
+        """Count the claims of a pod that is placed (`sign` 1) or removed (-1)."""
         pod, row = booking.pod, booking.row
         granted = {grant.claim: grant.volume for grant in booking.allocation.volumes}
         for use in pod.shape.claims:
@@ -206,7 +205,7 @@ class VolumeState:
                 self.claim_of_volume.pop(volume, None)
 
     def attachments(self, pod: PodSpec, allocation: Allocation) -> Iterator[Attachment]:
-        """Yield the attachments on its node of a pod that holds `allocation`."""
+        """Yield the attachments that a pod with `allocation` needs on its node."""
         granted = {grant.claim: grant.volume for grant in allocation.volumes}
         for use in pod.shape.claims:
             claim = self.claim(pod, use)
@@ -288,7 +287,7 @@ def nodes_of_selected_volume(state: _StorageState, claim: VolumeClaim) -> Bools 
 
 
 def choose(state: StateView, claims: list[PendingClaim], row: int) -> dict[str, str] | None:
-    """Return the volume (empty: to provision) for each of a pod's waiting claims on a row; None if one gets none."""
+    """Return the volume (empty: to provision) for each of a pod's waiting claims on a row; None if one has none."""
     found: dict[str, str] = {}
     for waiting in sorted(claims, key=lambda waiting: waiting.claim.asks.request_bytes):
         volumes = () if waiting.claim.selected_node and waiting.provisioner else waiting.volumes

@@ -1,14 +1,13 @@
 """Schedule many pods: in the compiled loop if it covers every formula, else in the scheduling cycle.
 
 Both paths give the same result for the same policy and order. Pods are processed in the given order. One call of the
-loop places a run of consecutive pods that the loop can place; any other pod ends the run and goes through
-`Scheduler.schedule`. The loop can place a pod if it covers the pod's shape (`plans`) and no inter-pod rule of a booked
-pod, no gang and no quota concerns the pod. A pod that fits nowhere but could preempt others (PostFilter) also ends the
-run and goes to the cycle.
-Invariants: outcomes, bookings and state equal those of scheduling the pods one by one.
-
-Allocations that all pods of one demand share on all nodes of one kind come from one Reserve plugin: `reserve` runs once
-for each pair of demand and kind of node (`framework.compiled_terms.SharedReservation`).
+loop places a run of consecutive pods that the loop can place; any other pod ends the run and is scheduled by
+`Scheduler.schedule`. The loop can place a pod if it covers the pod's shape (`plans`) and no inter-pod rule of a placed
+pod, no gang and no quota applies to the pod. A pod that fits nowhere but could preempt others (PostFilter) also ends
+the run and is scheduled by the cycle. If all pods with the same demand get the same allocation on all nodes of a kind,
+the `reserve` of the plugin runs once for each pair of demand and kind of node
+(`framework.compiled_terms.SharedReservation`).
+Invariants: outcomes, allocations and state equal those of scheduling the pods one by one.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ class SharedAllocations:
         self._parts: dict[int, Allocation] = {UNKNOWN: EMPTY}
 
     def learn(self, requests: Iterable[Request]) -> None:
-        """Append shapes, in the order of their positions."""
+        """Append new shapes, in the order of their positions."""
         demands, of = self._demands, self._declared.demand
         ids = [demands.setdefault(of(request.shape), len(demands)) for request in requests]
         self._demand_of = np.concatenate([self._demand_of, np.array(ids, np.int64)])
 
     def of(self, requests: Sequence[Request], positions: Ints, rows: Ints) -> list[Allocation]:
-        """Return the allocations of pods by the positions of their shapes and their rows, -1 for none."""
+        """Return the allocation of each pod, given the position of its shape and its row (-1: not placed)."""
         known = self._demand_of[positions] * self._most + self._kinds[rows]
         codes: list[int] = np.where(rows >= 0, known, UNKNOWN).tolist()
         for code in set(codes) - self._parts.keys():
@@ -66,8 +65,8 @@ class SharedAllocations:
         return [self._parts[code] for code in codes]
 
 
-# Number of pods from which loading machine code, or compiling it if it cannot be cached, pays off; a run of fewer than
-# _SHORT pods does not justify a call.
+# Minimum number of pods for which loading the machine code, or compiling it if it cannot be cached, pays off. A run of
+# fewer than _SHORT pods is not worth a call of the loop.
 _MIN_PODS_TO_LOAD = 10_000
 _MIN_PODS_TO_COMPILE = 200_000
 _SHORT = 4
@@ -78,10 +77,10 @@ _HIGHEST = 2**63 - 1
 
 
 class BatchScheduler:
-    """Schedule batches on one scheduler's state and policy; caches compiled shapes between batches.
+    """Schedule batches with one scheduler's state and policy, and cache compiled shapes between batches.
 
-    `expected`: number of pods in all batches together; if small, they go through the cycle, which needs no machine
-    code. `shortest`: minimum length of a run that is passed to the loop.
+    `expected` is the number of pods in all batches together. If it is small, the cycle schedules them, because it needs
+    no machine code. `shortest` is the minimum length of a run that is passed to the loop.
     """
 
     def __init__(self, scheduler: Scheduler, *, expected: int, shortest: int = _SHORT) -> None:
@@ -109,7 +108,7 @@ class BatchScheduler:
         return len(distinct) == len(keys) and self.scheduler.state.bookings.keys().isdisjoint(distinct)
 
     def _until_facts_change(self, pods: Sequence[PodSpec], keys: list[str], outcomes: list[Outcome]) -> None:
-        """Decide until all pods are done, or the cached shapes are no longer valid."""
+        """Decide until all pods are decided or the cached shapes become invalid."""
         state = self.scheduler.state
         learnt = self._current()
         expecting = [state.experience.applied(pod) for pod in pods] if state.experience else pods
@@ -163,7 +162,7 @@ class _Learnt:
         self.plans = plans.Plans(scheduler.state, policy, scheduler.evaluator, self._loop.codes)
         self._position: dict[int, int] = {}
         self._of_compiled: dict[int, int] = {}
-        self._shapes: list[Shape] = []  # references that keep the ids valid
+        self._shapes: list[Shape] = []  # referenced so that their ids stay valid
         self._grants: dict[tuple[int, int, int, int], CardGrant] = {}
         self._log: Ints = np.zeros(0, np.int64)
         self._logged = 0
@@ -186,7 +185,7 @@ class _Learnt:
     def positions(self, pods: Sequence[PodSpec]) -> Ints | None:
         """Return (P,) the positions of the pods' shapes, -1 for those that the loop cannot place.
 
-        None: compiling a pod changed the layout, so all cached shapes are invalid.
+        The result is None if compiling a pod changed the layout, which makes all cached shapes invalid.
         """
         known, before = self._position, len(self.plans.requests)
         missing = {id(pod.shape): pod for pod in pods if id(pod.shape) not in known and pod.ready}
@@ -203,13 +202,13 @@ class _Learnt:
         if kinds.size:
             found[kinds[found] < 0] = -1
         counts = np.bincount(found[found >= 0], minlength=len(plans.requests))
-        counts[:before] *= 2  # seen in an earlier batch
+        counts[:before] *= 2  # shapes of earlier batches recur
         for position in np.flatnonzero((counts > 1) & (plans.shapes.slot[: len(counts)] < 0)).tolist():
             plans.keep(position)
         return found
 
     def stops(self, pods: Sequence[PodSpec]) -> NDArray[np.bool_]:
-        """Return the (P,) mask of pods that go to the cycle if they fit nowhere, because they could preempt others."""
+        """Return the (P,) mask of pods that the cycle schedules if they fit nowhere: they could preempt others."""
         if not self._evicts_lower:
             return np.ones(len(pods), np.bool_)
         if not self.scheduler.policy.post_filters:
@@ -219,7 +218,7 @@ class _Learnt:
         return np.array([pod.priority > lowest and pod.preempts for pod in pods], np.bool_)
 
     def _note_priorities(self, rows: Iterable[int]) -> None:
-        """Track the priorities of pods booked by others; missing the removal of a low one is harmless."""
+        """Track the lowest priority of pods placed outside the loop; it may be too low after a pod was removed."""
         on_row = self.scheduler.state.on_row
         for row in set(rows):
             self._lowest = min([self._lowest, *[booking.pod.priority for booking in on_row[row].values()]])
@@ -253,9 +252,9 @@ class _Learnt:
         positions: Ints,
         stops: NDArray[np.bool_],
     ) -> list[Outcome]:
-        """Decide and assume a run; with fewer outcomes than pods, the next pod fits nowhere and goes to the cycle.
+        """Decide and assume a run of pods, up to the first pod that fits nowhere and is left to the cycle.
 
-        `expecting` are the pods with their learnt expected use, as they are booked.
+        `expecting` are the pods with their learnt expected use, as they are assumed.
         """
         state, policy, plans = self.scheduler.state, self.scheduler.policy, self.plans
         self._sync_log(len(pods))
@@ -289,7 +288,7 @@ class _Learnt:
         return outcomes
 
     def _sync_log(self, room: int) -> None:
-        """Add the rows changed by others to the loop's log, and make room for one row per pod."""
+        """Add the rows changed outside the loop to its log, and reserve space for `room` more rows."""
         missed = self.scheduler.state.log[self._synced :]
         if self._logged + len(missed) > _LOG_ROOM:
             self._logged = 0
@@ -328,7 +327,7 @@ class _Learnt:
 
 
 def _is_worthwhile(expected: int) -> bool:
-    """Return whether this many pods justify machine code: free once it is loaded, else about a second."""
+    """Return whether `expected` pods justify machine code, which takes about a second to load."""
     if expected < _MIN_PODS_TO_LOAD and "hetsched.engine.compiled.kernel" not in sys.modules:
         return False
     from . import kernel

@@ -1,10 +1,10 @@
 """Compiled inner loop for placing pods: full sweep or update of changed rows, selection, booking.
 
 For a recurring shape the loop caches the totals of all nodes, with the maximum of every block of 64 rows. For the next
-pod of the shape, only the rows changed since then are computed again. These rows are first gathered side by side, so
-that both paths run the same formulas (`terms`). The best row is the first row with the maximum total in the first block
-that has it. The totals of a shape that occurs only once are not cached. The formulas of the plugins are linked into the
-loop by `loop_of`.
+pod of the shape, only the rows changed since then are computed again. These rows are first gathered into contiguous
+memory, so that both paths run the same formulas (`terms`). The best row is the first row with the maximum total in the
+first block that has it. The totals of a shape that occurs only once are not cached. The formulas of the plugins are
+linked into the loop by `loop_of`.
 Invariants: as in `terms`; -inf marks infeasible rows.
 """
 
@@ -23,9 +23,9 @@ from .terms import NOWHERE, GpuDemands, Stretch, keep_out_full, keep_out_without
 BLOCK = 64
 # Columns that are used together fit the L1 cache; not a power of two, so that they do not evict each other.
 _CHUNK = 504
-# If fewer than one node in this many is a candidate, gather the candidates instead of sweeping over all nodes.
+# If fewer than one node in _SPARSE is a candidate, gather the candidates instead of sweeping over all nodes.
 _SPARSE = 3
-# Updating a single row costs about this many times its cost within a sweep.
+# Approximate cost of updating a single row, relative to its cost within a sweep.
 _SWEEP_SHARE = 6
 
 
@@ -58,18 +58,18 @@ class Shapes(NamedTuple):
     base: Ints  # (C,)
     variant: Ints  # (C,)
     card: Ints  # (C,)
-    slot: Ints  # (C,) row of the kept totals, -1 for none
+    slot: Ints  # (C,) row of the cached totals, -1 for none
     delta: Ints  # (C, L)
     extra: Ints  # (C, 4)
     bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
-    candidates: Ints  # (B,) how many nodes pass the STATIC filters
+    candidates: Ints  # (B,) number of nodes that pass the STATIC filters
     code: Ints  # (V, T) formula, -1 if the plugin skips the shape
     given: Floats  # (V, T, MOST_NUMBERS)
     cards: GpuDemands
 
 
 class ShapeTotals(NamedTuple):
-    """Totals of recurring shapes. Shapes: Q kept shapes, N rounded up to whole blocks."""
+    """Totals of recurring shapes. Shapes: Q cached shapes, N rounded up to whole blocks."""
 
     totals: Floats  # (Q, N)
     greatest: Floats  # (Q, N / BLOCK)
@@ -86,7 +86,10 @@ class BatchDecisions(NamedTuple):
 
 @loop_function
 def _greatest(values: Any) -> Any:
-    """Return the maximum; floats that are not NaN or -0.0 are ordered as their bits, once negative ones are flipped."""
+    """Return the maximum, by comparing floats as integers.
+
+    Except for NaN and -0.0, floats are ordered like their bits after the bits of negative floats are inverted.
+    """
     bits = values.view(np.int64)
     most = np.int64(-0x8000000000000000)
     for i in range(len(bits)):
@@ -100,7 +103,7 @@ def _greatest(values: Any) -> Any:
 def _add_score(
     code: int, total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
 ) -> None:
-    """Run the formula with this code; `loop_of` puts the formulas of all plugins in its place."""
+    """Run the formula with this code. `loop_of` replaces this placeholder by the formulas of all plugins."""
 
 
 @loop_function
@@ -116,7 +119,7 @@ def _add_up(
     kinds: Any,
     shapes: Any,
 ) -> None:
-    """Turn the static totals of a stretch into totals."""
+    """Turn the static totals of a stretch of nodes into totals: exclude full nodes and add the scores."""
     kind, delta, extra = shapes.kind[shape], shapes.delta[shape], shapes.extra[shape]
     for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
         keep_out_full(total, nodes, at, kinds.needs[k], delta[at.requested + kinds.needs[k]])
@@ -148,7 +151,7 @@ def _update_totals(
     shape: int, changed: Any, totals: Any, greatest: Any, room: Any,
     static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
 ) -> None:  # fmt: skip
-    """Update kept totals for the rows that changed."""
+    """Update cached totals for the rows that changed."""
     rows, total, usable, near_static, near_load = room
     base, kind = shapes.bases[shapes.base[shape]], shapes.kind[shape]
     done = 0
@@ -238,7 +241,7 @@ def _place(
     """Place pods one after the other; return how many were decided and the new length of the log.
 
     Shapes: `pods` (P,) shape ids; `stops` (P,) True if a pod that fits nowhere ends the run undecided; `draws` (P,)
-    uint64, empty for ties by name; `log` int64 with room for P more rows.
+    uint64, empty if ties are broken by name; `log` int64 with room for P more rows.
     """
     nodes = load.shape[1]
     every = np.arange(nodes)
@@ -296,7 +299,7 @@ def _place(
 
 
 class Loop(NamedTuple):
-    """The compiled loop with the formulas of a registry; `kept`: the machine code is cached on disk."""
+    """The compiled loop with the formulas of a registry; `kept` is true if its machine code is cached on disk."""
 
     place: Any
     kept: bool
@@ -341,8 +344,8 @@ def _cached(version: str) -> Any:
         assert version
         return _place(pods, stops, draws, static, load, at, terms, kinds, shapes, kept, log, logged, decided)
 
-    # Each version has cache files of its own: numba rewrites the index of a file without a lock, so that processes
-    # which compile different versions at the same time would assign the code of one to the key of the other.
+    # Each version has separate cache files: numba rewrites the index of a file without a lock, so that processes which
+    # compile different versions at the same time would assign the code of one to the key of the other.
     place.__qualname__ = f"place_{version}"
     return place
 

@@ -6,9 +6,10 @@ A shape is covered if each plugin of the policy is one of
     selective           it declares which shapes or pods it handles (`handles`, `handled_pods`, `concerns`); those are
                         left to the cycle
     any other plugin    that skips the shape (SKIP)
-and no score is normalised. Every other shape is left to the cycle. So is a shape with inter-pod rules, claims, devices
-or zones, because its booking changes more than the loop's columns. Shapes share equal parts: a *kind* is a set
-of resources, a *base* the answers of STATIC plugins, a *variant* the formulas that run and their numbers.
+and no score is normalised. Every other shape is left to the cycle. A shape with inter-pod rules, claims, devices or
+zones is also left to the cycle, because placing it changes more than the loop's columns. Shapes share equal parts: a
+*kind* is a set of resources, a *base* the answers of STATIC plugins, a *variant* the formulas that run and their
+numbers.
 Invariants: a position denotes the same shape until the epoch changes.
 """
 
@@ -49,7 +50,7 @@ class _StaticPart(NamedTuple):
 
 
 class _Term(NamedTuple):
-    """A plugin's formulas; a filter's have weight 0."""
+    """The formulas of a plugin; those of a filter have weight 0."""
 
     plugin: ActivePlugin
     declared: CompiledTerm
@@ -82,7 +83,7 @@ class Plans:
         self._fits = any(plugin.info.compiled_filter is BuiltinFilter.RESOURCES for plugin in gates)
         self._card_filter = policy.card_filter
         self._load_gates = [p for p in gates if not p.static and p.info.compiled_filter is None]
-        # A filter or score that reads the load in its own way must skip the shape.
+        # Filters and scores that read the load but have no formula; they must skip the shape.
         self._strangers = [p for p in self._scores if not p.static and p.info.compiled_term is None]
         self._terms = [
             *(_Term(p, p.info.compiled_filter, 0.0) for p in gates if isinstance(p.info.compiled_filter, CompiledTerm)),
@@ -136,7 +137,7 @@ class Plans:
         )
 
     def _card_worth(self) -> Floats:
-        """Return (G, N) the value of each GPU to the plugin that scores single GPUs, else (0, 0)."""
+        """Return (G, N) the value of each GPU to the plugin that scores single GPUs; (0, 0) without such a plugin."""
         for plugin, declared, _ in self._terms:
             if declared.card_worth is not None:
                 worth: Floats = np.ascontiguousarray(declared.card_worth(plugin.instance, self.state))
@@ -184,7 +185,7 @@ class Plans:
             (compiled.kubelet_pins and setup.pins) or (compiled.zoned_devices and setup.policy != "none")
             for setup in state.setups.values
         ):
-            return needs_full_cycle  # its booking includes the predicted assignment of the kubelet
+            return needs_full_cycle  # its allocation includes the kubelet's predicted assignment
         if shape.gpu is not None and self._needs_choice(shape.gpu):
             return needs_full_cycle
         key = tuple([static_key(request) for static_key in self._static_keys])
@@ -206,7 +207,7 @@ class Plans:
         return self.at.cards > _MOST_CARDS or (bool(self.state.links) and gpu.count > 1)
 
     def _static_masks(self, request: Request) -> _StaticPart | None:
-        """Run the STATIC plugins once for all shapes with these keys; None: the loop cannot use the answer."""
+        """Return the answers of the STATIC plugins for all shapes with these keys; None if the loop cannot use them."""
         state = self.state
         mask: Bools = np.ones(self._nodes, np.bool_)
         scores: dict[str, Floats] = {}
@@ -238,7 +239,7 @@ class Plans:
         return _StaticPart(len(self._parts), mask, scores, "")
 
     def _base(self, part: _StaticPart, card: int) -> int:
-        """Return the id of the static totals; nodes with too few GPUs in total are already excluded."""
+        """Return the id of the static totals, in which nodes with too few GPUs in total are excluded."""
         cards = int(self.shapes.cards.number[card])
         key = (part.number, cards, part.alone)
         found = self._base_ids.get(key)
@@ -327,7 +328,7 @@ class Plans:
     # -- kept totals ---------------------------------------------------------------------------------------------
 
     def keep(self, position: int) -> None:
-        """Keep the totals of a recurring shape, while there is room."""
+        """Cache the totals of a recurring shape if a slot is free."""
         if self.shapes.slot[position] != UNKNOWN or self._kept == _MOST_KEPT:
             return
         self.shapes.slot[position] = self._kept
@@ -347,7 +348,7 @@ class Plans:
             slot=none,
             delta=np.zeros((0, self.state.columns.layout.load_rows), np.int64),
             extra=np.zeros((0, 4), np.int64),
-            # Rows that are never written occupy address space, not memory; so do those of the kept totals.
+            # Rows that are never written use address space but no memory. This also applies to the cached totals.
             bases=np.empty((most_bases, self._nodes)),
             candidates=np.zeros(most_bases, np.int64),
             code=np.zeros((0, terms), np.int64),
@@ -369,7 +370,7 @@ _UNASKED = _StaticPart(UNKNOWN, np.zeros(0, np.bool_), {}, "")
 
 
 def _grown(array: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return the array with at least `count` rows; half as many again are added, so that growing is rare."""
+    """Return the array with at least `count` rows; it grows by at least half its length, so that growing is rare."""
     if count <= len(array):
         return array
     wider = np.zeros((max(count, len(array) * 3 // 2, 16), *array.shape[1:]), array.dtype)

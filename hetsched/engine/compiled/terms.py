@@ -1,11 +1,11 @@
-"""The filters that the compiled loop has itself, and the arrays that formulas read.
+"""The filters built into the compiled loop, and the arrays that formulas read.
 
 The NumPy path costs about a microsecond per operation and forty operations per decision; the arithmetic itself takes a
 few nanoseconds per node. Loops run over whole columns without branches, so that the compiler emits vector
 instructions; excluded rows hold -inf and keep it. The formulas of scores are in the files of their plugins
 (`framework.compiled_terms`).
 Invariants: every total equals the NumPy path's, bit for bit: same integers, same floating-point operations in the same
-order. That path is the oracle, in tests and in `hetsched bench engine`.
+order. Tests and `hetsched bench engine` compare both paths.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FieldRows(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Nodes side by side: columns `first` to `last` of two blocks, and which rows of the cluster they are."""
+    """Adjacent nodes: columns `first` to `last` of the two blocks, and the cluster row of each node."""
 
     static: Ints
     load: Ints
@@ -63,7 +63,7 @@ class GpuDemands(NamedTuple):
 
 @loop_function
 def keep_out_full(total: Any, nodes: Any, at: Any, resource: int, need: int) -> None:
-    """Set the totals of nodes without room for `need` of a resource to -inf."""
+    """Set the totals of nodes with less than `need` of a resource free to -inf."""
     capacity = nodes.static[at.allocatable + resource, nodes.first : nodes.last]
     requested = nodes.load[at.requested + resource, nodes.first : nodes.last]
     for i in range(len(total)):
@@ -114,14 +114,14 @@ def keep_out_without_cards(total: Any, usable: Any, card_id: int, nodes: Any, at
 
 @loop_function
 def share_of_memory(card_memory: int, milli: int, memory: int) -> int:
-    """Return the memory charged for a share of a GPU: the requested memory, else a proportional part, rounded up."""
+    """Return the memory allocated for a share of a GPU: the requested memory, else a proportional part, rounded up."""
     part = np.int64(np.float64(max(card_memory, 0) * milli + 999) / 1000.0)
     return memory if memory > 0 else part  # type: ignore[return-value]
 
 
 @loop_function
 def take_cards(card_id: int, row: int, usable: int, static: Any, load: Any, at: Any, cards: Any) -> int:
-    """Charge those of the usable GPUs that gpu-fit would select, and return them as a bit set."""
+    """Allocate the usable GPUs that gpu-fit would select, and return them as a bit set."""
     milli, memory = cards.milli[card_id], cards.memory[card_id]
     chosen = 0
     for _ in range(cards.number[card_id]):

@@ -4,8 +4,8 @@ A *not now* verdict names the pods whose end would make the pod fit, on the node
 set of each node is the smallest that the preemption search finds if every pod may be preempted. Nodes with the fewest
 blocking pods come first, then those with the least important pods, then by name. The result is not a recommendation to
 evict.
-Invariants: the state is unchanged afterwards; without these pods, but not with any one of them, every filter accepts
-the pod.
+Invariants: the state is unchanged afterwards; every filter accepts the pod if all of these pods are removed, but not if
+one of them remains.
 """
 
 from __future__ import annotations

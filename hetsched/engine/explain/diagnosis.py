@@ -3,12 +3,13 @@
 The message "0/48 nodes are available" has to state the reason for each group of nodes, the missing amounts, and whether
 waiting can help. Every node is counted for the first filter, in policy order, that rejects it. The verdict is
     misconfigured  the pod's own request is invalid;
-    never-fits     no node fits even empty: all pods gone, nodes Ready and uncordoned, condition taints off, rules
-                   between pods assumed satisfiable;
-    not-now        otherwise. A node rejected only because a fact is unknown counts as a candidate, and so does a
+    never-fits     no node fits even when empty: no pods, Ready, uncordoned, without condition taints; rules between
+                   pods are assumed to be satisfiable;
+    not-now        otherwise. A node that is rejected only because a fact is unknown is a candidate, and so is a
                    node that no single filter rejects both now and when empty.
 Explanations run the filters and scores of the decision, as full evaluations, outside the hot path. The events to wait
-for follow from the first refusing filter of each node: no node becomes feasible before one of those changes its answer.
+for are those of the first filter that rejects each node: no node becomes feasible before one of these filters changes
+its answer.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _HEADS = {
     Verdict.NOT_NOW: "{pod} does not fit now: {said}",
 }
 
-# Maximum number of reasons in the summary; with more reasons, one less is named and the others are counted.
+# Maximum number of reasons in the summary. If there are more, it names one reason fewer and counts the rest.
 _MOST_REASONS = 5
 
 # Maximum number of nodes, per reason, that could take the pod when empty.
@@ -86,9 +87,10 @@ class _Sweep:
                 self.refused[plugin.name] = refused
 
     def fewest(self, rows: Bools) -> tuple[tuple[str, ...], ...]:
-        """Return the sets of plugins that refuse these rows, in policy order; only sets of the smallest size.
+        """Return the smallest sets of plugins that refuse one of these rows; a set is in policy order.
 
-        A row becomes feasible once all plugins of its set accept it, so rows with the smallest sets are closest to it.
+        A row becomes feasible once all plugins of its set accept it, so rows with the smallest sets are the closest to
+        being feasible.
         """
         if not self.refused:
             return ()
@@ -108,7 +110,7 @@ class _Sweep:
         )
 
     def candidates(self, rows: Bools, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """Return, for each reason, the first of these rows (by name) that the reason applies to."""
+        """Return for each reason the names of the first of these rows that it applies to."""
         found: dict[tuple[str, Refusal], list[str]] = {}
         for plugin, refusal, charged in self.first:
             places = np.flatnonzero(charged & rows)[:_MOST_CANDIDATES].tolist()
@@ -140,7 +142,7 @@ def _refusals(scheduler: Handle, plugin: ActivePlugin, request: Request, nodes: 
 
 
 def _reason(plugin: str, refusal: Refusal, nodes: int, step: FunnelStep) -> Reason:
-    message = as_message(refusal.message)  # plain text of a plugin has no parameters
+    message = as_message(refusal.message)  # a plugin may return plain text
     return Reason(refusal.code, plugin, nodes, message, refusal.missing, refusal.field, step.before, step.after)
 
 
@@ -237,14 +239,14 @@ def _sentence(
 
 
 def _summary_of(verdict: Verdict, pod: PodSpec, said: Message) -> Message:
-    """Return the verdict on a pod with the reason."""
+    """Return the summary of a pod's diagnosis: the verdict and the reasons in `said`."""
     return Message(_HEADS[verdict], pod=pod.key, said=said)
 
 
 def matrix(scheduler: Handle, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
     """Return the node x plugin matrix of one pod, best first; `limit` keeps the best rows only.
 
-    The state is unchanged: call it before the pod is booked, or on a fork.
+    The state is unchanged. Call this function before the pod is assumed, or on a fork.
     """
     if not pod.ready:
         return ()
@@ -267,7 +269,7 @@ def matrix(scheduler: Handle, pod: PodSpec, *, limit: int | None = None) -> tupl
 
 
 def best(scheduler: Handle, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]:
-    """Return the `limit` best feasible nodes with their scores, as `matrix` would, at the cost of a few rows."""
+    """Return the `limit` best feasible nodes with their scores, as `matrix` would, but build only these rows."""
     if not pod.ready or limit < 1:
         return ()
     state = scheduler.state
@@ -375,7 +377,7 @@ def unknown_reasons(scheduler: Handle, pod: PodSpec) -> tuple[Reason, ...]:
 
 
 def first_rejections(scheduler: Handle, request: Request) -> list[tuple[Reason, Bools]]:
-    """Return the first refusing reasons on the current state, with the rows (N,) of each."""
+    """Return the reasons for which nodes are first rejected on the current state, each with its mask of rows (N,)."""
     sweep = _Sweep(scheduler, request, scheduler.state.all_rows)
     return [
         (Reason(refusal.code, plugin.name, int(rows.sum()), refusal.message, refusal.missing, refusal.field), rows)

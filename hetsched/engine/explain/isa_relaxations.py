@@ -1,10 +1,9 @@
 """Alternative instruction sets: fewer extensions, a lower level, emulation, a build for another architecture.
 
-A requirement is lowered to the subset that a machine (or its emulator) has; each missing name costs half a request. If
-some node emulates the native requirement, or has a cross toolchain for the requirement, allowing this counts as one
-rule. A build for another architecture counts as the whole request, and is returned only if no other change helps. A
-requirement that
-follows from a node selector is relaxed there.
+A requirement is lowered to the subset that a machine (or its emulator) has; each missing extension has size 1/2. If
+some node emulates the native requirement, or has a cross toolchain for it, a change that allows this has the size of
+one rule. A build for another architecture has the size of the whole request, and is returned only if no other change
+helps. A requirement that is derived from a node selector is relaxed in the selector.
 """
 
 from __future__ import annotations

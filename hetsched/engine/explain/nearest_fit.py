@@ -5,8 +5,8 @@ the request is first dropped alone. If a node then fits, the smallest sufficient
 single field helps unless it is dropped completely, pairs of the fields that do not help alone are tried in the same
 way. Filters add relaxations of fields that only they read (`relaxations`). Every result is applied to the request and
 verified by the real cycle, Reserve included. Results are sorted by size (see `relaxations.py`), then by the number of
-fitting nodes, then by field: at most five, and the smallest of each field. The search evaluates filters over windows of
-nodes. Once it has evaluated `SearchBudget.rows` rows, it returns the results found so far.
+fitting nodes, then by field: at most five are returned, only the smallest of each field. The search evaluates filters
+over windows of nodes. Once it has evaluated `SearchBudget.rows` rows, it returns the results found so far.
 Invariants: the state is unchanged afterwards; same state, policy and pod give the same results.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MOST_ANSWERS = 5
 MOST_NODES = 10
 _ROWS = 1_500_000
-# Minimum cost of one evaluation in rows: it bounds the search in small clusters too.
+# An evaluation is counted as at least this many rows, which bounds the search in small clusters too.
 _LEAST_ROWS = 500
 _WHOLE = 1.0
 _MEMBER_ROWS = 600
@@ -55,7 +55,7 @@ class SearchBudget:
 
 
 class _Exhausted(Exception):
-    """The budget is used up; the results so far are valid."""
+    """The budget is used up; the results found before are valid."""
 
 
 class _Candidate(NamedTuple):
@@ -141,7 +141,7 @@ class _FieldSearch:
                 self._relaxations += plugin.relaxations(pod.shape, state)
 
     def candidates(self) -> list[_Candidate]:
-        """Return the sufficient changes of one field, and of two if that takes less than dropping one completely."""
+        """Return the sufficient changes of one field, and those of two fields if smaller than dropping one field."""
         found: list[_Candidate] = []
         with suppress(_Exhausted):
             helping: set[int] = set()
@@ -196,7 +196,7 @@ class _FieldSearch:
         return (msgspec.structs.replace(self._pod, shape=candidate.shape),)
 
     def fits(self, shape: Shape, rows: Rows | None) -> Rows:
-        """Return those of some rows, or of all, on which every filter of the policy accepts the shape."""
+        """Return the rows of `rows` (None: of all rows) on which every filter of the policy accepts the shape."""
         scheduler = self._scheduler
         state = scheduler.state
         request = state.compile(msgspec.structs.replace(self._pod, shape=shape))
@@ -255,7 +255,7 @@ class _GangSearch(_FieldSearch):
     def places(self, candidate: _Candidate) -> bool:
         """Run the real cycle with all pending members as one gang, and undo their placements.
 
-        A back-off of the gang ends by itself and does not count.
+        The back-off of the gang is ignored because it expires without a change.
         """
         self._budget.rows -= self._cost() * width(candidate.shape)
         if self._budget.rows < 0:

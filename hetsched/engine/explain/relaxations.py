@@ -1,11 +1,11 @@
 """Relaxations of a request: its numbers, and the protocol shared with rules.
 
-A relaxation is one field of the request. `loosest` drops the field completely; if not even that fits, no smaller change
-has to be tried. Resources that every pod uses (CPU, memory, storage, watts) are not dropped but set to the least
-amount. For a number, the search finds the fitting value nearest to the requested value. It uses bisection if a smaller
-value is never harder to place. Otherwise (CPUs and GPUs that zones and kubelets align) it tries value by value. The
-size of a change is the dropped share of a number. For a rule that is dropped or added it is 1/2 (half a request),
-because a rule has no natural size.
+A relaxation is one field of the request. `loosest` drops the field completely; if the pod does not fit even then, no
+smaller change has to be tried. Resources that every pod uses (CPU, memory, storage, watts) are not dropped but set to
+the least amount. For a number, the search finds the fitting value nearest to the requested value. It uses bisection if
+a smaller value is never harder to place. Otherwise (CPUs and GPUs that zones and kubelets align) it tries value by
+value. The size of a change is the dropped share of a number. For a rule that is dropped or added it is 1/2 (half a
+request), because a rule has no natural size.
 Units: numbers are in the base units of the request; in pods with several containers the largest ones are reduced.
 """
 
@@ -32,13 +32,14 @@ from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMO
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Rows
 
 RULE_SIZE = 0.5
-# Values tried one by one; longer ranges are bisected, which finds the nearest if less is never harder to place.
+# Maximum number of values that are tried one by one. Longer ranges are bisected, which finds the nearest fitting value
+# only if a smaller value is never harder to place.
 _TRIED_ONE_BY_ONE = 64
 # Resources that every pod uses: a request of zero would only hide the use.
 _NEVER_NONE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
 
 Apply = Callable[[Shape], Shape]
-# Returns on which of some rows, or of all (None), a shape fits.
+# Returns the rows on which a shape fits, among the given rows or all rows (None).
 Fits = Callable[[Shape, Rows | None], Rows]
 
 
@@ -63,10 +64,10 @@ class Relaxation(Protocol):
 
 
 class Number:
-    """A number of the request and its least value; `most` is its upper limit, where more is easier to place.
+    """A number of the request and its least value; `most` is the upper limit of a number that is increased to fit.
 
-    `show` formats a value for the field, `read` for messages. `even`: less is never harder to place. `last` is a value
-    beyond `least` that means "not requested at all".
+    `show` formats a value for the field, `read` for messages. `even` is true if a smaller value is never harder to
+    place. `last` is a value beyond `least` that means "not requested at all".
     """
 
     def __init__(
@@ -183,7 +184,7 @@ def _card_numbers(gpu: GpuDemand, *, zoned: bool) -> Iterator[Relaxation]:
     ):
         if asked:
             name = key.rpartition("/")[2]
-            # An amount of 0 requests none; a share of a GPU is then charged by its thousandths.
+            # 0 means that no amount is requested; a share of a GPU then gets a proportional part.
             yield Number(key, name, partial(_with_gpu, fact=fact), asked, 1, last=0, unit=unit)
 
 
@@ -237,7 +238,7 @@ def _with_request(shape: Shape, value: int, *, resource: str) -> Shape:
 
 
 def _reduced_containers(containers: tuple[ContainerDemand, ...], fact: str, less: int) -> tuple[ContainerDemand, ...]:
-    """Reduce the largest container, then the next; a container that requests nothing is removed."""
+    """Reduce the request of the largest container, then the next one; remove containers that request nothing."""
     left = {position: less for position in range(len(containers)) if containers[position].init}
     remaining = less
     order = sorted(range(len(containers)), key=lambda position: -int(getattr(containers[position], fact)))

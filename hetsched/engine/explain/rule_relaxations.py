@@ -2,8 +2,8 @@
 
 `loosest` drops the whole field. If the pod then fits, the options are tried: first each entry dropped alone, then the
 whole field.
-Options that widen towards existing values are read from the nodes that would then fit: their taints, the models of
-their GPUs. Taints that represent a node's condition are not proposed for toleration.
+Options that widen a rule use the values of the nodes that would then fit: their taints and GPU models. Taints that
+represent a node's condition are not proposed for toleration.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FieldOptions:
 
 
 def rules(shape: Shape, state: ClusterState) -> Iterator[Relaxation]:
-    """Yield the rules that a shape states, or meets on the nodes of `state`."""
+    """Yield the rules that a shape states, or that the nodes of `state` impose on it."""
     if shape.node_selector:
         yield FieldOptions(partial(_with_selector, kept=()), _selector_options)
     if shape.node_terms is not None:
@@ -77,7 +77,7 @@ def _replaced(shape: Shape, **changes: Any) -> Shape:
 def _drops(
     field: str, words: str, entries: list[str], apply: Callable[[frozenset[int]], Apply], *, joined: str = ", "
 ) -> Iterator[Step]:
-    """Yield each entry of a list dropped alone, then all of them."""
+    """Yield a step that drops a single entry, for each entry of a list, then one that drops all entries."""
     for position, text in enumerate(entries):
         change = Message("drop {field} {text}", field=words, text=text)
         yield Step(field, text, "", change, RULE_SIZE, apply(frozenset({position})))
@@ -114,7 +114,7 @@ def _selector_options(shape: Shape, rows: Rows) -> Iterator[Step]:
 
 
 def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
-    """Yield each requirement dropped from its term, then the whole required affinity."""
+    """Yield a step that drops a single requirement, for each requirement, then one that drops the whole affinity."""
     terms = shape.node_terms or ()
     field = "spec.affinity.nodeAffinity"
     if sum(len(term.expressions) + len(term.fields) for term in terms) > 1:
@@ -142,7 +142,7 @@ def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
 
 
 def _taint_options(state: ClusterState, shape: Shape, rows: Rows) -> Iterator[Step]:
-    """Yield the tolerations that make nodes with the fewest other taints feasible, those for most nodes first."""
+    """Yield the missing tolerations of each set of taints: smallest sets first, then those of the most nodes."""
     ids, counts = np.unique(state.columns.field("taint_set")[rows], return_counts=True)
     nodes: dict[tuple[Taint, ...], int] = {}
     for taint_set, count in zip(ids.tolist(), counts.tolist(), strict=True):

@@ -3,10 +3,11 @@
 The total of node r is T(r) = sum over plugins p of w(p) * n(p, r), where the normalised scores n do not depend on
 weights. If only w(p) changes by d, then T changes by d * n(p, r), so node r overtakes the winner k at
     d = (T(k) - T(r)) / (n(p, r) - n(p, k))
-above the present weight if r scores more than k on p, below it if r scores less. The tipping point on a side is the d
-nearest to 0; of several nodes that tie there, the result is the one that wins beyond it: the steepest, then the first
-by name. Only points inside the range of weights (0 to 1000) are returned.
-Invariant: with the weight just before the point the present node still wins, just beyond it the named one does.
+which is above the current weight if r scores more than k on p, and below it if r scores less. The tipping point on each
+side is the d nearest to 0. If several nodes tie there, the result is the node that wins beyond it: the one whose total
+changes fastest, then the first by name. Only points inside the range of weights (0 to 1000) are returned.
+Invariant: with a weight just before the tipping point the current winner still wins; just beyond it, the returned node
+wins.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _EQUAL = 1e-9
 def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
     """Return the margin of the best node and the changes that would end it; None if no node is feasible.
 
-    The best is the first by name of those with the highest total. Call it before the pod is booked, or on a fork.
+    The best node is the first by name among those with the highest total. Call this function before the pod is assumed,
+    or on a fork.
     """
     state = scheduler.state
     request = state.compile(pod)

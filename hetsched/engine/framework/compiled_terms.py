@@ -75,11 +75,11 @@ class CompiledTerm(NamedTuple):
     """Score or filter of a plugin as formulas.
 
     `inputs(plugin, request, state, cards)` selects the formula of a shape, with numbers from the plugin's parameters
-    and the result of its PreScore or PreFilter; `cards` is the policy's GPU filter, if any. SKIP: the plugin skips the
-    shape. None: no formula covers these parameters, so the shape is left to the scheduling cycle. Shapes with the same
-    `key` get the same input. `fields` are the fields that a formula reads beyond CPU and memory; for `allocatable`
-    these are the resources with measured use; `used` itself is not listed. `card_worth(plugin, state)` returns (G, N)
-    the value of each GPU; one plugin of a policy may have it.
+    and the result of its PreScore or PreFilter; `cards` is the policy's GPU filter, if any. The result is SKIP if the
+    plugin skips the shape, and None if no formula covers these parameters; the shape is then left to the scheduling
+    cycle. Shapes with the same `key` get the same input. `fields` are the fields that a formula reads beyond CPU and
+    memory; for `allocatable` these are the resources with measured use; `used` itself is not listed.
+    `card_worth(plugin, state)` returns (G, N) the value of each GPU; at most one plugin of a policy may define it.
     """
 
     formulas: tuple[Formula, ...]
@@ -93,7 +93,7 @@ class BuiltinFilter(enum.Enum):
     """Filters built into the compiled loop.
 
     RESOURCES: every requested resource fits into its free amount; a CARDS filter checks GPU resources instead. CARDS:
-    enough GPUs satisfy the demand (`FiltersCards`).
+    the node has enough GPUs for the demand (`FiltersCards`).
     """
 
     RESOURCES = "resources"

@@ -119,7 +119,7 @@ class Scheduler:
                 return
 
     def _evict(self, outcome: Outcome, request: Request, eviction: Eviction) -> None:
-        """Remove the victims and place the pod; restore them if the pod still cannot start at once."""
+        """Remove the victims and place the pod; restore them if the pod still cannot start immediately."""
         bookings = self.state.bookings
         if all(key in bookings and key not in self.waiting_pods.pods for key in eviction.victims):
             outcome.evicted = tuple(bookings[key] for key in eviction.victims)
@@ -154,8 +154,8 @@ class Scheduler:
     def place_on(self, pod: PodSpec, row: int, kept: Allocation | None = None) -> Outcome:
         """Assume `pod` on a row that the caller chose, if all filters accept it and its reservation succeeds.
 
-        No pod is preempted and no permit plugin runs: the caller starts the pod. If `kept` is given, the pod gets that
-        allocation.
+        This does not preempt pods and does not run permit plugins; the caller starts the pod. If `kept` is given, the
+        pod gets that allocation.
         """
         outcome = Outcome(pod)
         request = outcome.request = self.state.compile(pod)

@@ -2,14 +2,14 @@
 
 The other scheduler knows requests and labels, but no instruction sets, GPUs, NUMA zones or exclusive CPUs. The filters
 and scores of our policy evaluate the nodes of its request.
-    fitting      every filter, and for the `_MOST_RESERVED` best nodes also a trial reservation. A node is hopeless
-                 (FailedAndUnresolvable) if preemption of other pods would not help
-    priorities   10 for the node that our own cycle would select among these, and for no other; 0 to 9 for the others,
-                 linear between the lowest and the highest total of the nodes of the request
-    leaving      the victims of the other scheduler, if the pod then fits here too. Otherwise further pods of lower
-                 priority are added, the least important first, and those that can be reprieved are removed again.
+    filter       a node fits if every filter accepts it and, for the `_MOST_RESERVED` best nodes, a trial reservation
+                 succeeds. A node is FailedAndUnresolvable if preemption of other pods would not help
+    prioritize   10 only for the node that our own cycle would select among these; 0 to 9 for the others, linear between
+                 the lowest and the highest total of the nodes of the request
+    preempt      the victims of the other scheduler, if the pod fits after their removal. Otherwise further pods of
+                 lower priority are added, the least important first, and those that can be reprieved are removed again.
                  Members of a gang and pods under a disruption budget are never added
-A pod that is already assumed, because its binding is in flight, fits on that node and on no other.
+A pod that is already assumed, because its binding is in flight, fits only on the node of that binding.
 Source: Kubernetes kube-scheduler, extender/v1 (MaxExtenderPriority = 10).
 Invariants: the state is unchanged afterwards; a higher total never has the lower priority.
 """
@@ -150,7 +150,7 @@ def find_victims(
 def _further_victims(
     scheduler: Scheduler, attempt: Attempt, pod: PodSpec, row: int, uids: frozenset[str]
 ) -> list[Booking] | None:
-    """Return the further victims besides `uids`, or None if the pod does not fit even without them."""
+    """Return the victims needed in addition to `uids`, or None if the pod would not fit even without them."""
     state = scheduler.state
     bookings = list(state.on_row[row].values())
     removed: list[Booking] = []

@@ -12,14 +12,14 @@ import enum
 
 
 class Reads(enum.StrEnum):
-    """Dependence of a plugin's answer on placements; STATIC answers are cached until the inventory changes."""
+    """Whether a plugin's answer depends on placements; STATIC answers are cached until the inventory changes."""
 
     STATIC = "static"
     LOAD = "load"
 
 
 class Scope(enum.StrEnum):
-    """Dependence of a row's answer: on that row only, or on the whole cluster (such answers are never cached)."""
+    """Whether the answer for a row depends on that row only, or on the whole cluster and is never cached."""
 
     ROW = "row"
     CLUSTER = "cluster"

@@ -1,12 +1,13 @@
 """Gangs: pods that start together or not at all.
 
 Two gangs that each reserve half of the resources they need would deadlock. A rejected gang therefore reserves nothing,
-and its other members are not tried. The state tracks which members are booked, by any scheduler. A driver that has the
-complete queue *announces* it, so that the remaining members are known. A gang is rejected as soon as its booked and
-untried members together are fewer than the minimum, and stays rejected until the next announcement. The first member
-that found no node is recorded with its reasons. Without an announcement, members are registered as they arrive.
+and its other members are not tried. The state tracks which members are placed, by any scheduler. A caller that has the
+complete queue *announces* it, so that the remaining members are known. A gang is rejected as soon as its placed and
+untried members together are fewer than the minimum, and remains rejected until the next announcement. The first member
+without a feasible node is recorded with its reasons. Without an announcement, members are registered as they arrive.
 Source: Kubernetes scheduler-plugins, KEP-2 and KEP-42 (coscheduling).
-Invariants: `booked` equals a full scan of the bookings; a copy of the registry has the bookings but no announcement.
+Invariants: `booked` equals a full scan of the placed pods; a copy of the registry has the placed members but no
+announcement.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def together(pods: Sequence[PodSpec]) -> Sequence[PodSpec]:
 
 
 class GangMembers:
-    """Members of one gang in an announced queue, and their results so far.
+    """Members of one gang in an announced queue, with the results of those that were tried.
 
-    `refusal` is why the gang was rejected. `breaker` is the first member that found no node, with its diagnosis;
+    `refusal` is why the gang was rejected. `breaker` is the first member without a feasible node, with its diagnosis;
     `never` holds the members that fit no node even when it is empty.
     """
 
@@ -63,11 +64,11 @@ class GangMembers:
         self._known: dict[Shape, Verdict] = {}
 
     def knows(self, shape: Shape) -> bool:
-        """Return whether a member of this shape already found no node."""
+        """Return whether an earlier member of this shape had no feasible node."""
         return shape in self._known
 
     def missed(self, pod: PodSpec, diagnosis: Diagnosis | None) -> None:
-        """Record that a member found no node; without a diagnosis the last one of its shape applies."""
+        """Record that a member has no feasible node; without a diagnosis, the last one of its shape is used."""
         if diagnosis is not None:
             self._known[pod.shape] = diagnosis.verdict
             self.breaker = self.breaker or (pod.key, diagnosis)
@@ -76,15 +77,15 @@ class GangMembers:
 
 
 class Gangs:
-    """PodGroup registry: booked members by gang, and the members of an announced queue."""
+    """PodGroup registry: placed members by gang, and the members of an announced queue."""
 
     def __init__(self) -> None:
         self.booked: dict[str, set[str]] = {}
         self.groups: dict[str, GangMembers] = {}
-        self.backoff_until: dict[str, float] = {}  # gang -> end of its back-off on the driver's clock, seconds
+        self.backoff_until: dict[str, float] = {}  # gang -> end of its back-off on the caller's clock, seconds
 
     def charge(self, pod: PodSpec, sign: int) -> None:
-        """Count a member that is booked (`sign` 1) or removed (-1); pods without a gang are ignored."""
+        """Count a member that is placed (`sign` 1) or removed (-1); pods without a gang are ignored."""
         key = gang_key(pod)
         if key is None:
             return
@@ -97,7 +98,7 @@ class Gangs:
                 del self.booked[key]
 
     def register(self, pods: Iterable[PodSpec]) -> None:
-        """Set the complete list of pods that a driver is about to try, and discard the results of the previous one."""
+        """Set the complete list of pods that the caller will try, and discard the results of the previous list."""
         self.groups = {}
         for pod in pods:
             key = gang_key(pod)

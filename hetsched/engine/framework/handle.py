@@ -1,6 +1,6 @@
 """Interface of a scheduler for explanations and PostFilter attempts.
 
-The scheduling cycle calls both; this type keeps the imports in one direction. Name as in the Scheduling Framework.
+The scheduling cycle calls both; this protocol avoids circular imports. The name is that of the Scheduling Framework.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ class Handle(Protocol):
     evaluator: Evaluator
 
     def can_reserve(self, request: Request, row: int) -> bool:
-        """Return whether the exact devices, CPUs and zones on a feasible row can be reserved now."""
+        """Return whether devices, CPUs and zones for the pod can be reserved now on a feasible row."""

@@ -35,7 +35,7 @@ _QUANTA = 1e9  # per unit
 
 
 class FourResources(NamedTuple):
-    """Those of the four resources that the cluster has: positions in `used` and rows of `allocatable`, (k,) each."""
+    """The resources, out of the four, that the cluster has: positions in `used`, rows of `allocatable`; (k,) each."""
 
     used: Rows
     allocatable: Rows
@@ -88,7 +88,7 @@ def _rows(field: Ints, rows: Rows) -> Ints:
 
 
 def utility(use: Ints, room: Ints, dispersion: Dispersion = "variance") -> tuple[Floats, Floats]:
-    """Return (n,) the utilities S and (n,) the means mu of nodes that use (k, n) of (k, n)."""
+    """Return (n,) the utilities S and (n,) the means mu of nodes with usage `use` (k, n) and capacity `room` (k, n)."""
     has = room > 0
     share: Floats = np.where(has, np.clip(use / np.maximum(room, 1), 0.0, 1.0), 0.0)
     count: Floats = np.maximum(has.sum(axis=0), 1).astype(np.float64)
@@ -111,7 +111,7 @@ def gain(request: Request, nodes: Window, resources: FourResources, dispersion: 
         before, _ = utility(both[0], room, dispersion)
         after, mean = utility(both[1], room, dispersion)
         return after / before, mean
-    # The same for both at once, without the mask for missing resources.
+    # Compute both utilities in one pass, without the mask: no resource is missing.
     share = both / room
     np.minimum(share, 1.0, out=share)
     means = _summed_up(share)
@@ -131,14 +131,14 @@ def ranked(gains: Floats, mean: Floats) -> Floats:
 
 
 def all_equal(gains: Floats) -> bool:
-    """Return whether ranked gains differ by their means only."""
+    """Return whether all gains are equal, so that only the means order the nodes."""
     return float(gains.max()) - float(gains.min()) < 0.5 * _QUANTUM
 
 
 def overloaded(request: Request, nodes: Window, resources: FourResources, free_percent: int = 0) -> Bools:
     """Return (k, n) True where the pod would raise the use of a requested resource above the node's capacity.
 
-    `free_percent` of every capacity stays free; a resource that a node does not state is not limited.
+    `free_percent` of every capacity must remain free; a resource that a node does not state is not limited.
     Source: MBCGT, constraints (9)-(12).
     """
     added, room = demand(request, nodes, resources), capacity(nodes, resources)
@@ -152,7 +152,7 @@ def log_product(utilities: Floats) -> float:
 
 
 def _summed_up(blocks: Floats) -> Floats:
-    """Add (2, k, n) over k in order, like `_summed`; the NumPy reduction does so unless n is 1."""
+    """Sum (2, k, n) over k in the order of `_summed`; NumPy's reduction keeps this order unless n is 1."""
     if blocks.shape[2] > 1:
         reduced: Floats = np.add.reduce(blocks, axis=1)
         return reduced

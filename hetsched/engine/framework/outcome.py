@@ -13,10 +13,11 @@ from .status import Eviction, Refusal
 
 
 class Outcome(msgspec.Struct, eq=False, gc=False):
-    """Result of one scheduling cycle. `node` None: not placed; `is_waiting`: assumed, but waiting for a permit.
+    """Result of one scheduling cycle.
 
-    `request` is set if the cycle compiled a request. If no node fits, `eviction` names the pods that could be
-    preempted. A scheduler that evicts removes these pods, stores their bookings in `evicted` and places the pod.
+    `node` is None if the pod is not placed. `is_waiting` is true if it is assumed but waits for a permit. `request` is
+    set if the cycle compiled a request. If no node fits, `eviction` names the pods that could be preempted. A scheduler
+    that evicts removes these pods, stores their bookings in `evicted` and places the pod.
     """
 
     pod: PodSpec

@@ -33,7 +33,7 @@ class QueueSort(Protocol):
 
 class PreFilter(Protocol):
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal | Rows:
-        """Prepare `request.memo`. SKIP skips this plugin's filter, rows limit the nodes, a refusal ends the cycle."""
+        """Prepare `request.memo`; return SKIP to skip `filter`, rows to limit the nodes, a refusal to end the cycle."""
 
 
 class Filter(Protocol):
@@ -46,7 +46,7 @@ class Filter(Protocol):
 
 class PreScore(Protocol):
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip | NoScore:
-        """Prepare `request.memo`; SKIP skips this score for the request, ALONE (row scope) skips all other scores."""
+        """Prepare `request.memo`; return SKIP to skip this score, or ALONE (row scope) to skip all other scores."""
 
 
 class Score(Protocol):
@@ -106,12 +106,12 @@ class KeepsGangsTogether(Protocol):
 
     @property
     def together(self) -> bool:
-        """Return whether each gang takes the place of its first member."""
+        """Return whether the members of each gang directly follow its first member."""
 
 
 @runtime_checkable
 class OrdersByPriority(Protocol):
-    """Queue order that may equal priority, then submission, apart from adjacent members of gangs."""
+    """Queue order that may be by priority, then submission, except that the members of a gang are adjacent."""
 
     @property
     def by_priority(self) -> bool:
@@ -211,15 +211,15 @@ class HandlesPods(Protocol):
 
 @runtime_checkable
 class OnMissed(Protocol):
-    """Permit plugin with pods that wait for a pod that found no node."""
+    """Permit plugin with waiting pods that depend on a pod without a feasible node."""
 
     def missed(self, request: Request, room: WaitingPods, diagnose: Callable[[], Diagnosis]) -> None:
-        """Allow or reject waiting pods after a pod found no node and no pod is preempted for this pod."""
+        """Allow or reject waiting pods after no node was found for a pod, and no pods are preempted for it."""
 
 
 @runtime_checkable
 class OnWithdrawn(Protocol):
-    """Permit plugin with pods that wait for a placement that was undone."""
+    """Permit plugin with waiting pods that depend on a placement that was undone."""
 
     def withdrawn(self, request: Request, room: WaitingPods) -> None:
         """Allow or reject waiting pods after a placement was undone."""

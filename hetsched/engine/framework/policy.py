@@ -53,8 +53,9 @@ MAX_WEIGHT = 1000.0
 class ActivePlugin:
     """Plugin of a policy: its declaration, an instance with checked parameters, and its weight.
 
-    Optional hooks (`plugin_interfaces`) are looked up once, here: `static_key` is the shape unless the plugin has its
-    own, the others are the plugin's own, or None. `selective`: it declares what it handles.
+    Optional hooks (`plugin_interfaces`) are looked up once, here: `static_key` defaults to the shape; the other hooks
+    are None if the plugin does not define them. `selective` is true if the plugin declares which pods or shapes it
+    handles.
     """
 
     __slots__ = (
@@ -185,7 +186,7 @@ class Policy:
         return iter(together(ordered) if self._together else ordered)
 
     def permits_for(self, pod: PodSpec) -> tuple[ActivePlugin, ...]:
-        """Return the plugins that may hold a placement of this pod."""
+        """Return the Permit plugins that handle this pod."""
         return tuple(plugin for plugin in self.permits if plugin.concerns(pod))
 
 
@@ -194,8 +195,7 @@ def by_decision_time(pods: Sequence[PodSpec], behind: Mapping[str, float]) -> li
 
     `behind` maps namespaces that used more than their share of decision time to the seconds used. At equal priority,
     their pods follow the pods of all other namespaces, the namespace with the least time first. A gang has the priority
-    of its first member
-    and stays in one group; within a group the caller's order is kept.
+    of its first member and is not divided; within a group the caller's order is kept.
     """
     if not behind:
         return [pods]

@@ -84,7 +84,7 @@ class Attempt:
         )
 
     def grants(self, row: int) -> bool:
-        """Return whether the pod's exact devices, CPUs and zones on a feasible row can be reserved now."""
+        """Return whether devices, CPUs and zones for the pod can be reserved now on a feasible row."""
         return self._scheduler.can_reserve(self._request, row)
 
 

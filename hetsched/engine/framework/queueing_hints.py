@@ -1,14 +1,13 @@
 """QueueingHint: the events that may make an unschedulable pod schedulable.
 
-Retrying every pending pod after every change costs a batch each time; retrying too few pods leaves some pending for
-ever. A node becomes feasible only after the first filter that rejects it changes its answer. The events to register are
-therefore the union of the events of these filters (`helped_by`). The filters also describe the condition in words
-(`waits`). If the filters accepted a node but the reservation failed, any event counts. For a pod that fits no empty
-node, arrivals and departures of pods are omitted. PostFilter plugins may add an event after which other pods could be
-evicted (`waits_to_evict`).
-The text names only conditions that would help: those of the nodes that the fewest filters reject. For a pod that fits
-an empty cluster, only nodes that would accept the pod when empty are considered. Conditions that one node needs
-together are joined by "and".
+Retrying every pending pod after every change costs a batch each time; retrying too few pods leaves some pending
+forever. A node becomes feasible only after the first filter that rejects it changes its answer. The events to register
+are therefore the union of the events of these filters (`helped_by`). The filters also describe the condition in words
+(`waits`). If the filters accepted a node but the reservation failed, all events are registered. For a pod that fits no
+empty node, additions and deletions of pods are omitted. PostFilter plugins may add an event after which other pods
+could be evicted (`waits_to_evict`). The text names only conditions that would help: those of the nodes that the fewest
+filters reject. For a pod that fits an empty cluster, only nodes that would accept the pod when empty are considered.
+Conditions that one node needs together are joined by "and".
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint. Using only the first rejecting filters is
 specific to hetsched.
 Invariant: a change that makes a refused pod schedulable is of a registered kind.
@@ -47,7 +46,7 @@ _SAYS_NOTHING = frozenset({"problems", "source", "observed_at", "addresses"})
 
 
 def differences(before: NodeReport, after: NodeReport) -> frozenset[Event]:
-    """Return the kinds of events between two reports of a node; an unclassified field counts as all of them."""
+    """Return the kinds of events between two reports of a node; a changed field without a kind returns all kinds."""
     changed = {name for name in NodeReport.__struct_fields__ if getattr(before, name) != getattr(after, name)}
     changed -= _SAYS_NOTHING
     if not changed <= _OF_FIELD.keys():
@@ -68,7 +67,7 @@ def waits_for(
     """Return the events that may help a refused pod, per plugin; `reasons` are the first refusals of all nodes.
 
     `together` holds sets of plugins that all must accept a node before it becomes feasible. The first plugin of a set
-    describes the condition for the whole set. None: each plugin describes its own condition.
+    describes the condition for the whole set. If it is None, each plugin describes its own condition.
     """
     if verdict is Verdict.MISCONFIGURED:
         return ()

@@ -1,13 +1,13 @@
 """Rarity of nodes: find pods that occupy a rare node without needing what makes it rare.
 
-A node can be rare in three ways, and a pod may need each of them:
+Three properties make a node rare, and a pod may need each of them:
     cards   the node has healthy GPUs                    a pod needs it if it requests a GPU
     isa     at most `_FEW` of all nodes run all that     a pod needs it if it runs on no more nodes than could
             it runs, by the ISA lattice                  replace this one
     size    it has `_LARGE` times the median CPU, or     a pod needs it if it requests whole CPUs in one NUMA
             more zones than the median node              zone, or more CPU than the median node has
-A pod is misplaced ("narrow") on a rare node if it needs none of the ways in which the node is rare, but another pod
-does: a pending pod, or else a running one. A way that no pod needs does not justify a restart.
+A pod is misplaced ("narrow") on a rare node if it needs none of the node's rare properties but another pod does: a
+pending pod or, if there is none, a running pod. A rare property that no pod needs does not justify a restart.
 Source: the opportunity cost of a placement, as in `isa-scarcity` and `gpu-scarcity`; the thresholds are specific to
 hetsched.
 """
@@ -35,7 +35,7 @@ WAYS = ("cards", "isa", "size")
 
 
 class Rarity(msgspec.Struct, frozen=True):
-    """Rarity of each node: the rows that are rare in each way, and how many nodes could replace each row by ISA."""
+    """Rarity of each node: the rare rows by property, and how many nodes could replace each row by ISA."""
 
     rows: dict[str, frozenset[int]]
     stand_ins: list[int]
@@ -55,7 +55,7 @@ def rarity_of(state: ClusterState) -> Rarity:
     zones = np.array([len(zones_of(report)) for report in state.reports])
     median = float(np.median(cpu)) if nodes.n else 0.0
     large = (cpu >= _LARGE * median) | (zones > max(1.0, float(np.median(zones)))) if nodes.n else cards
-    # If every node is rare in a way, no node is.
+    # A property that every node has is not rare.
     return Rarity(
         {
             "cards": _unless_all(np.flatnonzero(cards), nodes.n),
@@ -73,7 +73,7 @@ def _unless_all(rows: Iterable[int], count: int) -> frozenset[int]:
 
 
 def _stand_ins(state: ClusterState) -> list[int]:
-    """Return (N,), per node, the number of nodes that run everything it runs; a node with unknown ISA is not rare."""
+    """Return (N,) the number of nodes that run everything that each node runs; a node with unknown ISA is not rare."""
     offers = tuple(state.offers.values)
     at = state.all_rows.static("isa_offer")
     nodes = np.bincount(at, minlength=len(offers)).tolist()
@@ -88,7 +88,7 @@ def _stand_ins(state: ClusterState) -> list[int]:
 
 
 def needs(shape: Shape, row: int, rarity: Rarity, state: ClusterState) -> frozenset[str]:
-    """Return the ways in which a node is rare and which the shape needs."""
+    """Return the rare properties of a node that the shape needs."""
     found = set()
     if shape.gpu is not None and shape.gpu.count:
         found.add("cards")
@@ -122,7 +122,7 @@ class RareDemand(NamedTuple):
 
 
 def needed_by(row: int, askers: Sequence[RareDemand], rarity: Rarity, state: ClusterState) -> dict[str, str]:
-    """Return, by way, the first of these pods that needs a node in it and could run there."""
+    """Return, by rare property of the node, the first of these pods that needs it and could run on the node."""
     found: dict[str, str] = {}
     for asker in askers:
         if asker.could[row]:
@@ -132,8 +132,8 @@ def needed_by(row: int, askers: Sequence[RareDemand], rarity: Rarity, state: Clu
 
 
 def wasted_on(shape: Shape, row: int, left: int, rarity: Rarity, state: ClusterState) -> bool:
-    """Return whether moving a pod off row `left` to `row` would waste a rare way of `row`.
+    """Return whether moving a pod off row `left` to `row` would waste a rare property of `row`.
 
-    A way is wasted if the pod does not need it and row `left` does not have it.
+    A property is wasted if the pod does not need it and row `left` does not have it.
     """
     return bool(set(rarity.ways(row)) - set(rarity.ways(left)) - needs(shape, row, rarity, state))

@@ -87,8 +87,8 @@ def plugin(
     For a filter, `helped_by` lists the events that may turn its refusal into an acceptance; for a PostFilter, the
     events after which other pods could be evicted. The default is any event and the passage of time. For a filter whose
     answer placements cannot change (STATIC, row scope), the default is any change of a node fact. `translations` maps a
-    language such as zh-hans to the
-    plugin's messages and their translations, with placeholders in braces: `{"{n} pods": ...}`.
+    language such as zh-hans to the plugin's messages and their translations, with placeholders in braces: `{"{n} pods":
+    ...}`.
     """
     static = reads is Reads.STATIC and scope is Scope.ROW
     helped = helped_by if helped_by is not None else NODE_FACTS if static else ANYTHING
@@ -223,7 +223,7 @@ class Registry:
 
 
 def _loaded(name: str, load: Callable[[], Any]) -> Any:
-    """Load one plugin module; an error is raised with the module's name."""
+    """Load one plugin module; errors name the module."""
     try:
         return load()
     except PluginError:

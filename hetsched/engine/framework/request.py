@@ -15,12 +15,12 @@ from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, ColumnLayout
 
 T = TypeVar("T")
 _PlainKey = str | tuple[Any, ...]
-# A shape with more node requirements than this counts as several ordinary ones.
+# A shape with more node requirements than this is counted as several ordinary shapes.
 _WIDTH = 100
 
 
 def width(shape: Shape) -> int:
-    """Return how many ordinary shapes a shape counts as, by its number of node requirements."""
+    """Return as how many ordinary shapes a shape is counted, by its number of node requirements."""
     terms = [*(shape.node_terms or ()), *(preferred.term for preferred in shape.preferred_nodes)]
     stated = len(shape.node_selector) + sum(len(term.expressions) + len(term.fields) for term in terms)
     return 1 + stated // _WIDTH
@@ -32,8 +32,8 @@ class CompiledShape:
     Shapes: `needs_rows` (k,) resource rows with a positive demand, `needs` (k,) amounts, `delta` (L,) one pod's
     contribution to a node's load column, `expected_extra` (4,) expected use minus requests, or None. `has_rules`: the
     shape has inter-pod affinity or host ports. `kubelet_pins`: a kubelet with the static CPU policy would give it
-    exclusive CPUs. `zoned_devices`: it requests devices with known zones. `width`: how many ordinary shapes it equals
-    in memory and evaluation cost.
+    exclusive CPUs. `zoned_devices`: it requests devices with known zones. `width` is its cost in memory and evaluation
+    time, as a number of ordinary shapes.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class StateKey(Generic[T]):
 class CycleState(Protocol):
     """Entries of the plugins for one request; at run time a dictionary.
 
-    Entries with a `StateKey` are typed. Plain keys remain for plugins without types, and for keys with parameters.
+    Entries with a `StateKey` are typed. Plugins without types, and keys with parameters, use plain keys.
     """
 
     @overload

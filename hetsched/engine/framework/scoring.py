@@ -1,10 +1,9 @@
 """Feasibility and score of nodes per pod shape: evaluated once, then updated row by row.
 
 Scoring 5,000 nodes again for every pod repeats nearly all of the work, because a placement changes only one node.
-STATIC
-answers are cached per (plugin, static key) until the inventory changes. Per shape, feasibility and the weighted total
-of row-scoped plugins are cached for all rows; for the next pod of that shape only the rows added to the state's change
-log since then are evaluated again. Results that depend on more than one row (normalised scores, cluster-scoped
+STATIC answers are cached per (plugin, static key) until the inventory changes. Per shape, feasibility and the weighted
+total of row-scoped plugins are cached for all rows; for the next pod of that shape only the rows added to the state's
+change log since then are evaluated again. Results that depend on more than one row (normalised scores, cluster-scoped
 plugins) are added for each decision.
 Invariants: the cached arrays equal a full evaluation, bit for bit; infeasible rows have total -inf.
 """
@@ -96,7 +95,7 @@ class Evaluator:
         return evaluation, evaluation.total
 
     def _keep(self, compiled: CompiledShape, evaluation: Evaluation) -> None:
-        """Cache an evaluation and drop the oldest ones beyond the limit; a wide shape counts as several."""
+        """Cache an evaluation and drop the oldest ones beyond the limit; a wide shape is counted as several."""
         before = self._kept.pop(id(compiled), None)
         self._kept_width += compiled.width - (before[0].width if before is not None else 0)
         self._kept[id(compiled)] = (compiled, evaluation)
