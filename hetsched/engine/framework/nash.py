@@ -10,7 +10,7 @@ one factor, so the best node is the one with the greatest S_new / S_old. Of node
 lower mu after placement wins.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (2)-(6); (2) and (5) are reconstructed
 from its text ("the larger the variance, the smaller the utility").
-Worked: u = (.50, .25, .10, .15) -> mu .25, B .02375, S .97625.  u = (1, 1, 0, 0) -> B .25, S .75, the minimum.
+Example: u = (.50, .25, .10, .15) -> mu .25, B .02375, S .97625.  u = (1, 1, 0, 0) -> B .25, S .75, the minimum.
 Invariants: each row's result depends on that row alone, bit for bit (sums follow the order of the resources).
 """
 

@@ -273,7 +273,7 @@ def scores_taking_part(policy: Policy, request: Request, state: ClusterState) ->
 
 
 def _only(rows: Rows, count: int) -> Bools:
-    """Return (count,) True on `rows` alone."""
+    """Return a (count,) mask that is True only on `rows`."""
     chosen: Bools = np.zeros(count, np.bool_)
     chosen[rows] = True
     return chosen

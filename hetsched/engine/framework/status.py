@@ -14,9 +14,8 @@ class Refusal(msgspec.Struct, frozen=True):
     """Reason of a refusal.
 
     `unknown`: the required fact is unknown, so the node might fit. `resolvable`: preemption could help. `verdict` is
-    set if
-    the refusal concerns the pod as a whole, independent of nodes; `because` holds another pod's reasons that led to
-    it.
+    set if the refusal concerns the pod as a whole, independent of nodes. `because` holds the reasons of another pod
+    that caused the refusal.
     """
 
     code: str
@@ -47,7 +46,7 @@ ALLOW = Allow.ALLOW
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Hold the placement until another component allows it, at the latest until `until_seconds` on the caller's clock.
+    """Make the placement wait until another component allows it, at most until `until_seconds` on the caller's clock.
 
     `late` is the status after the timeout.
     """
@@ -57,7 +56,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class ProtectedPods(msgspec.Struct, frozen=True):
-    """Booked pods (keys) that are protected from eviction for now; `foreign`: so are pods of other schedulers."""
+    """Keys of placed pods that may not be evicted now; with `foreign`, neither may pods of other schedulers."""
 
     keys: frozenset[str] = frozenset()
     foreign: bool = False

@@ -1,8 +1,8 @@
 """Waiting-pods map: placements that are assumed but wait for a permit.
 
-A waiting placement keeps its reservation until it is allowed (by every plugin that holds it), rejected, or timed out.
-The scheduler undoes rejections during a cycle at once; the caller undoes the placements that it rejects or lets
-expire.
+A waiting placement keeps its reservation until it is allowed by every plugin that makes it wait, rejected, or timed
+out. The scheduler immediately undoes placements that are rejected during a cycle; the caller undoes the placements that
+it rejects or lets expire.
 Invariant: a key occurs at most once.
 """
 
@@ -17,7 +17,7 @@ from .status import Refusal, Wait
 
 
 class WaitingPod:
-    """One waiting placement, and the Wait of each plugin that holds it (caller's clock, seconds)."""
+    """One waiting placement, and the Wait of each plugin that makes it wait (caller's clock, seconds)."""
 
     __slots__ = ("holders", "outcome", "waits")
 
@@ -32,13 +32,13 @@ class WaitingPod:
 
     @property
     def timeout_refusal(self) -> tuple[str, Refusal] | None:
-        """Return the refusal, with its plugin, whose timeout ends first."""
+        """Return the plugin whose Wait times out first, and the refusal for this timeout."""
         name, wait = min(self.waits.items(), key=lambda item: item[1].until_seconds)
         return None if wait.late is None else (name, wait.late)
 
 
 class WaitingPods:
-    """All waiting placements of one scheduler in order of arrival; they are booked on `state`."""
+    """All waiting placements of one scheduler in order of arrival; the pods are assumed on `state`."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -52,7 +52,7 @@ class WaitingPods:
         self.pods[outcome.pod.key] = WaitingPod(outcome, waits)
 
     def allow(self, key: str, plugin: str) -> None:
-        """Release the hold of `plugin` on `key`."""
+        """End the Wait of `plugin` for `key`."""
         waiting_pod = self.pods.get(key)
         if waiting_pod is not None:
             waiting_pod.holders.discard(plugin)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class CardDemand:
-    """A demand against one state's vocabularies: which models and vendors are accepted, which are unknown.
+    """A demand in the ids of one state's vocabularies: accepted models and vendors, and the unknown ones.
 
-    `check` narrows the demand: "model" ignores memory and cores, "count" the model too.
+    `check` reduces the demand: "model" ignores memory and cores; "count" also ignores the model.
     """
 
     __slots__ = ("demand", "models", "vendor", "whole")
@@ -56,8 +56,9 @@ class CardDemand:
         return enough & (nodes.load("card_memory_free") >= charged)
 
     def facts(self, nodes: Window, *, unknown: bool) -> Bools | None:
-        """Return the (G, n) mask of GPUs that satisfy every requested fact, None without any; `unknown` replaces
-        unstated facts.
+        """Return the (G, n) mask of GPUs that satisfy every requested fact, or None if no fact is requested.
+
+        `unknown` is the result for a fact that the node does not state.
         """
         facts: Bools | None = None
         if self.models is not None or self.vendor != UNKNOWN:

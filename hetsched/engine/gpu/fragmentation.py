@@ -1,11 +1,12 @@
-"""GPU fragmentation: how much of a node's free GPU the workload cannot use, and how a placement changes that.
+"""GPU fragmentation: how much of a node's free GPU capacity the workload cannot use, and how a placement changes that.
 
 A GPU that is half free, or is free on a node without free CPU, may be capacity that no pod can use. F of a node = sum
 over the mix's shapes of popularity * unusable milli:
     all free milli of the node    if the shape does not fit there, or requests no GPU
-    else                          the milli of GPUs with less free than it requests of one GPU, or of another model
+    else                          the free milli of GPUs of another model, or with less free than it requests per GPU
 The gain of a placement is F before - F after. A shared pod is evaluated on each possible GPU; whole GPUs are those with
-the lowest indices. `DemandMix` is a mix against one state: the typical shapes, with shares normalised to a sum of 1.
+the lowest indices. `DemandMix` is a mix prepared for one state: the typical shapes, with shares normalised to a sum of
+1.
 Source: FGD (Weng et al., USENIX ATC 2023, section 4) and its simulator, whose F uses CPU and GPUs only.
 Invariants: a row's result depends on that row alone; the sum of F over the rows is `gpu_fragments` of `balance`.
 """
@@ -133,8 +134,8 @@ class FragmentationTrial:
     def gains(self, nodes: Window, usable: Bools | None = None) -> tuple[Floats, Ints]:
         """Return (n,) the gain of the best GPUs, and (n,) the shared GPU to take, -1 if there is no choice.
 
-        The gain is in milli, by F and by the `fill` value of a GPU's rest; as published it is the score 0-100.
-        `usable` (G, n) narrows the GPUs.
+        The gain is in milli, from F and the `fill` value of the rest of a GPU; in the published form it is the score
+        0-100. `usable` (G, n) limits the GPUs to consider.
         """
         from .fragmentation_kernel import gains
 
@@ -166,16 +167,16 @@ class FragmentationTrial:
 
 
 def fragmented(state: ClusterState) -> bool:
-    """Return whether there are shareable GPUs, and a mix to measure against."""
+    """Return whether the cluster has shareable GPUs and a workload mix to measure fragmentation against."""
     return bool(state.mix.counts) and bool(state.all_rows.static("card_milli").any())
 
 
 def expected_rests(mix: Mix) -> Floats:
-    """Return (1001,) W: the expected unused milli of a GPU with that much free, after pods of the mix arrived.
+    """Return (1001,) W: by the free milli of a GPU, the milli expected to remain unused by pods of the mix.
 
     Pods arrive at random, and each pod that fits is placed, until no pod fits. W(f) = f if no size fits, else the mean
     of W(f - size) over the sizes that fit, weighted by the number of requested GPUs of each size. Only the most
-    frequent sizes that cover 95 % of these GPUs count, so that no GPU is kept free for a rare size.
+    frequent sizes that cover 95 % of these GPUs are used, so that no GPU is kept free for a rare size.
     """
     cards: Counter[int] = Counter()
     for shape, count in mix.counts:

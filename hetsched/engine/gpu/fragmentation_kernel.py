@@ -74,13 +74,14 @@ def gains(
             room[k] = left[k, row]
             fits = fits and (asked[k] <= 0 or room[k] >= asked[k])
         if not fits or takes < asked_count:
-            gain[row] = 0.0  # infeasible rows are not used by callers
+            gain[row] = 0.0  # callers ignore infeasible rows
             continue
         before = _lost(cards, row, models, room, needs, count, milli, accepted, share)
         for k in range(len(room)):
             room[k] -= asked[k]
         best = -math.inf
-        # A shared pod tries every GPU that differs from the ones before it; any other has one way to be placed.
+        # For a shared pod, try every GPU that differs from those before it. Any other pod can be placed in one way
+        # only.
         for way in range(len(cards) if shared else 1):
             filled = 0.0
             if shared:

@@ -6,9 +6,9 @@ the nominal value of the kind of link (nvlink 25 GB/s, switch 24, zone 20, syste
 of the GPUs decide between the kinds zone and system. Of all sets of the requested size, the best is the one with
     the greatest worth of its slowest pair (a collective is as slow as its slowest link), then the greatest sum over
     its pairs, then the lowest indices
-If zones were selected before, as many GPUs as possible come from them first. The search is exact up to `MOST_SETS`
-sets (all of up to 16 free GPUs); beyond that the set grows from the best pair by the GPU that adds most. Nodes without
-stated links use the lowest indices.
+If zones were selected before, as many GPUs as possible are taken from these zones. The search is exact for up to
+`MOST_SETS` sets, which covers every request on up to 16 free GPUs. Beyond that, the search starts with the best pair
+and repeatedly adds the GPU that adds the most worth. Nodes without stated links use the lowest indices.
 Source: reconstruction; kinds and their order as in `nvidia-smi topo -m`.
 Invariant: pure; returns as many GPUs as requested, each of them a candidate.
 """
@@ -26,7 +26,7 @@ Table = tuple[tuple[int, ...], ...]
 Worth = tuple[int, int]
 
 NOMINAL_GBS = {"nvlink": 25.0, "switch": 24.0, "zone": 20.0, "system": 10.0}
-MOST_SETS = 12_870  # 8 of 16
+MOST_SETS = 12_870  # ways to choose 8 of 16 GPUs
 _MBS_PER_GBS = 1000
 
 
@@ -55,7 +55,7 @@ def link_table(cards: Sequence[GpuCard]) -> Table | None:
 
 @lru_cache(maxsize=16384)
 def best_linked(table: Table, candidates: tuple[int, ...], near: frozenset[int], count: int) -> tuple[int, ...]:
-    """Choose `count` of the candidates, which must be as many and ascending; `near` ones before others."""
+    """Choose `count` of the candidates, those in `near` first; there must be enough, in ascending order."""
     inside = tuple(card for card in candidates if card in near)
     if len(inside) >= count:
         return _best(table, (), inside, count)
@@ -66,7 +66,7 @@ def _best(table: Table, fixed: tuple[int, ...], others: tuple[int, ...], count: 
     if comb(len(others), count) > MOST_SETS:
         return _grown(table, fixed, others, count)
     sets = (tuple(sorted(fixed + chosen)) for chosen in combinations(others, count))
-    # Sets come in the order of their indices, so the first of the best is the lowest.
+    # Sets are generated in the order of their indices, so the first of equally good sets has the lowest ones.
     return max(sets, key=lambda cards: worth_of(table, cards))
 
 
@@ -82,6 +82,6 @@ def _grown(table: Table, fixed: tuple[int, ...], others: tuple[int, ...], count:
 
 
 def worth_of(table: Table, cards: Iterable[int]) -> Worth:
-    """Return the least and the sum of the pairs of a set."""
+    """Return the least worth of a pair in a set, and the sum over its pairs."""
     pairs = [table[one][other] for one, other in combinations(cards, 2)]
     return min(pairs, default=0), sum(pairs)

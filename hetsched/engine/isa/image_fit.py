@@ -3,9 +3,9 @@
 If an image has no build for the node's architecture, or only a build for newer cores, its container crashes in a loop.
 All images must offer the node's architecture, and the node must have the instruction set that they require there (the
 floor). If a node states only a lower bound, the baseline of its architecture (x86-64-v1, armv8.0-a, rv64gc) is assumed,
-because the node's kubelet is itself such a program. All other features beyond a lower bound are unknown. An
-emulator runs the images if it covers their floor of its architecture. Architectures outside the lattice are compared
-by name.
+because the kubelet that runs on the node requires it too. All other features beyond a lower bound are unknown. An
+emulator runs the images if it covers their floor for the emulated architecture. Architectures outside the lattice are
+compared by name.
 Source: public contract section 1; opencontainers/image-spec image-index.md; GORISCV64=rva20u64 of the Go toolchain.
 """
 

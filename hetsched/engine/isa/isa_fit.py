@@ -1,6 +1,6 @@
 """How a pod's instructions run on a node: natively, emulated, not at all, or unknown.
 
-The filter, the affinity and the grant use this module, both for the lattice and for the letters of the publication.
+The filter, the affinity and the grant use this module, in both modes (lattice and paper).
 
 A native requirement is compared with the node's native ISA. A requirement that allows emulation is compared with the
 node's emulators (`cross-isa`: with its cross toolchains; label QEMU: with both). `passes` sets the order:
@@ -12,11 +12,10 @@ A pod that runs natively on the selected node is granted native, whichever pass 
 two RISC-V labels and searches other labels as substrings of the node's, as published, and falls back to the lattice
 for strings without a rule in the publication (profiles, levels, other spellings of an architecture).
 
-The result for a node without a stated ISA is unknown, not rejected. The same holds for a feature beyond a lower bound
-(`complete` false), unless the source of the report rules the feature out (`absent`). The pod's images have to run in
-the same way as its stated
-requirement (`image_fit`): natively, or by the emulator; with a cross toolchain they run natively. A pod without a
-requirement runs natively wherever its images do.
+The result for a node without a stated ISA is unknown, not rejected. A feature beyond a lower bound (`complete` false)
+is also unknown, unless the source of the report rules the feature out (`absent`). The pod's images must run in the same
+way as its stated requirement (`image_fit`): natively, or by the emulator; with a cross toolchain they run natively. A
+pod without a requirement runs natively on every node on which its images run natively.
 
 Source: public contract section 1; ISAMatch (Jiang et al., Computer Systems & Applications 2022 31(9)), Algorithm 1.
 """
@@ -152,7 +151,7 @@ def _images_gap(demand: IsaDemand, offer: IsaReport) -> Refusal | None:
 
 
 def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> tuple[Message, ...]:
-    """Return what the nearest emulator or toolchain of that architecture lacks; empty if there is none."""
+    """Return what the nearest emulator or toolchain of the required architecture lacks; empty if there is none."""
     gaps: list[tuple[int, tuple[str, ...]]] = []
     for text, offers, _ in _emulated_needs(demand, offer):
         for offered in map(offered_isa, offers if text else ()):
@@ -188,7 +187,7 @@ def _native(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> 
 
 
 def _emulated(mode: Mode, demand: IsaDemand, offer: IsaReport) -> Run | None:
-    """Return the closest matching emulator or toolchain, the first of equals."""
+    """Return the closest matching emulator or toolchain, or the first of equally close ones."""
     found: Run | None = None
     for text, offers, runs_images in _emulated_needs(demand, offer):
         for offered in offers if text else ():
@@ -209,7 +208,7 @@ def _images_run_natively(demand: IsaDemand, offer: IsaReport) -> bool:
 
 
 def _as_it_runs(mode: Mode, emulated: Run, demand: IsaDemand, offer: IsaReport) -> Run:
-    """Return the run as native if the node needs no emulator for it."""
+    """Return the run as native if the node can run the demand without an emulator."""
     if offer.native is None or not _images_run_natively(demand, offer):
         return emulated
     if _affinity(mode, emulated.required, offer.native) is None:
@@ -228,12 +227,12 @@ def _affinity(mode: Mode, required: str, offered: str) -> float | None:
 
 
 def _is_label(required: str) -> bool:
-    """Return whether a requirement has the form of the publication's other labels: ARM64, X86, no features."""
+    """Return whether a requirement has the form of the publication's labels without features: ARM64, X86."""
     return not {"+", "_"} & set(required) and "RV" not in required.upper()
 
 
 def _could_be_more(passes: Passes, demand: IsaDemand, offer: IsaReport) -> bool:
-    """Return whether the node states only a lower bound and nothing rules out that it has what the demand names."""
+    """Return whether the node states only a lower bound and may have what the demand requires beyond it."""
     if offer.complete or offer.native is None:
         return False
     return any(may_have(offer, required_isa(text)) for text in _native_needs(passes, demand))

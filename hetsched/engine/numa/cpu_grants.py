@@ -1,4 +1,4 @@
-"""CPU selection for a pod on a row, and the neighbours on its cores.
+"""CPU selection for a pod on a row, and the other pods on its cores.
 
 `pinned` chooses from the unassigned, unreserved CPUs of a zone, in the order of `cpu_selection`. The `shared` pool of a
 zone contains all CPUs except reserved CPUs and the exclusive CPUs of a pod. It includes the CPUs of `immovable` pods:
@@ -57,7 +57,7 @@ def shared(state: ClusterState, row: int, position: int) -> frozenset[int] | Non
 
 
 def pairings(state: ClusterState, key: str) -> Iterator[Message]:
-    """Yield a message for each CPU that a booked pod holds, with the other pods on its core."""
+    """Yield a message for each CPU that is allocated to a placed pod, with the other pods on the same core."""
     booking = state.bookings[key]
     facts = state.zones.nodes.get(booking.row)
     held = state.zones.held.get(booking.row, {})

@@ -1,17 +1,17 @@
 """CPU selection of the static CPU manager: the kubelet's `takeByTopology`, over sets of bits.
 
 A set of CPUs is an int: bit i is the i-th CPU of the topology, by ascending id. Zones are NUMA nodes, by position.
-Packed (the default), the accumulator takes from the available CPUs, as long as each part fits in the number still
-needed:
+When packed (the default), the accumulator takes parts of the available CPUs in this order, as long as a part is not
+larger than the number of CPUs still needed:
     whole free sockets, then whole free NUMA nodes (nodes first if there are not more nodes than sockets),
-    with `prefer-align-cpus-by-uncorecache` whole last-level cache groups, then one group that holds the rest,
+    with `prefer-align-cpus-by-uncorecache` whole last-level cache groups, then one group with the remaining CPUs,
     whole free cores, then single threads.
 Each level is sorted by its number of available CPUs, then by id, inside the sorted order of the levels above it.
-Distributed (`distribute-cpus-across-numa`), the smallest number of NUMA nodes is used that can hold equal parts in
-multiples of a group (1, or the threads of a core under `full-pcpus-only`); of these sets the one with the most even
-rest, measured by the standard deviation of the CPUs available on each node. Not modelled: if four or more NUMA nodes
-share a request, the kubelet may overwrite its best combination with a later one (its slices share memory), and on
-machines of unequal cores it may take CPUs that are not free.
+When distributed (`distribute-cpus-across-numa`), the request is divided into equal parts, in multiples of a group (1
+CPU, or the threads of a core under `full-pcpus-only`), over the smallest possible number of NUMA nodes. Among such sets
+of nodes, the one that leaves the free CPUs most evenly distributed is used, measured by their standard deviation over
+the nodes. Not modelled: if four or more NUMA nodes share a request, the kubelet may overwrite its best combination with
+a later one (its slices share memory), and on machines of unequal cores it may take CPUs that are not free.
 Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go (1.36).
 """
 
@@ -122,7 +122,7 @@ class Topology:
 
 
 class Strategy(NamedTuple):
-    """Selection strategy; `group` is the number of CPUs that stay together when they are distributed, 0: packed."""
+    """Selection strategy; `group` is the number of CPUs that distribution keeps together; 0 means packed."""
 
     group: int = 0
     spread: bool = False
@@ -138,7 +138,7 @@ def members(bits: int) -> Iterator[int]:
 
 
 def take(topology: Topology, available: int, count: int, strategy: Strategy) -> int | None:
-    """Return `count` of the available CPUs as the kubelet takes them, None if there are too few."""
+    """Return the `count` available CPUs that the kubelet would take, or None if there are too few."""
     if count > available.bit_count():
         return None
     if strategy.group and count and count % strategy.group == 0:
@@ -181,7 +181,8 @@ class _Accumulator:
         """Take the completely free parts of one level, in their order, while they fit."""
         free = [part for part in ordered() if (parts[part] & self.available).bit_count() == size(part)]
         for part in free:
-            # The kubelet compares with mean sizes; on a machine of unequal cores a part may be free and not whole.
+            # The kubelet compares with the mean size of the parts, so if cores are unequal, a part of another size may
+            # be considered free.
             if 0 < parts[part].bit_count() <= self.needed:
                 self._take(parts[part] & self.available)
 
@@ -252,7 +253,7 @@ class _Accumulator:
 
 
 def _distributed(topology: Topology, available: int, count: int, strategy: Strategy) -> int | None:
-    """Return an even distribution over the fewest NUMA nodes that have one, None if there is none."""
+    """Return an even distribution over the smallest possible number of NUMA nodes, or None if there is none."""
     group, packed = strategy.group, strategy._replace(group=0, by_cache=False)
     free = {zone: (cpus & available).bit_count() for zone, cpus in topology.zones.items() if cpus & available}
     zones = _Accumulator(topology, available, count, packed).zones_in_order()

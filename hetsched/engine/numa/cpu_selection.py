@@ -8,7 +8,7 @@ one zone is
 Strain rates the effect of the assigned threads of a core on the new pod. The worst thread determines it: 1 if the pods
 are never busy at the same hours, 2 if the profile is unknown, and 2 + h if they are busy at the same time for h hours a
 day. Ties are broken by the number of assigned threads. For a new pod that is idle or has an unknown profile, only the
-number of assigned threads counts. An application that is busy at some hours is spread under either order.
+number of assigned threads is compared. An application that is busy at some hours is spread under either order.
 Source: cassini (Tencent 2022) for hyper-threads and load profiles; kubelet's CPU manager for the packed order.
 Invariants: as many CPUs as requested, each of them free; no application gets two threads of a core while another core
 of the zone has a usable free thread under `spread`.
@@ -31,7 +31,7 @@ _NEXT_TO_QUIET, _NEXT_TO_UNKNOWN = 1, 2
 
 
 def cores_of(cpus: Iterable[int], siblings: str | None) -> tuple[Core, ...]:
-    """Group a zone's CPUs into cores, by lowest id; `siblings` is `0,4;1,5`, a missing CPU is its own core."""
+    """Group a zone's CPUs into cores, by lowest id; `siblings` is `0,4;1,5`, an unlisted CPU is a separate core."""
     present = set(cpus)
     cores: list[Core] = []
     for group in (siblings or "").split(";"):
@@ -57,7 +57,7 @@ def busy_hours(profile: str) -> Hours | None:
 
 
 def strain(own: Hours | None, held: Iterable[Hours | None]) -> Rank:
-    """Rank a core for an application that is busy at `own` hours; `held` are the hours of its held threads."""
+    """Rank a core for an application that is busy at `own` hours; `held` are the busy hours of its assigned threads."""
     others = list(held)
     if not own:
         return 0, len(others)

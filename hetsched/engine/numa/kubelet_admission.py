@@ -1,9 +1,9 @@
 """Prediction of kubelet admission: topology manager and CPU manager, evaluated on columns.
 
 The verdict matters on nodes with known zones, with a static CPU manager for a Guaranteed pod, or with a topology
-policy for a pod's devices. Nodes in equal states share one prediction. A GPU counts as free for the kubelet while no
-pod holds any share of it; devices without a stated zone give no hint. The zones and CPUs that a kubelet is predicted
-to assign are booked (`predicted`), until its actual assignment is read back.
+policy for a pod's devices. Nodes in equal states share one prediction. A GPU is free for the kubelet if no pod uses any
+share of it; devices without a stated zone produce no hint. The zones and CPUs that a kubelet is predicted to assign are
+reserved (`predicted`) until its actual assignment is reported.
 Source: see `topology_manager`.
 """
 
@@ -42,7 +42,7 @@ def kubelet_containers(shape: Shape, resources: Collection[str] = ()) -> tuple[C
 
 
 class AdmissionState(StateView, Protocol):
-    """The part of `ClusterState` that its kubelets' admission reads."""
+    """The part of `ClusterState` that the prediction of admission reads."""
 
     setups: Vocabulary[Setup]
     zones: Zones

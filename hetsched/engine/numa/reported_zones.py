@@ -12,7 +12,7 @@ from hetsched.contracts.objects.node_report import NodeReport, NumaZone
 from hetsched.contracts.units import CPU, GPU_RESOURCES, is_extended
 
 MOST_ZONES = 64
-MOST_ZONED_ROWS = 512  # of devices by zone: as many resources are tracked as fit, by name
+MOST_ZONED_ROWS = 512  # limit of device rows; resources beyond it, in name order, are not tracked per zone
 _NUMBER_AT_END = re.compile(r"(.*?)(\d{1,9})?", re.DOTALL)
 
 
@@ -35,7 +35,7 @@ def stated_amount(zone: NumaZone, resource: str) -> int | None:
 
 
 def use_of(zone: NumaZone, resource: str, allocatable: int) -> int:
-    """Return the reported use of a zone, 0 without a report; reserved parts are in neither amount."""
+    """Return the reported use of a zone, 0 without a report; neither amount includes reserved parts."""
     return allocatable - min(zone.available.get(resource, allocatable), allocatable)
 
 
@@ -49,7 +49,7 @@ def availability(report: NodeReport) -> list[object]:
 
 
 def devices_by_zone(names: Iterable[str], zones: int) -> dict[str, int]:
-    """Number the resources whose devices count by zone."""
+    """Number the resources whose devices are counted per zone."""
     most = MOST_ZONED_ROWS // max(zones, 1)
     return {name: number for number, name in enumerate(sorted(names)[:most])}
 

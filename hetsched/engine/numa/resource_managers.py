@@ -38,8 +38,8 @@ class DeviceZones(NamedTuple):
 class ZoneResources(NamedTuple):
     """By zone: total CPUs and those free for exclusive use, total and free GPUs, and other devices.
 
-    `free_cpus` are the free CPUs as bits of the kubelet's topology; None: CPUs are only counted, each a core of its
-    own.
+    `free_cpus` are the free CPUs as bits of the kubelet's topology; If it is None, CPUs are only counted, and each is
+    treated as a separate core.
     """
 
     cpus: Counts
@@ -51,7 +51,7 @@ class ZoneResources(NamedTuple):
 
 
 class KubeletPolicy(NamedTuple):
-    """A kubelet's options besides its policy; `numa_nodes` includes those without CPUs, 0: as many as zones.
+    """A kubelet's options except its policy; `numa_nodes` includes nodes without CPUs, 0 means as many as zones.
 
     `distances` are by position of the zones, empty if unknown.
     """
@@ -111,7 +111,7 @@ class CpuManager:
         return UNEXPECTED_ADMISSION_ERROR if asked > (self.available | self.reusable).bit_count() else ""
 
     def take(self, asked: int, affinity: int, init: bool) -> None:
-        """Take CPUs inside the affinity, or with `align-by-socket` its sockets, then the rest."""
+        """Take CPUs inside the affinity (with `align-by-socket`, inside its sockets), then any others."""
         if not asked or not self.topology.cpus:
             return
         topology = self.topology
@@ -151,7 +151,7 @@ class DeviceManager:
         return [(mask, mask.bit_count() == least) for mask in found]
 
     def take(self, asked: int, affinity: int, init: bool) -> None:
-        """Take released devices of init containers, then inside the affinity, zones with the fewest devices first."""
+        """Take devices released by init containers, then those inside the affinity; zones with the fewest first."""
         if not self.zoned:
             return
         left = asked
@@ -171,7 +171,7 @@ class DeviceManager:
 
 
 def _hints(asked: int, total: Counts, free: Counts, needed: int, largest: int) -> tuple[list[int], int]:
-    """Return the affinities whose free amounts hold the request, and the smallest size that could if all were free.
+    """Return the affinities with enough free for the request, and the smallest size with enough if all were free.
 
     Affinities are sets of the zones that have any of the resource, up to `largest`, and contain the `needed` ones.
     """
@@ -195,20 +195,20 @@ def _masks(zones: Counts, largest: int) -> tuple[tuple[int, Counts], ...]:
 
 @lru_cache(maxsize=4096)
 def counted_topology(cpus: Counts) -> Topology:
-    """Return a machine whose CPUs are only counted: each a core of its own, each zone a socket."""
+    """Return the topology of a machine whose CPUs are only counted: each CPU is a core, each zone a socket."""
     owners = [zone for zone, count in enumerate(cpus) for _ in range(count)]
     return Topology(Cpu(number, zone, zone, number, zone) for number, zone in enumerate(owners))
 
 
 def _lowest(topology: Topology, counts: Counts) -> int:
-    """Return the given number of CPUs of each zone."""
+    """Return the lowest CPUs of each zone, as many as its count."""
     return at_most(topology, topology.all, counts)
 
 
 def at_most(topology: Topology, cpus: int, counts: Counts) -> int:
-    """Return the CPUs without the lowest ones of each zone that exceeds its count.
+    """Return `cpus` with the lowest CPUs removed from each zone that has more than its count.
 
-    CPUs that were assigned without names are thus assumed to be the lowest free ones.
+    CPUs that were assigned without ids are thus assumed to be the lowest free ones.
     """
     kept = 0
     for zone, own in topology.zones.items():

@@ -2,14 +2,15 @@
 
 A pod that the kubelet rejects after binding stays Failed, and its controller creates a new pod, which may be rejected
 again in a loop. Therefore the verdict is predicted before a node is selected.
-Hint    an affinity (a set of zones, as bits) whose free amounts hold the request; preferred if its size is the
+Hint    an affinity (a set of zones, as bits) with enough free for the request; preferred if its size is the
         smallest that could hold the request if everything were free, or, with `align-by-socket`, if it spans the
         fewest sockets
 Providers: the CPU manager, and the device manager once for each resource whose devices have zones. A provider without a
 preference returns None; a provider that cannot serve the request returns an empty list.
 Merge   one hint of each resource, with the intersection of their affinities; preferred if all are preferred and
         equal. The best is preferred, then has the fewest zones, then (`prefer-closest-numa-nodes`) the smallest mean
-        distance, then the lowest ids; if none is preferred, the largest size up to the largest smallest hint.
+        distance, then the lowest ids; if none is preferred, the largest size that does not
+            exceed the largest of the resources' smallest hints.
     none, best-effort   admits any hint
     restricted          admits if the best hint is preferred
     single-numa-node    admits if a preferred hint of one zone exists for every resource
@@ -49,7 +50,7 @@ class KubeletVerdict(NamedTuple):
     """Verdict of the kubelet: `reason` is its error, empty if it admits the pod.
 
     `cpus` and `cards` are the amounts taken by zone while the pod runs, `devices` by resource and zone; `aligned` are
-    the zones that bind it, empty if none do. `cpu_ids` are the CPUs, if they are named.
+    the zones that it is bound to, empty if there are none. `cpu_ids` are the ids of the CPUs, if known.
     """
 
     reason: str
@@ -107,7 +108,7 @@ def reason(
 
 
 def effective_policy(policy: str, kubelet: KubeletPolicy, zones: int) -> str:
-    """Return the effective policy: none with more NUMA nodes than the kubelet allows, or than are modelled."""
+    """Return the effective policy: `none` if there are more NUMA nodes than the kubelet or this model supports."""
     if max(kubelet.numa_nodes, zones) > kubelet.options.max_allowable_numa_nodes:
         return "none"
     if zones > MOST_MODELLED_NUMA_NODES and policy != SINGLE:
@@ -184,7 +185,7 @@ class _Admission:
 
 
 def merge(policy: str, resources: Sequence[Hints | None], zones: int, kubelet: KubeletPolicy = _PLAIN) -> int | None:
-    """Return the affinity that a policy admits, all zones for no restriction; None: rejected."""
+    """Return the affinity that a policy admits (all zones if it is not restricted), or None if it rejects."""
     stated = [hints for hints in resources if hints is not None]
     if not stated:
         return (1 << zones) - 1

@@ -18,7 +18,7 @@ from .cpu_selection import cores_of
 from .reported_zones import zones_of
 from .resource_managers import KubeletPolicy
 
-MOST_CPUS = 4096  # per node with individually tracked CPUs: each takes a bit of every node's columns
+MOST_CPUS = 4096  # limit of CPUs tracked one by one; each uses a bit in every node's columns
 KUBELET = "static"
 AWARENESS_LABELS = ("topology.crane.io/topology-awareness", "hetsched.io/topology-awareness")
 _TRUTH = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
@@ -79,8 +79,8 @@ def _topology(
 ) -> Topology:
     """Return the CPUs of a node as the kubelet sees them.
 
-    A zone without a stated socket is in the socket that is its parent, else in one of its own; a CPU without a stated
-    cache is in that of its zone.
+    A zone without a stated socket is in its parent socket or, without a parent, in a separate socket. A CPU without a
+    stated cache is in the cache of its zone.
     """
     socket_of, cache_of = _groups(sockets), _groups(caches)
     parents = list(dict.fromkeys(parent for _, _, parent in zones if parent))
@@ -104,6 +104,6 @@ def _groups(text: str | None) -> dict[int, int]:
 
 
 def bitset_words(report: NodeReport) -> int:
-    """Return how many words of bits the free CPUs of a node take, 0 if its kubelet does not pin named CPUs."""
+    """Return the number of words for the bits of a node's free CPUs, 0 if its kubelet does not pin named CPUs."""
     topology = setup_of(report).kubelet.topology
     return 0 if topology is None else -(-len(topology.cpus) // WORD_BITS)

@@ -6,8 +6,8 @@ following amounts are therefore stored per zone, in columns next to the node's o
                     and not reserved
     free            effective - allocations in the zone;  it may become negative when the capacity falls: then no
                     allocation is released, the zone accepts nothing more, and `overcommitted` lists the pods at risk
-    CPUs for pins   named CPUs that are neither reserved nor held; in a zone that is only counted, its whole CPUs
-                    minus the allocated ones
+    CPUs for pins   named CPUs that are neither reserved nor assigned; in a zone whose CPUs are only counted, its
+                        whole CPUs minus the allocated ones
 Source: cassini (Tencent 2022), gocrane `NodeResourceTopology`; public contract section 1.
 """
 
@@ -62,7 +62,7 @@ class NodeZones(NamedTuple):
 
 
 class TakenAmounts(NamedTuple):
-    """One booking that is added to or removed from the load columns."""
+    """One placed pod that is added to or removed from the load columns."""
 
     facts: NodeZones
     columns: Columns
@@ -76,7 +76,7 @@ class TakenAmounts(NamedTuple):
                     self.columns.field(f"zone_{name}_free")[position, self.row] -= self.sign * amount
 
     def cpu(self, cpu: int, pins: int) -> None:
-        """Take a held CPU from those that the kubelet may still assign, if no other pod holds it (`pins` 1)."""
+        """Take an assigned CPU from its zone's free amounts and, with `pins` 1, from those that can be pinned."""
         self.amounts(self.facts.zone_of_cpu[cpu], 1000, 0, pins)
         topology = self.facts.topology
         if pins and topology is not None:

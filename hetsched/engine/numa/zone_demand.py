@@ -8,8 +8,8 @@ and on other nodes it may cross zones:
     whole = floor(effective CPU) - taken, in whole CPUs, at least 0;  sum of whole >= the requested CPUs
     zones by whole, then free CPU, then name, each contributing its CPUs until the pod has enough
 A zone with enough free CPU has as many CPUs to pin, because allocatable does not exceed the named CPUs. An aware pod
-without whole CPUs counts with all its requests and gets no named CPUs. On nodes with a static CPU manager the kubelet
-decides; a pod that requires zones is not placed where they are unknown.
+without whole CPUs needs a zone for its whole CPU request and gets no named CPUs. On nodes with a static CPU manager the
+kubelet decides; a pod that requires zones is not placed where they are unknown.
 Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`; public contract section 1.
 """
 
@@ -44,10 +44,10 @@ class Share(NamedTuple):
 class ZoneDemand:
     """A shape's demand against the setups of one state.
 
-    `asked`: the pod itself requests zones; otherwise only nodes that treat it as aware bind it. `cpus` are its whole
-    CPUs, 0 if it is only counted; `cards` is its GPU demand, and `local` requires an aware pod's GPUs in its zone.
-    `aware`, `bound`, `unknown` (S,) by setup: how the pod is treated, whether it is bound to zones, and whether its
-    zones are unknown.
+    `asked` is true if the pod itself requests zones; otherwise it is bound to zones only on nodes that treat it as
+    aware. `cpus` are its whole CPUs, 0 if it is only counted; `cards` is its GPU demand, and `local` requires an aware
+    pod's GPUs in its zone. `aware`, `bound`, `unknown` (S,) by setup: how the pod is treated, whether it is bound to
+    zones, and whether its zones are unknown.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class ZoneDemand:
     def of(
         shape: Shape, state: ClusterState, *, everyone: bool = False, memory: bool = False, local: bool = False
     ) -> ZoneDemand | None:
-        """Derive a shape's demand, None if no node binds it.
+        """Derive a shape's demand, or None if no node binds it to zones.
 
         A pod requests zones by awareness or a CPU policy; with `everyone`, as in crane, also by whole CPUs alone,
         unless its policy is explicitly `none`. `memory` includes memory, `local` requires GPUs in the pod's zone.
@@ -108,7 +108,7 @@ class ZoneDemand:
         return fits & self.near(nodes) if self.local else fits
 
     def near(self, nodes: Window) -> Bools:
-        """Return the (Z, n) mask of zones that have the requested GPUs; a GPU of unknown zone counts for every zone."""
+        """Return the (Z, n) mask of zones that have the requested GPUs; a GPU without a known zone is in all masks."""
         zones = nodes.columns.layout.zones
         if self.cards is None or not zones:
             return np.ones((zones, nodes.n), np.bool_)
@@ -128,7 +128,7 @@ class ZoneDemand:
         return whole
 
     def fits(self, nodes: Window) -> Bools:
-        """Return (n,) True if the zones have room for the pod, or do not bind it."""
+        """Return (n,) True where the zones have room for the pod, or the pod is not bound to zones."""
         setup = nodes.static("topology_setup")
         bound, aware = self.bound[setup], self.aware[setup]
         enough = ~self.unknown[setup]

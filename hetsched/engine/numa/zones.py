@@ -1,20 +1,20 @@
 """NUMA zones of every node: their allocations, and the pods that each CPU is assigned to.
 
-`zone_columns` has the amounts. A grant of the policy `exclusive`, `immovable` or the kubelet's `static` assigns the
-CPUs that it names; grants of the policies `numa` and `none` only charge amounts. `predicted` grants count like CPUs
-that the kubelet selected.
+The amounts are in `zone_columns`. A grant of the policy `exclusive`, `immovable` or the kubelet's `static` assigns the
+CPUs that it names; grants of the policies `numa` and `none` only reserve amounts. `predicted` grants are treated like
+CPUs that the kubelet selected.
 
-The kubelet's actual assignment (`NumaReport.grants`, from the agent) replaces the predicted one of the same pod. That
-of a pod that the control plane does not know (`foreign`) is held as long as it is reported.
+The kubelet's actual assignment (`NumaReport.grants`, from the agent) replaces the predicted one of the same pod. The
+assignment of a pod that the control plane does not know (`foreign`) is reserved as long as it is reported.
 
-`available` of a zone (NodeResourceTopology) is used where no agent reports: with use = allocatable - available, the
-part of the use that the current bookings do not explain is reserved until the next report,
-    unexplained = use - allocations by bookings            if the kubelet pins and the sum over all zones is not below 0
-    unexplained = max(0, use - allocations by bookings)    otherwise
-so a pod that was running at the time of the report counts once, and a later pod is charged in addition.
+`available` of a zone (NodeResourceTopology) is used if no agent reports. With use = allocatable - available, the part
+of the use that the placed pods do not explain is reserved until the next report:
+    unexplained = use - allocations of placed pods            if the kubelet pins and the sum over all zones is >= 0
+    unexplained = max(0, use - allocations of placed pods)    otherwise
+A pod that was running at the time of the report is thus counted once, and a later pod is added.
 
-Invariants: charging with 1 and then with -1 restores every cell and every holder; in a zone with named CPUs, at least
-as many whole CPUs are unassigned as `free` states.
+Invariants: adding and then removing a pod restores every cell and every holder; in a zone with named CPUs, at least as
+many whole CPUs are unassigned as `free` states.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class _Grants(NamedTuple):
     def of(self, pod: PodSpec) -> KubeletGrant | None:
         """Return the grant of a pod: by its uid, or by its name if the uid of either is unknown.
 
-        The kubelet's uid of a static pod is not that of its mirror pod, so static pods are known by name too. Another
-        grant under the same name belongs to an earlier pod.
+        The kubelet's uid of a static pod is not that of its mirror pod, so static pods are also identified by name. A
+        grant with the same name but another uid belongs to an earlier pod.
         """
         if pod.uid in self.by_pod:
             return self.by_pod[pod.uid]
@@ -59,8 +59,8 @@ class _Grants(NamedTuple):
 class Zones:
     """Zones by row, and by row the holders of each CPU; rows without zones are left out.
 
-    `grants` are the kubelet's own assignments; `unexplained` is the use without a booking: load field, position,
-    amount.
+    `grants` are the kubelet's own assignments; `unexplained` is the use that no placed pod explains: load field,
+    position, amount.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Zones:
         self.held: dict[int, dict[int, tuple[str, ...]]] = {}
         self.grants: dict[int, _Grants] = {}
         self.unexplained: dict[int, tuple[tuple[str, int, int], ...]] = {}
-        self._foreign: dict[int, dict[str, KubeletGrant]] = {}  # grants of unknown pods, held on their own
+        self._foreign: dict[int, dict[str, KubeletGrant]] = {}  # grants of pods that are not placed pods
 
     def copy(self) -> Zones:
         other = Zones()
@@ -89,7 +89,7 @@ class Zones:
     # -- facts -------------------------------------------------------------------------------------------------------
 
     def write(self, row: int, report: NodeReport, columns: Columns) -> None:
-        """Write the facts of one row's zones without allocations; the caller charges its bookings again."""
+        """Write the facts of one row's zones without allocations; the caller adds its placed pods again."""
         self.nodes.pop(row, None)
         self.held.pop(row, None)
         self.grants.pop(row, None)
@@ -145,7 +145,7 @@ class Zones:
             taken.devices(counts, taken.facts.position(zone))
 
     def explain(self, row: int, report: NodeReport, columns: Columns) -> None:
-        """Compare the reported availability of zones with the bookings, and reserve the unexplained use."""
+        """Compare the reported availability of zones with the placed pods, and reserve the unexplained use."""
         self.unexplained.pop(row, None)
         facts, zones = self.nodes.get(row), zones_of(report)
         if facts is None or not any(zone.available for zone in zones):
@@ -219,7 +219,7 @@ class Zones:
             self._hold(taken, sorted(named), booking.pod.key)
 
     def _hold(self, taken: TakenAmounts, cpus: Sequence[int], key: str) -> None:
-        """Add or remove a holder of CPUs; a CPU that two pods claim is free once both are gone."""
+        """Add or remove a holder of CPUs; a CPU assigned to two pods is free when both are removed."""
         held = self.held.setdefault(taken.row, {})
         for cpu in cpus:
             others = tuple(holder for holder in held.get(cpu, ()) if holder != key)
@@ -240,7 +240,7 @@ class Zones:
 
 
 def _policy(booking: Booking) -> str:
-    """Return the CPU policy under which a pod holds its zones; older results state it in the pod's own annotation."""
+    """Return the CPU policy of a pod's zones; older allocations do not contain it, but the pod's annotation does."""
     allocation = booking.allocation
     if allocation.cpu_policy is not None:
         return allocation.cpu_policy

@@ -1,4 +1,4 @@
-"""NUMA zones whose allocations exceed their capacity, with the pods that hold them."""
+"""NUMA zones whose allocations exceed their capacity, with the pods that have these allocations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .zone_columns import NodeZones
 
 
 class ZoneAtRisk(NamedTuple):
-    """A zone whose capacity fell below its allocations, and the pods that hold them."""
+    """A zone whose capacity fell below its allocations, and the pods that have these allocations."""
 
     node: str
     zone: str
@@ -26,7 +26,7 @@ class ZoneAtRisk(NamedTuple):
 
 
 def overcommitted(state: ClusterState) -> Iterator[ZoneAtRisk]:
-    """Yield the zones whose allocated CPU exceeds their capacity, with the pods that hold it, by node and zone."""
+    """Yield the zones whose allocated CPU exceeds their capacity, with the pods allocated there, by node and zone."""
     free: Ints = state.columns.field("zone_cpu_free")
     for row, position in np.argwhere(free.T < 0).tolist():
         facts = state.zones.nodes[row]

@@ -1,24 +1,24 @@
 """Preemption: find the smallest set of victims of lowest priority on one node, so that a pod fits.
 
 Per node, as in kube-scheduler: remove all pods that may be preempted; if the pod then fits, reprieve them one by one,
-the most important first, as long as it still fits. The remaining victims are a minimal set: none of them could stay.
-Pods whose eviction would violate a disruption budget are reprieved before all others. A second order, gangs first and
-then small pods before large ones of the same priority, is tried too, because it often needs fewer victims.
+the most important first, as long as it still fits. The remaining victims are a minimal set: none of them can be
+reprieved. Pods whose eviction would violate a disruption budget are reprieved before all others. A second order, gangs
+first and then small pods before large ones of the same priority, is tried too, because it often needs fewer victims.
 
 Nodes and orders compete by, in this order, the smaller
     1 victims that violate a disruption budget    2 highest priority of a victim
-    3 sum of priorities + 2^31 per victim, so in effect fewer victims, then lower ones      4 number of victims
+    3 sum of priorities + 2^31 per victim, so effectively fewer victims, then lower ones     4 number of victims
     5 run time: the latest start of the longest-running victim of highest priority      6 node name
 `bounds` gives a lower bound of each node's cost. Nodes are examined in the order of their bounds, until no bound is
 lower than the best result, or `most_nodes` were examined. If the answer depends on the node alone, the result is
 cached until the node changes.
 
-A gang is preempted as a whole: a member is only evicted together with all booked members on all nodes, and each of
-them counts.
+A gang is preempted as a whole: a member is only evicted together with all placed members on all nodes, and every member
+counts as a victim.
 
 Source: kube-scheduler's DefaultPreemption and `pickOneNodeForPreemption`; scheduler-plugins for gangs and quotas.
-Invariants: the cluster state is unchanged afterwards; without the victims, but not with any one of them, every filter
-of the policy accepts the pod and its exact GPUs and CPUs can be reserved.
+Invariants: the cluster state is unchanged afterwards; every filter of the policy accepts the pod, and its exact GPUs
+and CPUs can be reserved, if all victims are removed, but not if one of them remains.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Cost = tuple[int, int, int, int, int, int]
 class Rule(NamedTuple):
     """Rule for the pods that may be preempted.
 
-    `is_evictable` looks at a pod alone; `while_`, if given, must hold too and may become false as other pods are
+    `is_evictable` looks at a pod alone; `while_`, if given, must also be true, and may become false when other pods are
     removed. `key` identifies the rule.
     """
 
@@ -67,7 +67,7 @@ class Choice(NamedTuple):
 
 
 class VictimSearch:
-    """Search for the victims of one refused request; `counts_amounts`: requests must fit the nodes' allocatable."""
+    """Search for the victims of a refused request; with `counts_amounts`, requests must fit nodes' allocatable."""
 
     def __init__(
         self, attempt: Attempt, request: Request, state: ClusterState, rule: Rule, *, counts_amounts: bool
@@ -106,7 +106,7 @@ class VictimSearch:
         """Return the counted resources (k,) that the pod requests, and the shortfall of each row (k, n)."""
         compiled, state = self.request.compiled, self.state
         cards = {state.resources.index[name] for name in GPU_RESOURCES if name in state.resources.index}
-        # GPUs are counted separately, and shares of one GPU may be requested several times.
+        # Exclude GPU resources: GPUs are counted separately, and several pods may have shares of one GPU.
         kept = [i for i, resource in enumerate(compiled.needs_rows.tolist()) if resource not in cards]
         if not self.counts_amounts:
             kept = []
@@ -144,7 +144,7 @@ class VictimSearch:
         return units[::-1]
 
     def _unit(self, booking: Booking) -> Unit:
-        """Return the pods that are evicted together with a pod, empty if one of them may not be or all are evicted."""
+        """Return the pods evicted together with a pod; empty if one of them may not be evicted or all already are."""
         state, key = self.state, gang_key(booking.pod)
         if booking.pod.key not in state.bookings:
             return ()
@@ -158,8 +158,8 @@ class VictimSearch:
     ) -> Choice | None:
         """Return the victims that remain after reprieving the other units in this order, None if this does not help.
 
-        Amounts alone show which of the counted pods cannot stay in any case; if the filters accept the pod once those
-        are removed, the result equals that of reprieving one by one.
+        Some units cannot be reprieved in any case, because an amount would be insufficient (`_overfull`). If the
+        filters accept the pod after only these are removed, the result equals that of reprieving one by one.
         """
         victims = self._overfull(order, row)
         try:
@@ -177,7 +177,7 @@ class VictimSearch:
         return Choice(_cost(leaving, row, broken), row, tuple(leaving), broken)
 
     def _can_stay(self, unit: Unit, row: int) -> bool:
-        """Restore a unit if the pod still fits; return whether the unit stays."""
+        """Restore a unit if the pod still fits; return whether it was restored."""
         self._restore_units([unit])
         if self.attempt.fits(row):
             return True
@@ -185,7 +185,7 @@ class VictimSearch:
         return False
 
     def _overfull(self, order: Sequence[Unit], row: int) -> list[Unit]:
-        """Return the units for which some amount is short once all units before them are restored."""
+        """Return the units for which an amount is insufficient after all units before them are restored."""
         resources, short = self._short(np.array([row], np.intp))
         requested = self.state.columns.layout.load["requested"]
         held = {

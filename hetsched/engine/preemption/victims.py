@@ -1,13 +1,12 @@
-"""Per-row index of the booked pods that may be preempted, updated incrementally.
+"""Per-row index of the placed pods that may be preempted, updated incrementally.
 
 Searching for victims pod by pod over all nodes costs more than a thousand decisions. Pods that may be preempted are
 stored in slots per row, the least important first, with their amounts and priorities in arrays. `relieved` is the load
-of
-every row without all of them, computed by the same charging code as the state. The lower bound of the eviction cost on
-each row is kept per shape. Only rows in the state's change log are read again. The caller's rule, identified by a key,
-decides which pods may be preempted.
-Invariants: the slots of a row are its bookings for which the rule holds; `relieved` equals a state that forgot them,
-without the rules between pods.
+of every row without all of these pods, computed by the same code as the load of the state. The lower bound of the
+eviction cost on each row is cached per shape. Only rows in the state's change log are read again. The caller's rule,
+identified by a key, decides which pods may be preempted.
+Invariants: the slots of a row are its placed pods that the rule allows to preempt; `relieved` equals the load of a
+state from which these pods were removed, except for the rules between pods.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _KEPT = 16
 
 
 def start_of(booking: Booking) -> int:
-    """Return a pod's creation time as a sortable number; a pod without one counts as the newest."""
+    """Return a pod's creation time as a sortable number; a pod without one is treated as the newest."""
     digits = "".join(filter(str.isdigit, booking.pod.created_at))[:14]
     return int(digits.ljust(14, "0")) if digits else _NEWEST
 
@@ -43,10 +42,10 @@ def importance(booking: Booking) -> tuple[int, int, str]:
 
 
 class Bounds:
-    """Lower bounds of the eviction cost for one shape, on every row; kept for one policy.
+    """Lower bounds of the eviction cost for one shape, on every row; cached for one policy.
 
-    Shapes: all (N,): `possible` where the pod may fit without all preemptible pods, `highest` priority of a victim,
-    `total` of their priorities, number of `pods`, and the `newest` start.
+    Shapes: all (N,): `possible` where the pod may fit if all preemptible pods are removed, `highest` priority of a
+    victim, `total` of their priorities, number of `pods`, and the `newest` start.
     """
 
     __slots__ = ("highest", "newest", "owner", "pods", "possible", "seen", "total")
@@ -128,7 +127,7 @@ class Removable:
         if self._epoch != state.epoch:
             self._build(state)
             return
-        # Pods that were removed for a trial and restored left only entries in the log.
+        # Skip rows whose pods were only removed for a trial and restored.
         changed = [row for row in set(state.log[self._seen :]) if self._booked[row].keys() != _by_id(state, row).keys()]
         self._changed.extend(changed)
         for row in changed:
@@ -169,7 +168,7 @@ class Removable:
     ) -> Bounds:
         """Return lower bounds of the cost to make room for a shape in the current state.
 
-        `possible` returns the rows on which a pod of the shape fits without all preemptible pods, `short` the
+        `possible` returns the rows on which a pod of the shape fits if all preemptible pods are removed, `short` the
         resources (k,) and shortfalls (k, n) of rows (n,); both belong to `owner`, a policy.
         """
         known = self._bounds.get((id(shape), id(owner)))
@@ -190,12 +189,12 @@ class Removable:
         return known
 
     def _bound(self, known: Bounds, rows: Rows, resources: Rows, short: Ints) -> None:
-        """Compute the bounds of some rows: in their order never too high, whatever else keeps the pod off.
+        """Compute lower bounds for some rows, which never exceed the actual cost, whatever else excludes the pod.
 
-        At least one pod is evicted. The highest priority is the one at which the amounts, added from the lowest
-        priority up, cover the shortfall. If the actual one is no higher, no pod above it is evicted: then the number
-        of victims is at least the number of the largest amounts that cover the shortfall, and at least as many of that
-        priority as are missing below it.
+        At least one pod is evicted. The bound of the highest priority is the priority at which the amounts, added from
+        the lowest priority up, cover the shortfall. If the actual highest priority equals it, no pod above it is
+        evicted. The number of victims is then at least the number of the largest amounts that cover the shortfall, and
+        they include as many pods of that priority as are needed in addition to the pods below it.
         """
         priority = self._priority[:, rows]
         amounts = self._amounts[:, resources][:, :, rows]
@@ -219,5 +218,5 @@ class Removable:
 
 
 def _by_id(state: ClusterState, row: int) -> dict[int, Booking]:
-    """Return the bookings of a row by identity, so that a replaced booking is detected."""
+    """Return the `Booking` objects of a row by identity, so that a replaced one is detected."""
     return {id(booking): booking for booking in state.on_row[row].values()}

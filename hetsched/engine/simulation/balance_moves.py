@@ -2,8 +2,8 @@
 
 A bounded greedy search: each step examines the `WORST` least balanced nodes and `CANDIDATES` of their pods, and takes
 the move with the greatest gain. Moves that the target does not need are dropped at the end. The number of moves is
-small but not proven minimal. A move has to raise the sum of the nodes' degrees by `LEAST_GAIN` to justify a restart,
-and must not use a rare node without need.
+small but not proven minimal. A move has to raise the sum of the nodes' balance degrees by `LEAST_GAIN` to justify a
+restart, and must not use a rare node without need.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
         if best is None:
             break
         moved = board.move(best)
-        assert moved is not None  # just made on the same board
+        assert moved is not None  # the search made the same move on this board before
         made.append(moved)
         left.remove(best)
     made = _without_needless(board, made, goal)
@@ -76,7 +76,7 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
 
 
 def _best_for_balance(board: Board, left: Sequence[Unit], rarity: Rarity, most_tries: int) -> Unit | None:
-    """Return the unit whose move gains most, the cheapest of equals; moves that waste a rare node are excluded."""
+    """Return the unit whose move gains most (ties: the cheapest); moves that waste a rare node are excluded."""
     least = LEAST_GAIN / max(int((board.state.all_rows.static("ready") != 0).sum()), 1)
     best: tuple[float, tuple[int, int, int, int, float]] | None = None
     chosen: Unit | None = None
@@ -121,7 +121,7 @@ def _promising(board: Board, left: Sequence[Unit]) -> list[Unit]:
 
 
 def _without_needless(board: Board, made: list[AppliedMove], goal: float) -> list[AppliedMove]:
-    """Drop moves that the goal does not need; afterwards the board has only the other moves applied."""
+    """Drop moves that the goal does not need; afterwards only the other moves are applied to the board."""
     if board.balance < goal - _TRIFLE:
         return made
     plan = [moved.unit for moved in made]

@@ -21,7 +21,7 @@ from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.contracts.objects.workload import IsaDemand, PodSpec
 from hetsched.isa import match, parse
 
-# Baseline of every machine of an architecture; a program within it needs no statement besides the architecture.
+# Baseline of every machine of an architecture; if a program needs no more, its pod has to state only the architecture.
 FLOORS = {"amd64": "x86-64-v1", "arm64": "armv8.0-a", "riscv64": "rv64gc", "riscv32": "rv32imac"}
 _ARCHITECTURES = {"x86": "amd64", "arm": "arm64"}
 _ANNOTATION = "metadata.annotations[hetsched.io/isa]"

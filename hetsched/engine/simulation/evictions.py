@@ -1,6 +1,6 @@
 """Evictions of one run: running pods that are evicted, and pods of the run that lose their placement.
 
-A driver reports every placement at the end of its run. A pod that the run placed and later evicted counts as not
+The caller reports every placement at the end of the run. A pod that the run placed and later evicted is reported as not
 placed, with the reason `Preempted`; it is not tried again, so every pod is decided once and a run always ends.
 """
 
@@ -21,7 +21,7 @@ PREEMPTED = "Preempted"
 def evictions(outcome: Outcome, earlier: Mapping[str, Outcome], state: ClusterState) -> Iterator[Evicted]:
     """Yield the pods evicted for `outcome` that ran before; undo those that the run itself had placed.
 
-    `earlier` are the outcomes of the run so far by pod key.
+    `earlier` are the previous outcomes of the run by pod key.
     """
     if outcome.eviction is None:
         return

@@ -1,7 +1,7 @@
 """Evaluate golden placements: one pod, one policy, nodes without any pod.
 
 The scheduling cycle places the pod on the cluster's nodes as if all were Ready, uncordoned, without condition taints,
-maintenance or measured usage. The pod is tried alone: its gang and shared volumes or devices do not count. If the pod
+maintenance or measured usage. The pod is tried alone: its gang and shared volumes or devices are ignored. If the pod
 fits no node, but unknown facts are the only reason on some node, the result is *unknown*, not broken.
 Invariant: an evaluation leaves the state unchanged.
 """
@@ -57,7 +57,7 @@ def alone(pod: PodSpec) -> PodSpec:
 
 
 def judge(scheduler: Scheduler, golden: Golden) -> GoldenVerdict:
-    """Evaluate one golden placement; a booked pod of the same name is removed for the evaluation."""
+    """Evaluate one golden placement; a placed pod of the same name is removed for the evaluation."""
 
     def result(state: GoldenState, got: Message) -> GoldenVerdict:
         return GoldenVerdict(golden.name, golden.cluster, state, golden.expect.words, shortened(got, _LONGEST))

@@ -4,10 +4,10 @@ A utilisation of 68 % does not show whether and where one more job fits. Copies 
 pods (`alone`) do not interact across nodes, so the result for a set of nodes is the sum over its nodes. If
 `resource-fit` is the only filter that depends on the load, the number of copies on a node is
     min over the requested resources of floor((allocatable - requested) / request)
-Otherwise copies are booked on the node one after another, by the policy's own filters and Reserve plugins, until a copy
+Otherwise copies are placed on the node one after another, by the policy's own filters and Reserve plugins, until a copy
 is rejected; then all copies are undone. The result depends only on the node's columns and its assigned CPUs, and is
-cached by these. Quotas, preemption and gangs are not considered: the result is the free capacity in addition to all
-booked pods.
+cached by these. Quotas, preemption and gangs are not considered: the result is the capacity that all placed pods leave
+free.
 Invariants: the sum equals the number of copies that a what-if places without evictions; the state is unchanged
 afterwards.
 """
@@ -26,7 +26,7 @@ from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.scoring import INFEASIBLE, Evaluation
 from hetsched.engine.framework.status import Refusal
 
-MOST_COPIES = 10_000  # on one node: limit for a shape that requests nothing
+MOST_COPIES = 10_000  # limit per node, for shapes that request nothing
 _MOST_KNOWN = 200_000
 
 
@@ -50,7 +50,7 @@ class Copies(msgspec.Struct, frozen=True):
 
 
 class BookingBudget(msgspec.Struct):
-    """Budget of trial bookings per call; the remaining counts are computed by the next call."""
+    """Budget of trial placements per call; the next call computes the remaining counts."""
 
     bookings: int
 
@@ -65,7 +65,7 @@ class Headroom:
         self._known: dict[tuple[Shape, bytes, frozenset[int], int], int] = {}
 
     def count(self, scheduler: Scheduler, pod: PodSpec, budget: BookingBudget) -> Copies:
-        """Count the copies of a pod that fit on each row; its shape has to be `alone`."""
+        """Count the copies of a pod that fit on each row; its shape must be a result of `alone`."""
         request = scheduler.state.compile(pod)
         evaluation, total = scheduler.evaluator.evaluate(request)
         feasible: Bools = total > INFEASIBLE
@@ -73,7 +73,7 @@ class Headroom:
         exact: Bools = np.ones(len(feasible), np.bool_)
         amounts = all(p.info.compiled_filter is BuiltinFilter.RESOURCES for p in evaluation.load_filters)
         emulated = _emulated(scheduler, request)
-        # A Reserve plugin that the compiled loop covers refuses only what its filter refuses too.
+        # A Reserve plugin that the compiled loop covers refuses only nodes that its filter refuses too.
         if amounts and all(plugin.info.compiled_reserve is not None for plugin in scheduler.policy.reserves):
             counts[feasible] = _quotients(scheduler, request)[feasible]
             exact = counts < MOST_COPIES
@@ -89,7 +89,7 @@ class Headroom:
     ) -> tuple[int, bool]:
         columns, zones = scheduler.state.columns, scheduler.state.zones
         cells = columns.static[:, row].tobytes() + columns.load[:, row].tobytes()
-        # Links between GPUs belong to single nodes.
+        # Nodes with GPU links do not share results, because their links may differ.
         own = row if row in scheduler.state.links else -1
         key = (request.shape, cells, frozenset(zones.held.get(row, ())), own)
         found = self._known.get(key)
@@ -124,7 +124,7 @@ def _quotients(scheduler: Scheduler, request: Request) -> Ints:
 
 
 def _booked(scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int) -> int:
-    """Book copies on a row until a copy is rejected, then undo them."""
+    """Place copies on a row until a copy is rejected, then undo them."""
     state, here = scheduler.state, np.array([row], np.intp)
     keys: list[str] = []
     try:

@@ -2,12 +2,12 @@
 
 A plan is a sequence of different units, each moved to the node that the policy selects. Plans of one move are tried
 first, then plans of two moves, and so on, so the first successful length is the minimum. Among the first few plans of
-that length, the cheapest is returned. Two bounds shorten the search without losing a plan, if the pod's fit depends on
-the node alone. First, the last unit leaves a node on which the pod would fit without all movable pods; the largest pods
-there give the least number b of pods that have to leave, and b is at most k. Second, a plan of k moves has at most k -
-b moves on other nodes. After `most_tries` moves the search stops. Each promising node is then emptied greedily, the
-cheapest pod first, until the pod fits; then moves that are not needed are dropped, within `PRUNING_TRIES` per node.
-Such a plan is not reported as minimal.
+that length, the cheapest is returned. If the pod's fit depends on the node alone, two bounds shorten the search without
+losing a plan. First, the last unit leaves a node on which the pod would fit if all movable pods were removed. The sizes
+of the largest pods on this node give b, the least number of pods that have to leave it; b must not exceed the number k
+of moves. Second, at most k - b of the moves are on other nodes. After `most_tries` moves the search stops. Each
+promising node is then emptied greedily, the cheapest pod first, until the pod fits. Moves that are not needed are then
+dropped, with at most `PRUNING_TRIES` tries per node. Such a plan is not reported as minimal.
 Invariant: the board is unchanged afterwards.
 """
 
@@ -40,7 +40,7 @@ class _Spent(Exception):
 
 
 class MinimalMoves:
-    """Result: the units to move, in order; None if no plan was found within the bounds."""
+    """Result: the units to move, in order, or None if no plan was found within the limits."""
 
     def __init__(self, units: list[Unit] | None, *, fewest: bool, at_least: int) -> None:
         self.units = units
@@ -102,7 +102,7 @@ class MoveSearch:
     def _deepen(self, path: list[Unit], length: int, row: int, spare: int) -> None:
         """Try all continuations of `path`.
 
-        `row` is the node that the last unit leaves, -1 any; `spare` moves may be on other nodes.
+        `row` is the node that the last unit leaves (-1: any node), `spare` the number of moves allowed on other nodes.
         """
         last = len(path) + 1 == length
         near = self.on_row.get(row, ()) if row >= 0 else self._units
@@ -167,7 +167,7 @@ class MoveSearch:
         return plan if plan and len(plan) <= self.most_moves else None
 
     def _size(self, unit: Unit) -> float:
-        """Return the share of the pod's request that a unit holds."""
+        """Return the size of a unit as a share of the pod's request."""
         needs = dict(self.pod.shape.requests)
         held = dict(unit[0].pod.shape.requests)
         share = sum(min(held.get(name, 0) / amount, 1.0) for name, amount in needs.items() if amount)
@@ -199,7 +199,7 @@ class MoveSearch:
 
     def _price(self, plan: list[Unit]) -> tuple[int, int, int, int, float]:
         made = self._made(plan)
-        assert made is not None  # just made on the same board
+        assert made is not None  # the search made the same moves on this board before
         try:
             return self.board.price(made)
         finally:
@@ -208,7 +208,7 @@ class MoveSearch:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def _rows(self) -> list[tuple[int, int]]:
-        """Return the rows that fit without all movable pods, and the least number of these pods that have to leave."""
+        """Return the rows that fit if all movable pods are removed, and the least number of pods that have to leave."""
         state = self.board.state
         movable = {booking.pod.key for unit in self._units for booking in unit}
         relieved = Removable(state, lambda booking: booking.pod.key in movable).relieved
@@ -263,7 +263,7 @@ class MoveSearch:
         return Nearest(names[row], message, pods[:_NAMED])
 
     def _staying(self, row: int) -> list[Booking]:
-        """Return the pods of a row that find no other node, tried one by one after all other pods left."""
+        """Return the pods of a row that could not be moved when its units were moved one after the other."""
         made: list[AppliedMove] = []
         stuck: list[Booking] = []
         try:

@@ -1,8 +1,8 @@
-"""Movable pods: which running pods may be moved, and why the others stay.
+"""Movable pods: which running pods may be moved, and why the others may not.
 
-A pod stays in these cases: it is a static pod or a DaemonSet pod; it has local data on its node; its owner forbids
-eviction; another scheduler would place it; it is being bound, nominated or terminated; or the caller keeps it in place.
-A gang moves as a whole or not at all. The other pods form the movable units.
+A pod may not be moved in these cases: it is a static pod or a DaemonSet pod; it has local data on its node; its owner
+forbids eviction; another scheduler would place it; it is being bound, nominated or terminated; or the caller keeps it
+in place. A gang moves as a whole or not at all. The other pods form the movable units.
 Source: Kubernetes descheduler and cluster-autoscaler, which apply the same rules.
 """
 
@@ -37,7 +37,7 @@ _STAYS = {"annotation": "SafeToEvict", "local-volume": "LocalVolume"}
 
 
 class Units(msgspec.Struct, frozen=True):
-    """Movable units by row, in node order and least important first, and the pods that stay, by reason code."""
+    """Movable units by row, in node order and least important first, and the other pods by reason code."""
 
     on_row: dict[int, list[Unit]]
     stays: dict[str, list[str]]
@@ -47,13 +47,13 @@ class Units(msgspec.Struct, frozen=True):
         return [unit for units in self.on_row.values() for unit in units]
 
     def reasons(self) -> tuple[Stays, ...]:
-        """Return the reasons why pods stay, the most frequent first."""
+        """Return the reasons why pods may not be moved, the most frequent first."""
         found = sorted(self.stays.items(), key=lambda item: (-len(item[1]), item[0]))
         return tuple(Stays(code, Message(MESSAGES.get(code, code)), len(keys), min(keys)) for code, keys in found)
 
 
 def units_of(state: ClusterState, kept: Mapping[str, str]) -> Units:
-    """Return the units of a state; `kept` maps pods (keys) that the caller keeps to a code."""
+    """Return the units of a state; `kept` maps pods (keys) that the caller keeps in place to a reason code."""
     stays: dict[str, list[str]] = {}
     on_row: dict[int, list[Unit]] = {}
     for booked in state.on_row:
@@ -67,7 +67,7 @@ def units_of(state: ClusterState, kept: Mapping[str, str]) -> Units:
                 if any(kept.get(member) or _stays(state.bookings[member].pod, state) for member in members):
                     code = "GangMember"
                 elif members[0] != booking.pod.key:
-                    continue  # counted with its first member
+                    continue  # the unit was added for the gang's first member
             if code:
                 stays.setdefault(code, []).append(booking.pod.key)
             else:

@@ -48,7 +48,7 @@ class AppliedMove(msgspec.Struct, eq=False):
 
 
 class Board:
-    """A cluster for trial moves; `returns`: pods without a controller are recreated.
+    """A cluster for trial moves; with `returns`, pods without a controller are recreated.
 
     `own` maps pods (keys) to their own policy, if not `policy`. `tries` counts the moves that were tried. The board
     owns its state: pass a copy.
@@ -82,10 +82,10 @@ class Board:
         return self._schedulers[id(policy)]
 
     def move(self, unit: Unit) -> AppliedMove | None:
-        """Move a unit to the node that the policy selects; None, without a change, if it cannot be moved."""
+        """Move a unit to the node that the policy selects; return None, without a change, if it cannot be moved."""
         self.tries += 1
         state, avoided = self.state, self.state.avoided
-        # The current bookings: a unit may have been restored since it was found.
+        # Look up the current bookings, because the unit may have been restored since it was found.
         unit = tuple(state.bookings[booking.pod.key] for booking in unit)
         budgets = disruptions_allowed([booking.pod for booking in unit], state)
         if any(left < 0 for left in budgets.values()):
@@ -162,7 +162,7 @@ class Board:
         return max(round((self._now - began).total_seconds()), 0)
 
     def price(self, moves: Sequence[AppliedMove]) -> tuple[int, int, int, int, float]:
-        """Sort key of plans with equally many moves, the cheapest first.
+        """Return the sort key of plans with the same number of moves, the cheapest first.
 
         The key compares, in this order, the number of pods that are not recreated, pods with exclusive CPUs, restarts,
         seconds of lost run time, and the resulting balance.

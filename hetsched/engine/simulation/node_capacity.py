@@ -1,6 +1,6 @@
 """Remaining capacity of one node: how many more copies of a pod fit, and the limiting constraint.
 
-Copies are booked one after another, by the policy's own filters and Reserve plugins, until a copy is rejected; then all
+Copies are placed one after another, by the policy's own filters and Reserve plugins, until a copy is rejected; then all
 copies are undone. The rejection determines the limiting constraint: a resource, the GPUs or their memory, the CPUs or
 the memory of a zone, or else the rule that rejects the copy.
 Invariant: the state is unchanged afterwards.

@@ -45,7 +45,7 @@ class Branch:
         outcomes: dict[str, Outcome] = {}
         for pod in scheduler.policy.queue(pods, scheduler.state):
             outcome = scheduler.schedule(pod)
-            # Victims of a pod that is itself evicted count as victims of its evictor.
+            # Victims of a pod that is itself evicted become victims of the pod that evicts it.
             handed_on = [
                 one for own in outcome.evicted if own.pod.key in outcomes for one in outcomes[own.pod.key].evicted
             ]
@@ -92,7 +92,7 @@ class Branch:
 
 
 def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
-    """Group the members of each gang; every other outcome is a group of its own."""
+    """Group the members of each gang; every other outcome forms a separate group."""
     groups: dict[tuple[bool, str], list[Outcome]] = {}
     for outcome in outcomes:
         gang = gang_key(outcome.pod)
@@ -101,7 +101,7 @@ def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
 
 
 def _take_over(judge: Scheduler, outcome: Outcome, foreign: set[int]) -> list[Booking] | None:
-    """Book a placement on the shared state if it is still valid; return its victims, or None on a conflict."""
+    """Apply a placement to the shared state if it is still valid; return its victims, or None on a conflict."""
     truth = judge.state
     rows = {outcome.row, *(booking.row for booking in outcome.evicted)}
     victims = [booking.pod.key for booking in outcome.evicted]

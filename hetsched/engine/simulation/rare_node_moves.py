@@ -1,7 +1,7 @@
 """Search for the fewest moves of narrow pods off rare nodes that pending pods need.
 
-A pod is narrow on a node if it needs none of the ways in which the node is rare (`rarity`). Moves that place no pending
-pod are not proposed.
+A pod is narrow on a node if it needs none of the properties that make the node rare (`rarity`). Moves that place no
+pending pod are not proposed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchRes
 
 
 def _wanted_rows(board: Board, group: Sequence[PodSpec], rarity: Rarity) -> dict[int, frozenset[str]]:
-    """Return the rare nodes (rows) on which a pod of a group could run, with the rare ways in which it needs them."""
+    """Return the rare nodes (rows) on which a pod of a group could run, with the rare properties that it needs."""
     askers = _askers(board, group)
     rows = sorted(frozenset().union(*rarity.rows.values()))
     found = {row: frozenset(needed_by(row, askers, rarity, board.state)) for row in rows}
@@ -74,7 +74,7 @@ def _wanted_rows(board: Board, group: Sequence[PodSpec], rarity: Rarity) -> dict
 
 
 def _narrow(board: Board, units: Units, wanted: Mapping[int, frozenset[str]], rarity: Rarity) -> dict[int, list[Unit]]:
-    """Return, by row, the units on these rare nodes that need none of the ways in which the node is rare."""
+    """Return, by row, the units on these rare nodes that need none of the node's rare properties."""
     shapes = board.state
     return {
         row: [unit for unit in units.on_row[row] if not any(needs(b.pod.shape, row, rarity, shapes) for b in unit)]
@@ -84,7 +84,7 @@ def _narrow(board: Board, units: Units, wanted: Mapping[int, frozenset[str]], ra
 
 
 def _keeps_free(rarity: Rarity, wanted: Mapping[int, frozenset[str]]) -> Callable[[AppliedMove], bool]:
-    """Return a predicate that refuses moves to nodes that are rare in a requested way."""
+    """Return a predicate that refuses moves to nodes with a rare property that pending pods need."""
     ways = frozenset().union(*wanted.values())
     taken = frozenset().union(*(rarity.rows[way] for way in ways))
     return lambda moved: not any(outcome.row in taken for outcome in moved.outcomes)

@@ -1,9 +1,9 @@
 """Search for moves of running pods after which pending pods fit, verified by the scheduling cycle.
 
-Pending pods are tried in groups: the members of one gang, or a single pod. A group that fits without a move is booked,
+Pending pods are tried in groups: the members of one gang, or a single pod. A group that fits without a move is placed,
 as the scheduler would do. For the other groups, `MoveSearch` finds moves, member by member. The real cycle, permits
-included, then has to place the whole group; otherwise the group's moves are dropped. At the end, every move is dropped
-without which all groups are still placed.
+included, then has to place the whole group; otherwise the group's moves are dropped. At the end, every move that is not
+needed to place all groups is dropped.
 Invariant: exactly `steps` are applied to the board, in this order.
 """
 
@@ -69,7 +69,7 @@ class RoomSearch:
         mark = len(self._steps)
         steps: list[Unit | PodSpec] = []
         for pod in group:
-            # Permits hold a member until the last one arrives: members are searched for one by one.
+            # Permit plugins make members wait for the last one, so search for each member without its gang.
             single = msgspec.structs.replace(pod, gang=None)
             if self._extend([single]):
                 steps.append(pod)
@@ -93,7 +93,7 @@ class RoomSearch:
         return Failure(group[0], Nearest("", diagnose(self.board.scheduler_of(group[0]), group[0]).summary))
 
     def drop_needless(self) -> None:
-        """Drop every move without which all groups are still placed; with a single group no move is needless."""
+        """Drop every move that is not needed to place all groups; with a single group, all moves are needed."""
         if len(set(self._wanted.values())) < 2:
             return
         left = PRUNING_STEPS
@@ -107,7 +107,7 @@ class RoomSearch:
             self._back_to(0)
             if not self._extend(fewer):
                 made = self._extend(before)
-                assert made  # just made on the same board
+                assert made  # these steps were applied to this board before
 
     def take_back(self) -> None:
         """Undo all steps."""

@@ -12,7 +12,7 @@ from hetsched.contracts.message import Message, joined
 
 from .moves import AppliedMove, Board
 
-NAMED = 3  # pods that a text names
+NAMED = 3  # maximum number of pods that a text names
 NO_PLAN = "no useful plan: {said}"
 ROOM = "by {moves} there is room for {pods} on {names}"
 

@@ -2,9 +2,9 @@
 
 The `Scheduler` of real decisions tries the pods in queue order; each pod sees the earlier placements. Placements that
 still wait for a permit after the last pod are undone. Pods of drained nodes are placed first, because they would have
-to move before new pods arrive. Static pods and pods of DaemonSets stay, as with `kubectl drain --ignore-daemonsets`. A
-displaced pod that finds no node fails the request, like any unplaced pod. If the policy preempts, victims are removed
-from the copy; they are listed, but not placed again.
+to move before new pods arrive. Static pods and pods of DaemonSets remain, as with `kubectl drain --ignore-daemonsets`.
+If no node is found for a displaced pod, the request fails, as for any unplaced pod. If the policy preempts, victims are
+removed from the copy; they are listed, but not placed again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def what_if(
     """Place `pods` on a copy of `state` and return the complete result; `drain` empties nodes first.
 
     `consume`: the state may be modified, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller
-    because the engine has no clock. `outcomes` receives the outcome of each pod, for a caller that books it.
+    because the engine has no clock. `outcomes` receives the outcome of each pod, for a caller that assumes the pod.
     """
     snapshot = state.digest()
     fork = state if consume else state.fork()
@@ -95,7 +95,7 @@ def what_if(
         nodes.extend(rows)
         if outcome.node is None:
             refused[pod.key] = explanations.of(pod, booked=len(outcomes) - len(refused))
-        # The margin belongs to the evaluation; it is void if that node refused the reservation.
+        # The margin is that of the node with the best score, which is not the selected node if Reserve failed.
         elif margin is not None and margin.node == outcome.node:
             margins.append(margin)
     scheduler.settle()
@@ -146,7 +146,7 @@ def _vacated(scheduler: Scheduler, pod: PodSpec) -> Scheduler:
 
 
 class _Explanations:
-    """Diagnoses and nearest fits of rejected pods; equal pods with no booking in between share both.
+    """Diagnoses and nearest fits of rejected pods; equal pods share both if no pod was placed in between.
 
     Each search for nearest fits has a budget, and all searches together have a second budget.
     """
@@ -234,7 +234,7 @@ def _displaced_twice(scheduler: Scheduler, item: Displaced, outcome: Outcome) ->
 
 
 def _drain_summary(displaced: Sequence[Displaced]) -> Message:
-    """Summarise whether the pods of drained nodes find other nodes; of several failures, name the worst."""
+    """Summarise whether other nodes were found for the pods of drained nodes; of several failures, name the worst."""
     if not displaced:
         return Message("no pod has to move")
     homeless = [item for item in displaced if item.to is None]
@@ -255,7 +255,7 @@ def _drain_summary(displaced: Sequence[Displaced]) -> Message:
 
 
 def placement(outcome: Outcome, state: ClusterState) -> Placement:
-    """Convert an outcome that is booked on `state` to the contract's placement."""
+    """Convert an outcome that is applied to `state` to the contract's placement."""
     held = outcome.allocation
     return Placement(
         pod=outcome.pod.key,

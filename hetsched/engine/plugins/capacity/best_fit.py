@@ -2,11 +2,11 @@
 
 Rule: score = int(100 * (1 - (left_cpu / largest_cpu + left_gpu / largest_gpu) / 2)).
 `left_*` is the free amount after the placement, `largest_*` the capacity of the largest node of the cluster. GPU is the
-sum over all GPUs in milli, and counts also for pods that request no GPU.
-Source: the BestFit baseline of Weng et al. (USENIX ATC 2023): weights 0.5 and 0.5, largest node 128 cores and 8 cards.
+sum over all GPUs in milli; it is also compared for pods that request no GPU.
+Source: the BestFit baseline of Weng et al. (USENIX ATC 2023): weights 0.5 and 0.5, largest node 128 cores and 8 GPUs.
 Its simulator then stretches the scores to 0-100, which does not change the order. The plugin `tightest-fit` is a
 variant with parameters.
-Worked: 96 of 128 cores and 4 of 8 cards left after the placement: int(100 * (1 - (0.75 + 0.5) / 2)) = int(37.5) = 37.
+Example: 96 of 128 cores and 4 of 8 GPUs left after the placement: int(100 * (1 - (0.75 + 0.5) / 2)) = int(37.5) = 37.
 """
 
 from __future__ import annotations

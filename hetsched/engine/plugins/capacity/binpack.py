@@ -8,8 +8,8 @@ Rule: utilisation u_r = (requested_r + request_r) / capacity_r in percent; line(
 A request above the capacity scores line(100). A resource that the node lacks is left out of its score. GPU resources
 are counted in milli of the node's GPUs if these are known.
 Source: kube-scheduler, noderesources/requested_to_capacity_ratio.go; Kubernetes Scheduling Framework.
-Worked: points (0,0) (100,10), weights 1:1, GPU 3 of 4, CPU 16 of 32: plain (7.5 + 5) / 2 = 6.25 -> 62.5;
-upstream (75 + 50) / 2 = 62.5 -> 63.
+Example: points (0,0) (100,10), weights 1:1, GPU 3 of 4, CPU 16 of 32: plain (7.5 + 5) / 2 = 6.25 -> 62.5; upstream (75
++ 50) / 2 = 62.5 -> 63.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Binpack:
         return np.floor(total / np.maximum(weights, 1) + 0.5)
 
     def _broken_line(self, percent: Ints) -> Ints:
-        """Return integer scores 0-100 of integer percents, dividing towards zero between two points."""
+        """Return integer scores 0-100 of integer percents, rounded towards zero between two points."""
         table = np.empty(101, np.int64)
         points = [(utilisation, 10 * score) for utilisation, score in self.params.shape]
         for value in range(101):

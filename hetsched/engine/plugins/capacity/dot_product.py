@@ -5,8 +5,8 @@ the largest node. `free_gpu` is the free milli of all GPUs. Less alignment is be
 capacity wins.
 Source: the DotProd baseline of Weng et al. (USENIX ATC 2023), derived from the alignment score of Tetris (SIGCOMM
 2014), with the sign reversed by Weng et al.
-Worked: free 96 of 128 cores and 4 of 8 GPUs, request 32 cores and 2 GPUs: int(100 * (1 - (0.75 * 0.25 + 0.5 * 0.25)
-/ 2)) = int(100 * (1 - 0.3125 / 2)) = int(84.375) = 84.
+Example: free 96 of 128 cores and 4 of 8 GPUs, request 32 cores and 2 GPUs: int(100 * (1 - (0.75 * 0.25 + 0.5 * 0.25) /
+2)) = int(100 * (1 - 0.3125 / 2)) = int(84.375) = 84.
 """
 
 from __future__ import annotations

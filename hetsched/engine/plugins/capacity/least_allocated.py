@@ -1,8 +1,8 @@
 """Prefer nodes with more free capacity.
 
 Rule, per resource with weight w:  score = floor((capacity - requested) * 100 / capacity), 0 if it does not fit or the
-capacity is 0; the plugin's score is floor(sum(w * score) / sum(w)). `requested` includes the pod; a container without
-a request counts as 100m CPU and 200 MiB memory. With `use` "measured", the node's measured use and the pod's expected
+capacity is 0; the plugin's score is floor(sum(w * score) / sum(w)). `requested` includes the pod; a container without a
+request is counted as 100m CPU and 200 MiB memory. With `use` "measured", the node's measured use and the pod's expected
 use replace the requests; a node without a sample is scored by requests. With `pods` "cpu", pods with GPUs are not
 scored.
 Source: kube-scheduler, NodeResourcesFit with the LeastAllocated strategy (noderesources/least_allocated.go).
@@ -45,7 +45,7 @@ class LeastAllocatedParams(Params, frozen=True):
 def hundredth(part: int, whole: int) -> int:
     """Return 100 * part // whole for whole > 0 without an integer division, which has no vector instruction.
 
-    The floating-point quotient is off by one at most, which the remainder shows.
+    The floating-point quotient is wrong by at most one; the remainder shows how to correct it.
     """
     scaled = part * 100
     quotient = np.int64(np.float64(scaled) / np.float64(whole))

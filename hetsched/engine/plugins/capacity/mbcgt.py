@@ -9,8 +9,8 @@ implements them.
 An empty node is perfectly balanced, so this score fills unbalanced nodes and can leave nodes idle. Combine it with
 `least-allocated` (with measured use) to spread pods too.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equation (6) and its algorithm, reconstructed.
-Worked: demand (.2, 0, 0, 0) on A = (.3, .1, .1, .3) and B = (.1, .7, .7, .7): S_A .99 -> .9725, S_B .9325 -> .97; A has
-the greater S afterwards, B the greater gain: B is chosen (products .90686 against .9603).
+Example: demand (.2, 0, 0, 0) on A = (.3, .1, .1, .3) and B = (.1, .7, .7, .7): S_A .99 -> .9725, S_B .9325 -> .97; A
+has the greater S afterwards, B the greater gain: B is chosen (products .90686 against .9603).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Mbcgt:
 
     def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
         there = scores[feasible]
-        # Equal gains are not stretched: the part from their means stays below a millionth of a point.
+        # Do not stretch equal gains: they differ only by their means, by less than a millionth of a point.
         span = 1.0 if nash.all_equal(there) else float(there.max() - there.min())
         points: Floats = np.clip(100.0 - 100.0 * (there.max() - scores) / span, 0.0, 100.0)
         return points

@@ -31,7 +31,7 @@ _PREPARED: StateKey[nash.FourResources] = StateKey("measured-fit")
 
 
 class MeasuredFitParams(Params, frozen=True):
-    """Share of the capacity that stays free."""
+    """Share of the capacity that must remain free."""
 
     free_percent: Annotated[
         int, msgspec.Meta(ge=0, le=99, title="Free share", description="Percent of every capacity to keep free.")

@@ -1,12 +1,12 @@
 """Prefer nodes that the pod balances: the gain of `mbcgt` on a fixed scale, node by node.
 
 Rule: score = 50 + 50 * (S_new / S_old - 1) / full, cut to 0-100; S as in `engine.framework.nash`, `full` is the
-relative gain
-that scores 100; a gain of -`full` scores 0. Its default is 1/3, the greatest gain that variance allows (S >= 0.75). The
-nodes are ordered as by `mbcgt`, because ln is monotonic. Unlike in `mbcgt`, the score of a node does not depend on the
-other candidates, so it can be added to other scores with a constant weight. `pods` "cpu" excludes pods with GPUs.
+relative gain that scores 100; a gain of -`full` scores 0. Its default is 1/3, the greatest gain that variance allows (S
+>= 0.75). The nodes are ordered as by `mbcgt`, because ln is monotonic. Unlike in `mbcgt`, the score of a node does not
+depend on the other candidates, so it can be added to other scores with a constant weight. `pods` "cpu" excludes pods
+with GPUs.
 Source: as `mbcgt`; the fixed scale is specific to hetsched.
-Worked: S .9325 -> .97: gain .040214, full 1/3 -> 50 + 50 * .120643 = 56.03.
+Example: S .9325 -> .97: gain .040214, full 1/3 -> 50 + 50 * .120643 = 56.03.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NashGainParams(Params, frozen=True):
     ] = "all"
 
 
-# Adding and subtracting it rounds to the nearest whole number, halves to even, as rint does.
+# Adding and then subtracting this constant rounds to the nearest whole number, halves to even, like rint.
 _ROUNDING = 1.5 * 2.0**52
 
 
@@ -95,7 +95,7 @@ def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra
     add_a, add_b, add_c, add_d = delta[at.used], delta[at.used + 1], delta[at.used + 2], delta[at.used + 3]
     extra_a, extra_b, extra_c, extra_d = extra[0], extra[1], extra[2], extra[3]
     if given[5] == 1.0:
-        # Every node has all four: as constants, they let the compiler remove most of the work.
+        # Every node has all four resources; constants let the compiler remove most of the work.
         for i in range(len(total)):
             use = max(used_a[i], 0), max(used_b[i], 0), max(used_c[i], 0), max(used_d[i], 0)
             more = (

@@ -1,17 +1,17 @@
 """Keep pods off nodes without enough power, and prefer nodes with much spare power.
 
 Problem: a rack at its power limit slows all its pods down, and a node that is switched off ends its pods; CPU and
-memory show neither.
-Rule: a node in the state `off` or `maintenance` accepts no pods. left = headroom in the node's report - watts of the
-pods placed since + watts of the pods that ended since. A pod fits if left >= its expected watts. An unknown headroom of
-a node or an unknown draw of a pod does not exclude a node, unless `unknown` is "refuse".
+memory requests do not show this. Rule: a node in the state `off` or `maintenance` accepts no pods. left = headroom in
+the node's report - watts of the pods placed since + watts of the pods that ended since. A pod fits if left >= its
+expected watts. An unknown headroom of a node or an unknown draw of a pod does not exclude a node, unless `unknown` is
+"refuse".
     score = 100 * state * part,   state: on 1, saving and capped by parameter, unknown 1
                                   part: (left - watts) / headroom between 0 and 1, 0.5 with an unknown headroom
 Facts: attributes `powerState` (on, saving, capped, off, maintenance) and `powerHeadroomWatts` of a node's
 NodeResourceTopology, written by an external system; the draw of a pod is its annotation `hetsched.io/expected-watts`.
 Source: reconstructed; cassini (Tencent 2022) has a power-aware plugin, but its code is not published.
-Worked: headroom 1000 W, 200 W placed since, a pod of 300 W: left = 800, so it fits. The score is
-100 * (800 - 300) / 1000 = 50 if the node is on, and 25 if it is capped at 0.5.
+Example: headroom 1000 W, 200 W placed since, a pod of 300 W: left = 800, so it fits. The score is 100 * (800 - 300) /
+1000 = 50 if the node is on, and 25 if it is capped at 0.5.
 """
 
 from __future__ import annotations

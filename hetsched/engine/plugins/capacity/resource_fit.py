@@ -24,7 +24,7 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 _PREPARED: StateKey[tuple[list[str], Rows, Ints]] = StateKey("resource-fit")
 
-MOST_UNKNOWN = 8  # resources that no node has and that reasons name
+MOST_UNKNOWN = 8  # maximum number of resources named in reasons that no node has
 
 
 @plugin(
@@ -43,7 +43,7 @@ class ResourceFit:
             if amount > 0 and not ("gpu-fit" in self.peers and name in GPU_RESOURCES)
         ]
         unknown = [name for name, _, _ in needs if name not in state.resources.index]
-        if len(unknown) > MOST_UNKNOWN:  # any of them refuses every node
+        if len(unknown) > MOST_UNKNOWN:  # a single one refuses every node
             left_out = set(unknown[MOST_UNKNOWN:])
             needs = [need for need in needs if need[0] not in left_out]
         request.memo[_PREPARED] = (

@@ -92,7 +92,7 @@ class Devices:
         return Allocation(devices=tuple(grants))
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Do nothing: the devices are released with the removal of the booking."""
+        """Do nothing: the devices are released when the assumed pod is removed."""
 
 
 def _survey(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
@@ -117,7 +117,7 @@ def _survey(request: Request, state: ClusterState, only: int | None = None) -> _
 
 
 def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
-    """Return the nodes on which the open claims of a pod find no devices."""
+    """Return the nodes without enough devices for the open claims of a pod."""
     taken, few = state.devices.devices_in_use(), np.ones(len(state.reports), np.bool_)
     long: Bools = np.zeros(len(state.reports), np.bool_)
     named = range(len(state.reports)) if state.devices.has_reachable else _rows(state)

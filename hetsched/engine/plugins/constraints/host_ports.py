@@ -61,7 +61,7 @@ class HostPorts:
 
 
 def _taken(port: HostPort, state: ClusterState) -> Bools:
-    """Return the (N,) mask of nodes on which a booked pod clashes with this port."""
+    """Return the (N,) mask of nodes on which a placed pod uses a conflicting port."""
     taken = np.zeros(len(state.reports), np.bool_)
     wanted = port.ip or ANY_ADDRESS
     for address, holders in state.neighbours.ports.get((port.protocol, port.port), {}).items():

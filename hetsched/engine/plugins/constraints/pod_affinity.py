@@ -6,7 +6,7 @@ Rule: two pods are neighbours under a term if their nodes have the same value of
     anti-affinity  no placed pod that a required term selects would be a neighbour
     symmetry       no placed pod would be a neighbour under its own required anti-affinity term that selects this pod
 The preferred terms give the score: those of the pod, and those of placed pods that select it. Anti-affinity has a
-negative weight. Each required affinity term of a placed pod that selects this pod counts with `hard_weight`:
+negative weight. Each required affinity term of a placed pod that selects this pod has the weight `hard_weight`:
     raw = sum of weight * matching neighbours;   score = floor(100 * (raw - least) / (most - least)) over feasible nodes
 Source: kube-scheduler's InterPodAffinity plugin.
 """
@@ -41,7 +41,7 @@ REPELLED = Refusal("ExistingPodAntiAffinity", Message("a pod there refuses this 
 
 
 class PodAffinityParams(Params, frozen=True):
-    """Weight of the required affinity of booked pods."""
+    """Weight of the required affinity of placed pods."""
 
     hard_weight: Annotated[
         int,
@@ -82,7 +82,7 @@ class PodAffinity:
     params: PodAffinityParams
 
     def handles(self, shape: Shape) -> bool:
-        """Return whether the shape has inter-pod terms; the cycle handles pods that a term of a booked pod selects."""
+        """Return whether the shape has inter-pod terms; the cycle handles pods that a term of a placed pod selects."""
         return bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity)
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
@@ -154,7 +154,7 @@ class PodAffinity:
         least = float(scores.min(initial=np.inf, where=feasible))
         if not most > least:
             return np.zeros(len(scores))
-        # In this order of operations the rounding is kube-scheduler's.
+        # This order of operations rounds as kube-scheduler does.
         normal: Floats = np.floor(100.0 * ((scores - least) / (most - least)))
         return normal
 
@@ -191,7 +191,7 @@ def _refused_by_anti_affinity(request: Request, state: ClusterState) -> Bools | 
 
 
 def _repelled(request: Request, state: ClusterState) -> Bools | None:
-    """Return the (N,) mask of nodes that the anti-affinity of booked pods refuses; None if no term selects this pod."""
+    """Return the (N,) mask of nodes that the anti-affinity of placed pods refuses; None if no term selects this pod."""
     repelled: Bools | None = None
     rules = state.neighbours
     for rule in rules.meaning(rules.repelling, request.pod, state):
@@ -209,7 +209,7 @@ def _own_wishes(request: Request, state: ClusterState) -> Iterator[_Wish]:
 
 
 def _preferences_of_booked_pods(request: Request, state: ClusterState, hard_weight: int) -> Iterator[_Wish]:
-    """Yield the preferred terms of booked pods that select this pod; each counts once per pod."""
+    """Yield the preferred terms of placed pods that select this pod, once per placed pod."""
     rules = state.neighbours
     for stated in (rules.preferring, rules.attracting) if hard_weight else (rules.preferring,):
         for rule in rules.meaning(stated, request.pod, state):

@@ -1,14 +1,14 @@
 """Spread pods evenly over zones, racks or nodes.
 
 Rule, per constraint with topology label k: matching pods are the pods of the same namespace that the selector matches
-(an empty selector matches none). A node counts if it has the topology labels of all constraints of the same kind and
-meets the inclusion policies: the pod's required node affinity, and its tolerations with nodeTaintsPolicy Honor. A
+(an empty selector matches none). A node is counted if it has the topology labels of all constraints of the same kind
+and meets the inclusion policies: the pod's required node affinity, and its tolerations with nodeTaintsPolicy Honor. A
 domain is a value of k on these nodes. `least` is the lowest number of matching pods in a domain, or 0 if there are
 fewer than minDomains domains.
     DoNotSchedule   the node has k, and matching in its domain + (1 if the pod matches itself) - least <= maxSkew
     ScheduleAnyway  raw = round(sum over constraints of matching * ln(domains + 2) + maxSkew - 1), where domains are
-                    counted over the feasible nodes, and k = kubernetes.io/hostname counts the node's own pods;
-                    score = floor(100 * (most + least - raw) / most) over the feasible nodes that have every label,
+                        counted over the feasible nodes; for k = kubernetes.io/hostname only the node's pods count;
+                        score = floor(100 * (most + least - raw) / most) over the feasible nodes that have every label,
                     100 if most is 0, and 0 for nodes that lack a label
 Source: kube-scheduler's PodTopologySpread plugin. The cluster-level default constraints of upstream need Service
 objects. Cluster files do not contain these, so a pod without constraints is not spread here.
@@ -135,7 +135,7 @@ def _labelled(state: ClusterState, constraints: tuple[SpreadConstraint, ...]) ->
 
 
 def _counted_nodes(request: Request, state: ClusterState, constraints: tuple[SpreadConstraint, ...]) -> list[Bools]:
-    """Return, per constraint, the mask (N,) of nodes whose pods count; cached until the inventory changes."""
+    """Return, per constraint, the mask (N,) of nodes whose pods are counted; cached until the inventory changes."""
     key = ("topology-spread.nodes", constraints)
     kept: tuple[int, list[Bools]] | None = request.memo.get(key)
     if kept is not None and kept[0] == state.epoch:

@@ -114,7 +114,7 @@ class Volumes:
         return Allocation(volumes=grants) if grants else None
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Do nothing: the volumes are released with the removal of the booking."""
+        """Do nothing: the volumes are released when the assumed pod is removed."""
 
 
 def _survey(request: Request, state: ClusterState) -> _PreparedVolumes | Refusal:
@@ -168,7 +168,7 @@ def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
 
 
 def _together(waiting: list[PendingClaim], refused: list[Refused], state: ClusterState) -> Refused:
-    """Return the nodes on which each waiting claim has a candidate, but too few volumes exist for all claims."""
+    """Return the nodes on which each waiting claim has a candidate, but there are too few volumes for all claims."""
     left: Bools = ~np.logical_or.reduce([rows for _, rows in refused])
     short: Bools = np.zeros(len(state.reports), np.bool_)
     for row in np.flatnonzero(left).tolist():

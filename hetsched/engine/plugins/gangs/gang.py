@@ -5,12 +5,12 @@ Rule, for a pod of a gang of which `min` members must run together:
                 if fewer than `min` members exist (reserved or pending); if the gang cannot fit as a whole. To fit,
                 the missing members need enough free capacity on all nodes together, and the minResources of the
                 PodGroup enough in the whole cluster. minResources beyond the empty cluster never fit
-    Permit      `booked` counts this member; booked >= min: allowed, with all waiting members; otherwise the member
-                waits for scheduleTimeoutSeconds of the PodGroup, or `timeout_seconds`
-    PostFilter  booked >= min: no effect. If the queue was announced, the remaining members are known: with
-                booked + untried >= min the members continue to wait; otherwise all waiting members are rejected and
+    Permit      `placed` counts the placed members and this one. placed >= min: allowed, with all waiting members;
+                otherwise the member waits for scheduleTimeoutSeconds of the PodGroup, or `timeout_seconds`
+    PostFilter  placed >= min: no effect. If the queue was announced, the remaining members are known: with
+                    placed + untried >= min the members continue to wait; otherwise all waiting members are rejected and
                 the other members are not tried. Without an announced queue, the members continue to wait if the gap
-                (min - booked) / min is at most `gap_percent`; otherwise all waiting members are rejected
+                    (min - placed) / min is at most `gap_percent`; otherwise all waiting members are rejected
     Unreserve   rejects all waiting members when the reservation of a member is removed, by a time-out or otherwise
 A rejected gang backs off for `backoff_seconds`. A gang whose members have different priorities, or state different
 sizes of the gang, is misconfigured.
@@ -50,13 +50,13 @@ from hetsched.engine.framework.waiting_pods import WaitingPods
 
 
 def slots_for(group: GangMembers, state: ClusterState, *, empty: bool = False) -> int:
-    """Return an upper bound of the members that fit the free amounts (if `empty`, the total amounts) of the nodes.
+    """Return an upper bound of the members that fit the nodes' free amounts (if `empty`, total amounts).
 
     Members of one shape are counted in whole pods per node; different shapes are counted as if they did not compete.
     The result is never too low, and is exact for one shape if no filter checks more than amounts.
     """
     shapes = {id(pod.shape): pod.shape for pod in group.members.values()}
-    by_identity = Counter(id(pod.shape) for pod in group.members.values())  # most members share one object
+    by_identity = Counter(id(pod.shape) for pod in group.members.values())  # most members share one Shape object
     counts: Counter[Shape] = Counter()
     for key, count in by_identity.items():
         counts[shapes[key]] += count
@@ -94,12 +94,12 @@ def missing_resources(least: Sequence[tuple[str, int]], state: ClusterState, *, 
     short = []
     for name, amount in least:
         row = state.resources.index.get(name)
-        if name in GPU_RESOURCES:  # GPUs may be known from a NodeGpu alone, without an allocatable
+        if name in GPU_RESOURCES:  # GPUs may be known from a NodeGpu only, without an allocatable amount
             vendor = state.vendors.index.get(name.split(".", 1)[0], 0)
             vendors = nodes.static("card_vendor")
             cards = nodes.static("card_milli") + nodes.static("card_resting")
             there = cards if empty else nodes.load("card_milli_free")
-            # A GPU of unknown vendor (0) may be of any.
+            # A GPU of unknown vendor (0) may be of any vendor.
             has = int(((there >= WHOLE_CARD_MILLI) & ((vendors == vendor) | (vendors == 0))).sum())
         elif row is None:
             has = 0
@@ -107,7 +107,7 @@ def missing_resources(least: Sequence[tuple[str, int]], state: ClusterState, *, 
             there = nodes.static("allocatable")[row]
             if not empty:
                 there = np.maximum(there - nodes.load("requested")[row], 0)
-            has = sum(there.tolist())  # Python's integers: nodes without a maximum number of pods overflow 64 bits
+            has = sum(there.tolist())  # Python integers: UNLIMITED pods of many nodes overflow 64 bits
         if has < amount:
             short.append(name)
     return tuple(short)
@@ -308,7 +308,7 @@ def _unresolvable(key: str, gang: GangMember, group: GangMembers, state: Cluster
 
 
 def _incomplete(key: str, gang: GangMember, group: GangMembers, *, state: ClusterState) -> Refusal:
-    """Describe the member on which a gang failed, and why it found no node."""
+    """Describe the member on which a gang failed, and why no node was found for it."""
     booked = state.gangs.members_booked(key)
     message = Message("gang {key}: {n} of {m} members could be placed", key=key, n=booked, m=gang.min_available)
     because: tuple[Reason, ...] = ()

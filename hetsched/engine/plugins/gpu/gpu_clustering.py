@@ -5,8 +5,8 @@ Rule: the kind of a pod is "shared", or the number of whole GPUs that it request
     score = base + 25 * (largest - free milli) / largest in integers, where largest is the milli of all GPUs of the
     node with the most GPUs; 0 for pods without GPUs
 Source: the GpuClustering baseline of Weng et al. (USENIX ATC 2023); the idea is Gandiva's (OSDI 2018).
-Worked: a node of 8 with one shared pod of 500 milli, 7500 of 8000 free: a shared pod scores 75 + 25 * 500 / 8000 = 75 +
-1 = 76, and a pod of one whole GPU 0 + 1 = 1. On an empty node both score 25 + 0 = 25.
+Example: a node of 8 GPUs with one shared pod of 500 milli, 7500 of 8000 free: a shared pod scores 75 + 25 * 500 / 8000
+= 75 + 1 = 76, and a pod of one whole GPU 0 + 1 = 1. On an empty node both score 25 + 0 = 25.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Problem: pods request a model, memory, cores or a share of a GPU, so a count of free GPUs is not enough.
 Rule: a pod that requests n GPUs fits if n healthy GPUs each satisfy the whole request:
     free share    whole GPU: 1000 of 1000 milli;  shared GPU: free milli >= requested milli
-    memory        whole GPU: the GPU's memory >= requested;  shared GPU: free memory >= charged memory, where
-                  charged = requested, or ceil(GPU memory * milli / 1000) without a request (0 if unknown)
+    memory        whole GPU: the GPU's memory >= requested;  shared GPU: free memory >= needed memory, where
+                      needed = requested, or ceil(GPU memory * milli / 1000) without a request (0 if unknown)
     cores, model  those of the GPU; vendor if the pod requests an extended resource
 `check` restricts this: "model" ignores memory and cores; "count" also ignores the model, like a scheduler that only
 counts GPUs.
@@ -42,7 +42,7 @@ from hetsched.engine.gpu.links import best_linked
 
 _PREPARED: StateKey[CardDemand] = StateKey("gpu-fit")
 
-# What a pod waits for: any GPUs, those with some facts, those of a model, those of a model with some facts.
+# Description of the awaited GPUs: any GPUs, GPUs with some facts, of a model, or of a model with some facts.
 _WAITS = {
     "share": (
         "a node with {n}/1000 of a card free",
@@ -173,4 +173,4 @@ class GpuFit:
         return Allocation(gpus=tuple(grants))
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Do nothing: the removal of the booking releases the GPUs."""
+        """Do nothing: the GPUs are released when the assumed pod is removed."""

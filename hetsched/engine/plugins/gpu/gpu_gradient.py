@@ -1,15 +1,15 @@
-"""Place each pod where it strands the least GPU capacity, counting fragments now and the expected rest of each GPU.
+"""Place each pod where it makes the least GPU capacity unusable, by current fragments and the expected rest of a GPU.
 
 Rule, in GPUs:  gain = (F_before - F_after) + fill * (W(free) - W(free - asked)), summed over the GPUs used;
 score = 50 + 5 * gain, cut to 0-100. F is the capacity of the node that the mix's shapes cannot use now
 (`fragmentation`). W is the expected unused rest of a GPU after random pods of the mix have filled it until no other pod
 fits (`expected_rests`).
-Reason: F does not distinguish rests that the same shapes fit. W does: after a pod of 810 milli, a rest of 190 stays
-unused, but after one of 470, another 470 fits. Unlike the score of FGD, the gain is not rounded, so ties are rare. A
-shared pod uses the GPU with the largest gain. List this plugin before `gpu-fit`.
+Reason: F does not distinguish rests that the same shapes fit. W does: after a pod of 810 milli, a rest of 190 remains
+unused, but after a pod of 470, another pod of 470 fits. Unlike the score of FGD, the gain is not rounded, so ties are
+rare. A shared pod uses the GPU with the largest gain. List this plugin before `gpu-fit`.
 Source: F from FGD (Weng et al., USENIX ATC 2023); W and the sum are specific to hetsched.
-Worked: sizes 600 and 400 equally often: W(400) = 0, W(600) = (W(0) + W(200)) / 2 = 100,
-W(1000) = (W(400) + W(600)) / 2 = 50. A pod of 400 on an empty GPU gains 50 - 100 = -50 by W, on a rest of 400 none.
+Example: sizes 600 and 400 equally often: W(400) = 0, W(600) = (W(0) + W(200)) / 2 = 100, W(1000) = (W(400) + W(600)) /
+2 = 50. A pod of 400 on an empty GPU gains 50 - 100 = -50 by W, and 0 on a GPU with a rest of 400.
 """
 
 from __future__ import annotations

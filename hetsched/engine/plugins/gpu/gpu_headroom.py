@@ -17,10 +17,10 @@ to a node with spare CPU (cost 0). The ratios of pods and nodes thus match witho
 are equal, `tightness` prefers the node with less free CPU, so that large pods find capacity elsewhere. `need`
 "capacity" needs no mix: rho is the median CPU per GPU of the cluster, and sigma is 0, so that S = max(0, G - C / rho).
 Source: the newsvendor loss of inventory theory, applied to GPUs and CPU; specific to hetsched.
-Worked: rho = 10 cores, sigma -> 0: a node with 2 free GPUs and 15 free cores has S = (20 - 15) / 10 = 0.5 GPUs. After a
-pod of 1 GPU and 4 cores, 1 GPU and 11 cores are free: S = 0, cost -0.5. After a pod of 1 GPU and 12 cores, 1 GPU and 3
-cores are free: S = 0.7, cost 0.2. A pod of 12 cores without GPUs takes 12 / 104 of a node with 2 free GPUs and 104 free
-cores: cost 0.23. On a node with 8 free GPUs and 96 free cores it takes 12 / 96: cost 1.
+Example: rho = 10 cores, sigma -> 0: a node with 2 free GPUs and 15 free cores has S = (20 - 15) / 10 = 0.5 GPUs. After
+a pod of 1 GPU and 4 cores, 1 GPU and 11 cores are free: S = 0, cost -0.5. After a pod of 1 GPU and 12 cores, 1 GPU and
+3 cores are free: S = 0.7, cost 0.2. A pod of 12 cores without GPUs takes 12 / 104 of a node with 2 free GPUs and 104
+free cores: cost 0.23. On a node with 8 free GPUs and 96 free cores it takes 12 / 96: cost 1.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _inputs(
         return SKIP
     needs, _, taken = request.memo[_PREPARED]
     if any(need.deviation for need in needs):
-        return None  # logarithms differ in their last digit between libraries
+        return None  # rounded, because the last digit of a logarithm differs between libraries
     means = {need.row: need.mean for need in needs}
     cpu, memory = means.get(0, 0.0), means.get(1, 0.0)
     tightness = plugin.params.tightness / cpu if cpu else 0.0

@@ -6,8 +6,8 @@ Rule, for a pod with GPUs (all divisions are integer divisions):
     3. all n GPUs of the node are free:                max(33 - n, n)
     A pod without GPUs scores 0. In case 1 the pod uses the GPU with the least sufficient free share.
 Source: the GpuPacking baseline of Weng et al. (USENIX ATC 2023).
-Worked: a pod of 300 milli on a node whose GPUs have 1000 and 450 milli free: 100 - 45 / 10 = 96. A pod of one whole GPU
-on this node: 50 - 1 = 49; on an empty node with 8 GPUs: 33 - 8 = 25.
+Example: a pod of 300 milli on a node whose GPUs have 1000 and 450 milli free: 100 - 45 / 10 = 96. A pod of one whole
+GPU on this node: 50 - 1 = 49; on an empty node with 8 GPUs: 33 - 8 = 25.
 """
 
 from __future__ import annotations

@@ -5,21 +5,20 @@ of one of the few nodes that are large enough for another pod.
 Rule: some shapes of the mix can use only a part of the GPUs: those of the accepted model, memory, cores and vendor, on
 nodes with the requested number of such GPUs and the requested CPU and memory. The demand of such a shape is divided
 among these GPUs.
-load(g) = this demand as a part of all GPU demand / these GPUs as a part of all GPUs. At load 1 these pods alone fill
-the GPU when the cluster is full. With random arrivals, the probability that such a pod needs the GPU is the first term
-of the price:
+load(g) = (this demand / all GPU demand) / (these GPUs / all GPUs). At load 1 these pods alone fill the GPU when the
+cluster is full. With random arrivals, the probability that such a pod needs the GPU is the first term of the price:
     price(g) = 1 - exp(-load(g)) + rarity * (1 - GPUs of its model / GPUs of the most frequent model)
-               + reserve * max(0, 4 * rank - 3), rank = share of the model's nodes before its node by name
+               + reserve * max(0, 4 * rank - 3), rank = share of the model's nodes that precede its node by name
     score = 100 - 5 * requested GPUs * mean price of the node's GPUs that fit
 The price of a GPU is thus the expected loss of another pod. `rarity` prices a rare model without a known demand. `need`
 "capacity" needs no mix and omits the first term. `reserve` raises the price on the last quarter of a model's nodes.
 Nodes fill up by rank, so the rank of the next free node shows the used part of the model. Pods that fit any model then
 use other models before they use the last empty nodes of this model.
 Source: opportunity cost, priced as the probability of a Poisson arrival; specific to hetsched.
-Worked: 100 GPUs of A and 300 of B; a tenth of the demand accepts A alone: load(A) = 0.1 / 0.25 = 0.4,
-price(A) = 1 - exp(-0.4) = 0.3297, price(B) = 0: a pod of 2 GPUs scores 100 - 5 * 0.3297 * 2 = 96.70 on A, 100 on B.
-With rarity 0.3 price(A) = 0.3297 + 0.3 * (1 - 100 / 300) = 0.5297: 94.70 on A. With reserve 1.5, the last of a model's
-ten nodes has rank 0.9, so its price rises by 1.5 * max(0, 4 * 0.9 - 3) = 0.9.
+Example: 100 GPUs of A and 300 of B; a tenth of the demand accepts A alone: load(A) = 0.1 / 0.25 = 0.4, price(A) = 1 -
+exp(-0.4) = 0.3297, price(B) = 0: a pod of 2 GPUs scores 100 - 5 * 0.3297 * 2 = 96.70 on A, 100 on B. With rarity 0.3
+price(A) = 0.3297 + 0.3 * (1 - 100 / 300) = 0.5297: 94.70 on A. With reserve 1.5, the last of a model's ten nodes has
+rank 0.9, so its price rises by 1.5 * max(0, 4 * 0.9 - 3) = 0.9.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ Rule: the score of a node for a pod with GPUs, where N is the free vector of the
 For a pod without GPUs, let a = GPU nodes / nodes that accept pods, and S = 100 * (w*free share of CPU + v*free share of
 memory after placement) / (w + v). The score is
     CPU node: 100*a + (1 - a) * S  (100*a to 100)          GPU node: a * S  (0 to below 100*a)
-so that a full CPU node still ranks above an empty GPU node. Scores are not rounded, because 33.33 and 33.30 must stay
+so that a full CPU node still ranks above an empty GPU node. Scores are not rounded, because 33.33 and 33.30 must remain
 different. If the node does not state a fact of a GPU, the fact is looked up by the GPU's model. Compute capability is
 known only by model. If it is unknown for all GPUs of the cluster, their FP32 TFLOPS are compared instead.
 Source: IHEP (Liu et al., Computer Engineering 2023(2)), equations (1)-(5), reconstructed.
-Worked: a = 1/2, S = 200/3: CPU node 83.33, GPU node 33.33.
+Example: a = 1/2, S = 200/3: CPU node 83.33, GPU node 33.33.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Rule: feasible nodes are sorted by four criteria; each criterion only breaks tie
     1  the pass: the first choice of `passes` (native, or for `qemu-first` emulated) before the second
     2  affinity = modules in the pod's requirement / modules of the node (1: the pod uses all modules), higher first
     3  number of feasible nodes with exactly the same instruction set, more first, so that rare nodes stay free
-    4  utilisation = mean of requested / allocatable over CPU and memory, lower first; allocatable 0 counts as 1
+    4  utilisation = mean of requested / allocatable over CPU and memory, lower first; allocatable 0 is treated as 1
 Score = 100 * position / (positions - 1). Positions are counted from the worst; equal nodes share a position, and a
 single position scores 100. Raw score = 100 * affinity - utilisation. Pods without an ISA requirement are not scored
 here. For pods with a requirement, `alone` ignores all other scores, as published.
@@ -74,7 +74,7 @@ class IsaAffinity:
         candidates = request.memo[_PREPARED]
         capacity = nodes.static("allocatable")[:2]
         used = np.where(capacity > 0, nodes.load("requested")[:2] / np.maximum(capacity, 1), 1.0)
-        # Rounded, so that 0.1 + 0.2 is no more than 0.3 + 0.
+        # Rounded, so that 0.1 + 0.2 is not greater than 0.3 + 0.
         raw: Floats = 100.0 * nodes.pick(candidates.affinity) - np.round((used[0] + used[1]) / 2.0, 9)
         return raw
 
@@ -83,7 +83,7 @@ class IsaAffinity:
         rows = np.flatnonzero(feasible)
         isa = candidates.isa[rows] + 1
         sharing = np.bincount(isa)[isa]
-        # Equal affinities leave the utilisation as the only difference between raw scores.
+        # With equal affinities, raw scores differ only by the utilisation.
         keys = np.stack((scores[rows], sharing, candidates.affinity[rows], candidates.rank[rows]))
         order = np.lexsort(keys)
         better = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)

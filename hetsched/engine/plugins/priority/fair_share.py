@@ -6,8 +6,8 @@ share comes next, in this team the namespace with the lowest share, and in this 
 namespace. With an empty `team_label` all pods belong to one team. The members of a gang are adjacent. A namespace that
 floods the queue delays only its own pods.
 Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011.
-Worked (the publication's example): 9 CPUs and 18 GiB, A requests 1 CPU and 4 GiB a pod, B 3 CPUs and 1 GiB. A gets 3
-pods (12 of 18 GiB = 2/3), B 2 (6 of 9 CPUs = 2/3).
+Example (from the publication): with 9 CPUs and 18 GiB, each pod of A requests 1 CPU and 4 GiB, each pod of B 3 CPUs and
+1 GiB. A gets 3 pods (12 of 18 GiB = 2/3), B gets 2 pods (6 of 9 CPUs = 2/3).
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ by the order and the minimal sets of `engine.preemption`. Possible victims:
     pods of other quotas that use more than their min  if the namespace has a quota, and used + request <= its min;
                                                        their borrowed capacity is reclaimed, whatever their priority
     pods of lower priority in the same namespace       if the namespace has a quota, and used + request > its min
-Quotas count only if the policy has the plugin `quota`. Pods with `preemptionPolicy: Never` do not preempt. Gang members
-do not either, because the gang might not start even after a preemption. Static pods are not victims. The caller can
-exclude further pods: those with a recently rejected eviction and, on a live cluster unless `foreign` is set, pods of
-other schedulers, which could place them on the same node again. The caller evicts the victims.
+Quotas are considered only if the policy has the plugin `quota`. Pods with `preemptionPolicy: Never` do not preempt.
+Gang members do not either, because the gang might not start even after a preemption. Static pods are not victims. The
+caller can exclude further pods: those with a recently rejected eviction and, on a live cluster unless `foreign` is set,
+pods of other schedulers, which could place them on the same node again. The caller evicts the victims.
 Source: kube-scheduler's DefaultPreemption; scheduler-plugins, KEP-9 "Capacity scheduling".
 """
 
