@@ -9,7 +9,7 @@ Formulas:
     GPU allocation        allocated milli / milli of healthy GPUs;  unallocated = GPUs - allocated milli / 1000
     GPU fragmentation     F / total GPU milli,  F = sum over nodes and shapes of popularity * milli a shape cannot use:
                           all free milli of a node that does not fit the shape (or if the shape requests no GPU), else
-                              the free milli of GPUs with less free than the shape requests per GPU
+                          the free milli of GPUs with less free than the shape requests per GPU
 Source: MBCGT (Li et al. 2021) for the balance degree; FGD (Weng et al., USENIX ATC 2023) for F.
 """
 

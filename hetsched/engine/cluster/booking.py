@@ -13,7 +13,7 @@ from .columns import WHOLE_CARD_MILLI
 
 
 class Booking(msgspec.Struct, eq=False, gc=False):
-    """One pod on one node with its allocation."""
+    """A pod placed on a node row, with its allocation."""
 
     pod: PodSpec
     compiled: CompiledShape

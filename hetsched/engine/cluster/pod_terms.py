@@ -103,7 +103,7 @@ class InterPodTerms:
 
 
 def _count(held: dict[K, Holders], key: K, row: int, sign: int) -> bool:
-    """Add to one count; return whether `key` was added or removed."""
+    """Add `sign` to the count of `key` on a row; return whether `key` was added or removed."""
     rows = held.setdefault(key, {})
     came = not rows
     rows[row] = rows.get(row, 0) + sign

@@ -133,7 +133,7 @@ class BatchScheduler:
                     return
 
     def _independent_pods(self, pods: Sequence[PodSpec], start: int, end: int) -> int:
-        """Return the end of the run from `start`, at most `end`: the first pod that a rule of a booked pod selects."""
+        """Return the end of the run from `start`: the first pod that a rule of a placed pod selects, or `end`."""
         state = self.scheduler.state
         rules = state.neighbours
         stated = [group for group in (rules.repelling, rules.attracting, rules.preferring) if group]

@@ -1,4 +1,4 @@
-"""Compiled inner loop for placing pods: full sweep or update of changed rows, selection, booking.
+"""Compiled inner loop that places pods: score all or only the changed rows, select a row, add the pod to its load.
 
 For a recurring shape the loop caches the totals of all nodes, with the maximum of every block of 64 rows. For the next
 pod of the shape, only the rows changed since then are computed again. These rows are first gathered into contiguous
@@ -219,7 +219,7 @@ def _first_best(totals: Any, greatest: Any) -> int:
 
 @loop_function
 def _drawn(totals: Any, best: float, draw: Any) -> int:
-    """Return the row that the draw picks among all rows with the greatest total."""
+    """Return the row that the random number `draw` selects among all rows with the greatest total."""
     equal = 0
     for row in range(len(totals)):
         if totals[row] == best:

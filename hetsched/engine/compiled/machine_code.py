@@ -2,7 +2,7 @@
 
 numba's cache is keyed by the file of the called function, so a change in a callee is not noticed. A `Linker` compiles a
 function together with all functions that it calls; each contributes to `version`, which the cached function has in its
-closure. Functions marked with `loop_function` stay plain functions where they are defined, so plugins import no numba.
+closure. Functions marked with `loop_function` remain plain functions in their modules, so plugins do not import numba.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Linker:
         self._compiled: dict[Any, Any] = {}
 
     def link(self, function: F) -> F:
-        """Compile a function as part of its callers."""
+        """Return the compiled version of a function, linked to the functions that it calls."""
         if function not in self._compiled:
             self._compiled[function] = compiled(self.linked(function))
         return cast("F", self._compiled[function])
@@ -53,7 +53,7 @@ class Linker:
 
 
 def compiled(function: F) -> F:
-    """Compile as part of the caller."""
+    """Compile a function that other compiled functions call."""
     return cast("F", njit(error_model="numpy")(function))
 
 

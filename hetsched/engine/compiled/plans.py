@@ -113,7 +113,7 @@ class Plans:
 
     @property
     def full(self) -> bool:
-        """Return whether the maximum number of bases is kept."""
+        """Return whether the maximum number of bases is cached."""
         return self._bases == len(self.shapes.bases)
 
     def _laid_out(self) -> Terms:

@@ -1,8 +1,8 @@
 """Comparison of another scheduler's choice with the choice of our policy.
 
 The same pod is scored on the same state by our policy; `score` is the total divided by the sum of the score weights.
-The comparison uses the node on which our policy would place the pod; if Reserve fails on the node with the best score,
-that is another node.
+The comparison uses the node on which our policy would place the pod, which is not the node with the best score if
+Reserve fails there.
     regret = score of our node - score of theirs, in points of the policy;  rank = 1 + number of nodes that score more
 If one of our filters refuses their node, there is a reason instead of a regret.
 Invariant: the state is unchanged afterwards.

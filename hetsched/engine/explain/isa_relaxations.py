@@ -1,9 +1,9 @@
 """Alternative instruction sets: fewer extensions, a lower level, emulation, a build for another architecture.
 
-A requirement is lowered to the subset that a machine (or its emulator) has; each missing extension has size 1/2. If
-some node emulates the native requirement, or has a cross toolchain for it, a change that allows this has the size of
-one rule. A build for another architecture has the size of the whole request, and is returned only if no other change
-helps. A requirement that is derived from a node selector is relaxed in the selector.
+A requirement is lowered to the subset that a machine (or its emulator) has; each name that is removed adds 1/2 to the
+size of the change. If some node emulates the native requirement, or has a cross toolchain for it, a change that allows
+this has the size of one rule. A build for another architecture has the size of the whole request, and is returned only
+if no other change helps. A requirement that is derived from a node selector is relaxed in the selector.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _InstructionSet:
 
 
 def _distinct(steps: Iterable[Step]) -> list[Step]:
-    """Return the smallest of the steps with equal results, smallest first, a dozen at most."""
+    """Return at most MOST_OPTIONS steps, smallest first; of steps with equal results, only the smallest."""
     found: dict[tuple[str, str], Step] = {}
     for step in sorted(steps, key=lambda step: step.size):
         found.setdefault((step.field, step.to), step)

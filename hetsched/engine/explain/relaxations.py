@@ -64,10 +64,10 @@ class Relaxation(Protocol):
 
 
 class Number:
-    """A number of the request and its least value; `most` is the upper limit of a number that is increased to fit.
+    """A number of the request; `limit` is its least value, or its greatest if a larger value is easier to place.
 
     `show` formats a value for the field, `read` for messages. `even` is true if a smaller value is never harder to
-    place. `last` is a value beyond `least` that means "not requested at all".
+    place. `last` is a value beyond `limit` that means "not requested at all".
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class Number:
 def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Relaxation]:
     """Yield the numbers that a shape requests.
 
-    `zoned`: some node's zones or kubelet may require whole CPUs. `declared`: the pod itself declares its expected use.
+    `zoned` is true if a node's zones or kubelet may require whole CPUs, `declared` if the pod itself declares its
+    expected use.
     """
     pins = shape.numa is not None and shape.numa.cpu_policy != "none"
     whole = (zoned or pins) and any(container.cpus for container in shape.containers)

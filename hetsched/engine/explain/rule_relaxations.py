@@ -222,7 +222,7 @@ def _with_models(shape: Shape, models: tuple[str, ...]) -> Shape:
 
 
 class _Models:
-    """The accepted models; further models that would also fit are grouped."""
+    """Relaxation of the accepted GPU models; further models that would also fit are added in one step."""
 
     loosest: Apply = staticmethod(partial(_with_models, models=()))
 

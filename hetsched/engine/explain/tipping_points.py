@@ -64,7 +64,7 @@ def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
 
 
 def _crossings(behind: Floats, steeper: Floats) -> Iterator[tuple[Literal["above", "below"], float, int]]:
-    """Yield for each side the change of weight at which a rival overtakes, and the rival."""
+    """Yield, for each side of the weight, the change at which another node overtakes, and that node's index."""
     for side, slope in (("above", steeper), ("below", -steeper)):
         gaining = np.flatnonzero(slope > _EQUAL)
         if not gaining.size:

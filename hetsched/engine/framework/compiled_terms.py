@@ -12,7 +12,7 @@ A formula is a function marked with `loop_function`. Its parameters are:
                  `rows` (n,) the rows of the cluster
     at           first row of each field in its block (`compiled.terms.FieldRows`)
     delta, extra (L,), (4,)  the pod's contribution to a load column, and its expected use minus its requests
-    given        the numbers that `inputs` returned for the shape, filled up with zeros
+    given        the numbers that `inputs` returned for the shape, padded with zeros
     cards        usable GPUs per node as bit sets (n,), value of each GPU (G, N), both blocks for all nodes
 It may call other marked functions and NumPy; `compiled.machine_code` compiles them when a batch first needs them.
 Invariants: a formula equals the plugin's NumPy method bit for bit: same integers, same floating-point operations in
@@ -44,7 +44,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def loop_function(function: F) -> F:
-    """Mark a function that the compiled loop calls; the function itself stays a plain Python function."""
+    """Mark a function that the compiled loop calls; the function itself remains a plain Python function."""
     vars(function)["loop_function"] = True
     return function
 

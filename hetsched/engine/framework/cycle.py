@@ -3,8 +3,8 @@
 The extension points run in the order of the Scheduling Framework: PreFilter, Filter, (PostFilter), PreScore, Score,
 NormalizeScore, node selection, Reserve, Permit; then, outside the serial part, PreBind, Bind, PostBind. A refusal after
 Reserve runs Unreserve and forgets the assumed pod. In the same cycle, the permit plugins reject the waiting pods that
-depended on this pod. Among nodes of equal total score the lowest node name wins, or a draw that depends only on
-the seed and the pod.
+depended on this pod. Among nodes with equal total score, the first by name is selected or, if the policy says so, a
+pseudo-random one that depends only on the seed and the pod.
 Source: Kubernetes documentation, "Scheduling Framework".
 Invariants: a refused pod leaves the state unchanged; the same state, policy and pod give the same outcome.
 """
@@ -217,7 +217,7 @@ class Scheduler:
         self._undo_rejected()
 
     def undo(self, outcome: Outcome) -> None:
-        """Undo a placement, even after later ones, together with the placements that waited for it; idempotent.
+        """Undo a placement, even after later placements, and those that waited for it; idempotent.
 
         The pods evicted for it are restored, so undo several placements in reverse order.
         """
@@ -271,7 +271,7 @@ class Scheduler:
 
 
 def merge_allocations(first: Allocation, second: Allocation) -> Allocation:
-    """Return both parts of a pod's allocation as one."""
+    """Merge two parts of a pod's allocation."""
     return msgspec.structs.replace(
         first,
         gpus=first.gpus + second.gpus,

@@ -130,7 +130,7 @@ def prioritize_nodes(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -
 def find_victims(
     scheduler: Scheduler, pod: PodSpec, offered: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return, for each node on which `pod` would fit, the uids of the victims; `offered` holds uids too.
+    """Return, for each node on which `pod` would fit, the uids of the victims; `offered` contains uids, too.
 
     The result omits nodes on which the pod would not fit even without the victims, and nodes whose victims may not be
     preempted.

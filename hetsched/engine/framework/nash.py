@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Dispersion = Literal["variance", "std"]
 
 _QUANTUM = 1e-9
-_QUANTA = 1e9  # per unit
+_QUANTA = 1e9  # quanta per unit
 
 
 class FourResources(NamedTuple):

@@ -111,7 +111,7 @@ class KeepsGangsTogether(Protocol):
 
 @runtime_checkable
 class OrdersByPriority(Protocol):
-    """Queue order that may be by priority, then submission, except that the members of a gang are adjacent."""
+    """Queue order that may be by priority, then submission, except that members of a gang may be adjacent."""
 
     @property
     def by_priority(self) -> bool:
@@ -132,7 +132,7 @@ class WantsMix(Protocol):
 
     @property
     def wants_mix(self) -> bool:
-        """Return whether the plugin reads the mix with its parameters; a state without a mix gets that of its pods."""
+        """Return whether a plugin with these parameters reads the mix; a state without one gets that of its pods."""
 
 
 @runtime_checkable
@@ -141,7 +141,7 @@ class MeasuresUse(Protocol):
 
     @property
     def measures(self) -> bool:
-        """Return whether the plugin reads measured use with its parameters."""
+        """Return whether a plugin with these parameters reads measured use."""
 
 
 @runtime_checkable
@@ -150,7 +150,7 @@ class CountsZoneMemory(Protocol):
 
     @property
     def counts_zone_memory(self) -> bool:
-        """Return whether the plugin counts memory by zone with its parameters."""
+        """Return whether a plugin with these parameters counts memory by zone."""
 
 
 @runtime_checkable
@@ -206,7 +206,7 @@ class HandlesPods(Protocol):
     """Plugin that cannot affect most pods in the current state; the compiled loop places these without the plugin."""
 
     def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
-        """Return a predicate for the pods that the plugin can affect now, or None for no pod; called once per batch."""
+        """Return a predicate for the pods that the plugin can affect now, or None if none; called once per batch."""
 
 
 @runtime_checkable

@@ -160,8 +160,8 @@ class Policy:
     ) -> Iterator[PodSpec]:
         """Announce pods, given in submission order, and yield them in the order in which to try them on `state`.
 
-        If the order follows placements, the caller must decide each pod before it draws the next. `behind`: see
-        `by_decision_time`.
+        If the order follows placements, the caller must decide each pod before it draws the next. `behind` is described
+        in `by_decision_time`.
         """
         state.gangs.register(pods)
         groups = by_decision_time(pods, behind or {})

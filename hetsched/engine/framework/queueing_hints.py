@@ -5,9 +5,10 @@ forever. A node becomes feasible only after the first filter that rejects it cha
 are therefore the union of the events of these filters (`helped_by`). The filters also describe the condition in words
 (`waits`). If the filters accepted a node but the reservation failed, all events are registered. For a pod that fits no
 empty node, additions and deletions of pods are omitted. PostFilter plugins may add an event after which other pods
-could be evicted (`waits_to_evict`). The text names only conditions that would help: those of the nodes that the fewest
-filters reject. For a pod that fits an empty cluster, only nodes that would accept the pod when empty are considered.
-Conditions that one node needs together are joined by "and".
+could be evicted (`waits_to_evict`).
+The text names only conditions that would help: those of the nodes that the fewest filters reject. For a pod that fits
+an empty cluster, only nodes that would accept the pod when empty are considered. Conditions that one node needs
+together are joined by "and".
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint. Using only the first rejecting filters is
 specific to hetsched.
 Invariant: a change that makes a refused pod schedulable is of a registered kind.

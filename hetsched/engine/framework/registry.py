@@ -38,9 +38,9 @@ class PluginInfo(msgspec.Struct, frozen=True):
     """Declaration of a plugin; `points` are the extension points it serves.
 
     `helped_by` are the events that may turn its refusal into an acceptance. `translations` maps a language to the
-    translations of its messages, by message template. `implied`: the plugin takes part in every decision for a live
-    cluster, whether or not the policy lists it. The last five fields are attributes of the class: `places_gangs_whole`,
-    and those that the compiled loop reads (see `compiled_terms`).
+    translations of its messages, by message template. `implied` is true if the plugin takes part in every decision for
+    a live cluster, whether or not the policy lists it. The last five fields are attributes of the class:
+    `places_gangs_whole`, and those that the compiled loop reads (see `compiled_terms`).
     """
 
     name: str
@@ -196,12 +196,12 @@ class Registry:
 
     @cached_property
     def gang_plugins(self) -> frozenset[str]:
-        """The names of the plugins that place gangs whole."""
+        """The names of the plugins that place all members of a gang or none."""
         return frozenset(info.name for info in self if info.places_gangs_whole)
 
     @cached_property
     def formulas(self) -> tuple[Formula, ...]:
-        """The formulas of all plugins, by the names of the plugins."""
+        """The formulas of all plugins, without duplicates, in the order of plugin names."""
         terms = (term for info in self for term in (info.compiled_filter, info.compiled_term))
         return tuple(dict.fromkeys(f for term in terms if isinstance(term, CompiledTerm) for f in term.formulas))
 

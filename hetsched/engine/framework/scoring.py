@@ -35,7 +35,7 @@ class Evaluation:
     """Cached evaluation of one shape on one state under one policy.
 
     `scores` are the plugins that take part; cluster-scoped ones are included without PreScore. `row_refusal` is a
-    PreFilter's refusal of the shape, `refusal` that of the pod evaluated last.
+    PreFilter's refusal of the shape, `refusal` its refusal of the pod evaluated last.
     Shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total` (N,) float64.
     """
 
@@ -256,7 +256,7 @@ class Evaluator:
 
 
 def scores_taking_part(policy: Policy, request: Request, state: ClusterState) -> list[ActivePlugin]:
-    """Return the scores that take part for a request, only one if it returns ALONE.
+    """Return the score plugins that take part for a request; a plugin that returns ALONE is the only one.
 
     PreScore of cluster-scoped plugins runs later.
     """

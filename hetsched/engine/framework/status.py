@@ -13,9 +13,9 @@ from hetsched.contracts.message import Message
 class Refusal(msgspec.Struct, frozen=True):
     """Reason of a refusal.
 
-    `unknown`: the required fact is unknown, so the node might fit. `resolvable`: preemption could help. `verdict` is
-    set if the refusal concerns the pod as a whole, independent of nodes. `because` holds the reasons of another pod
-    that caused the refusal.
+    `unknown` is true if the required fact is unknown, so that the node might fit; `resolvable` is true if preemption
+    could help. `verdict` is set if the refusal concerns the pod as a whole, independent of nodes. `because` holds the
+    reasons of another pod that caused the refusal.
     """
 
     code: str

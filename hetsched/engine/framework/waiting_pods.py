@@ -32,7 +32,7 @@ class WaitingPod:
 
     @property
     def timeout_refusal(self) -> tuple[str, Refusal] | None:
-        """Return the plugin whose Wait times out first, and the refusal for this timeout."""
+        """Return the plugin whose Wait times out first, and its refusal; None if this timeout is not a refusal."""
         name, wait = min(self.waits.items(), key=lambda item: item[1].until_seconds)
         return None if wait.late is None else (name, wait.late)
 

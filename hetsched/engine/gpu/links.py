@@ -31,7 +31,7 @@ _MBS_PER_GBS = 1000
 
 
 def link_table(cards: Sequence[GpuCard]) -> Table | None:
-    """Return the worth of every pair by GPU index, None if no GPU states a link."""
+    """Return the worth of every pair by GPU index, or None if no GPU states a link."""
     if not any(card.links for card in cards):
         return None
     size = max(card.index for card in cards) + 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def pinned(state: ClusterState, row: int, position: int, count: int, order: str, profile: str) -> list[int] | None:
-    """Choose CPUs of one zone for a pod of a load profile, None if the zone does not name its CPUs."""
+    """Choose CPUs of one zone for a pod of a load profile, or None if the zone does not name its CPUs."""
     free = state.zones.free_cpus(row, position)
     if free is None:
         return None
@@ -40,7 +40,7 @@ def pinned(state: ClusterState, row: int, position: int, count: int, order: str,
 
 
 def shared(state: ClusterState, row: int, position: int) -> frozenset[int] | None:
-    """Return the shared CPUs of one zone, None if the zone does not name its CPUs."""
+    """Return the shared CPUs of one zone, or None if the zone does not name its CPUs."""
     usable = state.zones.nodes[row].usable[position]
     if usable is None:
         return None

@@ -71,7 +71,7 @@ class Topology:
 
     @cached_property
     def reserved_cores(self) -> int:
-        """The reserved CPUs and their siblings, which `full-pcpus-only` counts as unavailable."""
+        """The reserved CPUs and their siblings, which `full-pcpus-only` treats as unavailable."""
         return sum(core for core in self.cores.values() if core & self.reserved)
 
     def _level(self, name: str) -> dict[int, int]:
@@ -311,7 +311,7 @@ def _best_combination(
 def _best_remainder(
     chosen: Sequence[int], after: dict[int, int], left: int, group: int
 ) -> tuple[float, tuple[int, ...]]:
-    """Return the best evenness of the rest, and the chosen nodes that take the remaining CPUs."""
+    """Return the smallest deviation of the free CPUs, and the chosen nodes that take the remaining CPUs."""
     if not left:
         return _deviation(after.values()), ()
     able = [zone for zone in chosen if after[zone] >= group]
@@ -337,7 +337,7 @@ def _best_remainder(
 
 
 def _deviation(amounts: Iterable[int]) -> float:
-    """Return the standard deviation in thousandths, as the kubelet rounds it."""
+    """Return the standard deviation, rounded to thousandths as in the kubelet."""
     values = list(amounts)
     mean = _rounded(sum(values) / len(values))
     return _rounded(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))

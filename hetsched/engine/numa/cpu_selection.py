@@ -45,7 +45,7 @@ def cores_of(cpus: Iterable[int], siblings: str | None) -> tuple[Core, ...]:
 
 @lru_cache(maxsize=1024)
 def busy_hours(profile: str) -> Hours | None:
-    """Return the hours of the day at which a load profile is busy, None for an unknown one."""
+    """Return the hours of the day at which a load profile is busy, or None if it is unknown."""
     if profile == "busy":
         return ALWAYS
     if profile == "idle":

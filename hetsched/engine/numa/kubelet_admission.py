@@ -69,7 +69,7 @@ class KubeletAdmission:
 
     @staticmethod
     def of(shape: Shape, state: AdmissionState) -> KubeletAdmission | None:
-        """Return the verdicts on a shape, None if no kubelet of the cluster restricts it."""
+        """Return the verdicts on a shape, or None if no kubelet of the cluster restricts it."""
         containers = kubelet_containers(shape, state.columns.layout.devices) if shape.containers else ()
         if not containers:
             return None
@@ -106,8 +106,8 @@ class KubeletAdmission:
     def _states(self, nodes: Window) -> Ints:
         """Return (n, 1 + 4Z + D(2Z + 1) + W) all inputs of a verdict.
 
-        Setup; total and free CPUs, total and free GPUs by zone; for each device resource total and free ones by zone,
-        and the free ones without a zone; the bits of the free CPUs.
+        The inputs are the setup; the total and free CPUs and GPUs by zone; for each device resource, the total and free
+        devices by zone and the free devices without a zone; and the bits of the free CPUs.
         """
         zones: Ints = np.arange(len(nodes.static("zone_cpus")))
         present = nodes.static("card_milli") > 0

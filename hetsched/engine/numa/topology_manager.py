@@ -1,16 +1,15 @@
 """Prediction of the kubelet's pod admission: hint providers, the topology manager's merge, and the allocation.
 
-A pod that the kubelet rejects after binding stays Failed, and its controller creates a new pod, which may be rejected
+A pod that the kubelet rejects after binding remains Failed, and its controller creates a new pod, which may be rejected
 again in a loop. Therefore the verdict is predicted before a node is selected.
-Hint    an affinity (a set of zones, as bits) with enough free for the request; preferred if its size is the
-        smallest that could hold the request if everything were free, or, with `align-by-socket`, if it spans the
-        fewest sockets
+Hint    an affinity (a set of zones, as bits) with enough free for the request; preferred if its size is the smallest
+        that would be enough if everything were free, or, with `align-by-socket`, if it spans the fewest sockets
 Providers: the CPU manager, and the device manager once for each resource whose devices have zones. A provider without a
 preference returns None; a provider that cannot serve the request returns an empty list.
 Merge   one hint of each resource, with the intersection of their affinities; preferred if all are preferred and
         equal. The best is preferred, then has the fewest zones, then (`prefer-closest-numa-nodes`) the smallest mean
         distance, then the lowest ids; if none is preferred, the largest size that does not
-            exceed the largest of the resources' smallest hints.
+        exceed the largest of the resources' smallest hints.
     none, best-effort   admits any hint
     restricted          admits if the best hint is preferred
     single-numa-node    admits if a preferred hint of one zone exists for every resource
@@ -150,7 +149,7 @@ class _Admission:
         self.devices = {one.resource: DeviceManager(one) for one in listed}
 
     def affinity(self, asked: ContainerDemands) -> int | None:
-        """Return the affinity with which a container or pod is admitted, None if the policy rejects it."""
+        """Return the affinity with which a container or pod is admitted, or None if the policy rejects it."""
         if self.policy not in (BEST_EFFORT, RESTRICTED, SINGLE):
             return self.all
         hints = [manager.hints(amount, self.largest) for manager, amount in self._devices_of(asked)]

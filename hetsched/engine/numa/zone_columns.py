@@ -7,7 +7,7 @@ following amounts are therefore stored per zone, in columns next to the node's o
     free            effective - allocations in the zone;  it may become negative when the capacity falls: then no
                     allocation is released, the zone accepts nothing more, and `overcommitted` lists the pods at risk
     CPUs for pins   named CPUs that are neither reserved nor assigned; in a zone whose CPUs are only counted, its
-                        whole CPUs minus the allocated ones
+                    whole CPUs minus the allocated ones
 Source: cassini (Tencent 2022), gocrane `NodeResourceTopology`; public contract section 1.
 """
 
@@ -93,7 +93,7 @@ class TakenAmounts(NamedTuple):
 
 
 def write_facts(row: int, report: NodeReport, columns: Columns) -> NodeZones | None:
-    """Write the facts of one row's zones without allocations; return the zones, None if the node has none."""
+    """Write the facts of one row's zones without allocations; return the zones, or None if the node has none."""
     for name in _ZEROED:
         columns.field(name)[:, row] = 0
     columns.field("zone_memory")[:, row] = UNKNOWN

@@ -7,8 +7,8 @@ the pod as topology-aware (by the pod's own setting, else the node's label, else
 and on other nodes it may cross zones:
     whole = floor(effective CPU) - taken, in whole CPUs, at least 0;  sum of whole >= the requested CPUs
     zones by whole, then free CPU, then name, each contributing its CPUs until the pod has enough
-A zone with enough free CPU has as many CPUs to pin, because allocatable does not exceed the named CPUs. An aware pod
-without whole CPUs needs a zone for its whole CPU request and gets no named CPUs. On nodes with a static CPU manager the
+A zone with enough free CPU has as many CPUs to pin, because allocatable does not exceed the named CPUs. For an aware
+pod without whole CPUs, the sum is its total request, and it gets no named CPUs. On nodes with a static CPU manager the
 kubelet decides; a pod that requires zones is not placed where they are unknown.
 Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`; public contract section 1.
 """
@@ -44,10 +44,10 @@ class Share(NamedTuple):
 class ZoneDemand:
     """A shape's demand against the setups of one state.
 
-    `asked` is true if the pod itself requests zones; otherwise it is bound to zones only on nodes that treat it as
-    aware. `cpus` are its whole CPUs, 0 if it is only counted; `cards` is its GPU demand, and `local` requires an aware
-    pod's GPUs in its zone. `aware`, `bound`, `unknown` (S,) by setup: how the pod is treated, whether it is bound to
-    zones, and whether its zones are unknown.
+    `asked` is true if the pod itself requests zones; otherwise the pod is bound to zones only on nodes that treat it as
+    aware. `cpus` are its whole CPUs, 0 if only its amount is counted; `cards` is its GPU demand, and `local` requires
+    an aware pod's GPUs in its zone. `aware`, `bound`, `unknown` (S,) by setup: how the pod is treated, whether it is
+    bound to zones, and whether its zones are unknown.
     """
 
     __slots__ = (

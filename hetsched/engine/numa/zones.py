@@ -39,7 +39,7 @@ SHARING = frozenset({"none", "numa"})  # CPU policies under which a container us
 
 
 class _Grants(NamedTuple):
-    """Assignments by the kubelet of one row, by the uid and the name of the pod, and the indexes of its GPUs."""
+    """Assignments by the kubelet of one row, by uid or key of the pod, and the indexes of the GPUs by uuid."""
 
     by_pod: dict[str, KubeletGrant]
     cards: dict[str, int]
@@ -234,7 +234,7 @@ class Zones:
             del self.held[taken.row]
 
     def free_cpus(self, row: int, position: int) -> frozenset[int] | None:
-        """Return the CPUs of a zone that can be pinned, None if the zone does not name its CPUs."""
+        """Return the CPUs of a zone that can be pinned, or None if the zone does not name its CPUs."""
         usable = self.nodes[row].usable[position]
         return None if usable is None else usable - self.held.get(row, {}).keys()
 

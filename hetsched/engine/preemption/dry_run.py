@@ -156,7 +156,7 @@ class VictimSearch:
     def _reprieve(
         self, units: Sequence[Unit], order: Sequence[Unit], row: int, broken: dict[str, str]
     ) -> Choice | None:
-        """Return the victims that remain after reprieving the other units in this order, None if this does not help.
+        """Return the victims that remain after reprieving the other units in this order, or None if this does not help.
 
         Some units cannot be reprieved in any case, because an amount would be insufficient (`_overfull`). If the
         filters accept the pod after only these are removed, the result equals that of reprieving one by one.
@@ -222,8 +222,7 @@ class VictimSearch:
                     self.state.restore(booking)
 
     def _violated_budgets(self, units: Sequence[Unit]) -> dict[str, str]:
-        """Return the pods, with the budget, whose eviction would violate a budget if all units were evicted in
-        order."""
+        """Return the pods, with the budget, whose eviction would violate it if all units were evicted in order."""
         broken: dict[str, str] = {}
         allowed = dict(self._evictions_left)
         for unit in units:

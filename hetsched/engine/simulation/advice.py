@@ -42,8 +42,8 @@ def advise(
     `state` is unchanged unless the caller sets `consume`. `own` maps pods (keys) to the policies that decide for them,
     if not `policy`.
 
-    `kept` maps pods (keys) that must stay on their node to a code of `movable_pods.MESSAGES`. `returns`: evicted pods
-    without a controller are recreated. `evaluated_at` is RFC 3339.
+    `kept` maps pods (keys) that must remain on their node to a code of `movable_pods.MESSAGES`. With `returns`, evicted
+    pods without a controller are recreated. `evaluated_at` is RFC 3339.
     """
     snapshot, stale = state.digest(), tuple(state.stale())
     given = state if consume else state.fork()

@@ -45,7 +45,7 @@ def judge(
 ) -> Gate:
     """Return the gate's result for `pods`, which were evaluated as `with_needs` returns them.
 
-    `strict`: a misspelt field or annotation stops a merge.
+    With `strict`, a misspelt field or annotation stops a merge.
     """
     refused = {pod.pod: pod for pod in answer.unplaced}
     findings: list[Finding] = []

@@ -2,7 +2,7 @@
 
 A copy has all facts of its original except those that identify a machine: uid, addresses, GPU uuids, measured use, and
 the hostname label. It is named `<node>-copy-<n>`, with the first free numbers. Added nodes are empty.
-Invariants: the given state is unchanged; running pods stay on their nodes.
+Invariants: the given state is unchanged; running pods remain on their nodes.
 """
 
 from __future__ import annotations

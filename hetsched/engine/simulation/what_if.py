@@ -67,7 +67,7 @@ def what_if(
 ) -> WhatIfAnswer:
     """Place `pods` on a copy of `state` and return the complete result; `drain` empties nodes first.
 
-    `consume`: the state may be modified, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller
+    With `consume`, the state may be modified, so no copy is made. `evaluated_at` is RFC 3339 UTC, given by the caller
     because the engine has no clock. `outcomes` receives the outcome of each pod, for a caller that assumes the pod.
     """
     snapshot = state.digest()

@@ -75,8 +75,8 @@ def _gain(use: Any, more: Any, room: Any, has: Any, count: float, scale: float) 
 def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any) -> None:
     """Add the score of nash-gain.
 
-    `given`: the rows of the four resources in `allocatable` (-1: no node has the resource); 50 / `full`; and 1 if every
-    node has all four resources, else 0.
+    `given` contains the rows of the four resources in `allocatable` (-1: no node has the resource); 50 / `full`; and 1
+    if every node has all four resources, else 0.
     """
     scale = given[4]
     known_a, known_b, known_c, known_d = given[0] >= 0, given[1] >= 0, given[2] >= 0, given[3] >= 0

@@ -2,7 +2,7 @@
 
 Rule: a node fits if it can use the devices of every allocated claim of the pod, and if its free devices satisfy all
 open claims of the pod at the same time (see `engine.cluster.devices`). Reserve chooses the devices on the selected
-node. They stay reserved for the pod until they are written into the claims.
+node. They remain reserved for the pod until they are written into the claims.
 Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dynamic Resource Allocation".
 """
 

@@ -7,8 +7,8 @@ domain is a value of k on these nodes. `least` is the lowest number of matching 
 fewer than minDomains domains.
     DoNotSchedule   the node has k, and matching in its domain + (1 if the pod matches itself) - least <= maxSkew
     ScheduleAnyway  raw = round(sum over constraints of matching * ln(domains + 2) + maxSkew - 1), where domains are
-                        counted over the feasible nodes; for k = kubernetes.io/hostname only the node's pods count;
-                        score = floor(100 * (most + least - raw) / most) over the feasible nodes that have every label,
+                    counted over the feasible nodes; for k = kubernetes.io/hostname, matching is per node;
+                    score = floor(100 * (most + least - raw) / most) over the feasible nodes that have every label,
                     100 if most is 0, and 0 for nodes that lack a label
 Source: kube-scheduler's PodTopologySpread plugin. The cluster-level default constraints of upstream need Service
 objects. Cluster files do not contain these, so a pod without constraints is not spread here.

@@ -4,7 +4,7 @@ Rule: every bound claim of the pod has a volume that the node can use. Every cla
 get a volume on the node (see `engine.cluster.volumes`). No other pod uses a ReadWriteOncePod claim of the pod. No
 storage driver exceeds its limit on the node:
     attached volumes + new volumes of this pod <= limit of the driver
-Reserve chooses a free volume for each waiting claim on the selected node. The volume stays reserved until the binding
+Reserve chooses a free volume for each waiting claim on the selected node. The volume remains reserved until the binding
 of the claim is written.
 Source: kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits plugins.
 """

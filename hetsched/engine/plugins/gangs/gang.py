@@ -8,9 +8,9 @@ Rule, for a pod of a gang of which `min` members must run together:
     Permit      `placed` counts the placed members and this one. placed >= min: allowed, with all waiting members;
                 otherwise the member waits for scheduleTimeoutSeconds of the PodGroup, or `timeout_seconds`
     PostFilter  placed >= min: no effect. If the queue was announced, the remaining members are known: with
-                    placed + untried >= min the members continue to wait; otherwise all waiting members are rejected and
+                placed + untried >= min the members continue to wait; otherwise all waiting members are rejected and
                 the other members are not tried. Without an announced queue, the members continue to wait if the gap
-                    (min - placed) / min is at most `gap_percent`; otherwise all waiting members are rejected
+                (min - placed) / min is at most `gap_percent`; otherwise all waiting members are rejected
     Unreserve   rejects all waiting members when the reservation of a member is removed, by a time-out or otherwise
 A rejected gang backs off for `backoff_seconds`. A gang whose members have different priorities, or state different
 sizes of the gang, is misconfigured.

@@ -6,8 +6,8 @@ GPU pod.
     strict   a CPU pod runs on CPU nodes only, as in a fleet split into two clusters without shared capacity
     wish     a CPU node scores 100 for a CPU pod, a GPU node 0: other scores decide whether the pod uses a GPU node
 The plugin does not score GPU pods; `gpu-fit` does.
-Source: IHEP (Liu et al., Computer Engineering 2023(2)) is compared there with split clusters. The form `wish` is the
-node-class rule of IHEP without its load term.
+Source: the publication of IHEP (Liu et al., Computer Engineering 2023(2)) compares it with split clusters. The form
+`wish` is the node-class rule of IHEP without its load term.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the selected GPU.
 Without a mix or without GPUs the plugin is inactive.
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), and its simulator, whose int() causes many ties.
 Example: one shape of 500 milli, GPUs of 1000 and 300 free: F = 300. A pod of 300 milli on the second GPU leaves F = 0:
-int(100 * sigmoid(0.3)) = int(57.44) = 57; on the first it leaves 700 and 300: F stays 300: int(50.0) = 50.
+int(100 * sigmoid(0.3)) = int(57.44) = 57; on the first GPU it leaves 700 and 300, so F remains 300: int(50.0) = 50.
 """
 
 from __future__ import annotations

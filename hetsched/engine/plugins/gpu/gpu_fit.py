@@ -4,7 +4,7 @@ Problem: pods request a model, memory, cores or a share of a GPU, so a count of 
 Rule: a pod that requests n GPUs fits if n healthy GPUs each satisfy the whole request:
     free share    whole GPU: 1000 of 1000 milli;  shared GPU: free milli >= requested milli
     memory        whole GPU: the GPU's memory >= requested;  shared GPU: free memory >= needed memory, where
-                      needed = requested, or ceil(GPU memory * milli / 1000) without a request (0 if unknown)
+                  needed = requested, or ceil(GPU memory * milli / 1000) without a request (0 if unknown)
     cores, model  those of the GPU; vendor if the pod requests an extended resource
 `check` restricts this: "model" ignores memory and cores; "count" also ignores the model, like a scheduler that only
 counts GPUs.
@@ -12,8 +12,8 @@ A GPU in maintenance accepts no pods. If the node would fit with this GPU, the r
 An unknown fact does not satisfy a positive request, and the reason states this (`GpuFactUnknown`).
 Allocation: whole GPUs are allocated by lowest index. If a pod requests several GPUs and the node states links, the
 best-linked GPUs are allocated (`engine.gpu.links`), unless `links` is "ignore". A shared pod uses the GPU with the
-smallest sufficient free share (then the lowest index), so that empty GPUs stay whole. If zones were chosen before, GPUs
-in these zones come first.
+smallest sufficient free share (then the lowest index), so that empty GPUs remain whole. If zones were chosen before,
+GPUs in these zones come first.
 Source: public contract section 1 "Cards"; tightest fit per GPU as in IHEP and in the openb trace's simulators.
 """
 

@@ -3,19 +3,19 @@
 Problem: a free GPU is unusable without free CPU on its node. Free CPU on a node without free GPUs is no loss.
 Rule for a pod with GPUs: filling the G free GPUs of a node takes a random amount of CPU with mean rho * G and variance
 sigma^2 * G. Here rho and sigma^2 are the mean and the variance of the CPU per GPU over the GPU pods of the mix. With C
-CPU free, the expected number S of GPUs that stay empty for lack of CPU is the newsvendor loss (for a logistic demand, s
-= sigma * sqrt(3 G) / pi):
+CPU free, the expected number S of GPUs that remain empty for lack of CPU is the newsvendor loss (for a logistic demand,
+s = sigma * sqrt(3 G) / pi):
     S(C, G) = s / rho * ln(1 + exp((rho * G - C) / s));   S = 0 without free GPUs
     cost = S(C - c, G - g) - S(C, G), of CPU and of memory, + tightness * (C - c) / rho of CPU
     score = 50 - 5 * cost, cut to 0-100
 Rule for a pod without GPUs: the pod takes a share x of the node's free CPU or free memory (the larger of the two), and
 makes the same share of the G free GPUs unusable:
     cost = x * G + tightness * (C - c) / rho of CPU
-The pod therefore goes to nodes with few free GPUs and much CPU, and empty GPU nodes stay empty.
-A GPU pod with little CPU per GPU goes to a node that is short of CPU (cost < 0). A GPU pod with much CPU per GPU goes
-to a node with spare CPU (cost 0). The ratios of pods and nodes thus match without a table of node kinds. If both costs
-are equal, `tightness` prefers the node with less free CPU, so that large pods find capacity elsewhere. `need`
-"capacity" needs no mix: rho is the median CPU per GPU of the cluster, and sigma is 0, so that S = max(0, G - C / rho).
+The pod therefore goes to nodes with few free GPUs and much CPU, and empty GPU nodes remain empty. A GPU pod with little
+CPU per GPU goes to a node that is short of CPU (cost < 0). A GPU pod with much CPU per GPU goes to a node with spare
+CPU (cost 0). The ratios of pods and nodes thus match without a table of node kinds. If both costs are equal,
+`tightness` prefers the node with less free CPU, so that large pods find capacity elsewhere. `need` "capacity" needs no
+mix: rho is the median CPU per GPU of the cluster, and sigma is 0, so that S = max(0, G - C / rho).
 Source: the newsvendor loss of inventory theory, applied to GPUs and CPU; specific to hetsched.
 Example: rho = 10 cores, sigma -> 0: a node with 2 free GPUs and 15 free cores has S = (20 - 15) / 10 = 0.5 GPUs. After
 a pod of 1 GPU and 4 cores, 1 GPU and 11 cores are free: S = 0, cost -0.5. After a pod of 1 GPU and 12 cores, 1 GPU and
@@ -100,7 +100,7 @@ def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
 
 
 def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
-    """Return (n,) the expected number of GPUs that stay empty if `left` of a resource is free."""
+    """Return (n,) the expected number of GPUs that remain empty if `left` of a resource is free."""
     if not need.deviation:
         certain: Floats = left / need.mean
         np.subtract(gpus, certain, out=certain)
@@ -123,8 +123,8 @@ def _gpu_headroom(
 ) -> None:
     """Add the score of gpu-headroom.
 
-    `given`: the CPU and the memory per GPU (0: unknown), `tightness` per CPU, the number of requested GPUs, and the
-    score points per GPU.
+    `given` contains the CPU and the memory per GPU (0: unknown), `tightness` per CPU, the number of requested GPUs, and
+    the score points per GPU.
     """
     cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
     memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]

@@ -48,7 +48,7 @@ _Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
 class IhepParams(Params, frozen=True):
-    """Reading of the equations, weights, and the pods that they apply to."""
+    """Variant of the equations, weights, and the pods that they apply to."""
 
     similarity: Annotated[
         Literal["ratio", "cosine"],
@@ -79,7 +79,7 @@ class IhepParams(Params, frozen=True):
 def _ihep_cpu(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any) -> None:
     """Add the score of ihep for CPU pods.
 
-    `given`: the share of GPU nodes, the weights of CPU and memory, their sum.
+    `given` contains the share of GPU nodes, the weights of CPU and memory, and their sum.
     """
     cpu_capacity = nodes.static[at.allocatable, nodes.first : nodes.last]
     memory_capacity = nodes.static[at.allocatable + 1, nodes.first : nodes.last]
@@ -104,8 +104,8 @@ def _part_of(asked: float, free: float) -> float:
 def _ihep_gpu(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any) -> None:
     """Add the score of ihep for GPU pods.
 
-    `given`: the request (GPUs, MiB per GPU, cores per GPU, CPU cores, memory GiB), and 1 for the form `product`, else
-    0.
+    `given` contains the request (GPUs, MiB per GPU, cores per GPU, CPU cores, memory GiB), and 1 for the form
+    `product`, else 0.
     """
     usable, worth, static, load = cards
     for i in range(len(total)):

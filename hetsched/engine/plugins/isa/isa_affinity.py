@@ -4,7 +4,7 @@ Problem: a program without special requirements on a core with every extension u
 Rule: feasible nodes are sorted by four criteria; each criterion only breaks ties of the criteria before it.
     1  the pass: the first choice of `passes` (native, or for `qemu-first` emulated) before the second
     2  affinity = modules in the pod's requirement / modules of the node (1: the pod uses all modules), higher first
-    3  number of feasible nodes with exactly the same instruction set, more first, so that rare nodes stay free
+    3  number of feasible nodes with exactly the same instruction set, more first, so that rare nodes remain free
     4  utilisation = mean of requested / allocatable over CPU and memory, lower first; allocatable 0 is treated as 1
 Score = 100 * position / (positions - 1). Positions are counted from the worst; equal nodes share a position, and a
 single position scores 100. Raw score = 100 * affinity - utilisation. Pods without an ISA requirement are not scored

@@ -9,7 +9,7 @@ NUMA placement by the topology-awareness or the CPU-policy annotation, and (2) o
 nodes with topology awareness enabled. With `pods` "whole-cpus", (2) applies on all nodes, as in crane. If the kubelet
 pins the CPUs of a pod, the plugin only predicts the kubelet's choice.
     exclusive, immovable   whole CPUs of each zone, in the order `spread` or `pack`
-    numa                   the shared CPUs of the zones;  none   amounts of the zones, but no CPUs are pinned
+    numa                   the shared CPUs of the zones;  none   amounts of the zones, no pinned CPUs
 `gpu-fit` prefers GPUs in the chosen zone. With `cards` "require", the pod fits only if the zone has these GPUs.
 Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`.
 """
