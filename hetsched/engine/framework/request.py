@@ -20,7 +20,7 @@ _WIDTH = 100
 
 
 def width(shape: Shape) -> int:
-    """Return as how many ordinary shapes a shape is counted, by its number of node requirements."""
+    """Return the number of ordinary shapes that a shape is counted as, from its number of node requirements."""
     terms = [*(shape.node_terms or ()), *(preferred.term for preferred in shape.preferred_nodes)]
     stated = len(shape.node_selector) + sum(len(term.expressions) + len(term.fields) for term in terms)
     return 1 + stated // _WIDTH

@@ -172,7 +172,7 @@ def fragmented(state: ClusterState) -> bool:
 
 
 def expected_rests(mix: Mix) -> Floats:
-    """Return (1001,) W: by the free milli of a GPU, the milli expected to remain unused by pods of the mix.
+    """Return (1001,) W(f): the milli of a GPU with f free milli that pods of the mix are expected not to use.
 
     Pods arrive at random, and each pod that fits is placed, until no pod fits. W(f) = f if no size fits, else the mean
     of W(f - size) over the sizes that fit, weighted by the number of requested GPUs of each size. Only the most

@@ -38,7 +38,7 @@ class DeviceZones(NamedTuple):
 class ZoneResources(NamedTuple):
     """By zone: total CPUs and those free for exclusive use, total and free GPUs, and other devices.
 
-    `free_cpus` are the free CPUs as bits of the kubelet's topology; If it is None, CPUs are only counted, and each is
+    `free_cpus` are the free CPUs as bits of the kubelet's topology. If it is None, CPUs are only counted, and each is
     treated as a separate core.
     """
 

@@ -108,7 +108,7 @@ class ZoneDemand:
         return fits & self.near(nodes) if self.local else fits
 
     def near(self, nodes: Window) -> Bools:
-        """Return the (Z, n) mask of zones that have the requested GPUs; a GPU without a known zone is in all masks."""
+        """Return the (Z, n) mask of zones that have the requested GPUs; a GPU without a known zone is in every zone."""
         zones = nodes.columns.layout.zones
         if self.cards is None or not zones:
             return np.ones((zones, nodes.n), np.bool_)

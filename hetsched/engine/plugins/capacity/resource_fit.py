@@ -24,7 +24,7 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 _PREPARED: StateKey[tuple[list[str], Rows, Ints]] = StateKey("resource-fit")
 
-MOST_UNKNOWN = 8  # maximum number of resources named in reasons that no node has
+MOST_UNKNOWN = 8  # limit of the named resources that no node has
 
 
 @plugin(

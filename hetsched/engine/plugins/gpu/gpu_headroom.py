@@ -176,7 +176,7 @@ def _inputs(
         return SKIP
     needs, _, taken = request.memo[_PREPARED]
     if any(need.deviation for need in needs):
-        return None  # rounded, because the last digit of a logarithm differs between libraries
+        return None  # not compiled, because the last digit of a logarithm differs between libraries
     means = {need.row: need.mean for need in needs}
     cpu, memory = means.get(0, 0.0), means.get(1, 0.0)
     tightness = plugin.params.tightness / cpu if cpu else 0.0
