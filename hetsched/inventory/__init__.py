@@ -1,5 +1,5 @@
-"""The fleet: clusters, nodes and every reported fact of a node.
+"""The fleet: clusters, nodes, and the facts reported about each node.
 
 May import: hetsched.journal, hetsched.contracts, hetsched.isa, hetsched.engine.
-Never: pods and decisions; the apps above learn of a change by the signal in `signals.py`.
+Must not import: pods and decisions. The apps above are notified of changes by the signal in `signals.py`.
 """

@@ -1,9 +1,9 @@
 """The only writers of clusters and nodes; each action is one transaction with its audit entry and live events.
 
 An inventory change raises `inventory_revision` and `layout_revision` to the cluster's new revision, so that snapshots
-reload. A change of single nodes raises only their `changed_revision`, so that snapshots refresh these nodes. Both send
-the signal that requeues pending pods. `replace_nodes` is the node part of an import; the rest of the import also writes
-running pods and is in `hetsched.placement`.
+reload. A change to individual nodes raises only their `changed_revision`, so that snapshots refresh just these nodes.
+Both send the signal that requeues pending pods. `replace_nodes` is the node part of an import; the rest of the import
+also writes running pods and is in `hetsched.placement`.
 """
 
 from __future__ import annotations
@@ -154,7 +154,8 @@ def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
 def recompute_totals(cluster: Cluster, *, same_layout: bool = False, decisive: bool = True) -> None:
     """Recompute the cluster's totals from its nodes, and mark the inventory as changed.
 
-    `same_layout`: the changed nodes carry their own revision. Not `decisive`: decisions in progress stay valid.
+    `same_layout` means that only individual nodes changed, each with its own revision. If `decisive` is false,
+    decisions in progress stay valid.
     """
     capacity: Counter[str] = Counter()
     requested: Counter[str] = Counter()
@@ -184,7 +185,7 @@ def recompute_totals(cluster: Cluster, *, same_layout: bool = False, decisive: b
 
 
 def cordon(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> Node:
-    """Keep new pods off a node; running pods stay.
+    """Keep new pods off a node; running pods stay on it.
 
     Raises: InputError `NodeUnknown` or `ReasonMissing`.
     """
@@ -192,7 +193,7 @@ def cordon(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> No
 
 
 def uncordon(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -> Node:
-    """Remove an operator's cordon; a node that reports itself unschedulable stays so.
+    """Remove an operator's cordon; a node that reports itself as unschedulable stays unschedulable.
 
     Raises: InputError `NodeUnknown` or `ReasonMissing`.
     """
@@ -229,7 +230,7 @@ def _set_cordon(cluster: Cluster, node_name: str, cordoned: bool, action: str, a
 
 
 def set_default_policy(cluster: Cluster, policy_name: str, *, actor: Actor, reason: str) -> Cluster:
-    """Set the policy of pods that name none; the caller has checked that the policy exists.
+    """Set the policy for pods that do not name one. The caller must check that the policy exists.
 
     Raises: InputError `ReasonMissing`.
     """
@@ -251,7 +252,7 @@ def set_default_policy(cluster: Cluster, policy_name: str, *, actor: Actor, reas
 
 
 def next_demo_sequence(cluster: Cluster) -> int | None:
-    """Reserve the number of the next demo workload; None when another process reserved it first."""
+    """Reserve and return the number of the next demo workload, or None if another process reserved it first."""
     taken = Cluster.objects.filter(pk=cluster.pk, demo_sequence=cluster.demo_sequence)
     number = cluster.demo_sequence
     return number if taken.update(demo_sequence=number + 1) else None

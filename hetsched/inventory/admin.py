@@ -89,7 +89,7 @@ class NodeAdmin(ReadOnlyAdmin):
 
 @admin.register(Collector)
 class CollectorAdmin(ReadOnlyAdmin):
-    """Status of collectors; they are configured through the REST API."""
+    """Read-only status of collectors, which are configured through the REST API."""
 
     list_display = (
         "name",

@@ -1,7 +1,7 @@
 """Receive the messages of node agents, in order, and write the changed facts.
 
-Usage and confirmations of known facts are stored in the facts row, without the cluster's lock. An agent that started
-later replaces the previous agent of its node; messages of one agent are accepted in order.
+Usage samples and confirmations of known facts are stored in the facts row, without the cluster's lock. An agent that
+started later replaces the previous agent of its node; messages of one agent are accepted in order.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .models import Cluster, Node
 from .models.node_facts import NodeFacts
 
 _replace = msgspec.structs.replace
-# An agent's start time may appear slightly later after its clock is corrected.
+# Tolerance for start times in the future, because the clocks of an agent and the server may differ slightly.
 _MOST_AHEAD = timedelta(minutes=5)
 
 
 class MessageResult(msgspec.Struct, frozen=True):
-    """The result of a message; `wanted`: its report is not stored here, so the agent must send the whole report."""
+    """The result of a message. `wanted` means that its report is not stored here: the agent must send it in full."""
 
     node: Node
     wanted: bool = False
@@ -52,8 +52,8 @@ Known = Callable[[KubeletState], Collection[str]]
 def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda kubelet: ()) -> MessageResult:
     """Process one message of a node's agent.
 
-    `known` returns the pods with grants from the node's kubelet (keys of `exclusive` and `devices`) that the control
-    plane knows: their resources are counted by its own records.
+    `known` returns those pods with grants from the node's kubelet (keys of `exclusive` and `devices`) that the control
+    plane knows. Their resources are already counted through its own reservations.
     Raises: InputError `NodeUnknown`, `ReportMalformed`, `AgentSuperseded`, `ReportOutOfOrder` or `ReportTooSoon`.
     """
     now = timezone.now()
@@ -83,7 +83,7 @@ def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda ku
 
 
 def _with_unknown_pods(report: AgentReport, known: Known) -> AgentReport:
-    """Return a report completed with the pods that have grants but are unknown to the control plane."""
+    """Return the report with the pods added that have kubelet grants but are unknown to the control plane."""
     kubelet = report.kubelet
     if kubelet is None:
         return report
@@ -107,7 +107,7 @@ def _agent_start(message: AgentMessage, now: datetime) -> datetime:
 
 
 def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> bool:
-    """Return whether a message was processed already; reject messages of a superseded agent or out of order."""
+    """Return whether a message was already processed; reject messages out of order or from a superseded agent."""
     if row.instance == message.instance:
         if message.sequence < row.sequence:
             raise InputError(
@@ -130,12 +130,12 @@ def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: 
 
 
 def _message_columns(message: AgentMessage, started: datetime, now: datetime) -> dict[str, object]:
-    """Return the columns that every message sets."""
+    """Return the column values that every message sets."""
     return {"instance": message.instance, "started_at": started, "sequence": message.sequence, "reported_at": now}
 
 
 def _has_changed_facts(row: NodeFacts, message: AgentMessage) -> bool:
-    """Return whether a message changes facts that decisions use; the network and disk capacity is part of the usage."""
+    """Return whether a message changes facts that decisions use, including its network and disk capacity."""
     usage, report = _usage_of(message), message.report
     if usage is not None:
         before = row.usage.capacity if row.usage is not None else {}
@@ -171,7 +171,7 @@ def _write_confirmation(row: NodeFacts, message: AgentMessage, started: datetime
 
 
 def _sample(message: AgentMessage, now: datetime) -> MachineUsage | None:
-    """Return the usage sample, measured now at the latest: a sample from the future would outdate all others."""
+    """Return the usage sample with its time capped at now: a sample from the future would supersede all others."""
     usage = _usage_of(message)
     if usage is None or (seconds(usage.observed_at) or math.inf) <= now.timestamp():
         return usage
@@ -220,7 +220,8 @@ def apply_samples(cluster_id: int) -> int:
         cluster = advance(cluster_id)
         now = timezone.now()
         changed = []
-        # Marked before they are read: a sample that arrives now is marked again and copied by the next run.
+        # Mark the samples as copied before reading them: a sample that arrives now is unmarked again and copied by the
+        # next run.
         taken = list(waiting.values_list("pk", flat=True))
         NodeFacts.objects.filter(pk__in=taken).update(usage_taken=True)
         rows = NodeFacts.objects.filter(pk__in=taken).select_related("node")
@@ -240,14 +241,14 @@ def apply_samples(cluster_id: int) -> int:
 
 
 def silent_since(now: datetime) -> datetime:
-    """Return the earliest time of the last message with which an agent still counts as reporting."""
+    """Return the time before which an agent's last message is too old for the agent to be reporting."""
     return now - timedelta(seconds=3 * settings.HETSCHED_AGENT_REPORT_SECONDS)
 
 
 def count_agents(cluster_id: int) -> dict[str, Any] | None:
-    """Return the number of nodes with an agent, and of those reporting recently; None if there is no agent.
+    """Count the nodes with an agent and the nodes whose agent reported recently; return None if there is no agent.
 
-    `doubted` is the number of nodes with quarantined facts, and `doubted_first` the first of them by name.
+    `doubted` is the number of nodes with quarantined facts, and `doubted_first` is the first such node by name.
     """
     rows = NodeFacts.objects.filter(node__cluster_id=cluster_id, reported_at__isnull=False)
     doubted = ~Q(quarantined=[])

@@ -1,10 +1,10 @@
 """Convert the results of collectors to node facts with source and age; the only writer of collectors.
 
-A source that stopped reporting must not influence decisions any longer, and users must see that it stopped.
-The task that claims a due collector queries it, outside any transaction; its results are written under the cluster's
+A source that has stopped reporting must not influence decisions, and users must see that it has stopped.
+The task that claims a due collector queries it outside any transaction. The results are written under the cluster's
 lock. A fact is stale once its observation is older than the collector allows, once the collector has failed as often in
-a row as it may (once, for usage), or when a usage source no longer reports a node. A stale usage fact stays as the mark
-that requests are used instead; other stale facts are ignored.
+a row as configured (once, for usage), or when a usage source no longer reports a node. A stale usage fact stays as a
+marker that requests are used instead; other stale facts are ignored.
 Only hosts of `HETSCHED_SOURCE_HOSTS` are called. Tokens never appear in audit entries, errors or log records.
 Invariant: a run whose collector was changed in the meantime writes nothing.
 """
@@ -181,7 +181,7 @@ def due_collectors(now: datetime) -> list[int]:
 
 
 def claim_collector(pk: int, now: datetime) -> Collector | None:
-    """Claim a due collector; None if another task did, or it is no longer due."""
+    """Claim and return a due collector; return None if another task claimed it or it is no longer due."""
     row = Collector.objects.select_related("cluster").filter(pk=pk, enabled=True, due_at__lte=now).first()
     if row is None:
         return None
@@ -197,7 +197,7 @@ def http_client(row: Collector) -> CollectorClient:
 
 
 def node_aliases(cluster_id: int) -> list[NodeAlias]:
-    """Return the names and addresses of a cluster's nodes."""
+    """Return the name and the addresses of each node of a cluster."""
     nodes = Node.objects.filter(cluster_id=cluster_id, gone=False).only("name", "report")
     return [NodeAlias(node.name, node.report.addresses) for node in nodes]
 
@@ -221,7 +221,7 @@ def store_findings(row: Collector, collected: Collected, *, now: datetime) -> No
 
 
 def record_failure(row: Collector, code: str, message: str, *, now: datetime) -> None:
-    """Record a failed query; after `most_failures` in a row all facts of the collector become stale."""
+    """Record a failed query. After `most_failures` failures in a row, all facts of the collector become stale."""
     failures = row.failures + 1
     status: dict[str, Any] = {"failures": failures, "failure_code": code[:63], "failure": shortened(message, 500)}
     if failures < row.most_failures:
@@ -283,7 +283,7 @@ def _fact(
     finding = None if found is None else found.get(node)
     if finding is not None:
         return CollectedFact(collector.name, collector.load, finding, node in late)
-    if collector.load:  # expected to measure every node
+    if collector.load:  # a usage source should measure every node
         return CollectedFact(collector.name, True, old.finding if old else None, stale=True)
     if found is None and old is not None:
         return CollectedFact(collector.name, False, old.finding, stale=True)
@@ -291,7 +291,7 @@ def _fact(
 
 
 def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> None:
-    """Write node facts: samples and unchanged facts in bulk, others through `write_facts`, as every change."""
+    """Write node facts: samples and confirmed facts in bulk, changed facts through `write_facts`."""
     now = timezone.now()
     sampled: list[Node] = []
     patches: dict[str, dict[str, Any]] = {}
@@ -335,7 +335,7 @@ def _is_confirmed(old: CollectedFact | None, new: CollectedFact | None) -> bool:
 
 
 def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | None:
-    """Return the merge patch between two samples: removed resources are null."""
+    """Return the merge patch between two samples, with null for removed resources."""
     if after is None:
         return None
     gone = dict.fromkeys(before.amounts.keys() - after.amounts.keys()) if before is not None else {}

@@ -21,15 +21,13 @@ from .node_events import STALE
 
 
 class Check(msgspec.Struct, frozen=True):
-    """The result of one check."""
-
     check: str
     ok: bool
     detail: Message
 
 
 def check_cluster(cluster: Cluster) -> list[Check]:
-    """Return the checks of a live cluster; for other clusters those of the collectors alone."""
+    """Return the checks of a live cluster; for other clusters, only the checks of the collectors."""
     if cluster.kind != ClusterKind.KUBERNETES:
         return _collectors(cluster)
     from hetsched.adapters.kubernetes.api import ApiFailure
@@ -97,7 +95,7 @@ def _collectors(cluster: Cluster) -> list[Check]:
 
 
 def _sources(cluster: Cluster) -> Iterator[Check]:
-    """Return the sync state of every resource in the current informer."""
+    """Yield the sync state of every resource in the current informer."""
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
         return

@@ -1,12 +1,12 @@
 """Connections to live clusters: the only module that stores and opens them.
 
 Read access to the database must not grant administrator access to the clusters, and a connection that suddenly leads to
-another cluster would make all objects of the first one look deleted.
-One context of a kubeconfig is stored, sealed for this cluster; it is decrypted where calls are made and never shown.
-Only hosts of `HETSCHED_CLUSTER_HOSTS` are called (any host if it is empty). Changing a connection ends the lease of
-the informer that uses the previous one. A cluster is identified by the uid of its namespace kube-system: once seen, no
-other cluster is followed under this name.
-Invariant: no credential appears in an audit entry, an error, a log record or a text made of these rows.
+another cluster would make all objects of the previous cluster look deleted.
+One context of a kubeconfig is stored, sealed for this cluster. It is decrypted only for API calls and never shown. Only
+hosts of `HETSCHED_CLUSTER_HOSTS` are called (any host if it is empty). Changing a connection ends the lease of the
+informer that uses the previous connection. A cluster is identified by the uid of its namespace kube-system: once the
+uid is stored, no other cluster is accepted under this name.
+Invariant: no credential appears in an audit entry, an error, a log record or the text form of a row.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MOST_NAMESPACES = 1000
 _HOME = "/api/v1/namespaces/kube-system"
-# API clients of this process by cluster, with the settings they were made of: server connections are kept open.
+# API clients of this process by cluster, each with the settings it was created from. They keep server connections open.
 _apis: dict[int, tuple[tuple[str, str], Api]] = {}
 
 
@@ -56,10 +56,10 @@ def connect(
 ) -> Connection:
     """Create or change the connection of a live cluster; omitted settings stay unchanged.
 
-    A call without changes writes no audit entry. `kubeconfig` is its text or its document; `enrolled_namespaces` are
-    those that submissions may use. `shadow_of` names the scheduler whose decisions are compared in shadow mode, an
-    empty name ends it; in shadow mode nothing is written to the cluster. `read_pull_secrets`: read the pull secrets of
-    pods, where granted, to look up their images.
+    A call that changes nothing does not write an audit entry. `kubeconfig` is YAML text or a parsed document.
+    `enrolled_namespaces` lists the namespaces that submissions may use. `shadow_of` names the scheduler whose decisions
+    are compared in shadow mode; an empty name ends shadow mode, in which nothing is written to the cluster.
+    `read_pull_secrets` allows reading the pull secrets of pods, where RBAC grants it, to look up their images.
     Raises: InputError `ClusterNotLive`, `ConnectionUnclear`, `ClusterHostNotAllowed`, `NamespaceInvalid`,
     `ShadowUnclear`, `ReasonMissing`, `SecretKeyMissing`, or the errors of parsing the kubeconfig.
     """
@@ -128,7 +128,7 @@ def connect(
 
 
 def is_in_shadow(cluster_id: int) -> bool:
-    """Return whether a cluster is in shadow mode, so that no decisions are made for it."""
+    """Return whether a cluster is in shadow mode, in which its pods are not scheduled."""
     try:
         return bool(current_columns(cluster_id).shadow_of)
     except Cluster.DoesNotExist:
@@ -143,7 +143,7 @@ def server_address(connection: Connection) -> str:
 
 
 def api_of(cluster: Cluster) -> Api:
-    """Return the API client of a live cluster; one connection pool per process and cluster.
+    """Return the API client of a live cluster. Each process has one connection pool per cluster.
 
     Raises: InputError `ClusterNotConnected`, `SecretKeyChanged`, `ClusterHostNotAllowed`, `NotInCluster`.
     """
@@ -174,9 +174,9 @@ def api_of(cluster: Cluster) -> Api:
 
 
 def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
-    """Return the API client of discovery, and why it must not write; empty if it may.
+    """Return the API client for discovery, and the reason why it must not write, which is empty if it may write.
 
-    Inside a cluster it uses the account of this process. Raises: as `api_of`.
+    Inside a cluster, it uses the service account of this process. Raises: the same errors as `api_of`.
     """
     from hetsched.adapters.kubernetes.api import Api
     from hetsched.adapters.kubernetes.connection import from_kubeconfig, inside
@@ -203,9 +203,9 @@ def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
 
 
 def check_identity(cluster: Cluster, api: Api) -> str:
-    """Return the uid of the connected cluster; the first uid seen is stored.
+    """Return the uid of the connected cluster, and store it on first contact.
 
-    A cluster has one ledger: under a second name it may only be connected in shadow mode.
+    All reservations of a cluster must be in one place, so it may be connected under a second name only in shadow mode.
 
     Raises: InputError `AnotherCluster`, `ClusterConnectedTwice`; ApiFailure.
     """
@@ -242,7 +242,7 @@ def _not_connected(cluster: Cluster) -> InputError:
 
 
 def _decrypt_kubeconfig(connection: Connection, cluster: Cluster) -> str | None:
-    """Return the stored kubeconfig; empty if there is none, None if it cannot be decrypted."""
+    """Return the stored kubeconfig. It is empty if none is stored, and None if it cannot be decrypted."""
     try:
         return connection.sealed_kubeconfig and unseal(connection.sealed_kubeconfig, purpose=_purpose(cluster))
     except InputError:
@@ -250,7 +250,7 @@ def _decrypt_kubeconfig(connection: Connection, cluster: Cluster) -> str | None:
 
 
 def _decrypt_discovery_kubeconfig(connection: Connection, cluster: Cluster) -> str | None:
-    """Return the stored kubeconfig of discovery, as `_decrypt_kubeconfig` does."""
+    """Return the stored kubeconfig for discovery, with the same special cases as `_decrypt_kubeconfig`."""
     try:
         sealed = connection.sealed_discovery_kubeconfig
         return sealed and unseal(sealed, purpose=_purpose(cluster, "discovery"))
@@ -263,7 +263,7 @@ def _purpose(cluster: Cluster, whose: str = "") -> str:
 
 
 def _read_context(kubeconfig: Any, context: str) -> tuple[str, str]:
-    """Return the context to store of a kubeconfig, and its server; both empty for None."""
+    """Return the context of a kubeconfig to store, and its server. Both are empty if `kubeconfig` is None."""
     if kubeconfig is None:
         return "", ""
     from hetsched.adapters.kubernetes.kubeconfig import Access, one_context, read

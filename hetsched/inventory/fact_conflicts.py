@@ -1,9 +1,9 @@
 """Node facts that a kubelet contradicted: recorded as conflicts, and cleared again.
 
-A conflict is stored next to the report; it changes neither the report nor the capacity of the node. The first rejection
-that raised a conflict is the one shown. A conflict ends when the fact is reported differently (`actions.set_report`),
-when a pod of the same owner runs on the node (`clear_owner_conflicts`), or when an operator clears it
-(`clear_conflicts`).
+A conflict is stored next to the report and changes neither the report nor the capacity of the node. The first rejection
+that raised a conflict is the one that users see. A conflict ends when the fact is reported differently
+(`actions.set_report`), when a pod of the same owner runs on the node (`clear_owner_conflicts`), or when an operator
+clears it (`clear_conflicts`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def record_conflicts(cluster: Cluster, raised: Mapping[int, Sequence[FactConflic
 
 
 def clear_owner_conflicts(cluster: Cluster, owners: Mapping[int, set[str]]) -> list[Node]:
-    """Clear the conflicts raised by pods of these owners, by node id: one of their pods runs there now."""
+    """Clear conflicts raised by pods of these owners (by node id), because a pod of the owner now runs on the node."""
     changed = []
     for node in Node.objects.filter(cluster=cluster, pk__in=owners).defer("report"):
         left = tuple(one for one in node.doubts if one.owner not in owners[node.pk])
@@ -54,8 +54,9 @@ def clear_owner_conflicts(cluster: Cluster, owners: Mapping[int, set[str]]) -> l
 
 
 def clear_conflicts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, reason: str) -> Node:
-    """Confirm a node's reported facts, inside the caller's transaction; `freed` owners may use the node again.
+    """Confirm a node's reported facts, inside the caller's transaction.
 
+    `freed` is the number of rejections that the caller cleared, so that their owners may use the node again.
     Raises: InputError `NodeUnknown`, or `NothingInDoubt`.
     """
     node = Node.objects.filter(cluster=cluster, name=node_name).first()

@@ -28,7 +28,7 @@ from .models.node_facts import NodeFacts
 from .overrides import read_override
 
 _replace = msgspec.structs.replace
-# Check (node, its known report without the parts): raises if pods hold resources that would be removed.
+# Called with a node and its known report without the missing parts; raises if pods use resources that would be removed.
 Check = Callable[[Node, NodeReport], None]
 
 
@@ -88,7 +88,7 @@ def override(
     reason: str,
     action: str = "node.override",
 ) -> Node:
-    """Override a fact of a node until a time, with priority over every source; None as value removes the override.
+    """Override a fact of a node until a time, with priority over every source. The value None removes the override.
 
     `action` is its name in the audit trail.
 
@@ -138,7 +138,7 @@ def _find(cluster: Cluster, node_name: str) -> tuple[Node, NodeFacts | None]:
 
 
 def end_overrides(cluster_id: int) -> int:
-    """Remove expired overrides; return the number of nodes that had any."""
+    """Remove expired overrides and return the number of affected nodes."""
     now = timezone.now()
     rows = NodeFacts.objects.filter(node__cluster_id=cluster_id).exclude(overrides=[])
     over = [row.pk for row in rows.only("overrides") if any(one.until <= rfc3339(now) for one in row.overrides)]

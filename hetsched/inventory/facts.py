@@ -1,8 +1,8 @@
 """Merge a node's facts from the cluster, its agent, collectors and operators.
 
-Changed facts pass through `report_merge` and `acceptance` of `adapters.node_facts` under the cluster's lock, like every
-change of a node. The informer passes the API server's reports through `merge_node_reports`, so that the agent's facts
-are kept.
+Changed facts pass through `report_merge` and `acceptance` of `adapters.node_facts` under the cluster's lock, as does
+every change of a node. The informer passes the API server's reports through `merge_node_reports`, so that the agent's
+facts are kept.
 Invariant: no fact in use disappears from a node's report without an operator's approval; see `acceptance.accept`.
 """
 
@@ -42,7 +42,7 @@ from .tiles import node_facts as node_document
 
 AGENT = "agent"
 _WEIGHED = ("known", "quarantined", "overrides", "claims")
-_MOST_RECORDED = 20  # facts in one audit entry; the node itself lists all of them
+_MOST_RECORDED = 20  # maximum number of facts in one audit entry; the node itself lists all facts
 _replace = msgspec.structs.replace
 
 
@@ -60,7 +60,7 @@ def _source(report: NodeReport) -> str:
 
 
 def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int]]:
-    """Return the merged report of all sources, and the agent's amounts of resources that the cluster reports too."""
+    """Return the merged report of all sources, and the agent's resource amounts except CPU and memory."""
     if row.reported is None:
         return with_collected(mark_expired_report(row.base, now), row.collected), {}
     reported = facts_of(_replace(row.reported, usage=row.usage), observed_at=rfc3339(row.reported_at or now))
@@ -101,7 +101,7 @@ def write_facts(
     first: bool = False,
     approved: Collection[str] = (),
 ) -> None:
-    """Write and publish the node's merged facts; the cluster is locked and the node was read after that.
+    """Write and publish the node's merged facts. The caller has locked the cluster and then read the node.
 
     `columns` of the row are written in addition to those that the acceptance check changes.
     """
@@ -125,7 +125,7 @@ def write_facts(
 
 
 def _note_maintenance(node: Node, row: NodeFacts) -> None:
-    """Write the GPUs and zones in maintenance if they changed."""
+    """Update the node's list of GPUs and zones in maintenance if it changed."""
     found = parts_in_maintenance(row.overrides)
     if found != node.maintenance:
         node.maintenance = found
@@ -133,13 +133,13 @@ def _note_maintenance(node: Node, row: NodeFacts) -> None:
 
 
 def is_sampled(before: NodeReport | None, report: NodeReport) -> bool:
-    """Return whether a report contains a new sample: measured usage, or the availability in its zones."""
+    """Return whether a report contains a new sample of measured usage or of the available resources per NUMA zone."""
     measured = report.usage is not None and (before is None or report.usage != before.usage)
     return measured or (availability(report) != [] if before is None else availability(report) != availability(before))
 
 
 def _save(row: NodeFacts, columns: Collection[str]) -> None:
-    """Write the checked columns and `columns`; agents write the other columns without the cluster's lock."""
+    """Write `columns` and those that the acceptance check changes; agents write the rest without the cluster's lock."""
     if row._state.adding:
         row.save()
     else:
@@ -206,15 +206,15 @@ def audit_name(cluster: Cluster, node: Node) -> tuple[str, str]:
 
 
 def merge_agent_facts(cluster: Cluster, reports: Iterable[NodeReport]) -> list[NodeReport]:
-    """Return the reports of an operator's files merged with those of agents, inside the import's transaction."""
+    """Merge the reports of an operator's files with the reports of agents, inside the import's transaction."""
     known = {node.name: node for node in Node.objects.filter(cluster=cluster, facts__isnull=False)}
     return merge_node_reports(cluster, reports, known)
 
 
 def merge_node_reports(cluster: Cluster, reports: Iterable[NodeReport], known: Mapping[str, Node]) -> list[NodeReport]:
-    """Return new reports of an API server merged with those of agents, inside the informer's transaction.
+    """Merge new reports of an API server with the reports of agents, inside the informer's transaction.
 
-    `known` are the nodes by name; reports of other nodes are used unchanged. Expired samples are marked.
+    `known` maps names to stored nodes; reports of other nodes are used unchanged. Expired samples are marked as stale.
     """
     reports = list(reports)
     names = [report.name for report in reports if report.name in known]
@@ -228,7 +228,7 @@ def merge_node_reports(cluster: Cluster, reports: Iterable[NodeReport], known: M
             continue
         row = rows.get(node.pk)
         if row is not None and row.base == report and not node.gone:
-            found.append(node.report)  # unchanged, as most nodes are when an informer starts
+            found.append(node.report)  # unchanged, like most nodes when an informer starts
             continue
         if row is None or _is_plain(row):
             if _check_acceptance(node.report if row is None else row.base, report, now) is None:
@@ -237,7 +237,7 @@ def merge_node_reports(cluster: Cluster, reports: Iterable[NodeReport], known: M
             row = row or new_facts(node)
         stood, columns = row.quarantined, ["base"]
         if row.base.uid != report.uid:
-            # Another machine of the same name: the previous agent's report does not apply to it.
+            # This is another machine with the same name, so the previous agent's report does not apply.
             row.reported, row.digest, row.usage = None, "", None
             columns += ["reported", "digest", "usage"]
         row.base = report
@@ -251,7 +251,7 @@ def merge_node_reports(cluster: Cluster, reports: Iterable[NodeReport], known: M
 
 
 def _is_plain(row: NodeFacts) -> bool:
-    """Return whether a node has no agent report, quarantine or override; facts of collectors are merged in any case."""
+    """Return whether a node has no agent report, quarantine or override; collectors' facts are merged in any case."""
     return row.reported is None and not row.quarantined and not row.overrides
 
 
@@ -263,11 +263,11 @@ def _rebase_quarantine(row: NodeFacts, report: NodeReport, now: datetime) -> Nod
 
 
 def _check_acceptance(before: NodeReport, after: NodeReport, now: datetime) -> AcceptedFacts | None:
-    """Return the acceptance result if a report removes facts in use or grows too much, None if it is acceptable."""
+    """Return the acceptance result if a report removes facts in use or grows too much, or None if it is acceptable."""
     same_parts = before.uid == after.uid and before.gpus == after.gpus and before.numa == after.numa
     if same_parts and before.allocatable == after.allocatable:
         return None
-    # Clients with write access to nodes may add GPUs or remove the list; only agents may not.
+    # Clients with write access to nodes may add GPUs or remove the GPU list, unlike agents.
     listed = after if after.gpus is not None else _replace(after, gpus=before.gpus)
     growth = settings.HETSCHED_GROWTH_PERCENT / 100
     weighed = accept(before, listed, growth=growth, now=rfc3339(now), source=_source(after), trusted_cards=True)

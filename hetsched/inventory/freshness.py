@@ -1,10 +1,11 @@
 """Expiry of measured usage samples, by the server's clock.
 
 A sample older than `STALE_SECONDS` is marked stale, whatever its source; requests are used instead. The samples of a
-collector live as long as the collector allows, if that is longer. A sample from the future by more than its lifetime
-is marked too: its age is unknown, and it would never expire. A sample without a readable time is not changed.
-`Node.sample_due_at` is the time of the next check of a sample in use; it is None where no sample can expire.
-The engine has no clock, so the mark is part of the report that decisions and exports see.
+collector live as long as the collector allows, if that is longer. A sample whose time is more than its lifetime in the
+future is also marked, because its age is unknown and it would not expire in time. A sample without a readable time is
+not changed. `Node.sample_due_at` is the time of the next check of a sample in use; it is None where no sample can
+expire.
+The engine has no clock, so the stale mark is part of the report that decisions and exports use.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _replace = msgspec.structs.replace
 
 
 def seconds_left(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> float | None:
-    """Return the remaining lifetime of a sample, negative if it does not count, None if the sample does not expire.
+    """Return the remaining lifetime of a sample in seconds: negative if it has expired, None if it cannot expire.
 
-    `limits`: lifetimes in seconds by source, where they differ from `STALE_SECONDS`.
+    `limits` maps sources to lifetimes in seconds where these differ from `STALE_SECONDS`.
     """
     if usage is None or usage.stale:
         return None
@@ -39,13 +40,13 @@ def seconds_left(usage: Usage | None, now: datetime, limits: Mapping[str, float]
 
 
 def mark_expired(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> Usage | None:
-    """Return a sample, marked as stale if it has expired."""
+    """Return the sample, marked as stale if it has expired."""
     left = seconds_left(usage, now, limits)
     return _replace(usage, stale=True) if usage is not None and left is not None and left < 0 else usage
 
 
 def mark_expired_report(report: NodeReport, now: datetime) -> NodeReport:
-    """Return a report with its sample marked as stale if that has expired."""
+    """Return the report, with its usage sample marked as stale if the sample has expired."""
     usage = mark_expired(report.usage, now)
     return report if usage is report.usage else _replace(report, usage=usage)
 

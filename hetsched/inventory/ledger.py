@@ -1,9 +1,10 @@
 """Change the load of nodes, under the cluster's lock.
 
 `advance` is the first statement of every transaction that changes a cluster's inventory or allocations. It raises the
-revision by 1 and thereby locks the row: the next writer waits, then sees the new revision. A writer passes the revision
-of its decision. The decision is void if an allocation was added or a fact changed since then; pods that only
-progressed or ended do not invalidate it. Loads are then added to the node columns and to the cluster's totals.
+revision by 1 and thereby locks the row, so the next writer waits and then sees the new revision. A writer passes the
+revision that its decision was based on. The decision is void if an allocation was added or a fact changed since then;
+pods that only progressed or ended do not invalidate it. Loads are then added to the node columns and to the cluster's
+totals.
 Invariant: a lost compare-and-set writes nothing.
 """
 
@@ -28,7 +29,7 @@ _ANY = 2**62  # greater than any revision or epoch
 
 
 class Conflict(Exception):
-    """Another writer was first, or there is a newer leader. Nothing was written; retry on the new state."""
+    """Another writer committed first, or there is a newer leader. Nothing was written; retry on the new state."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -36,7 +37,7 @@ class Conflict(Exception):
 
 
 class Contradiction(Conflict):
-    """Database constraints reject some of these reservations and would do so again, so a retry does not help.
+    """Database constraints reject some of these reservations, and would reject them again on a retry.
 
     `pods` is the number of pods that were to be written together.
     """
@@ -47,7 +48,7 @@ class Contradiction(Conflict):
 
 
 class Load(msgspec.Struct):
-    """The resources added to a node; negative when removed."""
+    """Resources added to a node; amounts are negative for removed resources."""
 
     requests: dict[str, int] = msgspec.field(default_factory=dict)
     pods: int = 0
@@ -61,9 +62,9 @@ class Load(msgspec.Struct):
 
 
 class ClusterColumns(NamedTuple):
-    """The columns of a cluster that each batch of events or decisions reads: `hot_statements.CLUSTER_COLUMNS`.
+    """The columns of a cluster that each batch reads, in the order of `hot_statements.CLUSTER_COLUMNS`.
 
-    `follower_epoch` and `shadow_of` are those of its connection, None for an offline cluster.
+    `follower_epoch` and `shadow_of` belong to the cluster's connection and are None for an offline cluster.
     """
 
     revision: int
@@ -81,7 +82,7 @@ class ClusterColumns(NamedTuple):
 
 
 def current_columns(cluster_id: int) -> ClusterColumns:
-    """Read the present columns of a cluster. Raises: Cluster.DoesNotExist."""
+    """Read the current columns of a cluster. Raises: Cluster.DoesNotExist."""
     columns = CLUSTER.first(cluster=cluster_id)
     if columns is None:
         raise Cluster.DoesNotExist(f"cluster {cluster_id}")
@@ -91,7 +92,7 @@ def current_columns(cluster_id: int) -> ClusterColumns:
 def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None = None) -> Cluster:
     """Raise the cluster's revision by 1, lock its row, and return the current row.
 
-    Raises: Conflict when a decision on `revision` is void, or `epoch` is no longer the leader's.
+    Raises: Conflict if a decision based on `revision` is void, or if `epoch` is not the current leader's epoch.
     """
     earliest, latest = (0, _ANY) if epoch is None else (epoch, epoch)
     decisive = _ANY if revision is None else revision
@@ -108,9 +109,9 @@ def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None =
 
 
 def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
-    """Add loads to nodes and to the cluster's totals; return the changed nodes.
+    """Add loads to nodes and to the cluster's totals; return the changed nodes by id.
 
-    The nodes are saved. The caller saves `TOTALS` of the cluster together with its other changes.
+    The nodes are saved. The caller must save the fields `TOTALS` of the cluster together with its other changes.
     """
     nodes = {node.pk: node for node in NODES(ids=loads)}
     totals: dict[str, int] = defaultdict(int, cluster.requested)
@@ -135,5 +136,5 @@ def write_loads(nodes: Iterable[Node]) -> None:
 
 
 def write_columns(rows: Iterable[Model], names: Collection[str]) -> None:
-    """Write some columns of many rows of one model; `bulk_update` would build one huge CASE expression."""
+    """Write the named columns of many rows of one model without the huge CASE expression of `bulk_update`."""
     update(list(rows), names)

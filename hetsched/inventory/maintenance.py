@@ -1,8 +1,8 @@
-"""Maintenance of GPUs and NUMA zones: no new pods until a time; pods that hold them stay.
+"""Maintenance of GPUs and NUMA zones: they accept no new pods until a given time, and pods that use them stay.
 
-A GPU in maintenance accepts no pods; a zone in maintenance offers no CPU to pods that request zones. The check against
-an empty cluster includes both, so a pod that fits only there is *not now* instead of *never fits*. Both are stored as
-operator overrides, so they expire and are listed with the others.
+A GPU in maintenance accepts no new pods. A zone in maintenance offers no CPU to pods that request zones. The check
+against an empty cluster ignores maintenance, so a pod that fits only there is *not now* instead of *never fits*. Both
+are stored as operator overrides, so they expire and are listed with the others.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .overrides import MAINTAINED
 def set_maintenance(
     cluster: Cluster, node_name: str, part: str, name: str, until: str | None, *, actor: Actor, reason: str
 ) -> Node:
-    """Keep new pods off a GPU or a zone until a time; None ends the maintenance.
+    """Keep new pods off a GPU or a zone until the time `until`; None ends the maintenance.
 
-    `part` is card or zone; `name` is a GPU's index, or the name of a zone.
+    `part` is "card" or "zone". `name` is the index of a GPU or the name of a zone.
     Raises: InputError `NodeUnknown`, `ReasonMissing`, `PartUnknown`, `FactUnknown`, `ExpiryInvalid`.
     """
     if part not in MAINTAINED:

@@ -3,7 +3,7 @@
 Runs inside the caller's transaction, on a cluster locked by `advance`. Changed facts of a known node, its volumes,
 devices and budgets are written at the new revision, so that snapshots refresh only that node. Added or removed nodes
 and changed names make snapshots reload. A node deleted from the API server stays, not ready, while it has allocations.
-A new usage sample of a node includes the load of the pods allocated on it at that time.
+A new usage sample of a node includes the load of the pods allocated on the node at that time.
 Invariant: the cluster's totals are the sums over its nodes.
 """
 
@@ -35,7 +35,7 @@ STALE = timedelta(seconds=90)
 
 
 class NodeChanges(NamedTuple):
-    """The nodes to publish again, and the kinds of change."""
+    """The nodes to publish again, and the kinds of changes that were made."""
 
     nodes: list[Node]
     events: frozenset[Event]
@@ -97,7 +97,10 @@ def _definition_events(before: ClusterContent, after: ClusterContent) -> set[Eve
 
 
 def _part_of_layout(content: ClusterContent) -> tuple[object, ...]:
-    """Return the definitions that require a snapshot reload; others are applied in place (`ClusterState.redefine`)."""
+    """Return the definitions that require a snapshot reload when they change.
+
+    `ClusterState.redefine` applies changes of the other definitions in place.
+    """
     return content.namespaces, content.quotas, content.pod_usages
 
 
@@ -118,10 +121,10 @@ def _write_report(node: Node, report: NodeReport, cluster: Cluster, *, gone: boo
 
 
 def is_synced(cluster: Cluster) -> bool:
-    """Return whether a cluster's data is complete and fresh; decisions on older data may assign used resources.
+    """Return whether a cluster's data is complete and fresh: decisions on stale data may assign resources in use.
 
-    Complete and fresh means: the current informer listed every required resource completely and received data of it
-    within `STALE`, and the connection has no recorded failure. Clusters imported from files are always in sync.
+    Complete and fresh means that the current informer listed every required resource completely and received data for
+    it within `STALE`, and the connection has no recorded failure. Clusters imported from files are always in sync.
     """
     if cluster.kind != ClusterKind.KUBERNETES:
         return True
@@ -131,9 +134,9 @@ def is_synced(cluster: Cluster) -> bool:
 
 
 def delete_gone_nodes(cluster: Cluster, among: Collection[int] | None = None) -> bool:
-    """Delete nodes that are gone from the API server and have no allocations left; return whether there were any.
+    """Delete nodes that are gone from the API server and have no allocations; return whether any were deleted.
 
-    `among`: only these nodes may have reached that state.
+    `among` lists the node ids to check; None means all nodes.
     """
     rows = Node.objects.filter(cluster=cluster, gone=True, pods=0).order_by().values_list("id", flat=True)
     found = [rows] if among is None else [rows.filter(pk__in=some) for some in batched(list(among))]

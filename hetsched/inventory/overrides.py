@@ -1,8 +1,8 @@
 """Operator overrides of node facts, with priority over every other source.
 
-`isa` is an ISA string; `allocatable.<resource>` and `offline-capacity.<zone>` are quantities; `card.<index>` is
-`healthy`, `unhealthy` or `maintenance` (set by the module `maintenance`). An override of a part that a node no longer
-has is ignored.
+The value of `isa` is an ISA string, `allocatable.<resource>` and `offline-capacity.<zone>` are quantities, and
+`card.<index>` is `healthy`, `unhealthy` or `maintenance` (set by the module `maintenance`). An override is ignored if
+the node no longer has the GPU or zone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hetsched.contracts.units import CPU, parse_amount
 
 SOURCE = "operator"
 MAINTENANCE = "maintenance"
-# The override that represents a GPU or a zone in maintenance.
+# Name prefix and value of the override that represents a GPU or zone in maintenance.
 MAINTAINED = {"card": ("card", MAINTENANCE), "zone": ("offline-capacity", "0")}
 _HEALTH = {"healthy": True, "unhealthy": False}
 _replace = msgspec.structs.replace
@@ -94,7 +94,7 @@ def _card(report: NodeReport, index: str, value: str) -> NodeReport:
 
 
 def _with_health(card: GpuCard, value: str) -> GpuCard:
-    """Return a GPU with its health overridden; an unhealthy one stays unhealthy during and after maintenance."""
+    """Return a GPU with its health overridden. An unhealthy GPU stays unhealthy during and after maintenance."""
     if value == MAINTENANCE:
         return _replace(card, healthy=False, maintenance=card.healthy or card.maintenance)
     return _replace(card, healthy=_HEALTH[value], maintenance=False)

@@ -1,8 +1,9 @@
 """Expire usage samples of nodes without a newer report: the periodic part of `freshness`.
 
-One run marks the expired samples of at most `_MOST` nodes (`sample_due_at` has passed), under the cluster's lock.
-Marked nodes change at the new revision, so that snapshots and pending pods see it, as for a silent collector.
-Samples of a disabled collector expire too: its fact is marked, so that another source can replace it.
+One run marks the expired samples (`sample_due_at` has passed) of at most `_MOST` nodes, under the cluster's lock.
+Marked nodes are written at the new revision, so that snapshots are refreshed and pending pods requeued, as for a
+collector that stopped reporting.
+Samples of a disabled collector also expire: its fact is marked as stale, so that another source can replace it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MOST = 5000
 
 
 def expire_samples(cluster_id: int) -> int:
-    """Mark the expired samples of a cluster; return their number."""
+    """Mark the expired samples of a cluster as stale; return their number."""
     now = timezone.now()
     due = Node.objects.filter(cluster_id=cluster_id, sample_due_at__lte=now)
     if not due.exists():
@@ -60,7 +61,7 @@ def expire_samples(cluster_id: int) -> int:
 
 
 def _limits(cluster: Cluster) -> dict[str, float]:
-    """Return the lifetime in seconds of each collector's samples; a lower limit is applied to new samples only."""
+    """Return the lifetime of each collector's samples in seconds, at least `STALE_SECONDS`."""
     allowed = Collector.objects.filter(cluster=cluster, load=True).values_list("name", "most_age_seconds")
     return {name: max(STALE_SECONDS, age) for name, age in allowed}
 

@@ -1,6 +1,7 @@
-"""Signals of inventory changes for the apps that import this one, sent inside the transaction of the change."""
+"""Signals about inventory changes for the apps that import this one, sent inside the transaction of the change."""
 
 from django.dispatch import Signal
 
-# Sent with `cluster`: its nodes changed, so pending pods may fit now; `events` name the kinds of change, where known.
+# Sent when the nodes of `cluster` changed, so that pending pods may fit now. `events` contains the kinds of changes, if
+# known.
 inventory_changed = Signal()

@@ -1,11 +1,11 @@
-"""Age of a live cluster's data, and the time since when it is stale.
+"""Age of a live cluster's data, and the time since when the data has been stale.
 
-Without the age, a page with yesterday's data would look like a page with current data.
-The data is as old as the required resource with the oldest event. It is stale while no decision may be based on it
-(`is_synced`), while a failure keeps the cluster from being watched, and once a required resource fails for `TROUBLE`;
-it is then stale since its last event. The published state is stored in the connection's row, so that the snapshot and
-the deltas of the topic `watch:<cluster>` agree. The informer publishes it, or the sweep where there is none
-(`report_staleness`).
+Without the age, users could mistake a page with yesterday's data for a page with current data.
+The data is as old as the last event of the required resource that has been silent longest. It is stale while no
+decision may be based on it (`is_synced`), while a failure prevents watching the cluster, and once a required resource
+fails for `TROUBLE`; it is then stale since its last event. The published state is stored in the connection's row, so
+that the snapshot and the deltas of the topic `watch:<cluster>` agree. The informer publishes it; without an informer,
+the sweep does (`report_staleness`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PUBLISH_EVERY = timedelta(seconds=15)
 
 
 class Staleness(msgspec.Struct, frozen=True):
-    """The time of the data, since when it is stale, and why."""
+    """The time of the data, the time since when it has been stale, and the reason."""
 
     facts_at: datetime | None
     stale_since: datetime | None = None
-    reason: str = ""  # a Message if there is one
+    reason: str = ""  # a Message, or empty
 
 
 def watch_topic(cluster: Cluster) -> str:
@@ -62,7 +62,7 @@ def published_staleness(connection: Connection) -> Staleness:
 
 
 def watch_document(connection: Connection) -> dict[str, Any]:
-    """Return the document of the topic: its reason has the parameters, which sockets render."""
+    """Return the document of the topic; sockets translate its `reason`, which includes the message parameters."""
     said = published_staleness(connection)
     return {
         "factsAt": rfc3339(said.facts_at) if said.facts_at else None,
@@ -72,7 +72,7 @@ def watch_document(connection: Connection) -> dict[str, Any]:
 
 
 def report_staleness(cluster_id: int) -> bool:
-    """Publish the age of the data if it changed; return whether it did."""
+    """Publish the staleness of a cluster's data if it changed; return whether it changed."""
     connection = Connection.objects.select_related("cluster").filter(cluster_id=cluster_id).first()
     if connection is None or not _has_changed(published_staleness(connection), current_staleness(connection)):
         return False

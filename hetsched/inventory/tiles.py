@@ -1,9 +1,10 @@
 """JSON documents of nodes and clusters for pages: pure functions of rows.
 
-Snapshot and delta of a live topic come from the same function. A document always has the same keys, None where there is
-no value; in a merge patch None clears the key, and `without_nulls` makes the snapshot of it.
-Units: `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, None where a node has none. GPUs in
-maintenance count as capacity, since pods may still hold them; `maintenance` contains their number.
+The snapshot and the deltas of a live topic are made by the same function. A document always has the same keys, with
+None where there is no value. In a merge patch None clears the key; `without_nulls` converts the document for the
+snapshot.
+Units: `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, or None if a node has no such resource.
+GPUs in maintenance are included in the capacity, because pods may still use them; `maintenance` contains their number.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def tile(node: Node) -> dict[str, Any]:
-    """Return the node's tile of the live grid; needs no report."""
+    """Return the node's tile of the live grid; the column `report` is not read."""
     return {
         "name": node.name,
         "family": node.isa_family,
@@ -88,9 +89,10 @@ def tile(node: Node) -> dict[str, Any]:
 
 
 def _maintenance(parts: Sequence[Maintenance], cards_out: int) -> dict[str, Any] | None:
-    """Return the numbers of GPUs and zones in maintenance, the time when all are back, and the reasons.
+    """Return the numbers of GPUs and zones in maintenance, the time when all maintenance ends, and the reasons.
 
-    `cards_out` GPUs accept no new pods: a GPU that the node no longer lists is not counted.
+    `cards_out` is the number of listed GPUs that accept no new pods; GPUs that the node no longer lists are not
+    counted.
     """
     cards = min(sum(one.part == "card" for one in parts), cards_out)
     zones = sum(one.part == "zone" for one in parts)
@@ -109,9 +111,9 @@ _PACKED = (
 def pack_tiles(nodes: QuerySet[Node]) -> dict[str, list[Any]]:
     """Return the tiles of many nodes, ordered by name, as columns; the page's script builds the tiles.
 
-    `group` and `isa` are indexes into `groups` (family and pool) and `isas`, -1 for none; `state` adds 1 for a cordoned
-    and 2 for a node that is not ready; ratios are in ten-thousandths, -1 for none. `maintenance` is None for most
-    nodes.
+    `group` and `isa` are indexes into `groups` (family and pool) and `isas`, -1 for none. `state` is the sum of 1 for a
+    cordoned node and 2 for a node that is not ready. Ratios are in ten-thousandths, -1 for none. `maintenance` is None
+    for most nodes.
     """
     groups: dict[tuple[str, str], int] = {}
     isas: dict[str, int] = {}
@@ -149,12 +151,12 @@ def _ten_thousandths(part: int, whole: int) -> int:
 
 
 def node_load(node: Node) -> dict[str, Any]:
-    """Return the part of a node's page that placements change."""
+    """Return those values of a node's page that placements change."""
     return {"tile": tile(node), "requested": node.requested, "gpuMilliUsed": node.gpu_milli_used}
 
 
 def node_facts(node: Node) -> dict[str, Any]:
-    """Return the inventory's facts of a node; keys vary, so a changed report is published as a difference."""
+    """Return the inventory facts of a node. Its keys vary, so a changed report is published as a difference."""
     return {
         "name": node.name,
         "cluster": node.cluster.name,
@@ -166,7 +168,7 @@ def node_facts(node: Node) -> dict[str, Any]:
 
 
 def cluster_head(cluster: Cluster) -> dict[str, Any]:
-    """Return the document of a cluster's own row."""
+    """Return the document of a cluster, without its nodes."""
     capacity, requested = cluster.capacity, cluster.requested
     return {
         "name": cluster.name,
@@ -190,7 +192,7 @@ def to_json_types(value: Any) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a document without the keys that have no value, as in a snapshot."""
+    """Return a document without the keys whose value is None, for a snapshot."""
     if isinstance(value, dict):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     return value

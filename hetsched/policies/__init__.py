@@ -1,5 +1,5 @@
-"""Policies and their revisions: drafts, the active version, the policy of a pod; golden placements, plans.
+"""Policies, their revisions and active versions, the choice of a pod's policy, golden placements and plans.
 
 May import: hetsched.inventory, hetsched.journal, hetsched.adapters, hetsched.lab, hetsched.contracts, hetsched.engine.
-Never: deciding for submitted pods, which the workers and what-if do; golden placements run on empty nodes.
+Must not schedule submitted pods, which the workers and what-if do. Golden placements are checked on empty nodes.
 """

@@ -1,9 +1,10 @@
 """The only writers of policies; each action is one transaction with its audit entry and live event.
 
 `save_draft` adds a revision without activating it. `activate` activates one, with a reason and only if it satisfies
-every golden placement. `rollback` activates the previously active revision. All clients use these actions: pages,
-admin, REST, plans, imports, the built-in policies and the objects of clusters. Workers read the active version before
-each batch, so a change needs no restart. A policy owned by a cluster is changed only by its object (`kept_by`).
+every golden placement. `rollback` activates the previously active revision. These actions are used by all callers:
+pages, admin, REST, plans, imports, the setup of built-in policies and the informers of cluster objects. Workers read
+the active version before each batch, so a change does not require a restart. A policy owned by a cluster is changed
+only through its object (`kept_by`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ BUILT_IN = Program("built-in")
 
 
 def check_policy(spec: PolicySpec) -> PolicySpec:
-    """Return the policy if it can run.
+    """Return the policy if it is valid and can be compiled.
 
     Raises: InputError `PolicyNameInvalid`, or the errors of `compile_policy`.
     """
@@ -56,10 +57,11 @@ def check_policy(spec: PolicySpec) -> PolicySpec:
 
 
 def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "", kept_by: Cluster | None = None) -> PolicyRevision:
-    """Save a new revision of the policy `spec.name`, which is created if it does not exist; do not activate it.
+    """Save a new revision of the policy `spec.name` without activating it; create the policy if it does not exist.
 
-    `kept_by`: the cluster whose object contains the policy; repeated calls with the same content create one draft.
-    Raises: InputError `PolicyKeptInCluster`, or as `check_policy` does.
+    `kept_by` is the cluster whose object contains the policy; for it, repeated calls with the same content create only
+    one draft.
+    Raises: InputError `PolicyKeptInCluster`, or the errors of `check_policy`.
     """
     check_policy(spec)
     with write_transaction():
@@ -73,7 +75,7 @@ def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "", kept_by: Clu
 
 
 def _add_revision(policy: Policy, latest: int, spec: PolicySpec, actor: Actor, reason: str) -> PolicyRevision:
-    """Write the next revision of a locked policy."""
+    """Create the next revision of a locked policy."""
     numbered = msgspec.structs.replace(spec, version=latest + 1)
     revision = PolicyRevision.objects.create(
         policy=policy, version=latest + 1, spec=numbered, author=actor.name, reason=reason
@@ -102,11 +104,11 @@ def activate(
     expected_active: int | None = None,
     kept_by: Cluster | None = None,
 ) -> PolicyRevision:
-    """Activate a revision from the next batch on, if it satisfies every golden placement.
+    """Activate a revision if it satisfies every golden placement; it is used from the next batch on.
 
     `expected_active` is the active version that the caller saw; the call is rejected if another one is active now.
     Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyKeptInCluster`, `PolicyVersionUnknown`,
-    `PolicyChanged`, GoldenPlacementBroken, or the errors of `check_policy` when the revision cannot run any more.
+    `PolicyChanged`, GoldenPlacementBroken, or the errors of `check_policy` if the revision is no longer valid.
     """
     reason = require_reason(reason)
     load_states(name)
@@ -167,7 +169,7 @@ def _set_active(policy: Policy, revision: PolicyRevision, goldens: GoldenCheck, 
 
 
 def rollback(name: str, *, actor: Actor, reason: str, expected_active: int | None = None) -> PolicyRevision:
-    """Activate the revision that was active before the present one.
+    """Activate the revision that was active before the current one.
 
     Raises: InputError `PolicyNothingToRollBack`, or the errors of `activate`.
     """
@@ -183,7 +185,7 @@ def rollback(name: str, *, actor: Actor, reason: str, expected_active: int | Non
 def set_namespace_rule(
     cluster: Cluster, namespace: str, default_policy: str, allowed_policies: Sequence[str], *, actor: Actor
 ) -> NamespaceRule:
-    """Set the default policy and the allowed policies of a namespace; pending pods keep their policy.
+    """Set the default policy and the allowed policies of a namespace. Pending pods keep their policy.
 
     Raises: InputError `PolicyUnknown` or `PolicyNotAllowed`.
     """
@@ -211,7 +213,7 @@ def set_namespace_rule(
 
 
 def remove_namespace_rule(rule: NamespaceRule, *, actor: Actor) -> None:
-    """Remove a namespace's rule: the cluster's default applies, and pods may name any policy."""
+    """Remove a namespace's rule. The cluster's default policy then applies, and pods may name any policy."""
     with write_transaction():
         place = f"{rule.cluster.name}/{rule.namespace}"
         record(
@@ -225,10 +227,10 @@ def remove_namespace_rule(rule: NamespaceRule, *, actor: Actor) -> None:
 
 
 def ensure_builtins() -> list[str]:
-    """Create the built-in policies, and new revisions of those that a release changed; return the changed names.
+    """Create built-in policies, and new revisions of those that a release changed; return the names of both.
 
-    A built-in policy that a user changed keeps the user's active revision, and the new one stays a draft; so does a
-    revision that breaks a golden placement.
+    If a user changed a built-in policy, the user's revision stays active and the new one stays a draft. A new revision
+    that breaks a golden placement also stays a draft.
     """
     touched: list[str] = []
     for spec in BUILTIN.values():
@@ -256,7 +258,10 @@ def has_same_content(one: PolicySpec, other: PolicySpec) -> bool:
 
 
 def lock_policy(name: str, *, kept: bool = False) -> Policy:
-    """Return a policy, locked. Raises: InputError `PolicyUnknown`; unless `kept`, `PolicyKeptInCluster`."""
+    """Lock and return a policy; cluster-owned policies require `kept`.
+
+    Raises: InputError `PolicyUnknown`, or `PolicyKeptInCluster` for a cluster-owned policy if `kept` is false.
+    """
     policy = Policy.objects.select_for_update().filter(name=name).first()
     if policy is None:
         raise policy_unknown_error(name)

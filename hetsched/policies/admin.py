@@ -138,7 +138,7 @@ class PolicyAdmin(admin.ModelAdmin):
         title: str,
         act: Callable[[str, int | None], PolicyRevision],
     ) -> HttpResponse:
-        """Show the changes, request a reason, then activate if the active version is still the one shown."""
+        """Show the changes and ask for a reason, then activate if the active version has not changed since."""
         if not self.has_change_permission(request, policy):
             raise PermissionDenied
         form = ReasonForm(request.POST or None)
@@ -166,7 +166,7 @@ class PolicyAdmin(admin.ModelAdmin):
 
 
 def _title(policy: Policy, chosen: PolicyRevision) -> str:
-    """Return the title of an activation, which is also its button."""
+    """Return the title of an activation page, which is also the label of its button."""
     titles = {
         "activate": _("Activate version %(version)d of %(name)s"),
         "rollback": _("Roll %(name)s back to version %(version)d"),
@@ -176,7 +176,7 @@ def _title(policy: Policy, chosen: PolicyRevision) -> str:
 
 
 def _requested_revision(policy: Policy, version: str | None) -> PolicyRevision:
-    """Return the requested version, else the latest."""
+    """Return the requested revision, or the latest one if none is requested."""
     revisions = policy.revisions.all()
     wanted = revisions.filter(version=int(version)).first() if version and version.isdecimal() else None
     return wanted or get_object_or_404(revisions[:1])

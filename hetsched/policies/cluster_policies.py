@@ -1,11 +1,11 @@
 """Cluster-owned policies: SchedulingPolicy objects become versions here, by the same checks as REST requests.
 
-An unused name belongs to the cluster whose object brings it first, and that object defines the policy: new content that
-passes `check_policy` becomes a version and, if it satisfies every golden placement, is activated at once. Otherwise the
-object is rejected with the reason, and the previous version stays active. An object is rejected if its name is owned by
-this database or by another cluster; only `set_owner` changes the owner, in either direction. After an object is deleted
-its last version stays active and owned by the cluster, until the object is created again or the policy gets another
-owner.
+An unused name is assigned to the first cluster with an object of that name, and that object defines the policy. New
+content that passes `check_policy` becomes a version and, if it satisfies every golden placement, is activated
+immediately. Otherwise the object is rejected with the reason, and the previous version stays active. An object is
+rejected if its name is owned by this database or by another cluster; only `set_owner` changes the owner. After an
+object is deleted, its last version stays active and owned by the cluster, until the object is created again or the
+policy gets another owner.
 Invariants: a rejected object does not change the active version; at most one object per name is accepted.
 """
 
@@ -34,10 +34,10 @@ from .models import Policy, PolicyObject
 def apply_policy_objects(
     cluster_id: int, seen: Sequence[ObservedPolicy], *, epoch: int, listed: Collection[str] | None = None
 ) -> list[str]:
-    """Apply a cluster's objects, as the informer of `epoch`; return the names whose review result changed.
+    """Apply the policy objects that the informer of `epoch` observed; return the names whose review result changed.
 
-    `listed`: the names of all objects after a list; stored objects that are not among them were deleted.
-    Raises: Conflict when another informer took over.
+    `listed` contains the names of all objects after a list; stored objects with other names were deleted.
+    Raises: Conflict if another informer has taken over.
     """
     cluster = Cluster.objects.get(pk=cluster_id)
     changed = []
@@ -51,10 +51,11 @@ def apply_policy_objects(
 
 
 def set_owner(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) -> Policy:
-    """Set the owner of a policy: a cluster, whose object defines it from now on, or None for this database.
+    """Set the owner of a policy: a cluster, whose object then defines the policy, or None for this database.
 
-    Objects of other clusters are rejected. Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyObjectMissing`,
-    or the problem of the object.
+    Objects of other clusters are rejected.
+    Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyObjectMissing`, or the problem for which the object was
+    rejected.
     """
     reason = require_reason(reason)
     with write_transaction():
@@ -139,10 +140,10 @@ def _review(row: PolicyObject, unreadable: Problem | None = None, *, before: obj
 
 
 def _active_version(cluster: Cluster, spec: PolicySpec, generation: int) -> int:
-    """Return the active version with this content, after creating and activating it if necessary.
+    """Return the active version with this content; create and activate it if necessary.
 
-    Raises: InputError `PolicyNameTaken`, or as `check` does, without writing; GoldenPlacementBroken, and a draft
-    remains.
+    Raises: InputError `PolicyNameTaken`, or the errors of `check_policy`, without writing anything;
+    GoldenPlacementBroken, after saving a draft.
     """
     check_policy(spec)
     Policy.objects.get_or_create(name=spec.name, defaults={"keeper": cluster})

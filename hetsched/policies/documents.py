@@ -14,7 +14,7 @@ TOPIC, GOLDENS, PLANS = "policies", "goldens", "plans"
 
 
 def policy_document(policy: Policy) -> dict[str, Any]:
-    """Return the entry of one policy; keys are never removed."""
+    """Return the entry of one policy, which always has the same keys."""
     return {
         "name": policy.name,
         "description": policy.description,
@@ -66,7 +66,7 @@ def _all() -> Iterable[Policy]:
 
 
 def golden_document(golden: GoldenPlacement) -> dict[str, Any]:
-    """Return the entry of one golden placement, with its state under the active versions."""
+    """Return the entry of one golden placement, including its state under the active versions."""
     return {
         "cluster": golden.cluster.name,
         "policy": golden.policy_name,

@@ -1,8 +1,8 @@
 """Select the policy of a pod.
 
 The first match wins: the request's own choice, the pod's annotation or scheduler name, the namespace's default, the
-cluster's default. The decision records which rule matched. A name that is unknown or not allowed in the namespace makes
-the pod misconfigured if the pod names it, and rejects the request if the request names it.
+cluster's default. The decision records which rule matched. If a name is unknown or not allowed in the namespace, a pod
+that names it is misconfigured, and a request that names it is rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .models import PolicyRevision
 
 
 class EffectivePolicy(msgspec.Struct, frozen=True):
-    """A policy's name and the rule that chose it: request, annotation, scheduler-name, namespace or cluster."""
+    """A policy's name and the rule that selected it: request, annotation, scheduler-name, namespace or cluster."""
 
     name: str
     rule: str
@@ -36,7 +36,7 @@ def active_versions() -> dict[str, int]:
 
 
 class Chooser:
-    """Chooses policies for the pods of one submission, with two queries in all."""
+    """Chooses policies for the pods of one submission, with two database queries in total."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -46,7 +46,7 @@ class Chooser:
     def choose(self, pod: PodSpec, requested: str = "") -> tuple[EffectivePolicy, Problem | None]:
         """Return the policy of `pod`, and the problem with the pod's own choice, if any.
 
-        Raises: InputError `PolicyUnknown` or `PolicyNotAllowed` for the request's choice.
+        Raises: InputError `PolicyUnknown` or `PolicyNotAllowed` if the requested policy is not usable.
         """
         rule = self.rules.get(pod.namespace)
         allowed = set(rule.allowed_policies) if rule else set()
@@ -75,18 +75,21 @@ class Chooser:
 
 
 def active_specs(names: set[str]) -> dict[str, PolicySpec]:
-    """Return the active content of these policies, without unknown ones; `spec.version` is the active version."""
+    """Return the active content of these policies by name, without unknown ones; `spec.version` is the version."""
     return {name: _content(pk, written) for name, _, pk, written in ACTIVE_POLICIES() if name in names}
 
 
 @lru_cache(maxsize=256)
 def _content(revision_id: int, created_at: datetime) -> PolicySpec:
-    """Read a revision once; its content never changes, and the time distinguishes it from a row of another database."""
+    """Read a revision, cached because its content never changes.
+
+    `created_at` distinguishes the revision from one with the same id in another database.
+    """
     return PolicyRevision.objects.get(pk=revision_id).spec
 
 
 def effective_policy(cluster: Cluster, requested: str = "", namespace: str = "default") -> PolicySpec:
-    """Return the active policy of a request in this namespace, for what-if and pages.
+    """Return the active policy for a request in this namespace, for what-if and pages.
 
     Raises: InputError `PolicyUnknown` or `PolicyNotAllowed`.
     """

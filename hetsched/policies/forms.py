@@ -1,10 +1,10 @@
 """The form of a policy, generated from the declarations of the plugins.
 
-A plugin is one file; its switch, weight and parameters must appear in the form without a change of this module.
+A plugin is one file. Its switch, weight and parameters appear in the form without changing this module.
 Each plugin in the registry gets a row: a switch, its position, its weight, and one field per property of its JSON
 Schema.
-Types, bounds, titles and defaults of the schema become those of the field. Types without a field of their own (lists,
-mappings, alternatives) are edited as JSON and validated by the declaration itself.
+Each field gets its type, bounds, title and default from the schema. Types without a form field (lists, mappings,
+alternatives) are edited as JSON and validated by the plugin's declaration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .models import NamespaceRule, Policy
 
 
 class FiniteField(forms.Field):
-    """A number field with a specific error for missing, infinite or out-of-range values."""
+    """A number field with specific errors for missing, infinite and out-of-range values."""
 
     def __init__(self, *, least: float | None = None, most: float | None = None, **kwargs: Any) -> None:
         kwargs["widget"] = forms.NumberInput(attrs={"step": "any", "size": 8})
@@ -76,7 +76,7 @@ def field_of(schema: dict[str, Any], default: Any) -> forms.Field:
 
 
 class PluginRow:
-    """One plugin's part of the form, for the template."""
+    """One plugin's row of the form, for the template."""
 
     def __init__(self, form: PolicyForm, info: dict[str, Any]) -> None:
         self.name: str = info["name"]
@@ -162,7 +162,7 @@ class PolicyForm(forms.Form):
         return cleaned
 
     def _use(self, info: dict[str, Any], cleaned: dict[str, Any]) -> PluginUse:
-        """Return one plugin as the policy uses it, without parameters at their defaults."""
+        """Return the policy's entry for one plugin, without parameters that have their default value."""
         name = info["name"]
         defaults = json.loads(json.dumps(to_plain(info["defaults"])))
         params = {}
@@ -182,7 +182,7 @@ def _whole(value: Any) -> int:
 
 
 class ReasonForm(forms.Form):
-    """Reason for a change that takes effect at once."""
+    """Reason for a change that takes effect immediately."""
 
     reason = forms.CharField(
         label=_("Reason"),
@@ -193,7 +193,7 @@ class ReasonForm(forms.Form):
 
 
 class NamespaceRuleForm(forms.ModelForm):
-    """The policies of a namespace, chosen from the existing ones."""
+    """Default and allowed policies of a namespace, selected from the existing policies."""
 
     default_policy = forms.ChoiceField(label=_("Default policy"), required=False)
     allowed_policies = forms.MultipleChoiceField(

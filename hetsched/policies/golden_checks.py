@@ -1,8 +1,9 @@
 """Check golden placements under a policy, without writing.
 
-A golden placement guards the policy that it names, or all. The engine schedules its pod on the cluster's nodes as if
-empty, with the plugins that take part in every decision there. Node states are cached while the nodes do not change. A
-golden placement created from a decision is checked on the state of that decision instead (`golden_states`).
+A golden placement guards the policy that it names, or all policies. The engine schedules its pod on the cluster's nodes
+as if the nodes were empty, with the plugins that are part of every decision in that cluster. Node states are cached
+while the nodes do not change. A golden placement that was created from a decision is checked on the cluster state of
+that decision instead (`golden_states`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 def goldens_of_policy(name: str, *, cluster: Cluster | None = None) -> QuerySet[GoldenPlacement]:
-    """Return the golden placements that a policy of this name must satisfy."""
+    """Return the golden placements that the policy of this name must satisfy."""
     rows = GoldenPlacement.objects.filter(Q(policy_name=name) | Q(policy_name=""), enabled=True)
     return rows if cluster is None else rows.filter(cluster=cluster)
 
@@ -46,7 +47,7 @@ def check_goldens(spec: PolicySpec, *, cluster: Cluster | None = None) -> Golden
 
 
 def require_goldens(spec: PolicySpec) -> GoldenCheck:
-    """Check all golden placements that guard a policy. Raises: GoldenPlacementBroken when one breaks."""
+    """Check all golden placements that guard a policy. Raises: GoldenPlacementBroken if any is broken."""
     found = check_goldens(spec)
     broken = tuple(one for one in found.results if one.state is GoldenState.BROKEN)
     if broken:
@@ -55,7 +56,7 @@ def require_goldens(spec: PolicySpec) -> GoldenCheck:
 
 
 def load_states(name: str) -> None:
-    """Load the states that a check of this policy needs, so that they are not loaded while locks are held."""
+    """Load the cluster states that a check of this policy needs, so that none is loaded while locks are held."""
     for cluster in Cluster.objects.filter(goldens__in=goldens_of_policy(name)).defer("definitions").distinct():
         empty_state(cluster)
     for row in goldens_of_policy(name).exclude(decision=None).only("changed_at"):
@@ -98,20 +99,20 @@ def empty_state(cluster: Cluster) -> ClusterState:
 
 
 def inventory_key(cluster: Cluster) -> str:
-    """Return a cache key of a cluster's present nodes and definitions."""
+    """Return a cache key for a cluster's current nodes and definitions."""
     return f"{cluster.inventory_revision}/{cluster.layout_revision}/{cluster.definitions_revision}"
 
 
 @lru_cache(maxsize=4)
 def _empty_state(cluster_id: int, created_at: datetime, basis: str) -> ClusterState:
-    """Read the nodes; the creation time distinguishes the cluster from one of another database."""
+    """Read the nodes. `created_at` distinguishes the cluster from a cluster of another database."""
     definitions = Cluster.objects.only("definitions").get(pk=cluster_id).definitions
     reports = [effective_report(node) for node in Node.objects.filter(cluster_id=cluster_id).only(*_NODE)]
     return ClusterState.of(definitions, nodes=empty(reports), running=())
 
 
 def worst_result(results: Mapping[str, GoldenVerdict]) -> tuple[GoldenState, Message]:
-    """Return the worst state of a golden placement under several policies, by their names, and its result."""
+    """Return the worst state in the results of one golden placement (by policy name), and its message."""
     order = [GoldenState.BROKEN, GoldenState.UNKNOWN, GoldenState.KEPT]
     ranked = sorted(results.items(), key=lambda item: (order.index(item[1].state), item[0]))
     if not ranked:

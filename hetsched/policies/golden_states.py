@@ -53,7 +53,7 @@ def store_state(row: GoldenPlacement, agreed: RecordedCluster) -> None:
 
 
 def delete_state(row: GoldenPlacement) -> None:
-    """Delete the stored state: the golden placement is checked on empty nodes from now on."""
+    """Delete the stored state, so that the golden placement is checked on empty nodes."""
     AgreedState.objects.filter(golden=row).delete()
 
 
@@ -64,7 +64,7 @@ def state_of(row: GoldenPlacement) -> ClusterState:
 
 @lru_cache(maxsize=8)
 def _state_of(pk: int, changed_at: datetime) -> ClusterState:
-    """Read a stored state; `changed_at` is the cache key of its content."""
+    """Read a stored state; `changed_at` is part of the cache key because the content changes with it."""
     content = bytes(AgreedState.objects.values_list("content", flat=True).get(golden_id=pk))
     return ClusterState.of(
         msgspec.json.decode(zlib.decompress(content), type=ClusterContent, dec_hook=from_parts), clocked=True

@@ -1,10 +1,10 @@
-"""The only writers of golden placements, and the periodic check of them.
+"""The only writers of golden placements, and their periodic check.
 
-The inventory changes too, so a golden placement may break without a change of a policy.
+The inventory also changes, so a golden placement may break although no policy changed.
 Saving and removing require a reason and are recorded in the audit trail. A golden placement that the active version
-breaks is saved and reported; it blocks the next activation until the golden placement or the policy is corrected.
-`recheck_goldens` checks those whose nodes or active versions changed since the last check, and reports those that broke
-or recovered.
+breaks is saved and reported as broken. It blocks the next activation until the golden placement or the policy is
+corrected. `recheck_goldens` checks golden placements whose nodes or active versions changed since the last check, and
+reports those that broke or recovered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .golden_states import RecordedCluster, delete_state, store_state
 from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
 
 MOST_GOLDENS = 500
-RESERVED = frozenset({"check"})  # names used by the API's own paths
+RESERVED = frozenset({"check"})  # names used by API paths
 MOST_BYTES = 100_000
 log = structlog.get_logger(__name__)
 
@@ -59,10 +59,10 @@ def save_golden(
     actor: Actor,
     reason: str,
 ) -> GoldenPlacement:
-    """Create or change a golden placement; the row contains its state under the active versions.
+    """Create or change a golden placement, and check it under the active versions.
 
-    `agreed` is the decision on whose state it is checked, None for empty nodes; omitted, it stays unchanged. `pod` is
-    the parsed pod of the manifest, where the caller has it.
+    `agreed` is the decision whose cluster state the check uses, or None for empty nodes; if omitted, it stays
+    unchanged. `pod` is the parsed pod of the manifest, if the caller already has it.
     Raises: InputError `ReasonMissing`, `GoldenNameInvalid`, `GoldenPodInvalid`, `GoldenExpectationInvalid`,
     `GoldensTooMany`, `GoldenStateTooLarge`, `PolicyUnknown`, or the errors of the manifest or the instruction set.
     """
@@ -76,7 +76,7 @@ def save_golden(
         _check_isa(expectation.isa)
     if policy_name and not Policy.objects.filter(name=policy_name).exists():
         raise policy_unknown_error(policy_name)
-    empty_state(cluster)  # read before any row is locked
+    empty_state(cluster)  # fills the cache before any row is locked
     with write_transaction():
         row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
         new = row is None
@@ -127,7 +127,7 @@ def remove_golden(name: str, *, actor: Actor, reason: str) -> None:
 
 
 def read_pod(manifest: str, cluster: Cluster | None = None) -> PodSpec:
-    """Parse the one pod of a golden placement; a Job or Deployment yields one of its pods.
+    """Parse the single pod of a golden placement. A Job or Deployment yields one of its pods.
 
     Raises: InputError `GoldenPodInvalid`, or the errors of the manifest.
     """
@@ -148,7 +148,7 @@ def _check_isa(text: str) -> None:
 
 
 def recheck_goldens(now: datetime | None = None) -> dict[str, int]:
-    """Check the golden placements whose nodes or active versions changed; return the number per state."""
+    """Check the golden placements whose nodes or active versions changed; return the number of placements per state."""
     now = now or timezone.now()
     specs = _active_specs()
     rows = GoldenPlacement.objects.filter(enabled=True).select_related("cluster").defer("cluster__definitions")
@@ -165,7 +165,7 @@ def recheck_goldens(now: datetime | None = None) -> dict[str, int]:
 
 
 def _recheck(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
-    empty_state(row.cluster)  # read before any row is locked
+    empty_state(row.cluster)  # fills the cache before any row is locked
     with write_transaction():
         locked = GoldenPlacement.objects.select_for_update().filter(pk=row.pk, enabled=True).first()
         if locked is not None:
@@ -187,7 +187,7 @@ def _check(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) ->
 
 
 def _check_and_save(row: GoldenPlacement, specs: dict[str, PolicySpec], now: datetime) -> None:
-    """Check one golden placement under the active policies that it guards, and save the result."""
+    """Check one golden placement under the active versions of the policies that it guards, and save the result."""
     rows = GoldenPlacement.objects.filter(pk=row.pk)
     results: dict[str, GoldenVerdict] = {}
     for spec in _guarded_policies(row, specs):

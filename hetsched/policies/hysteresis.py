@@ -1,10 +1,10 @@
 """Hysteresis: when a fluctuating metric switches the active version.
 
-If the metric is above the upper bound for the whole period, the *above* side is entered; if it is below the lower bound
-for the whole period, the *below* side is entered; between the bounds nothing changes. A side is not entered again
-before the other one was, so a manual activation is not reverted until then. The values between two samples more than
+If the metric is above the upper bound for the whole period, the *above* side is entered. If it is below the lower bound
+for the whole period, the *below* side is entered. Between the bounds nothing changes. A side is not entered again until
+the other side was entered, so a manual activation is not reverted before that. The values between two samples more than
 `GAP` apart are unknown, so the period restarts.
-Invariant: the same values at the same times give the same switches, live or on a recorded curve.
+Invariant: the same values at the same times cause the same switches, live or on a recorded curve.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Side = Literal["above", "below", ""]
 
 
 class HysteresisState(msgspec.Struct, frozen=True):
-    """State of the evaluation: the last side entered, and the time since which the metric is beyond a bound."""
+    """State of the evaluation: the last side entered, and the time since when the metric has been beyond a bound."""
 
     side: Side = ""
     above_since: datetime | None = None
@@ -31,7 +31,7 @@ class HysteresisState(msgspec.Struct, frozen=True):
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """One switch: the metric's value, and the version activated."""
+    """One switch: its time, the metric's value, and the activated version."""
 
     at: datetime
     value: float
@@ -41,9 +41,9 @@ class Switch(msgspec.Struct, frozen=True):
 def process_sample(
     condition: Condition, watch: HysteresisState, at: datetime, value: float
 ) -> tuple[HysteresisState, Side]:
-    """Process a sample; return the new state, and the side to enter, if any.
+    """Process a sample; return the new state and the side to enter, if any.
 
-    The caller confirms the switch through `enter_side`; until then every call returns the side again.
+    The caller confirms the switch with `enter_side`; until then, every call returns the same side.
     """
     fresh = watch.looked_at is not None and at - watch.looked_at <= GAP
     above = (watch.above_since if fresh else None) or at if value > condition.above else None
@@ -63,7 +63,7 @@ def enter_side(watch: HysteresisState, side: Side) -> HysteresisState:
 
 
 def version_of(condition: Condition, side: Side) -> int:
-    """Return the version of a side."""
+    """Return the version that is activated when a side is entered."""
     return condition.above_version if side == "above" else condition.below_version
 
 

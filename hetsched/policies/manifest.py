@@ -1,7 +1,7 @@
 """YAML text of policies as SchedulingPolicy objects, and of pods as Pod objects.
 
-The object is the one that clusters and REST accept, one line per plugin, without default values. The text can be sent
-back and yields the same policy.
+The text has one line per plugin and omits default values. Clusters and the REST API accept it, and reading it yields
+the same policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIDTH = 110
 
 
 class _Writer(yaml.SafeDumper):
-    """YAML writer with one plugin per line: mappings inside the list are in flow style."""
+    """YAML writer with one plugin per line: mappings inside the list of plugins are in flow style."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)

@@ -1,9 +1,9 @@
 """Policies and their revisions.
 
-A revision's content is written once; changing a policy adds a revision, activating one moves a pointer. A decision
-records (name, version), so it can be repeated while the row exists.
-A policy is owned by the database, or by one cluster as an object there (`keeper`), which is then its only writer.
-Invariant: at most one revision of a policy is active, and `Policy.active_version` names it (0: none yet).
+A revision's content is written once: changing a policy adds a revision, and activating a revision only changes a
+reference. A decision records (name, version), so it can be repeated as long as the revision exists.
+A policy is owned by the database or by one cluster (`keeper`), whose SchedulingPolicy object is then the only writer.
+Invariant: at most one revision of a policy is active, and `Policy.active_version` is its version (0 if none is active).
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ from .plan_contracts import Condition, Measured, Once, PreviewParameters
 
 
 class Policy(models.Model):
-    """A named policy."""
-
     name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
     description = models.CharField(_("description"), max_length=400, blank=True)
     active_version = models.IntegerField(_("active version"), default=0)
-    # The cluster whose object of this name defines the policy; none: the database owns it.
+    # The cluster whose object of this name defines the policy. If it is null, this database owns the policy.
     keeper = models.ForeignKey(
         Cluster, on_delete=models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("stored in cluster")
     )
@@ -46,7 +44,7 @@ class Policy(models.Model):
 
     @property
     def previous(self) -> PolicyRevision | None:
-        """The version that was active before the present one; None if no other version ever was."""
+        """The revision that was active before the current one, or None if no other revision has been active."""
         retired = self.revisions.filter(state=RevisionState.RETIRED)
         return retired.order_by("-activated_at", "-version").first()
 
@@ -58,7 +56,7 @@ class RevisionState(models.TextChoices):
 
 
 class PolicyRevision(models.Model):
-    """One version of a policy and its author; `reason` is that of its last activation."""
+    """One version of a policy and its author; `reason` is the reason for its last activation."""
 
     policy = models.ForeignKey(Policy, on_delete=models.CASCADE, related_name="revisions", verbose_name=_("policy"))
     version = models.IntegerField(_("version"))
@@ -86,14 +84,14 @@ class PolicyRevision(models.Model):
 
     @property
     def step(self) -> Literal["activate", "rollback", "rollforward"]:
-        """The kind of an activation of this version: the first activation, or a return to an older or newer version."""
+        """The kind of activation for this version: first activation, or return to an older or newer version."""
         if self.activated_at is None:
             return "activate"
         return "rollforward" if self.version > self.policy.active_version else "rollback"
 
 
 class PolicyObject(models.Model):
-    """A SchedulingPolicy object of a cluster, and its review result; no problem means that it is accepted."""
+    """A SchedulingPolicy object of a cluster, and its review result; an object without a problem is accepted."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="policies", verbose_name=_("cluster"))
     name = models.CharField(_("name"), max_length=253)
@@ -105,7 +103,7 @@ class PolicyObject(models.Model):
     gone = models.BooleanField(_("deleted"), default=False)
     judged_at = models.DateTimeField(_("checked at"))
     since = models.DateTimeField(_("accepted or rejected since"))
-    # Whether the result is written to the object's status.
+    # Whether the result was written to the object's status.
     reported = models.BooleanField(default=False)
 
     class Meta:
@@ -119,7 +117,7 @@ class PolicyObject(models.Model):
 
 
 class NamespaceRule(models.Model):
-    """The default policy of a namespace's pods, and the policies they may name (none listed: all)."""
+    """The default policy of a namespace's pods, and the policies that they may name; an empty list allows all."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="rules", verbose_name=_("cluster"))
     namespace = models.CharField(_("namespace"), max_length=63, validators=[DNS_LABEL])
@@ -139,7 +137,8 @@ class NamespaceRule(models.Model):
 class GoldenPlacement(models.Model):
     """A pod with an expected placement; a policy that places it differently cannot be activated.
 
-    `policy_name` empty: it guards all policies. `state` is the result of the last check under the active versions.
+    If `policy_name` is empty, it guards all policies. `state` is the result of the last check under the active
+    versions.
     """
 
     KEPT, BROKEN, UNKNOWN, OFF = "kept", "broken", "unknown", "off"
@@ -159,9 +158,10 @@ class GoldenPlacement(models.Model):
     got = MessageField(_("actual result"), blank=True)
     checked_at = models.DateTimeField(_("checked at"), null=True)
     broken_since = models.DateTimeField(_("broken since"), null=True)
-    # The decision on whose state it is checked; null: on the cluster's nodes as if empty.
+    # The decision whose cluster state is used for the check. If null, the cluster's nodes are used as if they were
+    # empty.
     decision = models.BigIntegerField(_("created from decision"), null=True, editable=False)
-    # Hash of the nodes and versions it was checked on; the result depends on nothing else.
+    # Hash of the nodes and versions that were used for the last check. The result depends only on them.
     judged_on = models.CharField(max_length=64, blank=True, editable=False)
 
     class Meta:
@@ -189,7 +189,7 @@ class AgreedState(models.Model):
 
 
 class PolicyPlan(models.Model):
-    """Activation of a policy's version: once at a time, or as a metric of a cluster rises and falls."""
+    """Planned activation of policy versions: once at a set time, or when a cluster's metric crosses a bound."""
 
     WAITING, DONE, REFUSED, SKIPPED, OFF = "waiting", "done", "refused", "skipped", "off"
 
@@ -228,7 +228,7 @@ class PolicyPlan(models.Model):
 
 
 class Measure(models.Model):
-    """The metrics of a cluster at one time, used by plans; kept for a week, to test plans on them."""
+    """The metrics of a cluster at one time, used by plans and kept for a week so that plans can be tested."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="measures", verbose_name=_("cluster"))
     at = models.DateTimeField(_("at"))

@@ -18,7 +18,7 @@ MOST_DECISIONS = 10_000
 
 
 class Once(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Activate a version at a time; a run that is more than `late_minutes` late is skipped."""
+    """Activate a version at a set time, or skip the activation if it is more than `late_minutes` late."""
 
     version: Version
     at: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -38,7 +38,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
 
 
 class Measured(msgspec.Struct, frozen=True, rename="camel"):
-    """The metrics of a cluster; null where it has no such capacity."""
+    """The metrics of a cluster; a metric is null if the cluster does not have that resource."""
 
     gpu_allocation: float | None
     cpu_utilization: float | None
@@ -55,9 +55,9 @@ class Measured(msgspec.Struct, frozen=True, rename="camel"):
 class PreviewParameters(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Parameters of a preview of a version on recorded decisions.
 
-    `scope` own: pods of other policies are decided by their own policy; all: every pod by this one. `baseline`
-    recorded:
-    compare with the versions of that time instead of the active one.
+    With `scope` "own", pods of other policies are scheduled with their own policy; with "all", every pod is scheduled
+    with this policy. With `baseline` "recorded", the version is compared with the versions that made the decisions
+    instead of the active version.
     """
 
     last: Annotated[int, msgspec.Meta(ge=1, le=MOST_DECISIONS)] = 1000

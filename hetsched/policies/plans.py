@@ -1,12 +1,11 @@
 """The only writers of plans: scheduled or metric-driven activations of policy versions, and their results.
 
 Plans activate another policy without an operator, for example at night or while nearly all GPUs are in use.
-A plan calls `activate` as a program of its own name and on behalf of its author: golden placements apply, and the
-reason names the plan and the metric. Rejected, skipped or late activations are recorded on the plan and in the audit
-trail.
-A missed activation is run late, within `late_minutes`, or else skipped. A run claims a plan by advancing its due time.
-A run that dies is repeated; this is safe, because activating the active version changes nothing. The result is saved
-only if the plan was not changed or removed in the meantime; a changed plan restarts.
+A plan calls `activate` under its own name, on behalf of its author. Golden placements apply, and the reason names the
+plan and the metric. Rejected, skipped or late activations are recorded on the plan and in the audit trail.
+A missed activation is made up for within `late_minutes`, or else skipped. A run claims a plan by advancing its due
+time. If a run crashes, it is repeated; this is safe because activating the active version changes nothing. The result
+is saved only if the plan was not changed or removed in the meantime; a changed plan restarts.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from .models import Measure, Policy, PolicyPlan
 from .plan_contracts import Condition, Once
 
 MOST_PLANS = 200
-RESERVED = frozenset({"preview"})  # a name used by the API's own paths
+RESERVED = frozenset({"preview"})  # a name used by an API path
 LOOK_EVERY = timedelta(minutes=1)
 FRESH = timedelta(minutes=3)
 CURVE = timedelta(days=7)
@@ -115,7 +114,7 @@ def remove_plan(name: str, *, actor: Actor, reason: str) -> None:
 
 
 def _check(policy: Policy, once: Once | None, condition: Condition | None, now: datetime) -> Cluster | None:
-    """Validate a plan; return the cluster of its condition, None without one."""
+    """Validate a plan; return the cluster of its condition, or None if it has no condition."""
     if (once is None) is (condition is None):
         raise InputError("PlanInvalid", "a plan needs either a time or a condition", place="once")
     if once is not None:
@@ -156,7 +155,7 @@ def _check_versions(policy: Policy, wanted: dict[int, str]) -> None:
 
 
 def _obstacles(policy: Policy, once: Once | None, condition: Condition | None) -> Message:
-    """Return a note on the golden placements that the plan's versions would currently break."""
+    """Return a note about the golden placements that the plan's versions currently break."""
     versions = _versions(once, condition)
     problems: list[Message] = []
     for revision in policy.revisions.filter(version__in=versions).order_by("version"):
@@ -192,7 +191,7 @@ def _publish(row: PolicyPlan) -> None:
 
 
 def evaluate_plans(now: datetime | None = None) -> int:
-    """Evaluate all due plans, each claimed by one run; return how many activated a version."""
+    """Evaluate all due plans, claiming each one first; return the number of plans that activated a version."""
     now = now or timezone.now()
     due = Q(state=PolicyPlan.WAITING) | Q(condition__isnull=False)
     switched = 0
@@ -212,7 +211,7 @@ def _evaluate(pk: int, now: datetime) -> bool:
 
 
 def _evaluate_once(row: PolicyPlan, now: datetime) -> bool:
-    """Activate the version at its time, or record why not."""
+    """Activate the version of a plan with a set time, or record why it was not activated."""
     assert row.once is not None
     late_minutes = int((now - row.once.at).total_seconds() // 60)
     if late_minutes > row.once.late_minutes:
@@ -226,7 +225,7 @@ def _evaluate_once(row: PolicyPlan, now: datetime) -> bool:
 
 
 def _evaluate_condition(row: PolicyPlan, now: datetime) -> bool:
-    """Process the latest sample, and activate the version of the other side when it is due."""
+    """Process the latest sample, and activate the other side's version if the condition is met."""
     condition = row.condition
     assert condition is not None
     latest = Measure.objects.filter(cluster=row.cluster, at__gt=now - FRESH, at__lte=now).order_by("-at").first()
@@ -305,7 +304,7 @@ def _conclude(row: PolicyPlan, state: str, note: Message, now: datetime, *, acti
 
 
 def _save(row: PolicyPlan, *columns: str) -> bool:
-    """Save the result of a plan; write nothing and return False if the plan was changed or removed in the meantime."""
+    """Save the result of a plan; if the plan was changed or removed in the meantime, write nothing and return False."""
     with write_transaction():
         same = PolicyPlan.objects.filter(pk=row.pk, changed_at=row.changed_at)
         if not same.update(**{name: getattr(row, name) for name in columns}):
@@ -318,7 +317,7 @@ def _save(row: PolicyPlan, *columns: str) -> bool:
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """The past effect of a condition; not `known` where too few samples were recorded."""
+    """The effect that a condition would have had; `known` is false if too few samples were recorded."""
 
     known: bool
     samples: int

@@ -1,7 +1,7 @@
 """Differences between two versions of a policy, by plugins and settings rather than by text.
 
-Plugins are compared by name. Of those in both, the longest run in unchanged order counts as not moved; the others
-moved. A parameter omitted on one side has the plugin's default there and is reported with it.
+Plugins are compared by name. Among the plugins in both versions, the longest subsequence in unchanged order is not
+reported as moved; the others are. A parameter that is omitted in one version is reported with the plugin's default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hetsched.engine.framework.registry import Registry, load_registry
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """One value that differs; None where it has neither a value nor a default."""
+    """One value that differs; None on a side with neither a value nor a default."""
 
     name: str
     before: Any
@@ -26,7 +26,7 @@ class SettingChange(msgspec.Struct, frozen=True):
 
 
 class PluginChange(msgspec.Struct, frozen=True, rename="camel"):
-    """The differences of one plugin; places count from 1 and are None where it is not listed."""
+    """The differences of one plugin. Positions are counted from 1 and None in a version without the plugin."""
 
     plugin: str
     change: Literal["added", "removed", "changed"]
@@ -39,7 +39,7 @@ class PluginChange(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PolicyDiff(msgspec.Struct, frozen=True):
-    """All differences; plugins in the order of the later version, removed ones last."""
+    """All differences, with plugins in the order of the later version and removed plugins last."""
 
     same: bool
     plugins: tuple[PluginChange, ...]
@@ -48,7 +48,7 @@ class PolicyDiff(msgspec.Struct, frozen=True):
 
 
 def diff(before: PolicySpec | None, after: PolicySpec) -> PolicyDiff:
-    """Compare two versions; without an earlier one everything is added."""
+    """Compare two versions. If there is no earlier version, everything is reported as added."""
     registry = load_registry()
     old = {use.name: (place, use) for place, use in enumerate(before.plugins if before else (), start=1)}
     new = {use.name: (place, use) for place, use in enumerate(after.plugins, start=1)}
@@ -95,8 +95,8 @@ def _differs(change: PluginChange) -> bool:
 
 
 def _unmoved_places(places: list[int]) -> set[int]:
-    """Return the longest increasing subsequence of distinct places: the plugins that need not have moved."""
-    ends: list[int] = []  # the smallest last place of a subsequence of each length
+    """Return the longest increasing subsequence of distinct positions: the plugins that are not reported as moved."""
+    ends: list[int] = []  # the smallest last position among the subsequences of each length
     at: list[int] = []
     for place in places:
         length = bisect_left(ends, place)

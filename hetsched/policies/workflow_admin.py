@@ -1,6 +1,7 @@
 """Admin of golden placements, plans and previews.
 
-Golden placements and plans are written by the actions, with a reason each time; previews and measures are read-only.
+Golden placements and plans are written by the actions, and each change requires a reason. Previews and measures are
+read-only.
 """
 
 from __future__ import annotations

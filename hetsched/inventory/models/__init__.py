@@ -1,4 +1,4 @@
-"""Tables of the app, one module for each group."""
+"""Models of the app, grouped into modules."""
 
 from .clusters import DNS_LABEL, Cluster, ClusterKind, Connection, Node, Sync
 from .collectors import Collector

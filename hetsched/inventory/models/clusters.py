@@ -5,7 +5,8 @@ A node row stores its whole report; frequently queried facts are duplicated in c
 inventory or allocations first raises `Cluster.revision` by 1, which also locks the row: writers of one cluster are
 serialized.
 Units: cpu in millicores, memory in bytes, GPUs in thousandths.
-Invariants: a node's load columns equal the sum over its active reservations; a cluster's totals the sum over its nodes.
+Invariants: a node's load columns equal the sum over its active reservations, and a cluster's totals equal the sum over
+its nodes.
 """
 
 from __future__ import annotations
@@ -37,23 +38,24 @@ class ClusterKind(models.TextChoices):
 
 
 class Cluster(models.Model):
-    """One fleet with one ledger; at most one leader decides for it at any time."""
+    """One fleet of nodes. At any time, at most one leader schedules its pods."""
 
     name = models.CharField(_("name"), max_length=63, unique=True, validators=[DNS_LABEL])
     kind = models.CharField(_("kind"), max_length=12, choices=ClusterKind, default=ClusterKind.OFFLINE)
     policy_name = models.CharField(_("policy"), max_length=63, default="hetsched")
-    # Namespaces, classes and groups that pods may name; nodes, pods and policies have rows of their own.
+    # Namespaces, classes and groups that pods may refer to. Nodes, pods and policies are stored in separate tables.
     definitions = StructField(ClusterContent, verbose_name=_("definitions"), default=ClusterContent, blank=True)
 
     revision = models.BigIntegerField(_("revision"), default=0)
     inventory_revision = models.BigIntegerField(_("inventory revision"), default=0)
-    # The revision of the latest change of the set of nodes or of definitions; facts of single nodes may be newer.
+    # The revision of the latest change to the set of nodes or to definitions; facts of individual nodes may be newer.
     layout_revision = models.BigIntegerField(_("layout revision"), default=0)
-    # The revision of the current definitions; those that a snapshot can apply in place change only this one.
+    # The revision of the current definitions. A change that snapshots can apply in place raises only this revision.
     definitions_revision = models.BigIntegerField(_("definitions revision"), default=0)
-    # Decisions on an earlier revision are void: an allocation was added or facts changed since.
+    # Decisions based on an earlier revision are void, because an allocation was added or facts changed at this
+    # revision.
     decisive_revision = models.BigIntegerField(_("decisive revision"), default=0)
-    # The revision at which the usage samples of the nodes were measured: they include the allocations of that time.
+    # The revision at which the nodes' usage samples were measured. The samples include the pods allocated at that time.
     baseline_revision = models.BigIntegerField(_("baseline revision"), default=0)
 
     # The latest revision of each kind of change, for decisions that were in progress at that time.
@@ -94,19 +96,19 @@ class Cluster(models.Model):
 
 
 class Node(models.Model):
-    """One node: its report, the columns derived from it, and its load."""
+    """One node: its report, the columns derived from the report, and the node's load."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes", verbose_name=_("cluster"))
     name = models.CharField(_("name"), max_length=253)
     report = StructField(NodeReport, verbose_name=_("report"))
     isa_family = models.CharField(_("ISA family"), max_length=12, default="unknown")
-    isa = models.TextField(_("ISA"), blank=True)  # a RISC-V profile in expanded form has more than 400 characters
+    isa = models.TextField(_("ISA"), blank=True)  # an expanded RISC-V profile has more than 400 characters
     pool = models.CharField(_("pool"), max_length=63)
     ready = models.BooleanField(_("ready"), default=True)
     unschedulable = models.BooleanField(_("unschedulable"), default=False)
     cordoned_by_operator = models.BooleanField(_("cordoned by an operator"), default=False)
     card_count = models.IntegerField(_("GPUs"), default=0)
-    # Includes GPUs that are unhealthy or in maintenance: pods may still hold these.
+    # Includes GPUs that are unhealthy or in maintenance, because pods may still use them.
     cards_installed = models.IntegerField(_("installed GPUs"), default=0)
     maintenance = StructField(tuple[Maintenance, ...], verbose_name=_("in maintenance"), default=tuple, blank=True)
     allocatable = StructField(dict[str, int], verbose_name=_("allocatable"), default=dict)
@@ -116,16 +118,16 @@ class Node(models.Model):
     gpu_milli_used = models.IntegerField(_("GPU thousandths in use"), default=0)
     updated_at = models.DateTimeField(_("reported"))
     changed_revision = models.BigIntegerField(_("changed at revision"), default=0)
-    # The revision of its own usage sample, newer than those of the whole cluster; includes the allocations of that
-    # time.
+    # The revision at which this node's usage sample was measured, if later than the cluster's `baseline_revision`. The
+    # sample includes the pods allocated at that time.
     sampled_revision = models.BigIntegerField(_("sampled at revision"), default=0)
-    # When its current sample expires; None where no sample can expire. See `freshness`.
+    # When the current usage sample expires; None if it cannot expire. See `freshness`.
     sample_due_at = models.DateTimeField(_("sample expires at"), null=True, blank=True, editable=False)
-    # Facts that its kubelet contradicted; the reported values stay in use all the same.
+    # Facts that the node's kubelet contradicted. The reported values stay in use.
     doubts = StructField(
         tuple[FactConflict, ...], verbose_name=_("facts contradicted by the kubelet"), default=tuple, blank=True
     )
-    # Deleted from the API server, while the end of its allocations is not confirmed.
+    # Whether the node was deleted from the API server while it still has allocations that are not confirmed as ended.
     gone = models.BooleanField(_("deleted"), default=False)
 
     class Meta:
@@ -147,24 +149,26 @@ class Connection(models.Model):
     server = models.CharField(_("API server"), max_length=300, blank=True)
     # The uid of the namespace kube-system at the first contact: no other cluster may replace it.
     cluster_uid = models.CharField(_("uid of the cluster"), max_length=64, blank=True)
-    # The name under which this database holds the cluster's Lease.
+    # The holder identity with which this database acquires the cluster's Lease.
     installation = models.UUIDField(_("installation"), default=uuid.uuid4, editable=False)
     enrolled_namespaces = models.JSONField(_("namespaces for submissions"), default=list, blank=True)
     # Whether the pull secrets of pods are read to look up their images.
     read_pull_secrets = models.BooleanField(_("pull secrets are read"), default=False)
     failure = MessageField(_("informer failure"), blank=True)
-    # Shadow mode: bindings of this scheduler are compared with our own decisions, and nothing is written.
+    # Shadow mode: the bindings of the scheduler with this name are compared with our decisions, and nothing is written
+    # to the cluster.
     shadow_of = models.CharField(_("scheduler compared in shadow mode"), max_length=63, blank=True)
     shadow_dropped = models.BigIntegerField(_("pods not compared"), default=0, editable=False)
-    # The time of the data, and since when it is stale; published to viewers of the cluster.
+    # The time of the data and the time since when it has been stale, published to viewers of the cluster.
     facts_at = models.DateTimeField(_("data as of"), null=True, blank=True, editable=False)
     stale_since = models.DateTimeField(_("stale since"), null=True, blank=True, editable=False)
     stale_reason = MessageField(_("reason for stale data"), blank=True, editable=False)
-    # The informer's lease and epoch; writes with an older epoch are rejected.
+    # The lease and epoch of the informer. Writes with an older epoch are rejected.
     follower_id = models.CharField(_("informer"), max_length=120, blank=True)
     follower_until = models.DateTimeField(_("informer lease ends"), null=True, blank=True)
     follower_epoch = models.BigIntegerField(_("informer epoch"), default=0)
-    # The credentials that discovery uses instead of the in-cluster account, its lease, and its latest result.
+    # The credentials that discovery uses instead of the in-cluster account, the lease of discovery, and its latest
+    # result.
     sealed_discovery_kubeconfig = models.TextField(blank=True, editable=False)
     discovery = StructField(Discovery, verbose_name=_("discovery"), null=True, editable=False)
     discoverer_id = models.CharField(max_length=120, blank=True, editable=False)
@@ -180,7 +184,7 @@ class Connection(models.Model):
 
 
 class Sync(models.Model):
-    """Sync state of one resource of a Kubernetes cluster, as written by the informer of an epoch."""
+    """Sync state of one resource type of a Kubernetes cluster, as written by the informer of an epoch."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="syncs", verbose_name=_("cluster"))
     resource = models.CharField(_("resource"), max_length=120)

@@ -27,7 +27,8 @@ class Collector(models.Model):
     enabled = models.BooleanField(_("enabled"), default=True)
     load = models.BooleanField(_("measures usage"), default=False, editable=False)
     interval_seconds = models.PositiveIntegerField(_("interval in seconds"), default=30)
-    # Number of consecutive failures, and age of an observation, after which its facts are stale.
+    # The number of consecutive failures and the age of an observation (seconds) after which the collector's facts are
+    # stale.
     most_failures = models.PositiveIntegerField(_("failed queries until stale"), default=1)
     most_age_seconds = models.PositiveIntegerField(_("maximum sample age in seconds"), default=120)
     version = models.PositiveIntegerField(default=1, editable=False)
@@ -38,7 +39,7 @@ class Collector(models.Model):
     failures = models.PositiveIntegerField(_("failures in a row"), default=0, editable=False)
     failure_code = models.CharField(max_length=63, blank=True, editable=False)
     failure = MessageField(_("last failure"), blank=True, editable=False)
-    # Since when all of its facts are stale although it is enabled.
+    # The time since when all facts of the enabled collector have been stale.
     stale_since = models.DateTimeField(_("stale since"), null=True, editable=False)
     problems: Any = models.JSONField(default=list, blank=True, editable=False)
     nodes_reported = models.PositiveIntegerField(_("nodes"), default=0, editable=False)

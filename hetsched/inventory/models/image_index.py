@@ -1,8 +1,8 @@
 """Cached registry lookups of a cluster's images.
 
-One row per image that pods of a cluster named. The content of a digest never changes and is read once. A tag is read
-again after a time, while pending pods name it. A failed lookup is retried with growing pauses, and the previously read
-platforms stay in use until then. Rows are kept per cluster, because pull secrets belong to one cluster.
+One row per image that pods of a cluster have used. The content of a digest never changes and is read once. A tag is
+read again after a while if pending pods use it. A failed lookup is retried with increasing delays, and the previously
+read platforms stay in use until then. Rows are kept per cluster, because pull secrets belong to one cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hetsched.storage.message_field import MessageField
 
 
 class ImageIndex(models.Model):
-    """One image; `wanted` rows are due from `not_before` on. `secrets` are its pull secrets, as `namespace/name`."""
+    """One image, looked up at `not_before` if `wanted`. `secrets` lists its pull secrets as `namespace/name`."""
 
     cluster = models.ForeignKey(
         "inventory.Cluster", on_delete=models.CASCADE, related_name="images", verbose_name=_("cluster")

@@ -1,8 +1,8 @@
-"""The facts of one node by source: its agent, collectors, operators; and the facts in quarantine.
+"""The facts of one node by source (agent, collectors and operators), and the facts in quarantine.
 
 A row exists only for nodes with an agent report, a collector, a quarantined fact or an override. `base` is the report
-of the cluster or a file, `reported` that of the agent, `collected` that of other systems; the node's own report merges
-them. Usage samples are stored here as they arrive and copied to the node's report in batches
+from the cluster or a file, `reported` is the agent's report, and `collected` holds the facts from collectors. The
+node's report merges all three. Usage samples are stored here as they arrive and copied to the node's report in batches
 (`agent_messages.apply_samples`).
 """
 
@@ -23,16 +23,16 @@ class NodeFacts(models.Model):
 
     node = models.OneToOneField("inventory.Node", on_delete=models.CASCADE, related_name="facts", primary_key=True)
     base = StructField(NodeReport)
-    known = StructField(NodeReport)  # the report in use last, including parts that are missing by now
+    known = StructField(NodeReport)  # the latest report in effect, including parts that are missing by now
     reported = StructField(AgentReport, null=True)
     digest = models.CharField(max_length=64, blank=True)
     usage = StructField(MachineUsage, null=True)
-    usage_taken = models.BooleanField(default=True)  # whether it was copied to the node's report
+    usage_taken = models.BooleanField(default=True)  # whether `usage` was copied to the node's report
     pinned = StructField(tuple[PinnedContainer, ...], null=True)
     quarantined = StructField(tuple[FactInQuarantine, ...], default=tuple)
     overrides = StructField(tuple[Override, ...], default=tuple)
     claims = StructField(Claims, default=dict)
-    # The latest facts of collectors, one entry each.
+    # The latest facts of collectors, one entry per collector.
     collected = StructField(tuple[CollectedFact, ...], default=tuple)
 
     # Instance and sequence of the latest agent message, and its time.
