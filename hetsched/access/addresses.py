@@ -1,8 +1,8 @@
 """Client addresses as keys of rate limits.
 
-The address is that of the peer. The web server accepts a forwarded address only from the proxies in
-FORWARDED_ALLOW_IPS; this module reads no header. IPv6 addresses are counted by their /64 prefix, the smallest that a
-customer gets; IPv4 mapped into IPv6 counts as IPv4.
+The client address is the address of the peer. The web server accepts a forwarded address only from the proxies in
+FORWARDED_ALLOW_IPS; this module does not read headers. IPv6 addresses are counted by their /64 prefix, the smallest
+prefix that a customer gets. IPv4-mapped IPv6 addresses are treated as IPv4.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 
 def address_key(request: Any) -> str:
-    """Return the rate limit key of a request's client address; "unknown" if the request has no address."""
+    """Return the rate limit key for a request's client address, or "unknown" if the request has no address."""
     return peer_key(request.META.get("REMOTE_ADDR", ""))
 
 
 def peer_key(peer: str) -> str:
-    """Return the key under which limits count a peer address; "unknown" for an invalid address."""
+    """Return the rate limit key for a peer address, or "unknown" for an invalid address."""
     try:
         address = ip_address(peer)
     except ValueError:

@@ -1,7 +1,7 @@
 """Admin pages of accounts and tokens.
 
-Each change of an account or group is recorded in the audit trail. Tokens can be created (the plaintext is shown once),
-viewed and revoked, and never edited. Deleting an account revokes its tokens first.
+Each change to an account or group is recorded in the audit trail. Tokens can be created (the plaintext is shown once),
+viewed and revoked, but not edited. Deleting an account first revokes its tokens.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class AccountAdmin(AuditedAdmin, UserAdmin):
     unaudited = ("password", "last_login", "date_joined")
 
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
-        with write_transaction():  # Django opens no transaction here
+        with write_transaction():  # Django does not open a transaction here
             return super().user_change_password(request, id, form_url)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:

@@ -21,7 +21,7 @@ class AccessConfig(AppConfig):
 
 
 def note_login(request: Any, user: Any, **_signal: Any) -> None:
-    """Begin the session of a user who signed in."""
+    """Initialize the session of a user who signed in."""
     from .sessions import record_sign_in
 
     record_sign_in(request)

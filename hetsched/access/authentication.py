@@ -1,6 +1,6 @@
 """Bearer token authentication for REST.
 
-Every bad token gets the same response. No cookie is read, so requests need no CSRF check.
+Every invalid token gets the same response. Cookies are not read, so requests do not need a CSRF check.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BearerScheme(OpenApiAuthenticationExtension):
 
 
 class BearerAuthentication(BaseAuthentication):
-    """Read `Authorization: Bearer hs_…`; `request.auth` is then the `Token`."""
+    """Authenticate by `Authorization: Bearer hs_…` and set `request.auth` to the `Token`."""
 
     def authenticate(self, request: Request) -> tuple[Any, Token] | None:
         kind, _space, value = get_authorization_header(request).partition(b" ")

@@ -1,9 +1,10 @@
 """Publish changes of access rights to every process, so that open sockets check their rights again.
 
-The revision of the topic `access` rises in the transaction of the change: a token expired or changed, an account was
-closed or changed its roles, a session ended. REST checks rights at every request and needs no event. Sockets also check
-every 30 seconds, which covers changes that bypass the models (`QuerySet.update`). Sessions have no signal: `sessions`
-publishes the ends of sessions that were in use, and deletes the rows of ended ones without reading them.
+The transaction of a change raises the revision of the topic `access`: a token expired or changed, an account was closed
+or its roles changed, or a session ended. REST checks rights at every request and does not need an event. Sockets also
+check every 30 seconds, which covers changes that bypass the models (`QuerySet.update`). There is no signal for
+sessions: `sessions` publishes the end of each session that was in use, and deletes the rows of ended sessions without
+reading them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def publish_rights_change() -> None:
 
 
 def listen() -> None:
-    """Connect the signals of models that affect rights; called once, when the app is ready."""
+    """Connect to the signals of models that affect rights; called once, when the app is ready."""
     from .models import Token
 
     users = get_user_model()

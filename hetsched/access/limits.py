@@ -1,11 +1,11 @@
-"""Rate limits that all processes share and that hold under concurrent requests.
+"""Rate limits that all processes share and that are exact under concurrent requests.
 
-Counters that are read and then written admit too many requests when two requests race; counters of one process admit as
-many more as there are processes. The limits use the generic cell rate algorithm. A bucket holds one time, `full_at`:
-when all tokens taken from it are replenished. A request is admitted if, with it, that time lies at most `burst` token
-intervals ahead. Taking a token is one database statement that uses the clock of the database, so concurrent requests
-get exactly the available tokens and the clocks of web processes do not matter. Read requests write no rows: their
-buckets are in the memory of each process and use its monotonic clock.
+Counters that are read and then written admit too many requests when two requests race, and separate counters in each
+process multiply the limit by the number of processes. The limits use the generic cell rate algorithm. A bucket stores
+one time, `full_at`, at which all tokens taken from it are replenished. A request is admitted if, including its own
+token, that time is at most `burst` token intervals ahead. Taking a token is one database statement that uses the clock
+of the database, so concurrent requests get exactly the available tokens, regardless of the clocks of the web processes.
+Read requests do not write rows: their buckets are in the memory of each process and use its monotonic clock.
 Source: ITU-T I.371, GCRA as a virtual scheduling algorithm.
 Invariant: in any interval of t seconds at most burst + t x rate requests of one key are admitted.
 """
@@ -28,19 +28,19 @@ _MOST_IN_MEMORY = 10_000
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """Rate limit: requests a minute, and `burst` at once; no limit if `per_minute` is 0."""
+    """Rate limit in requests per minute with bursts of up to `burst` requests; unlimited if `per_minute` is 0."""
 
     per_minute: float
     burst: int
 
     @property
     def token_micros(self) -> int:
-        """Return the microseconds in which one token is replenished."""
+        """Return the time in microseconds in which one token is replenished."""
         return math.ceil(60_000_000 / self.per_minute)
 
 
 class RateLimitResult(msgspec.Struct, frozen=True):
-    """Result of taking tokens: whether admitted, the remaining tokens, and the seconds until the next admission."""
+    """Result of taking tokens: admission, remaining tokens, and the seconds until a retry may be admitted."""
 
     admitted: bool
     remaining: int
@@ -55,14 +55,15 @@ _GREATEST = {"sqlite": "max", "postgresql": "greatest"}
 
 
 def take(key: str, limit: Limit, amount: int = 1) -> RateLimitResult:
-    """Take tokens from a bucket that all processes share, or none if it has too few.
+    """Take `amount` tokens from a bucket that all processes share, or none if it has too few.
 
-    More tokens than the whole bucket count as the whole bucket. One statement, in a transaction of its own.
+    An amount larger than the bucket takes the whole bucket. The tokens are taken by one statement in a separate
+    transaction.
     """
     each = limit.token_micros
     cost, most = each * min(amount, limit.burst), each * limit.burst
     table, now, greatest = Bucket._meta.db_table, _NOW[connection.vendor], _GREATEST[connection.vendor]
-    # A time further ahead than a whole bucket was written before the clock was set back.
+    # A time that is further in the future than a whole bucket was written before the clock was set back.
     since = f"CASE WHEN {table}.full_at - {now} > %s THEN 0 ELSE {table}.full_at END"
     later = f"{greatest}({since}, {now}) + %s"
     with write_lock(), connection.cursor() as cursor:
@@ -97,7 +98,7 @@ class LocalBuckets:
         self._lock = threading.Lock()
 
     def take(self, key: str, limit: Limit) -> RateLimitResult:
-        """Take one token, or none."""
+        """Take one token if available."""
         turn = 60.0 / limit.per_minute
         most = turn * limit.burst
         with self._lock:

@@ -1,12 +1,13 @@
 """Password login with limits on guessing.
 
-Locking an account after some failures would let any client lock its owner out; a limit by address alone would let a
-thousand machines guess at one account. Attempts are therefore counted for 15 minutes per account and address (10), per
-account (100) and per address (100, see `addresses.py`); above a limit the password is not checked. An attempt is
-counted before its password is checked, so a hundred concurrent attempts count as a hundred. If the password was right,
-the attempt is subtracted again. A browser that signed in to an account before has a signed cookie for the account and
-its own count (10), so guesses from other machines never lock the owner out. The response is the same for a wrong name,
-a wrong password and an exceeded limit. The counters are in the database, so all processes share them.
+Locking an account after some failures would let any client lock out its owner, and a limit by address alone would let a
+thousand machines guess the password of one account. Attempts are therefore counted for 15 minutes per account and
+address (limit 10), per account (100) and per address (100, see `addresses.py`). Above a limit, the password is not
+checked. An attempt is counted before its password is checked, so that concurrent attempts are all counted. If the
+password is correct, the attempt is subtracted again. A browser that has signed in to an account before has a signed
+cookie for the account and a separate count (10), so guesses from other machines never lock out the owner. The response
+is the same for a wrong name, a wrong password and an exceeded limit. The counters are in the database, so all processes
+share them.
 Source: OWASP, "Slow Down Online Guessing Attacks with Device Cookies".
 """
 
@@ -80,11 +81,11 @@ def delete_expired_failures(now: datetime) -> None:
 
 
 def _account(username: str) -> str:
-    return username.lower()[:150]  # lower case first, then cut: a lower-case text may be longer than its original
+    return username.lower()[:150]  # truncate last: lowercasing may lengthen a text
 
 
 def _device(request: HttpRequest, account: str) -> str:
-    """Return the device name of a browser that signed in to this account before, otherwise an empty string."""
+    """Return the device name if the browser has signed in to this account before, otherwise an empty string."""
     try:
         known, device = signing.loads(
             request.COOKIES.get(settings.HETSCHED_DEVICE_COOKIE_NAME, ""), salt=_SALT, max_age=DEVICE_LIFETIME

@@ -1,8 +1,8 @@
 """Models of API tokens, rate limits, sessions and failed logins.
 
-The plaintext of a token exists only in the response that created it; the row holds a keyed digest (`tokens.py`) and the
-first characters, which are its lookup key. The rights of a token are the intersection of its role's and its owner's. An
-agent's token is bound to one node of one cluster.
+The plaintext of a token exists only in the response to its creation. The row holds a keyed digest (`tokens.py`) and the
+first characters, which are its lookup key. The rights of a token are the intersection of its role's rights and its
+owner's rights. An agent's token is bound to one node of one cluster.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .roles import MAY, Action, Role
 class Token(AbstractAuthToken):
     """Bearer token `hs_…` with one role, optionally limited to namespaces."""
 
-    user_groups: list[str] | None = None  # names of the user's groups, if the token was read with them
+    user_groups: list[str] | None = None  # names of the user's groups, if they were loaded with the token
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="auth_token_set")
     name = models.CharField(_("name"), max_length=100)
     role = models.CharField(_("role"), max_length=20, choices=[(role.value, role.value) for role in Role])
     namespaces = models.JSONField(
         _("namespaces"), default=list, blank=True, help_text=_("If empty, all namespaces are allowed.")
     )
-    # The one node that an agent's token may report.
+    # The only node for which an agent's token may report.
     cluster = models.CharField(_("cluster"), max_length=63, blank=True)
     node = models.CharField(_("node"), max_length=253, blank=True)
-    # Lets a user recognize the token; 16 of its 256 bits.
+    # The last characters, by which a user can recognize the token. They reveal 16 of its 256 bits.
     ending = models.CharField(_("ends with"), max_length=4, blank=True, default="", editable=False)
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
-    # Limits of the token in addition to those of its role; null means no limit of its own.
+    # Limits of the token in addition to the limits of its role; null means no additional limit.
     most_priority = models.IntegerField(
         _("maximum pod priority"),
         null=True,
@@ -74,9 +74,10 @@ class Token(AbstractAuthToken):
 
     @property
     def priority_ceiling(self) -> int | None:
-        """Highest priority of the token's pods: as stated, else 0 if namespaces limit the token; None: no limit.
+        """Highest priority of the token's pods, or None for no limit.
 
-        Evaluated at each use, so that it applies to older tokens too.
+        The default is 0 for a token that is limited to namespaces. It is evaluated at each use, so it also applies to
+        older tokens.
         """
         if self.most_priority is not None:
             return self.most_priority
@@ -94,7 +95,7 @@ class Bucket(models.Model):
 
 
 class LoginFailure(models.Model):
-    """Count of recent failed logins under one key: an account, or a client address."""
+    """Count of recent failed logins for one key, such as an account or a client address."""
 
     key = models.CharField(max_length=300, primary_key=True)
     count = models.PositiveIntegerField(default=0)
@@ -127,12 +128,12 @@ class BrowserSession(AbstractBaseSession):
 
     @property
     def name(self) -> str:
-        """Return the session's name in URLs; it is not secret, since the key cannot be derived from it."""
+        """Return the session's name in URLs, which is not secret because the key cannot be derived from it."""
         return self.session_key[:16]
 
 
 class ExternalAccount(models.Model):
-    """Account of an identity provider, identified by issuer and subject, never by a name."""
+    """Link from an account of an identity provider, identified by issuer and subject, to a user."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="external")
     issuer = models.CharField(_("issuer"), max_length=300)

@@ -1,12 +1,12 @@
 """Sign-in through an identity provider: OpenID Connect, authorization code with PKCE.
 
 The deployment chooses the provider (`HETSCHED_OIDC_ISSUER`), not the user. A response is accepted if it is signed with
-an asymmetric algorithm by a key of the provider, if issuer, audience, times and nonce are right, and if the browser is
-the one that started the sign-in (state in its session). An account is identified by issuer and subject; its name is for
-display and never selects an account that was created in another way. Its roles are mapped from its groups
-(`HETSCHED_OIDC_ROLES`) at each sign-in; a user without a role is refused and loses earlier roles. The server's own
-requests to the provider go through `adapters.http.outbound`, with all its limits: to the issuer's host and to
-`HETSCHED_OIDC_HOSTS` at any address, and to other hosts that the provider names at public addresses only.
+an asymmetric algorithm by a key of the provider, if issuer, audience, times and nonce are valid, and if the browser is
+the one that started the sign-in (state in its session). An account is identified by issuer and subject; its name is
+only for display and never selects an account that was created in another way. The roles of an account are mapped from
+its groups (`HETSCHED_OIDC_ROLES`) at each sign-in. A user without a role is refused and loses any earlier roles. The
+server's own requests to the provider are sent through `adapters.http.outbound`, with all its limits. The issuer's host
+and `HETSCHED_OIDC_HOSTS` may have any address; other hosts that the provider names must have public addresses.
 Limits: a user who was removed from the provider stays signed in until the session expires or an administrator ends it.
 Source: OpenID Connect Core 1.0 §3.1; RFC 7636 (PKCE); RFC 9207 (issuer identification in the response).
 """
@@ -56,18 +56,18 @@ log = structlog.get_logger(__name__)
 
 
 class SignInRefused(Exception):
-    """Refused sign-in; the reason goes to the log, not to the user."""
+    """A sign-in is refused; the reason is logged but not shown to the user."""
 
 
 class _OutboundTransport(BaseAdapter):
-    """Transport of the OAuth library through `adapters.http.outbound`; it reads no body of an error response."""
+    """Transport of the OAuth library through `adapters.http.outbound`, which discards the body of an error response."""
 
     def send(self, request: PreparedRequest, *_options: Any, **_more: Any) -> Response:
         url, body = str(request.url), request.body
         forwarded = {name: value for name, value in request.headers.items() if name.lower() not in _UNSENT_HEADERS}
         sent = {name: value if isinstance(value, str) else value.decode("latin-1") for name, value in forwarded.items()}
         plain = body.encode() if isinstance(body, str) else body
-        assert plain is None or isinstance(plain, bytes)  # this client streams no body
+        assert plain is None or isinstance(plain, bytes)  # this client does not stream bodies
         try:
             response = outbound.call(url, _allowed(), method=str(request.method), headers=sent, body=plain)
         except outbound.OutboundError as refused:
@@ -91,7 +91,7 @@ def _allowed() -> outbound.Allowed:
 
 
 class _Session(OAuth2Session):
-    """OAuth session that ignores proxies of the environment and follows no redirect."""
+    """OAuth session that ignores proxy environment variables and does not follow redirects."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -256,19 +256,19 @@ def _remove_roles(subject: str) -> None:
 def _name(claims: dict[str, Any], subject: str) -> str:
     for claim in ("preferred_username", "email", "name"):
         if isinstance(claims.get(claim), str) and claims[claim].strip():
-            normalized = get_user_model().normalize_username(claims[claim].strip())  # as it will be stored
+            normalized = get_user_model().normalize_username(claims[claim].strip())  # the form that is stored
             return "".join(sign for sign in normalized if sign.isprintable())[:100]
     return subject[:100]
 
 
 def _create_account(issuer: str, subject: str, name: str) -> Any:
-    """Create an account; a name that is taken gets the provider's host as a suffix, then a number."""
+    """Create an account; if the name is taken, append the provider's host and, if necessary, a number."""
     users, host = get_user_model().objects, urlsplit(issuer).hostname or "provider"
     names = (name, f"{name}@{host}"[:140], *(f"{name}@{host}"[:140] + f"-{number}" for number in range(2, 1000)))
     free = next((one for one in names if not users.filter(username__iexact=one).exists()), None)
     if free is None:
         raise SignInRefused(f"a thousand accounts are called {name!r}")
-    user = users.create_user(free)  # without a password: no password matches
+    user = users.create_user(free)  # no usable password
     ExternalAccount.objects.create(user=user, issuer=issuer, subject=subject)
     return user
 

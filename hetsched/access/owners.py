@@ -1,7 +1,7 @@
-"""Rights of an owner whose work runs later, without a request.
+"""Rights of an owner for work that runs later, outside a request.
 
-An owner is the stable identity of a `Subject` (`user:1`, `token:…`). Its current rights apply: a token that was revoked
-or expired, a closed account, and an account that lost its role receive nothing any more.
+An owner is the stable identity of a `Subject` (`user:1`, `token:…`). The owner's current rights apply: a token that was
+revoked or has expired, a closed account, and an account that lost its role do not receive any more events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .subject import Subject
 
 
 def subject_of_owner(owner: str) -> Subject | None:
-    """Return the current subject of a stable identity; None if it no longer exists."""
+    """Return the current subject of a stable identity, or None if it no longer exists."""
     kind, _, key = owner.partition(":")
     if kind == "token":
         token = Token.objects.select_related("user").filter(pk=key).first()
@@ -29,10 +29,10 @@ def subject_of_owner(owner: str) -> Subject | None:
 
 
 def may_receive(owner: str, namespace: str, *, several: bool = False) -> bool:
-    """Return whether an owner may currently see the events of a namespace; "" selects events without a namespace.
+    """Return whether an owner may currently see events of a namespace ("" for events without a namespace).
 
-    Work without an owner belongs to hetsched itself. Work of `several` namespaces is visible only to owners who see
-    all namespaces.
+    Work without an owner belongs to hetsched itself. If the work spans `several` namespaces, it is visible only to
+    owners who may see all namespaces.
     """
     if not owner:
         return True

@@ -1,7 +1,7 @@
 """Permission by action: a REST view declares the action that each method needs.
 
-Example: `actions = {"GET": Action.VIEW, "POST": Action.SUBMIT}` on the view. HEAD counts as GET, OPTIONS as any listed
-method; a method that is not listed is denied to everyone. `public = True` opens a view to all.
+Example: `actions = {"GET": Action.VIEW, "POST": Action.SUBMIT}` on the view. HEAD is treated as GET, and OPTIONS as any
+listed method. A method that is not listed is denied to everyone. `public = True` allows everyone to use the view.
 """
 
 from __future__ import annotations

@@ -37,5 +37,5 @@ MAY: dict[Role, frozenset[Action]] = {
 
 
 def actions_of(names: Iterable[str]) -> frozenset[Action]:
-    """Return the union of the actions of these roles; an unknown name adds nothing."""
+    """Return the union of the actions of these roles; unknown names are ignored."""
     return frozenset().union(*(MAY[Role(name)] for name in names if name in set(Role)))

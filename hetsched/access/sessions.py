@@ -1,10 +1,10 @@
 """Browser sessions and their lifetime.
 
-The cookie holds the key, the row only its digest, so that a stolen database signs no one in. A session ends
-`HETSCHED_SESSION_HOURS` after its start in any case, and `HETSCHED_SESSION_IDLE_MINUTES` after the last action of its
-user: a page view or a write. Background requests of an open page do not count. Signing in begins a new session under a
-new key; a new password ends all other sessions, as Django does.
-Invariant: a session that has ended is never loaded again, whether its row still exists or not.
+The cookie holds the key and the row only its digest, so that a stolen database does not allow signing in. A session
+ends at most `HETSCHED_SESSION_HOURS` after its start, and `HETSCHED_SESSION_IDLE_MINUTES` after the last action of its
+user (a page view or a write; background requests of an open page are ignored). Signing in begins a new session under a
+new key. Changing the password ends all other sessions, as in Django.
+Invariant: a session that has ended is never loaded again, even if its row still exists.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def digest_of(key: str) -> str:
 
 
 class SessionStore(DatabaseStore):
-    """Session store in the database, under the digests of the keys."""
+    """Session store in the database, keyed by the digests of the session keys."""
 
     row: BrowserSession | None = None
 
@@ -83,7 +83,7 @@ class SessionStore(DatabaseStore):
 
 
 def record_sign_in(request: Any) -> None:
-    """Record time, address and browser of a sign-in, and set the session's expiry."""
+    """Record the time, address and browser of a sign-in, and set the session's expiry."""
     now = timezone.now()
     meta = getattr(request, "META", {})
     request.session[_SIGN_IN] = {
@@ -114,7 +114,7 @@ def _is_user_action(request: HttpRequest) -> bool:
 
 
 def sessions_of(user: Any) -> list[BrowserSession]:
-    """Return the active sessions of a user, the latest seen first."""
+    """Return the active sessions of a user, the most recently used first."""
     now = timezone.now()
     idle = now - timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES)
     rows = BrowserSession.objects.filter(account=user, expire_date__gt=now, seen_at__gt=idle)
@@ -124,7 +124,7 @@ def sessions_of(user: Any) -> list[BrowserSession]:
 def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", reason: str = "") -> int:
     """End one named session of a user, or all except `but`; return the number of ended sessions.
 
-    The user may end their own sessions, an administrator those of every user.
+    Users may end their own sessions, and administrators may end the sessions of every user.
     Raises: InputError `PermissionDenied`, `SessionUnknown`.
     """
     own = actor.token is None and actor.user.pk == user.pk
@@ -152,7 +152,7 @@ def end_sessions(user: Any, *, actor: Subject, name: str = "", but: str = "", re
 
 
 def delete_ended_sessions(now: datetime) -> None:
-    """Delete the rows of ended sessions; no socket uses these sessions any more."""
+    """Delete the rows of ended sessions, which no socket can still be using."""
     idle = now - timedelta(minutes=settings.HETSCHED_SESSION_IDLE_MINUTES)
     for over in (BrowserSession.objects.filter(expire_date__lt=now), BrowserSession.objects.filter(seen_at__lt=idle)):
         over.delete()

@@ -1,6 +1,6 @@
 """Subject of a request: a user with a session, or a program with a token, behind one interface.
 
-`may` uses the table of `roles.py`; namespaces limit a token, users are not limited.
+`may` uses the table of `roles.py`. Tokens may be limited to namespaces; users are not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .roles import Action, actions_of
 
 
 class Subject:
-    """Subject of one request or socket check."""
+    """Subject of one request, or of one rights check of a socket."""
 
     def __init__(self, user: Any, token: Token | None = None) -> None:
         self.user: AbstractBaseUser | AnonymousUser = user
@@ -40,7 +40,7 @@ class Subject:
 
     @property
     def owner(self) -> str:
-        """Return a stable identity, which scopes idempotency keys."""
+        """Return a stable identity, to which idempotency keys are scoped."""
         return f"token:{self.token.pk}" if self.token else f"user:{self.user.pk}"
 
     @property

@@ -1,10 +1,10 @@
 """Create, resolve and revoke tokens.
 
 A token is 256 random bits behind the prefix `hs_`, valid for 90 days by default. The row stores HMAC-SHA-256 under a
-key derived from SECRET_KEY, so write access to the rows is not enough to forge a token. Without SECRET_KEY it stores
-plain SHA-512; once SECRET_KEY is set such a row is refused, since it may be forged: create the tokens again after
-setting the key. A lookup costs one indexed query and a constant-time comparison, the same for an unknown token, and
-writes only a last-used time once a minute. Tokens are looked up at every request, so a revoked token is refused at the
+key derived from SECRET_KEY, so write access to the rows is not enough to forge a token. Without SECRET_KEY, it stores
+plain SHA-512. Once SECRET_KEY is set, such a row is refused because it may be forged: create the tokens again after
+setting the key. A lookup costs one indexed query and a constant-time comparison, also for an unknown token, and writes
+the last-used time at most once a minute. Tokens are looked up at every request, so a revoked token is refused at the
 next request, in every process.
 """
 
@@ -62,10 +62,11 @@ def create_token(
 ) -> tuple[Token, str]:
     """Create a token and return it with its plaintext, which cannot be retrieved again.
 
-    Without `user` it belongs to a service account of its role, which cannot log in. `actor` None means the machine's
-    own operator, by command line; a user needs the action `admin`. An agent's token needs the `cluster` and `node` that
-    it reports; no other token has them. `most_priority`, `submits_per_minute` and `quota`, a resource list, limit its
-    submissions; without `most_priority` the highest priority of a token with namespaces is 0.
+    Without `user`, the token belongs to a service account of its role, which cannot log in. `actor` is None if an
+    operator of this machine uses the command line; any other actor needs the action `admin`. An agent's token requires
+    the `cluster` and `node` that the agent reports; other tokens must not have them. `most_priority`,
+    `submits_per_minute` and `quota` (a resource list) limit its submissions. The default of `most_priority` for a token
+    with namespaces is 0.
     Raises: InputError `RoleUnknown`, `NamespaceInvalid`, `NodeInvalid`, `TokenLifetimeInvalid`, `TokenBoundInvalid`,
     `QuotaInvalid`, `PermissionDenied`.
     """
@@ -108,7 +109,7 @@ def check_namespaces(namespaces: Any) -> list[str]:
 
 
 def check_binding(role: str, cluster: str, node: str) -> None:
-    """Check that an agent's token, and no other, names a node of a cluster.
+    """Check that an agent's token names a node of a cluster and that other tokens do not.
 
     Raises: InputError `NodeInvalid`.
     """
@@ -162,7 +163,7 @@ def digest_of(plaintext: str) -> str:
 
 
 def resolve(plaintext: str) -> Token | None:
-    """Return the valid token of a plaintext, with its user loaded; None for anything else."""
+    """Return the valid token with this plaintext, with its user loaded, or None if there is none."""
     if not _PLAINTEXT.fullmatch(plaintext):
         return None
     now = timezone.now()
@@ -174,7 +175,7 @@ def resolve(plaintext: str) -> Token | None:
         found[row.pk] = row
     candidates = found.values()
     if not candidates:
-        hmac.compare_digest(digest, digest)  # an unknown token takes the same time
+        hmac.compare_digest(digest, digest)  # so that an unknown token takes the same time
     for token in candidates:
         if hmac.compare_digest(token.digest, digest) and token.user.is_active and (token.expiry or now) >= now:
             _note_use(token, now)
@@ -215,7 +216,7 @@ def bounds_of(token: Token) -> dict[str, Any]:
 
 
 def allowance_of(token: Token | None) -> Allowance:
-    """Return the limits of pods submitted with this token; users have no limits."""
+    """Return the limits for pods submitted with this token; users have no limits."""
     if token is None:
         return UNLIMITED
     namespaces = frozenset(token.namespaces) if token.namespaces else None

@@ -32,7 +32,7 @@ class SignIn(LoginView):
 
 
 class LoginRedirect(RedirectView):
-    """Redirect from the admin's login: an anonymous user goes to the login page, any other is refused."""
+    """Replacement for the admin's login: redirects anonymous users to the login page and refuses other users."""
 
     pattern_name = "login"
     query_string = True

@@ -1,5 +1,5 @@
-"""Contracts: frozen types that cross a package border, and parsers of single values (quantities, CPU sets).
+"""Contracts: frozen types that are shared between packages, and parsers of single values (quantities, CPU sets).
 
 May import: the standard library and msgspec.
-Never: another hetsched package, I/O beyond its own data table, clocks.
+Must not use: other hetsched packages, clocks, or I/O except reading its data table.
 """

@@ -1,4 +1,4 @@
-"""Booleans in the spellings that Go accepts.
+"""Parse booleans in the spellings that Go accepts.
 
 Source: Go `strconv.ParseBool`.
 """

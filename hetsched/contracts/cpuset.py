@@ -1,7 +1,8 @@
 """CPU lists in the format of Linux.
 
 "0-3,8" names CPUs in sysfs, cgroups and annotations; IDs may be sparse and lists long. The format is comma-separated
-IDs or ascending ranges, each ID 0-65535, white space only around the whole; the written form is sorted and merged.
+IDs or ascending ranges with IDs 0-65535, and white space only around the whole text. Lists are written sorted and
+merged.
 Source: k8s.io/utils/cpuset; Linux Documentation/admin-guide/cgroup-v2.rst (cpuset.cpus), cpumap list format.
 Invariant: `parse_cpuset(format_cpuset(s)) == s`.
 """
@@ -19,7 +20,7 @@ _ITEM = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
 
 def parse_cpuset(text: str) -> frozenset[int]:
-    """Return the CPU IDs that `text` names; the empty string names none.
+    """Return the CPU IDs that `text` lists; the empty string is an empty list.
 
     Raises: InputError `CpusetMalformed`.
     """
@@ -52,7 +53,7 @@ def parse_cpuset(text: str) -> frozenset[int]:
 
 
 def format_cpuset(cpus: Iterable[int]) -> str:
-    """Return CPU IDs as the shortest list: sorted, with adjacent IDs merged."""
+    """Format CPU IDs as the shortest list: sorted, with adjacent IDs merged."""
     ordered = sorted(set(cpus))
     runs: list[tuple[int, int]] = []
     for cpu in ordered:

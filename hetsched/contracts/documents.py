@@ -1,4 +1,4 @@
-"""Encode documents of the control plane in one place: messages are encoded as their English text."""
+"""Encode documents of the control plane. By default, messages are encoded as their English text."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 Invalid input is rejected at its entry point with an `InputError`, which states what is wrong, where, and what to do.
 Its `code` is a stable CamelCase word that is never reused for another meaning. Invalid labels or annotations of a pod
-are not an error: they become a `Problem` of the pod, with the verdict *misconfigured*, so that the other pods of the
-file can still be placed.
-The messages of msgspec's decoding errors are plain text; they are parsed into messages with parameters.
+do not raise an error: they become a `Problem` of the pod, with the verdict *misconfigured*, so that the other pods of
+the file can still be placed.
+Decoding errors of msgspec are plain text, which is parsed into messages with parameters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from .message import Message, as_message, joined
 
-# In matching order.
+# Patterns in the order in which they are tried.
 _KNOWN = (
     "Object contains unknown field {text}",
     "Object missing required field {text}",
@@ -31,7 +31,7 @@ _PATTERNS = tuple((known, re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.+)", re.
 
 
 def without_path(error: msgspec.DecodeError) -> tuple[Message, str]:
-    """Return the message of an error, and the JSON path of the value, empty for the whole document."""
+    """Return the message of an error and the JSON path of the value, which is empty for the whole document."""
     text, _, path = str(error).partition(" - at `")
     for template, pattern in _PATTERNS:
         if found := pattern.fullmatch(text):
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class InputError(ValueError):
-    """Rejected input, of which no part has been applied. `warnings` are about the same input."""
+    """Rejected input; no part of it has been applied. `warnings` are about the same input."""
 
     def __init__(self, code: str, message: str, *, place: str = "", hint: str = "") -> None:
         super().__init__(message)
@@ -61,12 +61,12 @@ class InputError(ValueError):
         self.warnings: tuple[ManifestWarning, ...] = ()
 
     def at(self, place: str) -> InputError:
-        """Return this error with `place` put in front of its own place."""
+        """Return this error with `place` prepended to its place."""
         outer = InputError(self.code, self.message, place=f"{place}{self.place}", hint=self.hint)
         return outer.with_warnings(self.warnings)
 
     def with_warnings(self, warnings: Iterable[ManifestWarning]) -> InputError:
-        """Add warnings about the same input, to be shown after the error."""
+        """Add warnings about the same input, which are shown after the error."""
         self.warnings = (*self.warnings, *warnings)
         return self
 
@@ -75,7 +75,7 @@ class InputError(ValueError):
 
     @property
     def text(self) -> Message:
-        """Return the place, the message, the code and the hint in one text."""
+        """Return the place, the message, the code and the hint as one text."""
         said = Message("{said} [{code}]", said=self.message, code=self.code)
         if self.place:
             said = Message("{name}: {said} [{code}]", name=self.place, said=self.message, code=self.code)
@@ -83,12 +83,12 @@ class InputError(ValueError):
 
     @property
     def advice(self) -> Message:
-        """Return what is wrong and what to do in one text."""
+        """Return the message and the hint as one text."""
         return with_hint(self.message, self.hint)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One error in a pod's own request; any problem makes the verdict *misconfigured*."""
+    """One error in a pod's request; any problem makes the verdict *misconfigured*."""
 
     code: str
     field: str

@@ -1,10 +1,11 @@
 """English sentences that keep their template and its parameters.
 
-A `Message` is its English text, so programs that compare, store or log text need no special case. The template and the
-parameters translate it at the edge and redact names of pods outside a reader's scope.
+A `Message` is a string with its English text, so code that compares, stores or logs text does not need a special case.
+The template and the parameters are used at the entry points to translate the message and to redact names of pods
+outside a reader's scope.
 
-A parameter is a text, a number, another message, or `joined` items. The placeholders `pod` and `pods` hold pod keys
-(`namespace/name`), and a sentence about such a pod ends in `: {said}`, the text of another program about it.
+A parameter is a text, a number, another message, or `joined` items. The placeholders `pod` and `pods` are for pod keys
+(`namespace/name`). If a sentence quotes another program's text about such a pod, it ends in `: {said}`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 HIDDEN = "(a pod of another namespace)"
-BY_KUBELET = "kubelet:"  # prefix of the pod of a kubelet's own assignment that the control plane does not know
+BY_KUBELET = "kubelet:"  # prefix for pods that the kubelet assigned resources to and the control plane does not know
 MOST_NAMED = 5
 _STORED = '{"template":'
 _ABOUT = ": {said}"
@@ -27,14 +28,14 @@ IsVisible = Callable[[str], bool]
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """JSON form of a message: `params` by placeholder, or the list of items that `template` separates."""
+    """JSON form of a message: `params` by placeholder, or a list of items if `template` is a separator."""
 
     template: str
     params: dict[str, str | int | float | Parts] | list[str | int | float | Parts]
 
 
 class Message(str):
-    """A sentence: the template with its parameters filled in. Without parameters the template is the sentence."""
+    """A sentence: the template with its parameters inserted. Without parameters, the template is the sentence."""
 
     __slots__ = ("params", "template")
     template: str
@@ -52,7 +53,7 @@ class Message(str):
     def redacted(self, is_visible: IsVisible) -> Message:
         """Replace the keys of pods that the reader may not see.
 
-        Verbatim text of another program about such a pod is removed too.
+        Verbatim text of another program about such a pod is also removed.
         """
         if isinstance(self.params, tuple):
             return joined(self.template, [_redact_value("", value, is_visible) for value in self.params])
@@ -67,7 +68,7 @@ class Message(str):
 
 
 def joined(separator: str, items: Iterable[Value]) -> Message:
-    """Return items between separators, which are translated too."""
+    """Join items with a separator, which is also translated."""
     values = tuple(items)
     if len(values) == 1 and isinstance(values[0], Message):
         return values[0]
@@ -78,30 +79,30 @@ def joined(separator: str, items: Iterable[Value]) -> Message:
 
 
 def as_message(text: str) -> Message:
-    """Return a text as a message; a plain one has no parameters."""
+    """Return a text as a message; plain text becomes a message without parameters."""
     return text if isinstance(text, Message) else Message(text)
 
 
 def verbatim(text: str) -> Message:
-    """Return a text of a user or of another program as a message, which is neither translated nor redacted."""
+    """Return a text from a user or another program as a message, which is neither translated nor redacted."""
     if isinstance(text, Message):
         return text
     return Message("{text}", text=text) if text else Message("")
 
 
 def shortened(text: str, most: int) -> Message:
-    """Return a text of at most `most` characters as a message; a longer one loses its parameters."""
+    """Return a text as a message of at most `most` characters; a truncated message loses its parameters."""
     return as_message(text if len(text) <= most else text[:most])
 
 
 def replace_pod(message: Message, pod: str) -> Message:
-    """Return a message about one pod as a message about another one."""
+    """Return the same message about a different pod."""
     assert isinstance(message.params, dict)
     return Message(message.template, **{**message.params, "pod": pod})
 
 
 def format_pods(pods: Iterable[Value], most: int = MOST_NAMED, *, count: int = 0) -> Message:
-    """Return the first few of some pods and the number of the others; `count` is the number of all, if larger."""
+    """Format the first `most` pods and the number of the others; `count` is the total number, if larger."""
     keys = list(pods)
     shown = joined(", ", keys[:most])
     others = max(count, len(keys)) - len(keys[:most])
@@ -114,14 +115,14 @@ def namespace_of(key: str) -> str:
 
 
 def to_column(text: str) -> str:
-    """Return a text as a column stores it: a message with parameters as JSON, any other text unchanged."""
+    """Return a text in the form for a database column: a message with parameters as JSON, any other text unchanged."""
     if isinstance(text, Message) and text.params:
         return msgspec.json.encode(_parts(text)).decode()
     return _escape(text) if text.startswith(_STORED) else str(text)
 
 
 def from_column(text: str) -> str:
-    """Return the message that a column stores; rows without parameters keep their text."""
+    """Return the message stored in a database column; text without parameters is unchanged."""
     if not text.startswith(_STORED):
         return Message(text) if text else text
     try:
@@ -131,7 +132,7 @@ def from_column(text: str) -> str:
         LookupError,
         AttributeError,
         ValueError,
-    ):  # a text of an earlier version that begins alike
+    ):  # plain text of an earlier version with the same beginning
         return Message(text)
 
 
@@ -178,7 +179,7 @@ def _value(value: str | int | float | Parts) -> Value:
 
 
 def _escape(text: str) -> str:
-    """Return a text that looks like a stored message as one, so that it is restored unchanged."""
+    """Encode a text that looks like a stored message as a stored message, so that it is restored unchanged."""
     return msgspec.json.encode(Parts("{text}", {"text": str(text)})).decode()
 
 
@@ -189,7 +190,7 @@ def _redact_value(name: str, value: Any, is_visible: IsVisible) -> Any:
 
 
 def _redact_pods(value: Message, is_visible: IsVisible) -> Message:
-    """Redact pod keys in a list, which may be nested in `format_pods`."""
+    """Redact pod keys in a list, which may be nested in the result of `format_pods`."""
     if isinstance(value.params, tuple):
         return joined(value.template, [_redact_value("pods", one, is_visible) for one in value.params])
     return value.redacted(is_visible)

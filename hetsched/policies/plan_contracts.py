@@ -26,7 +26,10 @@ class Once(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Above `above` for `minutes`: `above_version`; below `below`, which is less, for `minutes`: `below_version`."""
+    """Activate `above_version` or `below_version` after the metric was beyond that bound for `minutes`.
+
+    The bound `below` is less than the bound `above`.
+    """
 
     cluster: str
     metric: Metric

@@ -42,10 +42,10 @@ class WorkflowAdmin(admin.ModelAdmin):
         obj.refresh_from_db()
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Skip Django's log: the action writes the audit trail."""
+        """Skip Django's admin log, because the action writes the audit trail."""
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Skip Django's log: the action writes the audit trail."""
+        """Skip Django's admin log, because the action writes the audit trail."""
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         return {name: found for name, found in super().get_actions(request).items() if name != "delete_selected"}
@@ -53,7 +53,7 @@ class WorkflowAdmin(admin.ModelAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Request a reason, then remove the row."""
+        """Ask for a reason, then remove the row."""
         row = self.get_object(request, object_id)
         if row is None:
             raise Http404

@@ -1,6 +1,6 @@
 """Admin forms of golden placements and plans.
 
-Validation belongs to the actions. A form runs its action inside a transaction that is rolled back, so that the action's
+The actions validate the data. A form runs its action inside a transaction that is rolled back, so that the action's
 errors are shown in the form before anything is written.
 """
 
@@ -42,7 +42,7 @@ def _number(*, max_value: int = 2**31 - 1, **options: Any) -> forms.IntegerField
 
 
 class WorkflowForm(forms.ModelForm):
-    """A form that saves through `act`; the admin page sets `actor`."""
+    """A form that saves through `act`; the admin page sets its `actor`."""
 
     actor: Actor = SYSTEM
 
@@ -134,7 +134,7 @@ class GoldenForm(WorkflowForm):
 
 
 class PlanForm(WorkflowForm):
-    """Time or condition of an activation."""
+    """The time or the condition at which a plan activates a version."""
 
     policy = forms.ModelChoiceField(label=_("Policy"), queryset=Policy.objects.filter(keeper=None))
     kind = forms.ChoiceField(

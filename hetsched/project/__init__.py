@@ -1,5 +1,6 @@
-"""Django project: settings, routes, ASGI, Celery, checks and the set-up commands.
+"""Django project: settings, routes, ASGI, Celery, checks and the setup commands.
 
-May import: everything below by name; apps and views are named as strings.
-Never: scheduling logic.
+
+May import: all packages; apps and views are referenced as strings.
+Must not contain: scheduling logic.
 """

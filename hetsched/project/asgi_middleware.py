@@ -1,9 +1,9 @@
 """ASGI middleware in front of Django: body size limit and origin check of WebSockets.
 
-A browser sends cookies with a WebSocket handshake from any site. A handshake with an `Origin` must therefore match
-scheme, host and port of this server (or a trusted origin); one without an `Origin` comes from a program and carries its
-token as the subprotocol `bearer.<token>`, never a cookie; without a token the socket closes with 4401. A body is
-counted while it streams and rejected with 413 when it exceeds the limit of its path.
+A browser sends cookies with a WebSocket handshake from any site. The `Origin` of a handshake must therefore match
+scheme, host and port of this server (or a trusted origin). A handshake without an `Origin` is sent by a program, which
+passes its token as the subprotocol `bearer.<token>` and not as a cookie; without a token, the socket is closed with
+4401. A body is counted while it streams and rejected with 413 when it exceeds the limit of its path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ App = Callable[..., Any]
 
 
 def body_limit(path: str) -> int:
-    """Return the largest body in bytes of a request to this path."""
+    """Return the maximum body size of a request to this path, in bytes."""
     if path.startswith(settings.HETSCHED_REPORT_PATHS):
         return MOST_MESSAGE_BYTES
     if path.startswith(settings.HETSCHED_BINARY_PATHS):

@@ -1,13 +1,13 @@
 """Limits of request bodies: size before authentication, transfer rate and total memory.
 
 Django's ASGI handler stores a whole body before any middleware runs, without a deadline. Here at most
-`MOST_UNVERIFIED` bytes are read before the credential check of `project.handler`, and the rest after it. If the stated
-length is larger than that, no part of the body is read before the check. A body must arrive with at least
+`MOST_UNVERIFIED` bytes are read before the credential check of `project.handler`, and the rest after it. If the
+declared length is larger than that, no part of the body is read before the check. A body must arrive with at least
 `HETSCHED_BODY_BYTES_PER_SECOND`, counted from `GRACE_SECONDS` after its start, and end within `HETSCHED_BODY_SECONDS`.
-All bodies of a process together, and those of one address, hold bounded bytes until their requests are answered; the
-first `MOST_UNVERIFIED` of each are not counted, so that clients without a credential cannot use up the capacity of
-others. A client that is refused while it sends its body has `LINGER_SECONDS` to read the response; what it sends in
-that time is dropped.
+The memory for all bodies of a process, and for the bodies of one address, is limited until their requests are answered.
+The first `MOST_UNVERIFIED` bytes of each body are not counted, so that clients without a credential cannot use up the
+capacity of others. A client that is refused while it sends its body has `LINGER_SECONDS` to read the response; data
+that it sends in that time is discarded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class BodyRefused(Exception):
-    """The rest of a body is not read; the response gives the reason."""
+    """A body is refused and the rest of it is not read; the response contains the reason."""
 
     def __init__(self, status: int, code: str, detail: str, *, retry: bool = False) -> None:
         super().__init__(detail)
@@ -51,7 +51,7 @@ class BodyRefused(Exception):
 
 
 class BodyMemory:
-    """Bytes that the bodies of this process hold, by address; modified by the event loop only."""
+    """Memory used by request bodies in this process, in bytes by address; modified only by the event loop."""
 
     def __init__(self) -> None:
         self.held: Counter[str] = Counter()
@@ -59,7 +59,7 @@ class BodyMemory:
     def take(self, address: str, size: int) -> None:
         """Reserve bytes for a body.
 
-        Raises: BodyRefused 429 if the process or the address holds too much.
+        Raises: BodyRefused with status 429 if the limit of the process or of the address would be exceeded.
         """
         most = settings.HETSCHED_BODIES_BYTES_PER_ADDRESS
         if self.held[address] + size > most:
@@ -78,7 +78,7 @@ body_memory = BodyMemory()
 
 
 class RequestBody:
-    """Body of one request; `file` holds the part that was read."""
+    """Body of one request; `file` contains the part that was read."""
 
     def __init__(self, scope: Any, receive: Receive) -> None:
         self._receive = receive
@@ -91,7 +91,7 @@ class RequestBody:
         self.file = tempfile.SpooledTemporaryFile(max_size=settings.FILE_UPLOAD_MAX_MEMORY_SIZE, mode="w+b")  # noqa: SIM115
 
     async def read_first(self) -> None:
-        """Read a small body whole, the first part of a chunked body, and nothing of a large one.
+        """Read all of a small body, the first part of a chunked body, or nothing of a large body.
 
         Raises: BodyRefused; RequestAborted if the client disconnected.
         """
@@ -139,7 +139,7 @@ class RequestBody:
 
 
 class UnreadBody:
-    """Placeholder of the body of a request whose credential is checked first."""
+    """Placeholder for the body of a request whose credential is checked first."""
 
     def read(self, *_sizes: int) -> bytes:
         raise OSError("the body was not read")
@@ -151,7 +151,7 @@ class UnreadBody:
 
 
 def send_and_drain(send: Send, receive: Receive) -> Send:
-    """Return a `send` for a response to a client that is still sending: the client can read it before the close."""
+    """Return a `send` that lets a client that is still sending its body read the response before the close."""
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,11 +1,11 @@
 """Check the credential of a request before its body is read.
 
-Middleware and REST views know which clients may send a large body, but Django calls them after it stored the body. A
-request with a large body therefore passes all middleware and its route twice. The first pass has no body and ends here:
-a REST view checks credential and permission with its own authenticators, a page requires a signed-in user. If the check
-succeeds, `BodyRequested` makes `project.handler` read the body and repeat the request, which is then checked like any
-other. If it fails, the REST view responds with its own error before a body is read; a page responds with 413. CSRF is
-checked in the second pass, because a form carries its token in the body.
+Middleware and REST views decide which clients may send a large body, but Django calls them only after storing the body.
+A request with a large body therefore passes all middleware and its route twice. The first pass has no body and ends
+here: a REST view checks credential and permission with its own authenticators, and a page requires a signed-in user. If
+the check succeeds, `BodyRequested` makes `project.handler` read the body and repeat the request, which is then checked
+like any other. If it fails, the REST view responds with its own error before a body is read; a page responds with 413.
+CSRF is checked in the second pass, because a form carries its token in the body.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .middleware import BodyRequested
 
 
 class BodyGate:
-    """Innermost middleware."""
+    """Innermost middleware, which ends the first pass of a request with a large body."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -51,6 +51,6 @@ def _is_admitted(view: Any, request: Any, args: Any, kwargs: Any) -> bool:
     try:
         view.perform_authentication(view.request)
         view.check_permissions(view.request)
-    except Exception:  # any error: the view raises it again and responds
+    except Exception:  # the view raises any error again and responds
         return False
     return bool(view.request.user and view.request.user.is_authenticated)

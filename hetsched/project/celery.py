@@ -1,6 +1,6 @@
 """Celery application: `celery -A hetsched.project.celery:app worker|beat`.
 
-The settings hold every option; the tasks are in `workers` and are found by name. A supervisor or a probe calls `ping`
+All options are in the settings. The tasks are in `workers` and are found by name. A supervisor or a probe calls `ping`
 to check that the broker and a worker respond.
 """
 
@@ -25,7 +25,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 
 app = Celery("hetsched")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.set_default()  # for every thread: views run in a thread pool
+app.set_default()  # in every thread, because views run in a thread pool
 
 
 @app.task(name="hetsched.ping", ignore_result=False, expires=60)
@@ -53,14 +53,14 @@ def unbind_task(**_: Any) -> None:
 @task_prerun.connect
 @task_postrun.connect
 def close_expired_connections(task: Any, **_: Any) -> None:
-    """Return the connection to its pool, as a web server does between requests; Celery would close the pool."""
+    """Return the connection to its pool, as Django does between requests; Celery would close the pool."""
     if not getattr(task.request, "is_eager", False):
         close_old_connections()
 
 
 @task_postrun.connect
 def write_counts(**_: Any) -> None:
-    """Write the counters of the task at its end."""
+    """Write counters and a heartbeat at the end of each task."""
     from hetsched.journal import counters, heartbeat
 
     counters.flush()
@@ -69,7 +69,7 @@ def write_counts(**_: Any) -> None:
 
 @heartbeat_sent.connect
 def write_worker_heartbeat(**_: Any) -> None:
-    """Write a heartbeat, every two seconds while the broker responds."""
+    """Write a heartbeat every two seconds while the broker responds."""
     from hetsched.journal import heartbeat
 
     heartbeat.beat("worker")

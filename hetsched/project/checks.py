@@ -1,6 +1,6 @@
 """System checks that reject an invalid deployment before it serves requests.
 
-A single wrong value is rejected when it is read (`environment.py`); combinations of values are checked here.
+A single invalid value is rejected when it is read (`environment.py`); combinations of values are checked here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.compatibility)
 def check_data_folder(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
-    """Reject an embedded database whose folder cannot be written."""
+    """Reject an embedded database whose folder is not writable."""
     if not settings.EMBEDDED:
         return []
     folder = settings.DATA_DIR
@@ -68,7 +68,7 @@ def check_data_folder(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]
 
 @register(Tags.compatibility)
 def check_lease(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
-    """Warn when leases end before the next sweep: clusters would change leaders without need."""
+    """Warn if leases end before the next sweep, because clusters would change leaders unnecessarily."""
     if settings.HETSCHED_LEASE_SECONDS >= settings.HETSCHED_SWEEP_SECONDS:
         return []
     hint = "Make HETSCHED_LEASE_SECONDS at least as long as HETSCHED_SWEEP_SECONDS."

@@ -1,14 +1,14 @@
 """HTTP connections with limits: a deadline for each request head and a limit for each address.
 
-uvicorn waits for a request head without a limit, and `--limit-concurrency` counts all clients together, so one client
-that opens idle connections would use up the connections of all others. Here a head must be complete
-`HETSCHED_HEAD_SECONDS` after the connection was opened, or after the first byte of a further request on it; idle
-connections end by the keep-alive timeout. The kernel ends a connection whose client reads nothing of a response for
-`HETSCHED_UNREAD_SECONDS`. An address may have `HETSCHED_CONNECTIONS_PER_ADDRESS` open HTTP connections in each web
-process; one more is closed at once. Exempt are named proxies (`FORWARDED_ALLOW_IPS`), because all their clients share
-their address, and the supervisor's probe. WebSockets of an address are counted separately, from the handshake until TCP
-is closed: `web.live.sockets` limits those that are served, and one that it closed stays open until its client responds
-or `close_timeout` (10 s) ends. So the limit is twice `HETSCHED_SOCKETS_PER_ADDRESS`.
+uvicorn waits indefinitely for a request head, and `--limit-concurrency` counts all clients together, so one client that
+opens idle connections could use up the connections of all others. Here a head must be complete `HETSCHED_HEAD_SECONDS`
+after the connection was opened, or after the first byte of a further request on it; idle connections end after the
+keep-alive timeout. The kernel ends a connection whose client does not read a response for `HETSCHED_UNREAD_SECONDS`. An
+address may have `HETSCHED_CONNECTIONS_PER_ADDRESS` open HTTP connections in each web process; further connections are
+closed immediately. Named proxies (`FORWARDED_ALLOW_IPS`) are exempt because all their clients share their address, and
+so is the supervisor's probe. WebSockets of an address are counted separately, from the handshake until TCP is closed.
+`web.live.sockets` limits the WebSockets that are served, and a WebSocket that it closed stays open until its client
+responds or `close_timeout` (10 s) ends, so the limit here is twice `HETSCHED_SOCKETS_PER_ADDRESS`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class Peers:
-    """Addresses and networks, or `*` alone for all, as uvicorn reads them; other names match literally."""
+    """Addresses and networks in uvicorn's format, where a lone `*` matches all; other names match literally."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._all = list(names) == ["*"]
@@ -63,7 +63,7 @@ class AddressLimit:
         self._warned_at = -WARNING_SECONDS
 
     def take(self, client: tuple[str, int] | None, server: tuple[str, int | None] | None) -> str | None:
-        """Count a connection and return its key; "" if it is exempt, None if its address has too many."""
+        """Count a connection and return its key, "" if it is exempt, or None if its address has too many."""
         if client is None or client[0] in self._exempt or (server and server[1] == self.probe_port):
             return ""
         key = peer_key(client[0])

@@ -1,10 +1,10 @@
 """Environment variables, read and validated once.
 
-A wrong variable stops every process (web, worker, beat, a command) in the same way: one line that names the variable,
-the reason and the remedy, exit code 2, and no traceback. Only the settings read variables, and only through this
-module. An empty variable counts as absent; `NAME_FILE` names a file that holds the value, for secrets that a platform
-mounts. Addresses are plain URLs: databases go through django-environ, Redis addresses through `RedisAddress`, which
-converts to the forms of Celery, Channels and redis-py.
+An invalid variable stops every process (web, worker, beat, command) in the same way: with one line that names the
+variable, the reason and the remedy, exit code 2, and without a traceback. Only the settings read variables, and only
+through this module. An empty variable is treated as absent. `NAME_FILE` names a file that contains the value, for
+secrets that a platform mounts. Addresses are plain URLs: django-environ parses database URLs, and `RedisAddress` parses
+Redis addresses and converts them for Celery, Channels and redis-py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RedisAddress(msgspec.Struct, frozen=True):
         return self.url == "memory://"
 
     def for_celery(self) -> str:
-        """Return kombu's form, which calls a unix socket `redis+socket` and its database `virtual_host`."""
+        """Return the URL in kombu's format: unix sockets have the scheme `redis+socket` and `virtual_host`."""
         if not self.url.startswith("unix://"):
             return self.url
         return self.url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=")
@@ -107,12 +107,12 @@ class Environment:
         return int(value)
 
     def names(self, name: str, default: tuple[str, ...] = ()) -> list[str]:
-        """Return a comma-separated list without blanks."""
+        """Parse a comma-separated list; surrounding blanks and empty items are removed."""
         value = self._get(name)
         return [part.strip() for part in value.split(",") if part.strip()] if value else list(default)
 
     def places(self, name: str, *, port: bool = False, others: Collection[str] = ()) -> list[str]:
-        """Return a list of `host` or `host:port`, in lower case; `port` requires a port. `others` are accepted too."""
+        """Parse a list of `host` or `host:port` into lower case. `port` requires a port; `others` are also accepted."""
         found = [place.lower() for place in self.names(name)]
         for place in found:
             if place not in others and not (is_place(place) and (":" in place.rpartition("]")[2] or not port)):
@@ -121,7 +121,7 @@ class Environment:
         return found
 
     def origins(self, name: str) -> list[str]:
-        """Return a list of web origins such as `https://hetsched.example.org`."""
+        """Parse a list of web origins such as `https://hetsched.example.org`."""
         found = self.names(name)
         for origin in found:
             parts = urlsplit(origin)
@@ -130,7 +130,7 @@ class Environment:
         return [origin.rstrip("/") for origin in found]
 
     def pairs(self, name: str, values: frozenset[str]) -> dict[str, str]:
-        """Return a comma-separated list of `key=value`, where the value is one of `values`."""
+        """Parse a comma-separated list of `key=value`, where the value is one of `values`."""
         found: dict[str, str] = {}
         for part in self.names(name):
             key, _equals, value = (piece.strip() for piece in part.rpartition("="))
@@ -141,7 +141,7 @@ class Environment:
         return found
 
     def provider(self, name: str) -> str:
-        """Return the https URL of a service; http is accepted for this machine."""
+        """Return the https URL of a service; http is accepted only for this machine."""
         value = self._get(name)
         parts = urlsplit(value)
         local = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1", "localhost"}
@@ -159,7 +159,7 @@ class Environment:
         return path
 
     def secret(self, name: str, *, least_characters: int) -> str:
-        """Return a secret, or an empty string when none is set; the message never shows the value."""
+        """Return a secret, or an empty string if it is not set; error messages never contain the value."""
         value = self._get(name)
         if value and len(value) < least_characters:
             self._invalid(name, f"it has {len(value)} characters", f"Use {least_characters} random ones or more")
@@ -183,7 +183,7 @@ class Environment:
         )
 
     def database(self, name: str, default: str) -> dict[str, Any]:
-        """Return Django's settings of the database behind a URL, without engine options of our own."""
+        """Return Django's settings for a database URL, without our engine options."""
         value = self._get(name) or default
         scheme = value.partition(":")[0]
         if scheme not in {"sqlite", "postgres", "postgresql"}:

@@ -1,14 +1,14 @@
 """HTTP handler of Django: each request runs in one thread, in one call, on a connection that stays open.
 
 Django's own ASGI handler gives every request its own thread and database connection, and switches between loop and
-thread for each middleware; on SQLite that took more processor time than the request itself. All middleware and views
+thread for each middleware, which on SQLite takes more processor time than the request itself. All middleware and views
 here are synchronous, so a request is one call in a pool of a few threads, which keep their connections (`CONN_MAX_AGE`;
-PostgreSQL has its pool). Long-polling requests and probes have a second thread pool: neither pool waits for the other,
-and the many threads of the second keep no connection. A response is closed in its thread before it is
-sent; a streamed response is closed after its end, in the thread that produced its parts. If all threads
-are busy, the scope of a request stores its waiting time (`waited_seconds`): `web.api.rates` rejects requests that
-waited too long. From the first request on, other threads send live events and webhooks and refresh counts, so no
-request waits for them. A large body is read only after the credential of its request was checked (`body_gate`).
+PostgreSQL has its pool). Long-polling requests and probes have a second thread pool, so neither pool waits for the
+other. The many threads of the second pool do not keep connections. A response is closed in its thread before it is
+sent; a streamed response is closed after its last part, in the thread that produced its parts. If all threads are busy,
+a request's waiting time is stored in its scope (`waited_seconds`): `web.api.rates` rejects requests that waited too
+long. Starting with the first request, background threads send live events and webhooks and refresh counts, so requests
+do not wait for these. A large body is read only after the credential of its request was checked (`body_gate`).
 Invariant: a thread never starts a second request before the first one returned its connection.
 """
 
@@ -40,7 +40,7 @@ from .middleware import QUIET_PATHS, BodyRequested
 
 # More threads would only compete for the interpreter, the single writer of SQLite, or PostgreSQL's pool of ten.
 WORKING_THREADS = 8
-# More than the limit of long-polling requests: above that limit `?wait=` responds at once.
+# More than the limit of long-polling requests, above which `?wait=` responds immediately.
 WAITING_THREADS = 320
 
 
@@ -48,9 +48,9 @@ class ThreadedHandler(ASGIHandler):
     """ASGI application that runs Django in threads."""
 
     def __init__(self) -> None:
-        BaseHandler.__init__(self)  # the parent's own would load asynchronous middleware
+        BaseHandler.__init__(self)  # the parent class would load asynchronous middleware
         self.load_middleware()
-        import_module(settings.ROOT_URLCONF)  # now, not during the first request of each process
+        import_module(settings.ROOT_URLCONF)  # here and not during the first request of each process
         self._working = ThreadPoolExecutor(WORKING_THREADS, "request")
         self._waiting = ThreadPoolExecutor(WAITING_THREADS, "waiting")
         self._working_count = 0  # requests in the working threads and their queue; modified by the event loop only

@@ -1,8 +1,8 @@
 """Structured logs with secrets redacted.
 
-Every record, also of a library, passes one chain of processors. The chain redacts values of fields with a secret's
-name. In any text it redacts bearer tokens, signed tokens, passwords of URLs and the deployment's own secrets. JSON
-escapes line breaks, so one record stays one line; the console form is for terminals.
+Every record, including those of libraries, passes through one chain of processors. The chain redacts values of fields
+with a secret's name. In any text it redacts bearer tokens, signed tokens, passwords of URLs and the deployment's own
+secrets. JSON escapes line breaks, so one record stays one line; the console form is for terminals.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mutab
     """Redact secrets in one log record, by the name of the field and by the shape of the text."""
     for key, value in event.items():
         if key.startswith("_"):
-            continue  # structlog's own record and formatter
+            continue  # record and formatter of structlog
         event[key] = HIDDEN if _SECRET_NAME.search(key) else _clean(value)
     return event
 
@@ -88,7 +88,7 @@ def logging_config(form: str, level: str) -> dict[str, Any]:
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
-            # Django and uvicorn bring handlers of their own; ours is on the root.
+            # Remove the handlers of Django and uvicorn; ours is on the root logger.
             "django": {"handlers": [], "propagate": True},
             "django.server": {"handlers": [], "propagate": True, "level": "WARNING"},
             "uvicorn": {"handlers": [], "propagate": True},
@@ -97,7 +97,7 @@ def logging_config(form: str, level: str) -> dict[str, Any]:
             "celery.worker.strategy": {"level": "WARNING"},
             "celery.app.trace": {"level": "WARNING"},
             "celery.beat": {"level": "WARNING"},
-            # At debug level they log the values of a sign-in.
+            # At debug level, these log the values of a sign-in.
             "authlib": {"level": "INFO"},
         },
     }

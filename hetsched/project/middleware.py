@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class BodyRequested(HttpResponse):
-    """Internal marker, not a response: the request may send its body, or is refused with `refused`."""
+    """Internal marker instead of a response: the body may be read, or the request is refused with `refused`."""
 
     def __init__(self, refused: Exception | None = None) -> None:
         super().__init__(status=202)
@@ -28,12 +28,12 @@ class BodyRequested(HttpResponse):
 
 
 def choose_request_id(given: str) -> str:
-    """Return a caller's own request ID, or a new one."""
+    """Return the caller's request ID if it is valid, or else a new one."""
     return given if PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 class RequestLog:
-    """Outermost middleware: sets `request.request_id` and the header, logs method, path, status and duration."""
+    """Outermost middleware that sets `request.request_id` and the header and logs method, path, status and duration."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -1,9 +1,9 @@
 """Settings of every process and every deployment; only environment variables differ.
 
 Options of a deployment are environment variables read through `ENV`; the rest is fixed here. SQLite runs in WAL mode
-with immediate transactions (readers never block, writers queue instead of failing); PostgreSQL runs behind a pool per
-process. Celery acknowledges late and takes one task at a time, so a killed worker loses nothing; messages are hints,
-and periodic sweeps of the database do the work of lost messages.
+with immediate transactions (readers never block, writers queue instead of failing). PostgreSQL is accessed through a
+connection pool per process. Celery acknowledges late and prefetches one task at a time, so no task is lost when a
+worker is killed. Messages are only hints: periodic sweeps of the database do the work of lost messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DATA_DIR = ENV.folder(
 DEBUG = ENV.flag("HETSCHED_DEBUG", default=False)
 HTTPS = ENV.choice("HETSCHED_HTTPS", ("off", "on", "proxy"))
 # Peers whose X-Forwarded-For and X-Forwarded-Proto are trusted. By default a proxy on this machine is trusted, but it
-# is exempt from the limit of connections only if HTTPS=proxy declares it.
+# is exempt from the connection limit only if HTTPS=proxy declares it.
 _named_proxies = ENV.names("FORWARDED_ALLOW_IPS")
 HETSCHED_TRUSTED_PROXIES = _named_proxies or ["127.0.0.1", "::1"]
 HETSCHED_NAMED_PROXIES = HETSCHED_TRUSTED_PROXIES if _named_proxies or HTTPS == "proxy" else []
@@ -117,11 +117,12 @@ if EMBEDDED:
         "PRAGMA mmap_size=134217728;PRAGMA journal_size_limit=67108864;PRAGMA cache_size=-20000;",
     }
 else:
-    # Opened in each process at its first query, hence after the worker's fork.
+    # The pool is opened by the first query of each process, after the worker has forked.
     _database.setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": _pool_size, "timeout": 10}
-    # A process that hangs, or a machine that vanished, inside a transaction must not keep its locks.
+    # If a process hangs or a machine disappears inside a transaction, its locks must be released.
     _database["OPTIONS"].setdefault("options", f"-c idle_in_transaction_session_timeout={IDLE_TRANSACTION_SECONDS}s")
-# Opening a SQLite file reads its whole schema; PostgreSQL's connections stay open in their pool.
+# Keep SQLite connections, because opening the file reads its whole schema. PostgreSQL's connections stay open in their
+# pool.
 DATABASES: dict[str, dict[str, Any]] = {"default": {**_database, "CONN_MAX_AGE": None if EMBEDDED else 0}}
 CACHES: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 20_000}}
@@ -134,8 +135,9 @@ CHANNEL = ENV.redis("HETSCHED_CHANNEL_URL", REDIS)
 CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}
     if CHANNEL.in_memory
-    # Survives a restart of Redis; each web process holds one subscription and fans out itself. `relay` sends messages
-    # later that time out now: a Redis that does not respond must not block a request.
+    # This backend survives a restart of Redis; each web process has one subscription and distributes messages to its
+    # sockets. The timeouts are short because Redis must not block a request; `relay` sends messages that timed out
+    # later.
     else {
         "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
         "CONFIG": {"hosts": [{"address": CHANNEL.url, "socket_connect_timeout": 3, "socket_timeout": 3}]},
@@ -148,49 +150,50 @@ HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
 HETSCHED_DECIDE_IN_WATCH = ENV.flag("HETSCHED_DECIDE_IN_WATCH", default=True)
 # How long the resources of a force-deleted pod stay reserved on a ready node.
 HETSCHED_FORCED_HOLD_SECONDS = ENV.number("HETSCHED_FORCED_HOLD_SECONDS", 120, least=0, most=86_400)
-# Holds reserve capacity for pods that do not exist yet: longest duration, and most holds of one owner at a time; and
-# how long the result of a what-if can be submitted as a plan.
+# Longest duration of a hold (which reserves capacity for pods that do not exist yet), maximum number of concurrent
+# holds per owner, and the time for which the result of a what-if can be submitted as a plan.
 HETSCHED_LONGEST_HOLD_SECONDS = ENV.number("HETSCHED_LONGEST_HOLD_SECONDS", 3600, least=1, most=604_800)
 HETSCHED_MOST_HOLDS = ENV.number("HETSCHED_MOST_HOLDS", 20, least=0, most=10_000)
 HETSCHED_PLAN_SECONDS = ENV.number("HETSCHED_PLAN_SECONDS", 600, least=1, most=86_400)
 HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=300)
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
-# Interval of the ledger's invariant checks; 0 disables them.
+# Interval of the checks of reservations and node loads; 0 disables the checks.
 HETSCHED_CHECK_SECONDS = ENV.number("HETSCHED_CHECK_SECONDS", 60, least=0, most=86_400)
 CANARY_SECONDS = 10
-# The canary of the schedule queue runs more often: readiness depends on it.
+# The canary of the schedule queue runs more often because readiness depends on it.
 SCHEDULE_CANARY_SECONDS = 3
-# Interval of the checks of planned policies and golden placements, and the longest run of a policy preview.
+# Interval of the checks of plans and golden placements, and the maximum duration of a policy preview.
 HETSCHED_DESK_SECONDS = ENV.number("HETSCHED_DESK_SECONDS", 60, least=1, most=3600)
 HETSCHED_REPLAY_SECONDS = ENV.number("HETSCHED_REPLAY_SECONDS", 600, least=10, most=86_400)
-# Interval of publishing node facts to live clusters, by a worker of the queue `discover`; 0 disables it.
+# Interval at which a worker of the queue `discover` publishes node facts to live clusters; 0 disables this.
 HETSCHED_DISCOVER_SECONDS = ENV.number("HETSCHED_DISCOVER_SECONDS", 60, least=0, most=86_400)
 # Callback hosts that submissions may name, as host or host:port; none by default.
 HETSCHED_CALLBACK_HOSTS = ENV.places("HETSCHED_CALLBACK_HOSTS")
-# API servers that clusters may be connected to, as host or host:port; any if none is named.
+# API servers that clusters may be connected to, as host or host:port; an empty list allows any.
 HETSCHED_CLUSTER_HOSTS = ENV.places("HETSCHED_CLUSTER_HOSTS")
-# Registries whose images are looked up, as host or host:port, `*` for all public ones; and those without TLS.
+# Registries whose images are looked up, as host or host:port (`*` for all public registries), and registries without
+# TLS.
 HETSCHED_REGISTRIES = ENV.places("HETSCHED_REGISTRIES", others=("*",))
 HETSCHED_PLAIN_REGISTRIES = ENV.places("HETSCHED_PLAIN_REGISTRIES")
-# Sources that collectors may read, as host:port; none by default. The most bytes read of a response, and the interval
+# Sources that collectors may read, as host:port (none by default), the maximum response size in bytes, and the interval
 # of the search for due collectors.
 HETSCHED_SOURCE_HOSTS = ENV.places("HETSCHED_SOURCE_HOSTS", port=True)
 HETSCHED_SOURCE_BYTES = ENV.number("HETSCHED_SOURCE_BYTES", 256 << 10, least=1 << 10, most=64 << 20)
 HETSCHED_COLLECT_SECONDS = ENV.number("HETSCHED_COLLECT_SECONDS", 5, least=1, most=3600)
 HETSCHED_IMAGE_WAIT_SECONDS = ENV.number("HETSCHED_IMAGE_WAIT_SECONDS", 5, least=0, most=600)
 HETSCHED_IMAGE_TAG_SECONDS = ENV.number("HETSCHED_IMAGE_TAG_SECONDS", 3600, least=10, most=2_592_000)
-# Report interval of node agents, and the least time between two messages of one node.
+# Report interval of node agents.
 HETSCHED_AGENT_REPORT_SECONDS = ENV.number("HETSCHED_AGENT_REPORT_SECONDS", 30, least=1, most=3600)
-# An eavesdropper between an agent and this server would read the key that signs allocations of its node.
+# Off by default, because an eavesdropper could read the key that signs allocations of the agent's node.
 HETSCHED_AGENT_KEYS_OVER_HTTP = ENV.flag("HETSCHED_AGENT_KEYS_OVER_HTTP", default=False)
 HETSCHED_AGENT_PAUSE_MILLIS = ENV.number("HETSCHED_AGENT_PAUSE_MILLIS", 500, least=0, most=60_000)
 # Service accounts whose pods are node agents, as namespace:name; the API server of their cluster authenticates them.
 HETSCHED_AGENT_ACCOUNTS = ENV.names("HETSCHED_AGENT_ACCOUNTS", ("hetsched:hetsched-agent",))
 # Largest reported amount, in percent of the known amount, that takes effect without approval by an operator.
 HETSCHED_GROWTH_PERCENT = ENV.number("HETSCHED_GROWTH_PERCENT", 200, least=100, most=100_000)
-HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # the stream of workloads into demo clusters
+HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # whether workloads are submitted to demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
-# Stored detail of a decision: its summary alone, reasons too, the best nodes too, or every node that fits.
+# Stored detail of a decision: only the verdict, also the reasons, also the best nodes, or also every node that fits.
 HETSCHED_KEEP_WITH_DECISION = ENV.choice("HETSCHED_KEEP_WITH_DECISION", ("nodes", "verdict", "reasons", "matrix"))
 _top_nodes = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
 HETSCHED_TOP_NODES = {"nodes": _top_nodes, "matrix": 1_000_000}.get(HETSCHED_KEEP_WITH_DECISION, 0)
@@ -205,11 +208,11 @@ CELERY_TASK_SERIALIZER = CELERY_RESULT_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = CELERY_RESULT_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_ACKS_LATE = CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-# Celery would open SQLite's file or a pool again for each task: see project/celery.py
+# By default, Celery would reopen the SQLite file or the pool for each task; see project/celery.py.
 CELERY_DB_REUSE_MAX = sys.maxsize
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# A task that hangs must free its process: it is interrupted after the first of two limits and killed after the second.
+# A hanging task must not occupy its process: it is interrupted after the first limit and killed after the second.
 CELERY_TASK_SOFT_TIME_LIMIT, CELERY_TASK_TIME_LIMIT = 270, 300
 CELERY_TASK_ANNOTATIONS = {
     "workers.schedule.run": {"soft_time_limit": 90, "time_limit": 110},
@@ -218,16 +221,16 @@ CELERY_TASK_ANNOTATIONS = {
         "time_limit": HETSCHED_REPLAY_SECONDS + 60,
     },
 }
-# Longer than any task except a preview, whose row records that it runs; the restore sweep of the broker runs every 10 s
-# instead of every 100.
+# The visibility timeout is longer than any task except a preview, whose row records that it is running. The broker
+# restores unacknowledged messages every 10 s instead of every 100 s.
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {"visibility_timeout": 360, "unacked_restore_throttle": 1}
 if not BROKER.in_memory:
-    # A broker that vanished silently must block neither a request nor a worker: these limits bound each wait for a
-    # response, and consumers check the connection at the same interval.
+    # An unreachable broker must not block a request or a worker: these timeouts limit each wait for a response, and
+    # consumers check the connection at the same interval.
     CELERY_BROKER_TRANSPORT_OPTIONS |= {"socket_connect_timeout": 2, "socket_timeout": 4, "health_check_interval": 4}
 CELERY_TASK_DEFAULT_QUEUE = "io"
 CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"schedule": {}, "io": {}, "discover": {}, "preview": {}}
-# Queues required for readiness: a canary goes through each.
+# Queues that are required for readiness: a canary task is sent through each queue.
 HETSCHED_VITAL_QUEUES = ("schedule", "io")
 CELERY_TASK_CREATE_MISSING_QUEUES = False
 CELERY_TASK_ROUTES = {
@@ -294,16 +297,16 @@ if HETSCHED_DEMO:
     CELERY_BEAT_SCHEDULE["demo"] = _every("workers.demo.tick", HETSCHED_DEMO_SECONDS)
 
 # --- Requests, limits and authentication ------------------------------------------------------------------------------
-# Manifests and cluster files may be large; everything else is small.
+# Manifests and cluster files may be large; all other bodies are small.
 HETSCHED_BODY_BYTES = ENV.number("HETSCHED_BODY_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_MANIFEST_BYTES = ENV.number("HETSCHED_MANIFEST_BYTES", 32 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_LARGE_PATHS = ("/api/v1/clusters/", "/api/v1/workloads/", "/api/v1/what-if/", "/admin/inventory/")
 HETSCHED_REPORT_PATHS = ("/api/v1/agent/",)
-# A program or image archive to inspect; it is inspected and dropped.
+# A program or image archive, which is inspected and then discarded.
 HETSCHED_BINARY_BYTES = ENV.number("HETSCHED_BINARY_BYTES", 256 << 20, least=1 << 10, most=4 << 30)
 HETSCHED_BINARY_PATHS = ("/api/v1/isa/inspect/",)
-# Bytes that the bodies of open requests hold in one web process, of all clients and of one address; the least transfer
-# rate of a body, and its deadline.
+# Maximum memory for request bodies in one web process, for all clients and for one address, then the minimum transfer
+# rate of a body and its deadline.
 HETSCHED_BODIES_BYTES = ENV.number("HETSCHED_BODIES_BYTES", 512 << 20, least=1 << 20, most=64 << 30)
 HETSCHED_BODIES_BYTES_PER_ADDRESS = ENV.number(
     "HETSCHED_BODIES_BYTES_PER_ADDRESS", 256 << 20, least=1 << 20, most=64 << 30
@@ -311,64 +314,65 @@ HETSCHED_BODIES_BYTES_PER_ADDRESS = ENV.number(
 HETSCHED_BODY_BYTES_PER_SECOND = ENV.number("HETSCHED_BODY_BYTES_PER_SECOND", 16 << 10, least=1, most=1 << 30)
 HETSCHED_BODY_SECONDS = ENV.number("HETSCHED_BODY_SECONDS", 300, least=1, most=86_400)
 DATA_UPLOAD_MAX_MEMORY_SIZE = HETSCHED_MANIFEST_BYTES
-# Credential of scrapers of /metrics instead of a viewer's token; without either only this machine may scrape.
+# Credential for scraping /metrics, as an alternative to a viewer's token; without either, only this machine may scrape.
 HETSCHED_METRICS_TOKEN = ENV.secret("HETSCHED_METRICS_TOKEN", least_characters=20)
-# Open live sockets of one user or token, in one web process.
+# Maximum number of open live sockets of one user or token in one web process.
 HETSCHED_SOCKETS_PER_USER = ENV.number("HETSCHED_SOCKETS_PER_USER", 20, least=1, most=100_000)
-# Open live sockets of one address; an office behind one gateway counts as one address.
+# Maximum number of open live sockets of one address; all clients behind one gateway share an address.
 HETSCHED_SOCKETS_PER_ADDRESS = ENV.number("HETSCHED_SOCKETS_PER_ADDRESS", 100, least=1, most=100_000)
-# Open connections of one web process, live sockets included; above that requests get 503. The limit of one address
-# counts HTTP only; one more connection is closed. Then the seconds that a request head may take, and for which a client
-# may read nothing of its response.
+# Maximum number of open connections of one web process, including live sockets; requests above it get 503. The limit
+# for one address counts only HTTP; further connections are closed. The last two are the deadline of a request head and
+# the time after which a client that does not read its response is disconnected.
 HETSCHED_CONNECTIONS = ENV.number("HETSCHED_CONNECTIONS", 2000, least=10, most=1_000_000)
 HETSCHED_CONNECTIONS_PER_ADDRESS = ENV.number("HETSCHED_CONNECTIONS_PER_ADDRESS", 500, least=1, most=1_000_000)
 HETSCHED_HEAD_SECONDS = ENV.number("HETSCHED_HEAD_SECONDS", 10, least=1, most=600)
 HETSCHED_UNREAD_SECONDS = ENV.number("HETSCHED_UNREAD_SECONDS", 60, least=1, most=86_400)
-# Pending pods of one cluster; above that, submissions are refused with Retry-After.
+# Maximum number of pending pods of one cluster; submissions above it are refused with Retry-After.
 HETSCHED_MOST_WAITING_PODS = ENV.number("HETSCHED_MOST_WAITING_PODS", 200_000, least=1, most=10_000_000)
-# The same for pods of one namespace, so that a flood of one team leaves capacity for the others.
+# Maximum number of pending pods of one namespace, so that one team cannot use up the limit of the cluster.
 HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE = ENV.number(
     "HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE", 50_000, least=1, most=10_000_000
 )
-# Rate limits of one token or user, a minute and at once; 0 a minute disables the limit.
+# Rate limits of submissions and other writes for one token or user, per minute and as a burst; 0 per minute disables a
+# limit.
 HETSCHED_SUBMITS_PER_MINUTE = ENV.number("HETSCHED_SUBMITS_PER_MINUTE", 12_000, least=0, most=10_000_000)
 HETSCHED_SUBMITS_AT_ONCE = ENV.number("HETSCHED_SUBMITS_AT_ONCE", 2_000, least=1, most=10_000_000)
 HETSCHED_WRITES_PER_MINUTE = ENV.number("HETSCHED_WRITES_PER_MINUTE", 3_000, least=0, most=10_000_000)
 HETSCHED_WRITES_AT_ONCE = ENV.number("HETSCHED_WRITES_AT_ONCE", 500, least=1, most=10_000_000)
-# The same for requests that write nothing, in each web process.
+# Rate limit of requests that do not write, in each web process.
 HETSCHED_READS_PER_MINUTE = ENV.number("HETSCHED_READS_PER_MINUTE", 30_000, least=0, most=10_000_000)
 HETSCHED_READS_AT_ONCE = ENV.number("HETSCHED_READS_AT_ONCE", 5_000, least=1, most=10_000_000)
-# The same for one address without a credential, which may read the product's public information.
+# Rate limit for one address without a credential, which may read the product's public information.
 HETSCHED_STRANGERS_PER_MINUTE = ENV.number("HETSCHED_STRANGERS_PER_MINUTE", 60, least=0, most=10_000_000)
 HETSCHED_STRANGERS_AT_ONCE = ENV.number("HETSCHED_STRANGERS_AT_ONCE", 60, least=1, most=10_000_000)
-# Longest queue time of a write in an overloaded web process; above that it is refused with Retry-After. 0 disables the
+# Maximum queue time of a write in an overloaded web process, above which it is refused with Retry-After. 0 disables the
 # limit.
 HETSCHED_LONGEST_QUEUE_MILLIS = ENV.number("HETSCHED_LONGEST_QUEUE_MILLIS", 5000, least=0, most=600_000)
-# Cluster of a request that names none, where several exist.
+# Cluster of a request that does not name one, if several clusters exist.
 HETSCHED_DEFAULT_CLUSTER = ENV.text("HETSCHED_DEFAULT_CLUSTER")
 
-# The extender's server (`hetsched extender`): accepted clients, and its address.
+# The server of `hetsched extender`: accepted clients and its address.
 HETSCHED_EXTENDER_CLIENTS = ENV.names("HETSCHED_EXTENDER_CLIENTS")
 HETSCHED_EXTENDER_CERTIFICATES = ENV.folder("HETSCHED_EXTENDER_CERTIFICATES", DATA_DIR / "extender" / "server")
 HETSCHED_EXTENDER_HOST = ENV.text("HETSCHED_EXTENDER_HOST", "127.0.0.1")
 HETSCHED_EXTENDER_PORT = ENV.number("HETSCHED_EXTENDER_PORT", 8443, least=0, most=65_535)
 HETSCHED_EXTENDER_PROBE_PORT = ENV.number("HETSCHED_EXTENDER_PROBE_PORT", 8444, least=0, most=65_535)
-# Less than the httpTimeout of the calling scheduler.
+# Must be less than the httpTimeout of the calling scheduler.
 HETSCHED_EXTENDER_SECONDS = ENV.number("HETSCHED_EXTENDER_SECONDS", 2, least=1, most=60)
 HETSCHED_EXTENDER_BYTES = ENV.number("HETSCHED_EXTENDER_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
 
 AUTHENTICATION_BACKENDS = ["hetsched.access.login.RateLimitedBackend"]
-# Whether the admin site (`/admin/`) is served, where accounts are managed and the product's rows are shown.
+# Whether the admin site (`/admin/`) is served, in which accounts are managed and database rows are shown.
 HETSCHED_ADMIN = ENV.flag("HETSCHED_ADMIN", default=True)
 # Whether users may sign in with name and password; otherwise only through the identity provider.
 HETSCHED_PASSWORDS = ENV.flag("HETSCHED_PASSWORDS", default=True)
-# OpenID Connect provider, our client credentials, and the role of each of its groups (`*`: every user).
+# OpenID Connect provider, our client credentials, and the role of each of the provider's groups (`*` for every user).
 HETSCHED_OIDC_ISSUER = ENV.provider("HETSCHED_OIDC_ISSUER")
 HETSCHED_OIDC_CLIENT_ID = ENV.text("HETSCHED_OIDC_CLIENT_ID")
 HETSCHED_OIDC_CLIENT_SECRET = ENV.secret("HETSCHED_OIDC_CLIENT_SECRET", least_characters=16)
 HETSCHED_OIDC_SCOPE = " ".join(dict.fromkeys(["openid", *ENV.names("HETSCHED_OIDC_SCOPES", ("profile", "email"))]))
 HETSCHED_OIDC_GROUPS_CLAIM = ENV.text("HETSCHED_OIDC_GROUPS_CLAIM", "groups")
-# Hosts of the provider other than the issuer's own that have private addresses.
+# Hosts of the provider, other than the issuer's host, that may have private addresses.
 HETSCHED_OIDC_HOSTS = ENV.places("HETSCHED_OIDC_HOSTS")
 HETSCHED_OIDC_ROLES = ENV.pairs("HETSCHED_OIDC_ROLES", frozenset({*Role, "admin"}))
 HETSCHED_OIDC_NAME = ENV.text("HETSCHED_OIDC_NAME", "single sign-on") if HETSCHED_OIDC_ISSUER else ""
@@ -402,7 +406,7 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    # The structs contain their full schemas; no components need to be collected afterwards.
+    # The structs contain their full schemas, so collecting components afterwards is not necessary.
     "POSTPROCESSING_HOOKS": [],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
@@ -428,7 +432,7 @@ SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_ENGINE = "hetsched.access.sessions"
-# Absolute lifetime of a session, and its idle timeout.
+# Maximum lifetime of a session, and its idle timeout.
 HETSCHED_SESSION_HOURS = ENV.number("HETSCHED_SESSION_HOURS", 12, least=1, most=720)
 HETSCHED_SESSION_IDLE_MINUTES = ENV.number("HETSCHED_SESSION_IDLE_MINUTES", 120, least=1, most=43_200)
 SESSION_COOKIE_AGE = HETSCHED_SESSION_HOURS * 3600

@@ -1,6 +1,6 @@
 """Collected static files and their version check.
 
-Collecting compresses every file and takes seconds, so it runs only when the stamp in the folder differs; until then the
+Collecting compresses every file and takes seconds, so it runs only if the stamp in the folder differs. Until then, the
 files are served from their source folders.
 """
 
@@ -22,9 +22,10 @@ STAMP = "collected"
 
 
 class StaticFileStorage(CompressedManifestStaticFilesStorage):
-    """Storage with digests in file names after collection, plain names before.
+    """Storage that uses file names with digests after collection, and plain names before.
 
-    Modules import each other by these names too: under two names a module would run twice.
+    JavaScript modules also import each other by these names, because a module that is loaded under two names would run
+    twice.
     """
 
     support_js_module_import_aggregation = True
@@ -48,7 +49,7 @@ def collect() -> None:
 
 
 def fingerprint() -> str:
-    """Return a digest over the version and every source file's name, size and time."""
+    """Return a digest of the version and of every source file's name, size and modification time."""
     digest = hashlib.sha256(hetsched.__version__.encode())
     for finder in get_finders():
         for name, storage in finder.list([]):

@@ -5,7 +5,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 urlpatterns = [
-    path("", include("hetsched.access.urls")),  # before the admin, whose login page it replaces
+    path("", include("hetsched.access.urls")),  # must precede the admin, whose login page it replaces
     *([path("admin/", admin.site.urls)] if settings.HETSCHED_ADMIN else []),
     path("i18n/", include("django.conf.urls.i18n")),
     path("", include("web.urls")),

@@ -1,13 +1,13 @@
 """Run uvicorn with the limits of this product: `python -m hetsched.project.web_server`.
 
-Every deployment starts web processes by this module, so that the limits are in one place, the settings. `--fd` is an
-open socket that several web processes share; `--probe-fd` is a socket of this process alone, on which its supervisor
-requests `/livez`: on the shared socket another process would respond.
+Every deployment starts web processes through this module, so that all limits are in the settings. `--fd` is an open
+socket that several web processes share; `--probe-fd` is a socket of this process alone, on which its supervisor
+requests `/livez`; on the shared socket, another process could respond.
 
-The listening socket bounds the TLS handshakes of an address: asyncio gives a connection to its protocol, and uvicorn
-counts it, after the TLS handshake. Until then a silent client would hold one descriptor for each TCP connection,
-without a limit for its address. Here connections count from `accept` on until their handshake ends or they are closed;
-one more than `HETSCHED_CONNECTIONS_PER_ADDRESS` is closed at once.
+The listening socket limits the TLS handshakes of an address, because asyncio passes a connection to its protocol, and
+uvicorn counts it, only after the TLS handshake. Until then, a silent client would hold one descriptor for each TCP
+connection, without a limit for its address. Here connections are counted from `accept` until their handshake ends or
+they are closed; connections above `HETSCHED_CONNECTIONS_PER_ADDRESS` are closed immediately.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 from .connections import AddressLimit, BoundedHttp, BoundedWebSocket, addresses
 
 handshakes = AddressLimit(lambda: settings.HETSCHED_CONNECTIONS_PER_ADDRESS)
-_keys: dict[int, str] = {}  # by descriptor
+_keys: dict[int, str] = {}  # address keys by file descriptor
 
 
 def end_handshake(descriptor: int) -> None:
@@ -61,9 +61,10 @@ class BoundedListener(socket.socket):
             return accepted, client
 
 
-# Longer than the pauses of a client that reuses its connection: a request on a closing connection gets no response.
+# Longer than the usual pauses of a client that reuses its connection, because a request on a closing connection gets no
+# response.
 KEEP_ALIVE_SECONDS = 30
-# Files, database connections and broker sockets, in addition to the connections of clients.
+# Descriptors for files, database connections and broker sockets, in addition to client connections.
 OWN_DESCRIPTORS = 512
 
 
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     found = configuration(given.host, given.port, given.grace_seconds, given.ssl_certfile, given.ssl_keyfile)
     server = uvicorn.Server(found)
-    # uvicorn sets no deadline for TLS handshakes, which come before a head.
+    # uvicorn does not set a deadline for TLS handshakes, which precede a request head.
     asyncio.constants.SSL_HANDSHAKE_TIMEOUT = float(settings.HETSCHED_HEAD_SECONDS)
     _raise_descriptor_limit((found.limit_concurrency or 0) + settings.HETSCHED_CONNECTIONS_PER_ADDRESS)
     sockets = [socket.socket(fileno=number) for number in (given.fd, given.probe_fd) if number is not None]
@@ -103,7 +104,7 @@ class BoundedHttps(BoundedHttp):
 def configuration(
     host: str, port: int, grace_seconds: int, certificate: str | None = None, key: str | None = None
 ) -> uvicorn.Config:
-    """Return the options of uvicorn: small frames, no compression (bombs), bounded connections."""
+    """Return uvicorn's options: limited frames and connections, no compression (decompression bombs)."""
     return uvicorn.Config(
         "hetsched.project.asgi:application",
         host=host,
@@ -125,7 +126,7 @@ def configuration(
 
 
 def _raise_descriptor_limit(connections: int) -> None:
-    """Raise the soft limit of open files to the need of the connections, up to the hard limit."""
+    """Raise the soft limit of open files as the connections require, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OWN_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,1 +1,1 @@
-"""Documents that the command line and REST answer with, and that the ledger stores."""
+"""Documents that the command line and the REST API return and that the database stores."""

@@ -1,8 +1,8 @@
-"""Advice: the fewest moves of running pods for a goal, with gain and cost of each, or the reason why there are none.
+"""Advice: the fewest moves of running pods that reach a goal, with their gain and cost, or why there are none.
 
-The JSON is camelCase and the same for page, REST and command line; fields may be added, never renamed. A move is a
-unit: one pod, or all members of a gang. Moves are applied one after the other, in this order; each was evaluated on the
-result of the earlier ones. `token` identifies the question and the moves: the same token means the same plan.
+The camelCase JSON is the same for pages, REST and command line; fields may be added but not renamed. A move consists of
+one pod or all members of a gang. Moves are applied one after the other, in this order; each was evaluated on the result
+of the earlier moves. `token` identifies the question and the moves: the same token means the same plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .decision import Balance, Placement, PolicyRef, ZonePlacement
 
 
 class Goal(enum.StrEnum):
-    """Goal of the moves: an even cluster, room for pods that do not fit, or rare nodes for pods that need them."""
+    """Goal of the moves: balance the load, make room for pods that do not fit, or free rare nodes."""
 
     BALANCE = "balance"
     ROOM = "room"
@@ -29,10 +29,12 @@ class Goal(enum.StrEnum):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Request for advice; `target` is the balance to reach, 0-1, `pods` are the pods to find room for, or the pending
-    pods.
+    """Request for advice.
 
-    At most `most_moves` moves are proposed, and `most_tries` are evaluated to find them.
+    `target` is the balance to reach (0-1). `pods` are the pods to find room for; if empty, the pending
+
+
+    pods are used. At most `most_moves` moves are proposed, and at most `most_tries` moves are evaluated.
     """
 
     goal: Goal
@@ -43,7 +45,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class AdviceVerdict(enum.StrEnum):
-    """Verdict of an advice; `partly`: the moves improve the cluster but do not reach the goal."""
+    """Verdict of an advice; `partly` means that the moves improve the cluster but do not reach the goal."""
 
     PLAN = "plan"
     PARTLY = "partly"
@@ -59,16 +61,16 @@ class BudgetLeft(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def _named(field: str) -> str:
-    """Return a field's name in JSON; a trailing underscore avoids the Python keyword `from`."""
+    """Return a field's name in JSON. A trailing underscore, which avoids the Python keyword `from`, is removed."""
     first, *more = field.strip("_").split("_")
     return first + "".join(word.capitalize() for word in more)
 
 
 class MovedPod(msgspec.Struct, frozen=True, rename=_named):
-    """Pod that restarts on another node, with its allocation there.
+    """Pod that restarts on another node, with its allocation on that node.
 
-    `comesBack` false: no controller recreates it. `exclusiveCpus`: it has exclusive CPUs and warms up again.
-    `startedAt` is empty and `ageSeconds` null if the start time is unknown.
+    `comesBack` is false if no controller recreates the pod. `exclusiveCpus` means that it has exclusive CPUs and has to
+    warm up again. `startedAt` is empty and `ageSeconds` null if the start time is unknown.
     """
 
     pod: str
@@ -86,9 +88,9 @@ class MovedPod(msgspec.Struct, frozen=True, rename=_named):
 
 
 class Move(msgspec.Struct, frozen=True, rename="camel"):
-    """One step; `frees` are the resources freed on the source nodes, as quantities.
+    """One move of a plan; `frees` contains the resources freed on the source nodes, as quantities.
 
-    `makesRoomFor` lists the pending pods (keys) that are placed because of this move.
+    `makesRoomFor` lists the keys of pending pods that are placed because of this move.
     """
 
     pods: tuple[MovedPod, ...]
@@ -100,7 +102,7 @@ class Move(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Stays(msgspec.Struct, frozen=True, rename="camel"):
-    """Reason why `pods` pods were never considered; `example` is the first of them by name."""
+    """Reason why some pods were not considered; `pods` is their number and `example` the first one by name."""
 
     code: str
     message: Message
@@ -118,7 +120,10 @@ class Cost(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Search(msgspec.Struct, frozen=True, rename="camel"):
-    """Extent of the search: no plan has fewer than `atLeast` moves; `fewest`: this plan has exactly that many."""
+    """Extent of the search.
+
+    No plan has fewer than `atLeast` moves. `fewest` means that this plan has exactly `atLeast` moves.
+    """
 
     tried: int
     most_tries: int
@@ -128,7 +133,7 @@ class Search(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Nearest(msgspec.Struct, frozen=True, rename="camel"):
-    """Nearest node where no plan exists, and the obstacle there."""
+    """Node that comes closest to the goal if no plan exists, and the obstacle on that node."""
 
     node: str
     message: Message
@@ -136,7 +141,7 @@ class Nearest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Advice(msgspec.Struct, frozen=True, rename="camel"):
-    """Complete advice; `places` are the placements of the pods for which room was made."""
+    """Complete advice; `places` contains the placements of the pods for which room was made."""
 
     goal: Goal
     verdict: AdviceVerdict
@@ -155,7 +160,7 @@ class Advice(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code: 0 for a plan or nothing to do, 1 for a partial plan, 10 for none."""
+        """Return the exit code: 0 for a plan or if there is nothing to do, 1 for a partial plan, 10 for no plan."""
         return {"plan": 0, "nothing-to-do": 0, "partly": 1, "no-plan": 10}[self.verdict.value]
 
     def document(self) -> dict[str, Any]:

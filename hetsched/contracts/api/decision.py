@@ -1,7 +1,7 @@
-"""Result of a placement request: one document for the command line, REST and the decision ledger.
+"""Result of a placement request: one document for the command line, REST and the stored decision.
 
-Field names and verdicts are the public contract (camelCase JSON); fields may be added, never renamed. Every reason
-carries a stable code, the plugin that gave it and the number of nodes it covers.
+Field names and verdicts are a public contract (camelCase JSON): fields may be added but not renamed. Every reason has a
+stable code, the plugin that reported it and the number of nodes that it applies to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..objects.warnings import ManifestWarning
 
 
 class Verdict(enum.StrEnum):
-    """Verdict on one pod, or on a whole request; `exit_code` is the exit code of a command."""
+    """Verdict on one pod or on a whole request; `exit_code` is the exit code of a command."""
 
     PLACED = "placed"
     NOT_NOW = "not-now"
@@ -33,7 +33,7 @@ class Verdict(enum.StrEnum):
 
     @staticmethod
     def worst(verdicts: list[Verdict]) -> Verdict:
-        """Return the verdict of several pods together; an empty list counts as placed."""
+        """Return the worst of several verdicts, or placed for an empty list."""
         return max(verdicts, key=lambda verdict: verdict.exit_code, default=Verdict.PLACED)
 
 
@@ -52,17 +52,17 @@ class ZonePlacement(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ExpectedUse(msgspec.Struct, frozen=True):
-    """Expected real use of a pod, as quantities, and its basis."""
+    """Expected actual usage of a pod, as quantities, and the basis of the estimate."""
 
     basis: str
     amounts: dict[str, str]
 
 
 class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One placed pod; `score` is the weighted total divided by the sum of score weights.
+    """One placed pod; `score` is the weighted total of the scores divided by the sum of the weights.
 
-    `pairings` names other pods on the cores of its pinned CPUs, if any. `expected_use` is left out if only the requests
-    are known.
+    `pairings` names other pods that share cores with its pinned CPUs, if any. `expected_use` is omitted if only the
+    requests are known.
     """
 
     pod: str
@@ -75,17 +75,18 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     expected_use: ExpectedUse | None = None
 
 
-# Sources of the reasons and waits that the scheduler itself gives about gangs and preemption. They are public
-# and equal the names of the built-in plugins for these.
+# Sources of the reasons and waits that the scheduler itself reports for gangs and preemption. They are public and equal
+# the names of the built-in plugins.
 GANG_SOURCE, PREEMPTION_SOURCE = "gang", "preemption"
 
 
 class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Reason why one plugin refused `nodes` nodes; `missing` names what they lack, `field` the pod's own error.
+    """Reason why one plugin refused `nodes` nodes; `missing` lists what the nodes lack.
 
-    A plugin may refuse one node for several reasons, so counts may add up to more nodes than there are; `before` and
-    `after` are the numbers of nodes before and after the plugin. In the ledger, `candidates` are the first of these
-    nodes that would take the pod when empty: there the condition can be resolved.
+    `field` is the field of the pod if the pod itself is invalid. A plugin may refuse one node for several reasons, so
+    the sum of the counts may exceed the number of nodes. `before` and `after` are the numbers of nodes before and after
+    the plugin. In stored decisions, `candidates` are the first of these nodes on which the pod would fit if they were
+    empty, so that the condition can be resolved there.
     """
 
     code: str
@@ -100,7 +101,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
 
 
 def funnel(reasons: Iterable[Reason]) -> list[tuple[str, int]]:
-    """Return (plugin, remaining nodes) in the order of the filters; the first entry has the name "" and all nodes."""
+    """Return (plugin, remaining nodes) in the order of the filters; the first entry is "" with all nodes."""
     steps: dict[str, int] = {}
     for reason in reasons:
         if not steps:
@@ -110,7 +111,7 @@ def funnel(reasons: Iterable[Reason]) -> list[tuple[str, int]]:
 
 
 class FieldChange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
-    """One field of a request and its two values; an empty value means that the field is not set."""
+    """Field of a request with its values before and after; an empty value means that the field is not set."""
 
     field: str
     from_: str
@@ -118,9 +119,10 @@ class FieldChange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
 
 
 class NearestFit(msgspec.Struct, frozen=True, rename={"from_": "from"}, omit_defaults=True):
-    """The smallest change of the request that would make it fit, checked by the real filters.
+    """The smallest change to the request that would make the pod fit, verified with the real filters.
 
-    `count` nodes would then fit, the first of them by name are `nodes`; `also` is the second field of a change of two.
+    `count` nodes would then fit, and `nodes` lists the first of these by name. `also` is the second field if two fields
+    change.
     """
 
     change: Message
@@ -148,7 +150,7 @@ class PluginScore(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class NodeOutcome(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """One row of the node x plugin matrix; `refused` is the first reason, rank 1 is the winner."""
+    """One row of the node x plugin matrix. `refused` is the first reason for refusal; rank 1 is the selected node."""
 
     name: str
     pod: str
@@ -160,7 +162,7 @@ class NodeOutcome(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Displaced(msgspec.Struct, frozen=True, rename={"from_": "from", "blocked_by": "blockedBy"}):
-    """Running pod that would have to move, and its target; `message` is the reason why it finds no node."""
+    """Running pod that would have to move, and its target; `message` is the reason if no node fits it."""
 
     pod: str
     from_: str
@@ -178,9 +180,9 @@ class Evicted(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Balance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Mean over Ready nodes of 1 - population variance of the node's utilisations.
+    """Balance of a cluster: mean over Ready nodes of 1 - population variance of the node's utilisations.
 
-    `stale_samples` are nodes whose measured use is too old, so that requests are used instead.
+    `stale_samples` lists the nodes whose measured usage is too old, so that requests are used instead.
     """
 
     before: float
@@ -189,7 +191,7 @@ class Balance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TippingPoint(msgspec.Struct, frozen=True, rename="camel"):
-    """The weight `at` which `node` would win instead, above or below the present weight of one plugin."""
+    """Weight `at` which `node` would be selected instead, above or below the current weight of one plugin."""
 
     plugin: str
     weight: float
@@ -199,7 +201,7 @@ class TippingPoint(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Tipping(msgspec.Struct, frozen=True, rename="camel"):
-    """Margin of a placed pod's node over the runner-up, and the weights at which another node would have won."""
+    """Score margin of a placed pod's node over the runner-up, and weights that would select another node."""
 
     pod: str
     node: str
@@ -209,7 +211,7 @@ class Tipping(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DoubtfulFact(msgspec.Struct, frozen=True, rename="camel"):
-    """Fact of a node that is used here although its kubelet contradicted it, with the reason of the contradiction."""
+    """Fact of a node that was used although the node's kubelet contradicted it, and the reason for the conflict."""
 
     node: str
     fact: str
@@ -218,18 +220,18 @@ class DoubtfulFact(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel"):
-    """Plan that can be submitted unchanged: the token to name in the submission, and its expiry."""
+    """Plan that can be submitted unchanged: the token to include in the submission, and its expiry."""
 
     token: str
     expires_at: str
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Complete answer; `nodes` and `tipping` are null and not in the JSON unless an explanation was requested.
+    """Complete answer; `nodes` and `tipping` are null and omitted from the JSON unless an explanation was requested.
 
-    These fields are omitted as well: `doubts`, unless a node of a placement has facts in conflict; `replaced`, running
-    pods that were assumed deleted, unless there are any; `plan`, unless one was requested and all pods are placed
-    without an eviction; `warnings`, unless the manifest probably contains a misspelling.
+    These fields are also omitted: `doubts`, unless a node of a placement has facts in conflict; `replaced` (running
+    pods that were assumed to be deleted), if there are none; `plan`, unless a plan was requested and all pods are
+    placed without an eviction; `warnings`, unless the manifest probably contains a misspelling.
     """
 
     verdict: Verdict

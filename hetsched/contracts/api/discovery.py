@@ -1,7 +1,7 @@
 """Result of the last discovery run on a live cluster.
 
-`writes` false means that the run was read-only, and `reason` is why. Lists are cut at `MOST_LISTED`; counts are
-complete.
+If `writes` is false, the run was read-only and `reason` says why. Lists are truncated to `MOST_LISTED` entries; counts
+are complete.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ MOST_LISTED = 100
 
 
 class FieldConflict(msgspec.Struct, frozen=True, rename="camel"):
-    """Field of a node that another writer set to a different value, and that discovery therefore did not change.
+    """Field of a node that discovery did not change because another writer had set it to a different value.
 
-    `theirs` is the present value and `by` its field manager, if the API server names it; `ours` is the value of
+    `theirs` is the current value and `by` its field manager, if known from the API server. `ours` is the value found by
     discovery.
     """
 
@@ -35,7 +35,7 @@ class SilentNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Discovery(msgspec.Struct, frozen=True, rename="camel"):
-    """One discovery run on a cluster; `differing` counts differences that were found, `written` those corrected."""
+    """One discovery run on a cluster; `differing` counts the differences found, and `written` those corrected."""
 
     at: str = ""
     writes: bool = False

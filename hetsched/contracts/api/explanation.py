@@ -22,7 +22,8 @@ class Difference(msgspec.Struct, frozen=True, rename="camel"):
 class Changed(msgspec.Struct, frozen=True, rename="camel"):
     """The difference between an attempt and the one before it.
 
-    `revisions` is the number of cluster revisions in between; `inventory`: facts of nodes changed too.
+    `revisions` is the number of cluster revisions between the attempts. `inventory` is true if facts of nodes also
+    changed.
     """
 
     decision: int
@@ -35,7 +36,7 @@ class Changed(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NextStep(msgspec.Struct, frozen=True, rename="camel"):
-    """A change with which the pod would be placed now, and the manifest to submit."""
+    """A change to the request with which the pod would be placed now, and the manifest to submit."""
 
     fit: NearestFit
     manifest: dict[str, Any]
@@ -51,7 +52,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Gang(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod's gang: the number of placed or running members, the minimum, and the first reason that broke it."""
+    """A pod's gang: the number of placed or running members, the minimum, and the first reason for failing."""
 
     name: str
     placed: int

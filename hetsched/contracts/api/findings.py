@@ -1,7 +1,7 @@
 """Findings of the CI check of manifests.
 
-A finding is one error or remark about one pod; its rule is a stable CamelCase word. A refusal by the scheduler keeps
-the scheduler's code. An error fails the check, a warning and a note do not.
+A finding is one error or remark about one pod, and its rule is a stable CamelCase word. A refusal by the scheduler
+keeps the scheduler's code. Errors fail the check; warnings and notes do not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Level(enum.StrEnum):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Location of a pod: the file, its document (from 1) and the first line of that document."""
+    """Location of a pod: the file, the number of the YAML document (from 1) and the first line of the document."""
 
     file: str
     document: int
@@ -29,7 +29,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Artefact(msgspec.Struct, frozen=True):
-    """Requirements of one image or program, by Kubernetes architecture; None: not expressible as a requirement."""
+    """Requirements of one image or program by Kubernetes architecture; None if not expressible as a requirement."""
 
     name: str
     requirements: dict[str, str | None]
@@ -37,7 +37,7 @@ class Artefact(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One finding; `field` is its place in the pod, `hint` a fix."""
+    """One finding; `field` is the path of the field in the pod, `hint` a suggested fix."""
 
     rule: str
     level: Level
@@ -49,9 +49,10 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """Result of the check: `verdict` is the worst that counts, `findings` are by pod in the order of the files.
+    """Result of the check: `verdict` is the worst verdict that can fail the check.
 
-    `waiting` are the pods that do not fit now, whether that counts or not. A finding without a pod is about the files.
+    `findings` are grouped by pod in the order of the files; a finding without a pod is about the files. `waiting` lists
+    the pods that do not fit now, even if that does not fail the check.
     """
 
     verdict: Verdict
@@ -63,7 +64,7 @@ class Gate(msgspec.Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        """The verdict in a word for users: pods that do not fit now are not called placed."""
+        """The verdict as shown to users, which is not "placed" if some pods do not fit now."""
         return Verdict.NOT_NOW.value if self.verdict is Verdict.PLACED and self.waiting else self.verdict.value
 
     def of(self, pod: str) -> tuple[Finding, ...]:

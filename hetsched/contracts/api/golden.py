@@ -1,4 +1,4 @@
-"""Golden placements: where a pod must be placed under every policy, stated by an administrator.
+"""Golden placements: expectations of administrators where a pod must be placed under every policy.
 
 An expectation states exactly one of four conditions: one of these nodes, a node with these labels, a node whose native
 instruction set covers a requirement, or a rejection with this verdict. The expectation is evaluated on the cluster's
@@ -51,7 +51,7 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
     @property
     def words(self) -> Message:
-        """The expectation in a phrase."""
+        """The expectation as a phrase."""
         if self.verdict:
             return Message("refused: {said}", said=Message(self.verdict))
         if self.isa:
@@ -68,7 +68,7 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
 
 class GoldenState(enum.StrEnum):
-    """State of a golden placement; *unknown*: facts that decide are unknown."""
+    """State of a golden placement; it is *unknown* if the result depends on unknown facts."""
 
     KEPT = "kept"
     BROKEN = "broken"
@@ -76,7 +76,7 @@ class GoldenState(enum.StrEnum):
 
 
 class GoldenVerdict(msgspec.Struct, frozen=True, rename="camel"):
-    """One golden placement under one policy: expectation and result, in words."""
+    """Result of one golden placement under one policy, with expectation and outcome as text."""
 
     golden: str
     cluster: str
@@ -86,7 +86,7 @@ class GoldenVerdict(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def words(self) -> Message:
-        """Expectation and result in a sentence."""
+        """Expectation and outcome as a sentence."""
         return Message(
             "{golden} (cluster {cluster}): expected {expected}, got {got}",
             golden=self.golden, cluster=self.cluster, expected=self.expected, got=self.got,
@@ -94,7 +94,7 @@ class GoldenVerdict(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GoldenCheck(msgspec.Struct, frozen=True, rename="camel"):
-    """All golden placements of a policy, under one version of it; version 0 is unsaved."""
+    """Results of all golden placements of a policy under one version, which is 0 for an unsaved policy."""
 
     policy: str
     version: int
@@ -110,7 +110,7 @@ class GoldenCheck(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GoldenPlacementBroken(InputError):
-    """A policy places a golden pod elsewhere than expected; `broken` lists the placements."""
+    """A policy does not place pods as their golden placements expect; `broken` lists these golden placements."""
 
     def __init__(self, name: str, broken: tuple[GoldenVerdict, ...]) -> None:
         shown = [one.words for one in broken[:5]]

@@ -13,9 +13,9 @@ class PodState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ObjectRow(msgspec.Struct, frozen=True, rename="camel"):
-    """Object that a submission creates in a live cluster: wanted, made, refused, unwanted or gone, with the reason.
+    """Object that a submission creates in a live cluster, with its state and the reason.
 
-    A Job with an ended pod is ending, then succeeded or failed.
+    `state` is wanted, made, refused, unwanted or gone. A Job with an ended pod is ending, then succeeded or failed.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class ItemProblem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class HeldPod(msgspec.Struct, frozen=True, rename="camel"):
-    """Capacity reserved for one pod; `held` is false once the pod uses it or the hold ended."""
+    """Capacity that a hold reserves for one pod; `held` is false once the pod uses it or the hold has ended."""
 
     pod: str
     node: str

@@ -1,8 +1,8 @@
-"""Messages of the node agent to the control plane, and the answers.
+"""Messages from the node agent to the control plane, and the responses.
 
-A message is about one node. `report` is set when a part of it changed; otherwise `digest` names the report that is
-still valid, and `usage` and `pinned` are current. Messages of one agent are numbered from 1; a repeated message that
-was answered already changes nothing. Of two agents on a node, the agent that started later is accepted.
+A message is about one node. `report` is set when a part of it changed; otherwise `digest` identifies the report that is
+still valid. `usage` and `pinned` are always current. Messages of one agent are numbered from 1. Repeating a message
+that was already processed has no effect. If a node has two agents, the agent that started later is accepted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ MOST_MESSAGE_BYTES = 4 << 20
 
 
 class AgentMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """One message; `instance` identifies a start of an agent, at `started_at` in RFC 3339 UTC.
+    """One message; `instance` identifies the agent process, which was started at `started_at` (RFC 3339 UTC).
 
-    `gives_cards`: the agent's own device plugin assigns the GPUs, so that GPU grants are enforced and not only advice.
+    `gives_cards` means that the agent's device plugin assigns the GPUs, so that GPU grants are enforced and not only
+    advisory.
     """
 
     node: str
@@ -44,9 +45,9 @@ class NodeAllocation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """Answer to an agent: the key that signs allocations of its node, and the time until the next message.
+    """Response to an agent: the key for allocations of its node, and the time until the next message.
 
-    `problems` are the control plane's problems with the message; `ReportWanted` asks for the whole report.
+    `problems` lists problems that the control plane found in the message; `ReportWanted` asks for the whole report.
     """
 
     cluster: str
@@ -59,7 +60,7 @@ class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def steady(report: AgentReport) -> AgentReport:
-    """Return a report without the parts that change constantly (use, steal, pins) and those that the server adds."""
+    """Return a report without the parts that change constantly (usage, steal, pins) or are added by the server."""
     zones, gpus = report.zones, report.gpus
     if zones is not None:
         without = {"steal_ratio": None, "offline_capacity_millis": None}
@@ -71,9 +72,9 @@ def steady(report: AgentReport) -> AgentReport:
 
 
 def lasting(report: AgentReport) -> AgentReport:
-    """Return only the parts of a report that facts about the machine depend on: no use, no pins, no shared CPUs.
+    """Return only those parts of a report that facts about the machine depend on: no usage, pins or shared CPUs.
 
-    Of the devices that the kubelet assigned, those with zones and those of unknown pods are kept.
+    Of the devices that the kubelet assigned, only those with zones and those of unknown pods are kept.
     """
     zones, kubelet = report.zones, report.kubelet
     if zones is not None:

@@ -1,6 +1,6 @@
-"""Report of the node agent about its machine: the output of `hetsched agent --once -o json`, and part of its messages.
+"""Report of the node agent about its machine, as printed by `hetsched agent --once -o json` and sent in messages.
 
-Amounts are integers in the unit that their name states. An unknown value is null, and `problems` has an entry with the
+Amounts are integers in the unit given in their name. An unknown value is null, and `problems` has an entry with the
 reason. A list that could not be read is null; an empty list means that the machine has no such items.
 """
 
@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 
 class MachineProblem(msgspec.Struct, frozen=True):
-    """Reason why a fact of a machine is unknown or was not accepted; `about` names the place where it was read."""
+    """Reason why a fact of a machine is unknown or was not accepted; `about` is the source that was read."""
 
     code: str
     message: str
@@ -19,10 +19,10 @@ class MachineProblem(msgspec.Struct, frozen=True):
 
 
 class IsaSource(msgspec.Struct, frozen=True, rename="camel"):
-    """One source of the instruction set, as it was read.
+    """One source for the machine's instruction set, as it was read.
 
-    `canonical` None: the source could not be read. `bound` is exact, or lower if the machine may have more features
-    than the source names. `conflict` describes the contradiction to the accepted source.
+    `canonical` is None if the source could not be read. `bound` is "exact", or "lower" if the machine may have more
+    features than the source lists. `conflict` describes the contradiction to the accepted source.
     """
 
     source: str
@@ -33,7 +33,7 @@ class IsaSource(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class EmulatedIsa(msgspec.Struct, frozen=True, rename="camel"):
-    """Instruction set that runs by emulation; `slowdown` is time emulated / time native, None without a measurement."""
+    """Emulated instruction set; `slowdown` is emulated time / native time, or None if it was not measured."""
 
     isa: str
     by: str
@@ -42,9 +42,11 @@ class EmulatedIsa(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineIsa(msgspec.Struct, frozen=True, rename="camel"):
-    """RISC-V machines have `extensions`, with the implied ones; others `level` and `features`, with the kernel's names.
+    """Instruction set of a machine.
 
-    `cross` are instruction sets that a cross toolchain on the machine compiles for.
+
+    RISC-V machines have `extensions`, including implied extensions; other machines have `level` and `features`, with
+    the kernel's names. `cross` lists the instruction sets that a cross toolchain on the machine compiles for.
     """
 
     family: str | None
@@ -58,10 +60,10 @@ class MachineIsa(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineZone(msgspec.Struct, frozen=True, rename="camel"):
-    """One NUMA zone; `cpus` are its online CPUs, empty for memory without CPUs. `distances` are in the order of zones.
+    """One NUMA zone; `cpus` lists its online CPUs and is empty for a zone without CPUs.
 
-    `steal_ratio` is the share of its CPU time that the hypervisor gave to other guests, `offline_capacity_millis` the
-    rest that remains for this machine.
+    `distances` are in the order of the zones. `steal_ratio` is the share of the zone's CPU time that the hypervisor
+    gave to other guests, and `offline_capacity_millis` is the remaining CPU capacity of this machine.
     """
 
     id: int
@@ -74,7 +76,7 @@ class MachineZone(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineCpu(msgspec.Struct, frozen=True, rename="camel"):
-    """One hardware thread. `core` is the lowest ID of its siblings, `cache` the lowest ID on its last-level cache."""
+    """One hardware thread. `core` is the lowest CPU ID of its siblings, and `cache` that of its last-level cache."""
 
     id: int
     core: int | None
@@ -96,7 +98,7 @@ class MigDevice(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineLink(msgspec.Struct, frozen=True, rename="camel"):
-    """Link of a GPU to another GPU of its machine: a kind of `node_report.LINK_KINDS`, GB/s in one direction."""
+    """Link to another GPU of the machine; `kind` is one of `node_report.LINK_KINDS`, bandwidth in one direction."""
 
     to: int
     kind: str
@@ -104,7 +106,7 @@ class MachineLink(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineCard(msgspec.Struct, frozen=True, rename="camel"):
-    """One physical GPU; `memory_mib` is the driver's value. `mig_devices` None: its MIG state is unknown."""
+    """One physical GPU; `memory_mib` is the driver's value. `mig_devices` is None if its MIG state is unknown."""
 
     index: int
     uuid: str | None
@@ -124,12 +126,12 @@ class MachineCard(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KubeletState(msgspec.Struct, frozen=True, rename="camel"):
-    """Configuration of the machine's kubelet and its assignments. `exclusive`: pod UID -> container -> CPUs.
+    """Configuration of the machine's kubelet and the resources that it assigned to pods.
 
-    `devices`: pod UID -> container -> resource -> device IDs, from the kubelet's podresources API. `device_zones`:
-    resource -> device ID -> near zones, of all healthy devices. `pod_names`: pod UID -> `namespace/name`. `foreign` are
-    the pods (keys of `exclusive` and `devices`) that the control plane does not know: the server, not the agent, fills
-    it in.
+    `exclusive` maps pod UID -> container -> CPUs, and `devices` maps pod UID -> container -> resource -> device IDs,
+    from the kubelet's podresources API. `device_zones` maps resource -> device ID -> near zones for all healthy
+    devices. `pod_names` maps pod UID -> `namespace/name`. `foreign` lists the pods (keys of `exclusive` and `devices`)
+    that are unknown to the control plane; it is filled in by the server and not by the agent.
     """
 
     cpu_manager_policy: str | None = None
@@ -149,7 +151,7 @@ class KubeletState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineUsage(msgspec.Struct, frozen=True, rename="camel"):
-    """Use over the last `window_seconds`, and capacity: resource -> base units (millicores, bytes, Mbit/s, MB/s).
+    """Usage over the last `window_seconds`, and capacity, by resource in base units (millicores, bytes, Mbit/s, MB/s).
 
     A resource that is not in `amounts` was not measured.
     """
@@ -161,7 +163,7 @@ class MachineUsage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PinnedContainer(msgspec.Struct, frozen=True, rename="camel"):
-    """Granted and actual CPUs of a container; `drift` describes the difference in a sentence."""
+    """Granted and actual CPUs of a container; `drift` is a sentence about the difference."""
 
     pod_uid: str
     container: str
@@ -172,7 +174,10 @@ class PinnedContainer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AgentReport(msgspec.Struct, frozen=True, rename="camel"):
-    """Everything about one machine at one moment; `usage` None: not measured. `pinned` None: the agent does not pin."""
+    """Everything about one machine at one time.
+
+    `usage` is None if it was not measured. `pinned` is None if the agent does not pin CPUs.
+    """
 
     node: str
     isa: MachineIsa

@@ -3,15 +3,15 @@
 A client with write access to annotations could otherwise grant a pod any CPU and GPU, copy another pod's allocation, or
 restore an old one. Every node has its own key, HMAC-SHA256 of its cluster and name under the control plane's secret.
 `sig` is HMAC-SHA256 under that key over the canonical bytes of the allocation without `sig`: JSON with sorted members,
-no white space and only ASCII. UID, node and epoch are members, so they are signed with the granted resources. Readers
-use only the members that were signed, and only after the signature was verified.
+without white space and with only ASCII. UID, node and epoch are members, so they are signed with the granted resources.
+Readers use only the members that were signed, and only after the signature was verified.
 
-    no `sig`                                  AllocationUnsigned
-    another signature, or any member changed  AllocationForged
-    right, but for another pod or node        AllocationForeign
+    no `sig`                                  AllocationUnsigned another signature, or any member changed
+    AllocationForged right, but for another pod or node        AllocationForeign
 
 Source: RFC 2104, RFC 4231.
-Invariant: `verify(text of a signed document, same key, its uid, its node)` gives that document; nothing else does.
+Invariant: `verify` accepts only the text of a signed document with the same key, uid and node, and returns that
+document.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _read(text: str) -> dict[str, object]:
 
 
 def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # JSON parsers differ in which of two members with one name they take.
+    # JSON parsers differ in which of two members with the same name they use, so duplicates are rejected.
     if len(members := dict(pairs)) != len(pairs):
         raise ValueError("a member occurs twice")
     return members

@@ -1,1 +1,1 @@
-"""Objects of a cluster: pods, nodes, devices, storage, policies, and the facts that sources report about nodes."""
+"""Objects of a cluster (pods, nodes, devices, storage, policies), and the facts that sources report about nodes."""

@@ -10,7 +10,7 @@ from .devices import DeviceId
 
 
 class CardGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=False):
-    """Share of one GPU: `milli` thousandths of it and `memory_mib` charged to it."""
+    """Share of one GPU: `milli` thousandths of the GPU and `memory_mib` of its memory."""
 
     index: int
     milli: int
@@ -19,9 +19,9 @@ class CardGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defa
 
 
 class ZoneGrant(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """CPUs and memory taken from one NUMA zone; `cpus` is null where only the amount is counted.
+    """CPUs and memory allocated from one NUMA zone; `cpus` is null if only the amount is counted.
 
-    `devices` counts extended resources whose devices are near to the zone.
+    `devices` contains the amounts of extended resources whose devices are near the zone.
     """
 
     name: str
@@ -34,7 +34,7 @@ class ZoneGrant(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 class IsaGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=False):
     """Execution mode of the pod's instructions: `mode` is native, emulated or any (no requirement).
 
-    `warnings` name reasons why the pod's images may nevertheless not run there; absent without such reasons.
+    `warnings` lists reasons why the pod's images may still not run on the node; it is omitted if there are none.
     """
 
     mode: str
@@ -52,7 +52,7 @@ class VolumeGrant(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeviceGrant(msgspec.Struct, frozen=True):
-    """Device that was chosen for a request of one of the pod's resource claims; `uid` is the claim's."""
+    """Device that was chosen for a request of one of the pod's resource claims; `uid` is the UID of the claim."""
 
     claim: str
     uid: str
@@ -61,10 +61,10 @@ class DeviceGrant(msgspec.Struct, frozen=True):
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """All exclusive or exact resources of one pod on its node.
+    """All resources that one pod uses exclusively or in exact amounts on its node.
 
-    `predicted` is the expected choice of the node's kubelet, by zone, where the kubelet pins by itself (`cpu_policy` is
-    then `static`), until its actual choice is in `zones`.
+    If the node's kubelet pins CPUs (`cpu_policy` is static), `predicted` is its expected choice by zone until its
+    actual choice is known and stored in `zones`.
     """
 
     gpus: tuple[CardGrant, ...] = ()

@@ -17,10 +17,10 @@ _MOST_NAMES = 32
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """Limits of one submitter: `most` by resource, in amounts of `parse_amount`, summed over unfinished workloads.
+    """Limits of one submitter; `most` is the maximum by resource (see `parse_amount`) over unfinished workloads.
 
-    `pods` counts pods, `hetsched.io/gpu-milli` thousandths of GPUs; `priority` is the highest allowed for its pods. Its
-    objects must be in `namespaces`; None allows all.
+    The resource `pods` counts pods, and `hetsched.io/gpu-milli` counts thousandths of GPUs. `priority` is the highest
+    priority allowed for its pods. Its objects must be in `namespaces`; None allows all.
     """
 
     most: dict[str, int] = {}
@@ -32,7 +32,7 @@ UNLIMITED = Allowance()
 
 
 def read_quota(given: Any) -> dict[str, str]:
-    """Check a quota, a resource list of Kubernetes, and return it in the stored form.
+    """Validate a quota in the form of a Kubernetes resource list, and return it in the stored form.
 
     Raises: InputError `QuotaInvalid`.
     """
@@ -61,5 +61,5 @@ def _amount(name: Any, text: Any) -> int:
 
 
 def amounts(quota: Mapping[str, str]) -> dict[str, int]:
-    """Return a stored quota as amounts."""
+    """Convert a stored quota to amounts."""
     return {name: parse_amount(name, text) for name, text in quota.items()}

@@ -1,13 +1,13 @@
 """Table of accelerator models, and the whole GPUs of a node.
 
 One GPU model has many names (`V100M32`, `Tesla-V100-SXM2-32GB`), A10 must never match A100, and a count of
-`nvidia.com/gpu` is not always a count of GPUs. A name is lower-cased, split at spaces, `-` and `_`, and its leading
-`nvidia tesla geforce rtx amd instinct` are dropped. A term matches a GPU if its tokens are a prefix of the GPU's, or if
-it is a name (id, alias or trace name) of the GPU's accelerator model. GPUs come from NodeGpu if it exists; otherwise
-an allocatable amount of N gives the GPUs 0..N-1 with the facts of GPU-feature-discovery labels. Time-slicing replicas
-are divided out, and MIG devices are omitted.
+`nvidia.com/gpu` is not always a count of GPUs. A name is lower-cased and split at spaces, `-` and `_`, and its leading
+tokens `nvidia tesla geforce rtx amd instinct` are dropped. A term matches a GPU if the term's tokens are a prefix of
+the GPU's tokens, or if the term is a name (id, alias or trace name) of the GPU's accelerator model. GPUs are read from
+NodeGpu if it exists. Otherwise, an allocatable amount of N yields the GPUs 0..N-1 with the facts from
+GPU-feature-discovery labels; time-slicing replicas of one GPU are merged, and MIG devices are omitted.
 Source: `data/accelerators.json`; NVIDIA k8s-device-plugin, docs/gpu-feature-discovery; AMD node labeller.
-Invariant: a fact that no label states is None, whatever the table contains about the model.
+Invariant: a fact without a label is None, even if the table contains a value for the model.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .node_report import GpuCard, NodeReport
 from .workload import GpuDemand
 
 MAX_CARDS = 256
-MAX_CARD_UUID = 120  # characters; those of vendors have 40
+MAX_CARD_UUID = 120  # characters; the names that vendors use have up to 40
 _NOT_A_MODEL = frozenset({"nvidia", "tesla", "geforce", "rtx", "amd", "instinct"})
 _CUT = re.compile(r"[\s_-]+")
 
 
 class CardFacts(msgspec.Struct, frozen=True):
-    """One row of the accelerator table; memory is the driver's value where that is known.
+    """One row of the accelerator table; memory is the driver's value if known.
 
     `interconnect_gbs` is the sum of both directions.
     """
@@ -78,7 +78,7 @@ def _by_name() -> dict[tuple[str, ...], CardFacts]:
 
 @lru_cache(maxsize=4096)
 def model_tokens(name: str) -> tuple[str, ...]:
-    """Split a model name into the compared tokens; a name without tokens does not identify a model."""
+    """Split a model name into the tokens used for comparison; a name without tokens does not identify a model."""
     tokens = [token for token in _CUT.split(name.strip().lower()) if token]
     while tokens and tokens[0] in _NOT_A_MODEL:
         del tokens[0]
@@ -86,7 +86,7 @@ def model_tokens(name: str) -> tuple[str, ...]:
 
 
 def facts_of(model: str) -> CardFacts | None:
-    """Return the table's row for any name of a model, None for an unknown name."""
+    """Return the table row for any name of a model, or None for an unknown name."""
     return _by_name().get(model_tokens(model))
 
 
@@ -138,7 +138,7 @@ def vendor_of(model: str) -> str:
 
 
 def card_from_table(index: int, model: str) -> GpuCard:
-    """Describe a GPU with only a known model, from the table."""
+    """Describe a GPU from the table if only its model is known."""
     facts = facts_of(model)
     if facts is None:
         return GpuCard(index=index, model=model, vendor=vendor_of(model))
@@ -178,7 +178,7 @@ def resting_cards(report: NodeReport) -> tuple[GpuCard, ...]:
 
 
 def at_work(card: GpuCard) -> GpuCard:
-    """Return the GPU as it is after its maintenance ends."""
+    """Return the GPU in the state that it has after its maintenance."""
     return msgspec.structs.replace(card, healthy=True, maintenance=False) if card.maintenance else card
 
 
@@ -196,7 +196,7 @@ def _labelled(labels: dict[str, str], vendor: str, amount: int, first: int) -> l
 
 
 def _rounded_gib(text: str | None) -> int | None:
-    """Return the least MiB that AMD's labeller may mean: it rounds to whole GiB, up as well as down."""
+    """Return the smallest MiB value for a label by AMD's node labeller, which rounds up or down to whole GiB."""
     gib = _whole(text.removesuffix("G")) if text is not None else None
     return 1024 * gib - 512 if gib else None
 

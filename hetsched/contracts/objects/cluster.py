@@ -1,4 +1,4 @@
-"""Cluster at one moment: nodes, running pods, pending pods of its files, and the objects they refer to."""
+"""Cluster at one time: nodes, running pods, pending pods of its files, and the objects that they refer to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .workload import LabelSelector, PodGroup, PodSpec, Toleration
 
 
 class PriorityClass(msgspec.Struct, frozen=True):
-    """Named priority; the `default` class is for pods that name no class. `preempts` false: its pods do not preempt."""
+    """Named priority. The `default` class applies to pods without a class; pods preempt only if `preempts` is true."""
 
     value: int
     default: bool = False
@@ -21,7 +21,7 @@ class PriorityClass(msgspec.Struct, frozen=True):
 
 
 class RuntimeClass(msgspec.Struct, frozen=True):
-    """Additions of a container runtime to each of its pods: overhead in base units, and a selector of its nodes."""
+    """Runtime class that adds an overhead (base units) and a node selector to each of its pods."""
 
     overhead: tuple[tuple[str, int], ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()
@@ -29,9 +29,9 @@ class RuntimeClass(msgspec.Struct, frozen=True):
 
 
 class ElasticQuota(msgspec.Struct, frozen=True):
-    """Guaranteed (`min`) and largest (`max`) use of one namespace, in base units, by resource name.
+    """Guaranteed (`min`) and maximum (`max`) usage of one namespace, in base units by resource name.
 
-    A resource that `min` omits has no guaranteed amount; a resource that `max` omits has no limit.
+    A resource without an entry in `min` is not guaranteed; a resource without an entry in `max` is not limited.
     """
 
     namespace: str
@@ -41,7 +41,7 @@ class ElasticQuota(msgspec.Struct, frozen=True):
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True):
-    """Pods of one namespace of which at least `desired_healthy` should keep running."""
+    """Disruption budget for pods of one namespace, of which at least `desired_healthy` must keep running."""
 
     namespace: str
     name: str
@@ -50,7 +50,7 @@ class DisruptionBudget(msgspec.Struct, frozen=True):
 
 
 class PodUsage(msgspec.Struct, frozen=True):
-    """Measured use of one pod at one moment, in base units; `controller` is `Kind/name` as in its PodSpec."""
+    """Measured usage of one pod at one time, in base units; `controller` is `Kind/name` as in its PodSpec."""
 
     namespace: str
     name: str
@@ -63,8 +63,9 @@ class ClusterContent(msgspec.Struct, frozen=True):
     """Content of a cluster file or workload file, converted and checked.
 
     `namespaces` maps a namespace to its labels, `namespace_policies` to the default policy of its pods, `pod_groups`
-    (keys `namespace/name`) to the declaration of each gang. `left_out` names the objects of a workload file whose pods
-    another controller creates: `DaemonSet kube-system/proxy`. `warnings` are probable misspellings in a workload file.
+    maps `namespace/name` to the declaration of each gang. `left_out` names the objects of a workload file whose pods
+    another controller creates, for example `DaemonSet kube-system/proxy`. `warnings` lists probable misspellings in a
+    workload file.
     """
 
     nodes: tuple[NodeReport, ...] = ()

@@ -1,7 +1,7 @@
-"""Findings of a collector about nodes: facts that a node itself cannot know, and its measured use.
+"""Findings of a collector about nodes: facts that a node itself cannot know, and its measured usage.
 
-A value that a source does not state is left out, never 0. Amounts are integers in base units. Each finding has the time
-of its observation, RFC 3339; the consumer decides how old it may be.
+A value that a source does not report is omitted and not 0. Amounts are integers in base units. Each finding has the
+time of its observation (RFC 3339); the consumer decides how old it may be.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from .node_report import PowerReport
 
 
 class NodeAlias(msgspec.Struct, frozen=True):
-    """Names of a node in external sources: its own name, and its addresses."""
+    """Names by which external sources may identify a node: its name and its addresses."""
 
     name: str
     addresses: tuple[str, ...] = ()
 
 
 class CollectedNode(msgspec.Struct, frozen=True, rename="camel"):
-    """One source about one node. `zones` is the capacity for offline work, in millicores, by zone name."""
+    """Finding of one source about one node. `zones` is the capacity for offline work in millicores, by zone name."""
 
     node: str
     observed_at: str
@@ -29,16 +29,16 @@ class CollectedNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Collected(msgspec.Struct, frozen=True, rename="camel"):
-    """All findings of one collector at one moment, by node; `problems` describe the unusable parts."""
+    """All findings of one collector at one time, by node; `problems` describes unusable parts of the response."""
 
     findings: tuple[CollectedNode, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 class CollectedFact(msgspec.Struct, frozen=True, rename="camel"):
-    """Latest finding of one collector about a node; `load`: it measures use.
+    """Latest finding of one collector about a node; `load` is true if the collector measures usage.
 
-    `finding` None: it never reported this node. `stale`: the finding is too old to be used.
+    `finding` is None if the collector never reported this node. `stale` means that the finding is too old to be used.
     """
 
     collector: str

@@ -1,8 +1,8 @@
-"""Devices of DRA drivers, device classes, and the claims of pods on them.
+"""Devices of DRA drivers, device classes, and resource claims of pods.
 
-The structs hold facts as the objects state them. Selectors are CEL expressions, which the engine does not evaluate: the
-reader of the objects evaluates, for each expression, the devices for which it is true or undecidable
-(`SelectorVerdict`). Unsupported features are described in words: `unsupported` of a claim, `blocked` of a device.
+The structs hold the facts of the API objects unchanged. Selectors are CEL expressions, which the engine does not
+evaluate: the reader of the objects determines, for each expression, the devices for which it is true or undecidable
+(`SelectorVerdict`). Unsupported features are described as text in `unsupported` of a claim and `blocked` of a device.
 Source: Kubernetes resource.k8s.io/v1 ResourceSlice, DeviceClass, ResourceClaim.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import msgspec
 
-MOST_RESULTS = 32  # devices of one claim, by the API
+MOST_RESULTS = 32  # maximum number of devices of one claim in the API
 Value = bool | int | str
 
 
 class DeviceId(msgspec.Struct, frozen=True, order=True):
-    """One device, in a pool of a driver."""
+    """Identity of one device in a pool of a driver."""
 
     driver: str
     pool: str
@@ -26,10 +26,10 @@ class DeviceId(msgspec.Struct, frozen=True, order=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """Device: its node (empty: reachable from all nodes) and its facts.
+    """Device with its node (empty if it is reachable from all nodes) and its facts.
 
-    `attributes` and `capacity`, in thousandths, have qualified names; `versions` are the attributes of type version.
-    `blocked` is the reason why the device must not be allocated.
+    `attributes` and `capacity` (in thousandths) have qualified names; `versions` contains the attributes of type
+    version. `blocked` is the reason why the device must not be allocated.
     """
 
     id: DeviceId
@@ -41,7 +41,7 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class DeviceWish(msgspec.Struct, frozen=True):
-    """Devices of one kind: `count` of them, or all. `name` is that of one alternative among several."""
+    """Demand for `count` devices of one kind, or for all; `name` is set if it is one of several alternatives."""
 
     name: str
     device_class: str
@@ -51,23 +51,23 @@ class DeviceWish(msgspec.Struct, frozen=True):
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
-    """One request of a claim: the first of its alternatives that is available."""
+    """One request of a claim; the first available alternative is allocated."""
 
     name: str
     wishes: tuple[DeviceWish, ...]
 
 
 class SameAttribute(msgspec.Struct, frozen=True):
-    """All devices of these requests (if none is named: of all) must have the same value of an attribute."""
+    """Constraint that all devices of these requests (all requests if empty) have the same value of an attribute."""
 
     attribute: str
     requests: tuple[str, ...] = ()
 
 
 class ResourceClaim(msgspec.Struct, frozen=True):
-    """Resource claim. `allocated`: its devices, None without an allocation; `node`: the node of the allocation.
+    """Resource claim. `allocated` contains its devices, or None if not allocated; `node` is the allocation's node.
 
-    `users` are the UIDs of the pods that the claim is reserved for.
+    `users` lists the UIDs of the pods for which the claim is reserved.
     """
 
     namespace: str
@@ -88,7 +88,7 @@ class ResourceClaim(msgspec.Struct, frozen=True):
 
 
 class SelectorVerdict(msgspec.Struct, frozen=True):
-    """Devices (indexes in `Devices.devices`) for which an expression is true or unknown, and the reason."""
+    """Devices (indexes in `Devices.devices`) for which an expression is true or undecidable, and the reason."""
 
     true: tuple[int, ...] = ()
     unknown: tuple[int, ...] = ()
@@ -98,7 +98,7 @@ class SelectorVerdict(msgspec.Struct, frozen=True):
 class Devices(msgspec.Struct, frozen=True):
     """All devices, the selectors of each class, all claims by `namespace/name`, and the verdicts of the selectors.
 
-    `incomplete` are pools, as `driver/pool`, of which slices are missing.
+    `incomplete` lists pools with missing slices, as `driver/pool`.
     """
 
     devices: tuple[Device, ...] = ()

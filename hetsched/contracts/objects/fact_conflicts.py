@@ -1,8 +1,8 @@
-"""Facts of a node in conflict with the behaviour of its kubelet.
+"""Facts of a node that conflict with the behaviour of its kubelet.
 
-A node with a wrong report would repeatedly receive pods that it cannot run. When a kubelet does not run a pod,
-the facts that admitted the pod are marked as in conflict. A conflict changes no capacity; it lasts until these facts
-are reported differently, a pod of the same owner runs there, or an operator clears it.
+A node with a wrong report would repeatedly receive pods that it cannot run. When a kubelet rejects a pod, the facts
+that admitted the pod are marked as in conflict. A conflict does not change the capacity. It lasts until these facts are
+reported differently, a pod of the same owner runs on the node, or an operator clears it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _devices(report: NodeReport) -> dict[str, int]:
 
 
 class FactConflict(msgspec.Struct, frozen=True, rename="camel"):
-    """One fact in conflict, with the refused pod and the reason. `owner` is that pod's, see `PodSpec.owner`."""
+    """One fact in conflict, with the rejected pod and the reason. `owner` is the `PodSpec.owner` of the pod."""
 
     fact: str
     since: str
@@ -43,7 +43,7 @@ class FactConflict(msgspec.Struct, frozen=True, rename="camel"):
 def remaining_conflicts(
     doubts: Iterable[FactConflict], before: NodeReport, after: NodeReport
 ) -> tuple[FactConflict, ...]:
-    """Return the conflicts that remain after a new report; none remains on another machine of the same name."""
+    """Return the conflicts that remain after a new report; none remain if the node is now another machine."""
     if before.uid != after.uid:
         return ()
     return tuple(doubt for doubt in doubts if STATED[doubt.fact](before) == STATED[doubt.fact](after))

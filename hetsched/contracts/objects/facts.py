@@ -1,10 +1,10 @@
 """Statements of sources about a node, quarantined changes, overrides and maintenance.
 
 For each fact, the newest statement of each source is stored, with the times of its first and last report, and a bounded
-number of earlier statements. The sources rank in this order: an operator's override, the node agent, objects that
-describe the node, the node's labels, the node's status. A decrease is quarantined at once: new pods do not get the
-missing part, but existing allocations of that part stay. An increase beyond the bounds takes effect only after an
-operator approves it.
+number of earlier statements. The priority of sources is: an operator's override, the node agent, objects that describe
+the node, the node's labels, the node's status. A decrease is quarantined immediately: new pods do not get the missing
+part, but existing allocations of that part stay. An increase beyond the bounds takes effect only after an operator
+approves it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from ..message import Message
 
-MOST_KEPT = 10  # statements of one fact
+MOST_KEPT = 10  # maximum number of statements about one fact
 _MOST_TEXT = 600
 
 
@@ -34,9 +34,9 @@ Claims = dict[str, tuple[FactStatement, ...]]
 
 
 class FactInQuarantine(msgspec.Struct, frozen=True, rename="camel"):
-    """Part of a node that is missing (`shrunk`) or not accepted yet (`grown`), with the operator's review decision.
+    """Part of a node that is missing (`shrunk`) or not yet accepted (`grown`), with the operator's review decision.
 
-    `known` is the value in effect before, `reported` the new one; `state` is open or rejected.
+    `known` is the previous value in effect and `reported` the new value; `state` is open or rejected.
     """
 
     id: str
@@ -51,7 +51,7 @@ class FactInQuarantine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Override(msgspec.Struct, frozen=True, rename="camel"):
-    """Fact as an operator states it, until a given time."""
+    """Value of a fact that an operator set until a given time."""
 
     fact: str
     value: str
@@ -62,7 +62,7 @@ class Override(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def source_message(source: str) -> Message:
-    """Return a source of facts as a message: its kind, and the key or name of the annotation, label or collector."""
+    """Describe a source of facts: its kind, and the key or name of the annotation, label or collector."""
     kind, _, name = source.partition(" ")
     return Message(_SOURCES[kind], name=name) if kind in _SOURCES and name else Message(source)
 
@@ -76,12 +76,12 @@ _SOURCES = {
 
 
 def fact_id(fact: str, item: str, reported: str) -> str:
-    """Return the ID of a quarantined fact: the same as long as the same value is reported."""
+    """Return the ID of a quarantined fact, which stays the same while the same value is reported."""
     return sha256("\0".join((fact, item, reported)).encode()).hexdigest()[:12]
 
 
 def record_claim(claims: Claims, source: str, words: Mapping[str, str], now: str) -> Claims:
-    """Return the claims with a source's current statements; a fact that is no longer stated moves to the history."""
+    """Return the claims with a source's current statements; facts that it does not state any more become history."""
     found = dict(claims)
     for fact in sorted({*claims, *words}):
         old = found.get(fact, ())

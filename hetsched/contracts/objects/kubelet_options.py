@@ -1,8 +1,8 @@
-"""Policy options of the kubelet's CPU manager and topology manager, as the prediction of its admission supports them.
+"""Policy options of the kubelet's CPU and topology managers that the prediction of kubelet admission supports.
 
-An option with an unknown name, or with a value that the kubelet could not read, is reported as unknown and left out of
-the prediction. So is one that depends on unreported facts of the machine: the threads of each core, sockets, caches or
-distances. Booleans are read as Go's `strconv.ParseBool` reads them.
+An option with an unknown name, or with a value that the kubelet cannot read, is reported as unknown and ignored by the
+prediction. So is an option that depends on unreported facts of the machine: the threads of each core, sockets, caches
+or distances. Booleans are parsed like Go's `strconv.ParseBool`.
 Source: kubernetes pkg/kubelet/cm/{cpumanager,topologymanager}/policy_options.go (1.36).
 """
 
@@ -17,19 +17,20 @@ from ..units import CPU
 from .node_report import NumaReport, NumaZone
 
 DEFAULT_MAX_NUMA_NODES = 8
-# More NUMA nodes than this are modelled only by `single-numa-node`: other policies use hints that are sets of nodes.
+# With more NUMA nodes, only the policy `single-numa-node` is modelled, because the hints of other policies are sets of
+# nodes.
 MOST_MODELLED_NUMA_NODES = 12
 CPU_MANAGER_OPTIONS = (
     "full-pcpus-only", "distribute-cpus-across-numa", "align-by-socket", "distribute-cpus-across-cores",
     "strict-cpu-reservation", "prefer-align-cpus-by-uncorecache",
 )  # fmt: skip
 PREFER_CLOSEST, MAX_NUMA_NODES = "prefer-closest-numa-nodes", "max-allowable-numa-nodes"
-_OF_SETS = ("best-effort", "restricted")  # policies that admit with sets of several nodes
+_OF_SETS = ("best-effort", "restricted")  # policies that admit pods with hints of several nodes
 _MAX_ITEMS = 32
 
 
 class KubeletOptions(NamedTuple):
-    """The enabled options; `unknown` lists options that are set and not modelled, as `name=value`."""
+    """The enabled options; `unknown` lists options that are set but not modelled, as `name=value`."""
 
     full_pcpus_only: bool = False
     distribute_cpus_across_numa: bool = False
@@ -43,7 +44,7 @@ class KubeletOptions(NamedTuple):
 
 
 def read_options(cpu_manager: Mapping[str, str], topology_manager: Mapping[str, str]) -> KubeletOptions:
-    """Read both managers' options."""
+    """Read the options of both managers."""
     found: dict[str, bool | int] = {}
     unknown: list[str] = []
     for name, value in sorted(cpu_manager.items()):
@@ -68,12 +69,12 @@ def parse_options(text: str) -> dict[str, str]:
 
 
 def format_options(options: Mapping[str, str]) -> str | None:
-    """Return options in the format of `parse_options`, None without options."""
+    """Return options in the format of `parse_options`, or None if there are no options."""
     return ",".join(f"{name}={value}" for name, value in sorted(options.items())) or None
 
 
 def bounded(options: Mapping[str, str]) -> dict[str, str]:
-    """Return at most 32 options with names and values of at most 100 characters: reports of a node are untrusted."""
+    """Limit options to 32 with names and values of at most 100 characters, because node reports are untrusted."""
     return {name[:100]: value[:100] for name, value in list(options.items())[:_MAX_ITEMS]}
 
 
@@ -82,12 +83,12 @@ def _shown(name: str, value: str) -> str:
 
 
 def unknown_options(cpu_manager: Mapping[str, str], topology_manager: Mapping[str, str]) -> Iterable[str]:
-    """Yield the options that are set and not modelled."""
+    """Yield the options that are set but not modelled."""
     yield from read_options(cpu_manager, topology_manager).unknown
 
 
 def unmodelled(numa: NumaReport) -> Iterable[str]:
-    """Yield the kubelet settings of a node that the prediction ignores; the memory manager gives hints too."""
+    """Yield the kubelet settings of a node that the prediction ignores, including hints of the memory manager."""
     options = read_options(numa.cpu_manager_options, numa.topology_manager_options)
     yield from options.unknown
     zones = [zone for zone in numa.zones if zone.cpus or zone.capacity.get(CPU) or zone.allocatable.get(CPU)]

@@ -1,6 +1,6 @@
 """Matching of labels and selectors.
 
-Per requirement on a value v (None if the label is absent):
+Requirements on the value v of a label (None if the label is absent):
 
     In: v is one of the values     NotIn: v is none of them, absent included     Exists, DoesNotExist: as named
     Gt, Lt: v and the one value are decimal int64 and are compared; anything else does not match
@@ -21,12 +21,12 @@ _INT64 = 2**63
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Return whether a label selector selects an object with these labels."""
+    """Return whether a label selector matches an object with these labels."""
     return selector is not None and all(fits(e, labels.get(e.key)) for e in selector.expressions)
 
 
 def fits(expression: Expression, value: str | None) -> bool:
-    """Return whether a label's value (None: absent) meets one requirement."""
+    """Return whether a label's value (None if absent) meets one requirement."""
     operator = expression.operator
     if operator == "In":
         return value is not None and value in expression.values
@@ -44,7 +44,7 @@ def fits(expression: Expression, value: str | None) -> bool:
 
 
 def integer(text: str | None) -> int | None:
-    """Return a label's value for Gt and Lt; None if it is no decimal int64."""
+    """Parse a label's value for Gt and Lt; return None if it is not a decimal int64."""
     if text is None or _INTEGER.fullmatch(text) is None:
         return None
     number = int(text)

@@ -1,7 +1,7 @@
 """Report about a node from any source: a file, the API server, a trace or the node agent.
 
-Amounts are integers in base units (millicores, bytes). A fact that no source states is None, never 0 and never "no": an
-unknown does not satisfy a positive demand and never makes a pod *never fits*.
+Amounts are integers in base units (millicores, bytes). A fact that no source reports is None and not 0 or false: an
+unknown value does not satisfy a demand, but it does not make a pod *never fits* either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LINK_KINDS = ("nvlink", "switch", "zone", "system")
 
 
 class CardLink(msgspec.Struct, frozen=True, rename="camel"):
-    """Link of a GPU to another GPU of its node: one of `LINK_KINDS`, and GB/s in one direction where that is known."""
+    """Link to another GPU of the node: one of `LINK_KINDS`, and the bandwidth of one direction in GB/s if known."""
 
     to: int
     kind: str
@@ -27,10 +27,10 @@ class CardLink(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
-    """One whole GPU. `vendor` is nvidia, amd or empty when unknown; `numa_zone` is a zone's name.
+    """One whole GPU. `vendor` is nvidia, amd, or empty if unknown; `numa_zone` is a zone's name.
 
-    `links` are the links stated at either end. `maintenance`: an operator keeps new pods off a GPU without a fault; it
-    is not `healthy` until the maintenance ends, but counts as present when the cluster is evaluated as empty.
+    `links` contains the links reported at either end. `maintenance` means that an operator keeps new pods off a working
+    GPU; it is not `healthy` until the maintenance ends, but is available in the check against an empty cluster.
     """
 
     index: int
@@ -51,8 +51,8 @@ class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
 class KubeletGrant(msgspec.Struct, frozen=True, rename="camel"):
     """Exclusive resources that the kubelet assigned to one pod: CPUs, GPUs by UUID, and other devices by zone.
 
-    `pod` is its UID, or `namespace/name` if the UID is unknown; `name` is `namespace/name` if both are known.
-    `foreign`: the control plane has no such pod, so the assignment counts by itself.
+    `pod` is its UID, or `namespace/name` if the UID is unknown; `name` is `namespace/name` if both are known. `foreign`
+    means that the control plane does not know the pod, so the assignment is counted separately.
     """
 
     pod: str
@@ -64,10 +64,10 @@ class KubeletGrant(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NumaZone(msgspec.Struct, frozen=True, rename="camel"):
-    """One NUMA zone; `cpus` null means that the zone's CPUs are counted, not named.
+    """One NUMA zone; `cpus` is null if only the number of the zone's CPUs is known.
 
-    `available` is the free amount of NodeResourceTopology, empty without one. Extended resources in `allocatable` are
-    devices that are near to this zone. `parent` is the zone that contains it, usually a socket.
+    `available` is the free amount in NodeResourceTopology, or empty without such an object. Extended resources in
+    `allocatable` are devices near this zone. `parent` is the zone that contains it, usually a socket.
     """
 
     name: str
@@ -82,11 +82,11 @@ class NumaZone(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NumaReport(msgspec.Struct, frozen=True, rename="camel"):
-    """Zones of a node and its kubelet's configuration; policies that no source states are None.
+    """Zones of a node and its kubelet's configuration; unknown policies are None.
 
-    `lost_cpus` are no longer reported: they are in no zone, and pods that hold some of them keep them. `sockets` and
-    `caches` group the CPUs of the node (`0-3;4-7`), in the order of their IDs; None is unknown. `grants` are the
-    kubelet's own assignments to pods.
+    `lost_cpus` are CPUs that are no longer reported: they do not belong to a zone, but pods that use them keep them.
+    `sockets` and `caches` group the CPUs of the node (`0-3;4-7`) in the order of their IDs, or are None if unknown.
+    `grants` contains the kubelet's assignments to pods.
     """
 
     zones: tuple[NumaZone, ...] = ()
@@ -104,7 +104,7 @@ class NumaReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 POWER_STATES = ("on", "saving", "capped", "off", "maintenance")
-# Problem code of a node: the offline capacity of a zone is no quantity, so that the zone is not used.
+# Problem code of a node with a zone whose offline capacity is not a valid quantity, so that the zone is not used.
 ZONE_PROBLEM = "ZoneCapacityUnreadable"
 
 
@@ -119,19 +119,19 @@ def is_unreadable(zone: str, problems: tuple[str, ...]) -> bool:
 
 
 class PowerReport(msgspec.Struct, frozen=True, rename="camel"):
-    """Power limits of a node: one of `POWER_STATES`, and the watts it could draw in addition to its present draw."""
+    """Power state of a node (one of `POWER_STATES`), and the watts that it may draw in addition to its current draw."""
 
     state: str | None = None
     headroom_watts: int | None = None
 
 
 class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
-    """ISA strings checked by `hetsched.isa`: native, and those added by emulation or a cross toolchain.
+    """ISA strings checked by `hetsched.isa`: the native one, and those added by emulation or a cross toolchain.
 
-    `native` None is unknown. `source` is where the native string was read. If `complete` is false the native string is
-    a lower bound (an architecture label, a feature label set with a deny list): the named features are present, the
-    others unknown, except `absent`: features and levels (`avx2`, `x86-64-v3`) that its source would have named. `arch`
-    is the architecture by its Kubernetes name if nothing else is known about it.
+    `native` is None if unknown. `source` is where the native string was read. If `complete` is false, the native string
+    is a lower bound (from an architecture label, or from feature labels with a deny list): the listed features are
+    present and the others are unknown, except those in `absent`, which are features and levels (`avx2`, `x86-64-v3`)
+    that the source would have listed. `arch` is the Kubernetes name of the architecture if nothing else is known.
     """
 
     native: str | None = None
@@ -144,9 +144,10 @@ class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Usage(msgspec.Struct, frozen=True, rename="camel"):
-    """Measured use at one moment, integer base units.
+    """Measured usage at one time, in integer base units.
 
-    `source` names the measurement. `stale`: it is too old to be used; requests replace it.
+    `source` names the source of the measurement. `stale` means that the sample is too old, so that requests are used
+    instead.
     """
 
     amounts: dict[str, int] = {}
@@ -156,10 +157,10 @@ class Usage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
-    """All facts about one node. `gpus` None: no source lists GPUs, so allocatable counts them without facts.
+    """All facts about one node. `gpus` is None if no source lists GPUs; only their allocatable number is known then.
 
     `attach_limits` is the number of volumes that each storage driver can attach, if the driver reports it. `addresses`
-    are its known addresses.
+    lists its known addresses.
     """
 
     name: str

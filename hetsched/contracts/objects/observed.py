@@ -1,7 +1,7 @@
-"""Observed state of a pod in a live cluster: its request and its outcome.
+"""Observed state of a live cluster: pods with their requests and outcomes, policies and changes.
 
-The structs hold facts of the API server; consequences are decided elsewhere. `spec` is None for a pod that neither
-holds nor requests resources (it ended, or is deleted before it ran).
+The structs hold facts from the API server; other modules decide about consequences. `spec` is None for a pod that
+neither uses nor requests resources because it ended or was deleted before it ran.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .workload import PodSpec
 
 
 class ContainerEnd(msgspec.Struct, frozen=True):
-    """The container that made a pod fail."""
+    """The container because of which a pod failed."""
 
     container: str
     exit_code: int
@@ -25,7 +25,7 @@ class ContainerEnd(msgspec.Struct, frozen=True):
 
 
 class ContainerWait(msgspec.Struct, frozen=True):
-    """The container of a bound pod that does not start, for example with ImagePullBackOff."""
+    """A container of a bound pod that does not start, for example because of ImagePullBackOff."""
 
     container: str
     reason: str
@@ -33,7 +33,7 @@ class ContainerWait(msgspec.Struct, frozen=True):
 
 
 class NodeRefusal(msgspec.Struct, frozen=True):
-    """Reason why a node does not run a pod that was bound to it; `facts` of the node are in conflict, see `doubts`."""
+    """Reason why a node rejected a pod that was bound to it; `facts` lists the node's facts in conflict."""
 
     reason: str
     message: str = ""
@@ -41,7 +41,7 @@ class NodeRefusal(msgspec.Struct, frozen=True):
 
 
 class ObservedPod(msgspec.Struct, frozen=True):
-    """One pod at one moment. `ended` is `succeeded` or `failed`; `deleting` pods keep their allocation."""
+    """One pod at one time. `ended` is `succeeded` or `failed`; `deleting` pods keep their allocation."""
 
     namespace: str
     name: str
@@ -66,7 +66,7 @@ class ObservedPod(msgspec.Struct, frozen=True):
 
 
 class ObservedPolicy(msgspec.Struct, frozen=True):
-    """Policy that is stored in a live cluster: its content, or the error in it, or its deletion."""
+    """Policy object in a live cluster: its content, its error, or its deletion."""
 
     name: str
     uid: str = ""
@@ -77,10 +77,11 @@ class ObservedPolicy(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct):
-    """Changes of a live cluster since the last read; `definitions` None: no referenced object changed.
+    """Changes of a live cluster since the last read; `definitions` is None if no referenced object changed.
 
-    `bound` are the keys of pods that were seen pending and have a node now. For deleted pods that are not in `stopped`,
-    only the absence was observed, or containers ran to the end. `rebooted` nodes report a new boot ID.
+    `bound` contains the keys of pods that were pending before and have a node now. For deleted pods that are not in
+    `stopped`, only the absence was observed, or containers were running until the deletion. `rebooted` lists nodes with
+    a new boot ID.
     """
 
     nodes: list[NodeReport] = []
@@ -98,7 +99,7 @@ class Changes(msgspec.Struct):
 
 
 class Quarantined(msgspec.Struct, frozen=True):
-    """Object that could not be read: it is left out, counted and shown."""
+    """Object that could not be parsed, which is ignored, counted and shown to users."""
 
     kind: str
     name: str

@@ -10,7 +10,7 @@ Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
 
 
 class PluginUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One enabled plugin; `params` are checked against the plugin's own declaration."""
+    """One enabled plugin; `params` are validated against the plugin's declaration."""
 
     name: str
     weight: Weight = 1.0
@@ -18,14 +18,14 @@ class PluginUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ties(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Tie break of equal totals: the lowest node name, or a random draw that the seed makes repeatable."""
+    """Tie-breaking for equal scores: the lowest node name, or a random choice that the seed makes repeatable."""
 
     by: Literal["name", "random"] = "name"
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class PolicySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An ordered list of plugins; a plugin that is not listed is off."""
+    """An ordered list of plugins; a plugin that is not listed is disabled."""
 
     name: str
     plugins: tuple[PluginUse, ...]

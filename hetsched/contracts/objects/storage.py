@@ -1,8 +1,8 @@
-"""Persistent storage: volumes, claims on them, and storage classes.
+"""Persistent storage: volumes, volume claims and storage classes.
 
-The structs hold facts as the objects state them, sizes in bytes. The node constraints of a volume are in `terms` (its
-node affinity) and `zones` (its zone and region labels, under their present keys). A claim that does not exist yet has
-the request of the pod's own template.
+The structs hold the facts of the API objects unchanged, with sizes in bytes. The node constraints of a volume are in
+`terms` (its node affinity) and `zones` (its zone and region labels, under their current keys). A claim that does not
+exist yet has the request of the pod's claim template.
 Source: Kubernetes core/v1 PersistentVolume and PersistentVolumeClaim, storage.k8s.io/v1 StorageClass.
 """
 
@@ -25,9 +25,10 @@ BETA_ZONES = {
 
 
 class PersistentVolume(msgspec.Struct, frozen=True):
-    """Volume. `claim` is the key of its claim, `source` the field with its volume source, `gone` means released, failed
+    """Persistent volume.
 
-    or in deletion. `driver` and `handle` identify it to the attacher, empty if it needs no attaching.
+    `claim` is the key of its claim, `source` the field with its volume source; `gone` means released, failed or in
+    deletion. `driver` and `handle` identify it to the attacher and are empty if it does not need attaching.
     """
 
     name: str
@@ -47,9 +48,11 @@ class PersistentVolume(msgspec.Struct, frozen=True):
 
 
 class VolumeClaim(msgspec.Struct, frozen=True):
-    """Claim. `volume` is its bound volume, `wanted` a volume that it names and is not bound to yet; `selected_node` is
+    """Persistent volume claim.
 
-    the node of a volume in provisioning; `lost`: its volume is deleted; `deleting`: the claim is being deleted.
+    `volume` is its bound volume, and `wanted` a volume that it names but is not bound to yet. `selected_node` is the
+    node of a volume that is being provisioned. `lost` means that its volume was deleted; `deleting` means that the
+    claim is being deleted.
     """
 
     namespace: str
@@ -69,7 +72,7 @@ class VolumeClaim(msgspec.Struct, frozen=True):
 
 
 class StorageClass(msgspec.Struct, frozen=True):
-    """Storage class. `waits`: WaitForFirstConsumer binding; `default`: for claims that name none."""
+    """Storage class. `waits` means WaitForFirstConsumer binding; `default` marks the class for claims without one."""
 
     provisioner: str
     waits: bool = False
@@ -93,7 +96,7 @@ class Storage(msgspec.Struct, frozen=True):
         return bool(self.volumes or self.claims or self.classes)
 
     def united_with(self, other: Storage) -> Storage:
-        """Return these objects and the additional ones of `other`."""
+        """Return the union of these objects and those of `other`."""
         return Storage(
             {**other.volumes, **self.volumes}, {**other.claims, **self.claims}, {**other.classes, **self.classes}
         )

@@ -1,4 +1,4 @@
-"""Warnings about a manifest: accepted but probably not the author's intention, or not simulated."""
+"""Warnings about accepted parts of a manifest that are probably not intended, or are not simulated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_SIMULATED = "AdmissionNotSimulated"
 
 
 class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One warning: a stable code, its place, and the correct form; `pod` names a Pod object."""
+    """One warning: a stable code, its place, and the probably intended form; `pod` is the name of a Pod object."""
 
     code: str
     message: Message
@@ -23,7 +23,7 @@ class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_refused_by_strict(self) -> bool:
-        """Whether strict mode refuses it: an object that is not simulated is not wrong."""
+        """Whether strict mode rejects it. Objects that are only not simulated are accepted."""
         return self.code != NOT_SIMULATED
 
     @property
@@ -37,5 +37,5 @@ class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def in_order(warnings: Iterable[ManifestWarning]) -> tuple[ManifestWarning, ...]:
-    """Return warnings with those that strict mode refuses first."""
+    """Return warnings in order, with those that strict mode rejects first."""
     return tuple(sorted(warnings, key=lambda warning: not warning.is_refused_by_strict))

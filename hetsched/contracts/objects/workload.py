@@ -1,8 +1,8 @@
 """Specification of one pod, reduced to the parts that influence where it runs.
 
-The same pod arrives as Kubernetes YAML, as a trace row or over REST; the engine sees one type. `PodSpec` holds checked
-values in base units (millicores, bytes). `Shape` is the part that decides feasibility and score; pods with equal shapes
-share cached results, so identity (names, labels, times) is not part of it.
+A pod may be read from Kubernetes YAML, a trace row or a REST request; the engine sees one type. `PodSpec` holds
+validated values in base units (millicores, bytes). `Shape` is the part that determines feasibility and score. Pods with
+equal shapes share cached results, so identity (names, labels, times) is not part of it.
 Invariants: all structs are frozen; a pod with `problems` is never placed.
 """
 
@@ -29,7 +29,7 @@ SCHEDULER_NAME = "hetsched"
 
 
 def is_ours(scheduler_name: str) -> bool:
-    """Return whether a pod is scheduled by us, under our name or that of one of our policies."""
+    """Return whether hetsched schedules a pod, by its scheduler name or the name of one of its policies."""
     return scheduler_name == SCHEDULER_NAME or scheduler_name.startswith(f"{SCHEDULER_NAME}-")
 
 
@@ -37,7 +37,7 @@ GRACE_SECONDS = 30  # the default of terminationGracePeriodSeconds
 
 
 class Toleration(msgspec.Struct, frozen=True):
-    """Kubernetes toleration; empty `key` with `Exists` tolerates everything, empty `effect` every effect."""
+    """Kubernetes toleration; an empty `key` with `Exists` tolerates all taints, and an empty `effect` all effects."""
 
     key: str = ""
     operator: str = "Equal"
@@ -46,7 +46,7 @@ class Toleration(msgspec.Struct, frozen=True):
 
 
 class Expression(msgspec.Struct, frozen=True):
-    """Selector requirement: In, NotIn, Exists, DoesNotExist, and for nodes Gt and Lt."""
+    """Selector requirement with the operator In, NotIn, Exists, DoesNotExist, or for nodes Gt and Lt."""
 
     key: str
     operator: str
@@ -103,7 +103,7 @@ class HostPort(msgspec.Struct, frozen=True):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """Request of a volume claim. `storage_class` None: the default one; empty: a volume without a class."""
+    """Request of a volume claim. `storage_class` is None for the default class, or "" for volumes without a class."""
 
     storage_class: str | None = None
     request_bytes: int = 0
@@ -113,21 +113,21 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
 
 class ClaimUse(msgspec.Struct, frozen=True):
-    """Claim in the pod's namespace by its name; `template` is the request of a claim that the pod itself creates."""
+    """Volume claim that a pod uses, by name; `template` is the request if the claim is created for the pod."""
 
     name: str
     template: ClaimRequest | None = None
 
 
 class DeviceUse(msgspec.Struct, frozen=True):
-    """Resource claim of a pod: its name in the pod, and the claim's name, empty until the claim exists."""
+    """Resource claim of a pod: its name in the pod, and the claim's name, which is empty until the claim exists."""
 
     name: str
     claim: str = ""
 
 
 class GpuDemand(msgspec.Struct, frozen=True):
-    """`count` GPUs, each with these facts; `milli` < 1000 shares one GPU, `vendor` follows from the resource."""
+    """Demand for `count` GPUs with these facts; `milli` < 1000 shares one GPU. The resource determines `vendor`."""
 
     count: int
     milli: int = 1000
@@ -147,12 +147,13 @@ class ImageFacts(msgspec.Struct, frozen=True):
 
 
 class ImageDemand(msgspec.Struct, frozen=True):
-    """Where a pod's images can run, in addition to its other requirements.
+    """Requirements of a pod's images, in addition to its other requirements.
 
-    `floors`: each architecture (Kubernetes' names) that all known images offer, with the requirement string of the most
-    demanding one there; empty if none is known for that architecture. None: no image is known. `unknown`: the facts of
-    some image are missing. `variants_only`: (architecture, image) whose index has only CPU variants of it, which a
-    stock containerd refuses on a node without that variant in its platform.
+    `floors` maps each architecture (Kubernetes' names) that all known images offer to the requirement string of the
+    most demanding image, or to "" if there is no known requirement; it is None if no image is known. `unknown` means
+    that the facts of some image are missing. `variants_only` lists (architecture, image) for images whose index has
+    only CPU variants of the architecture, which a stock containerd refuses on a node without such a variant in its
+    platform.
     """
 
     floors: tuple[tuple[str, str], ...] | None = None
@@ -161,10 +162,10 @@ class ImageDemand(msgspec.Struct, frozen=True):
 
 
 class IsaDemand(msgspec.Struct, frozen=True):
-    """Requirement strings already checked by `hetsched.isa`; `emulated` allows binfmt, `cross` a toolchain.
+    """Requirement strings validated by `hetsched.isa`; `emulated` allows binfmt, `cross` allows a toolchain.
 
     `qemu` is ISAMatch's label, which allows either. `source` is the origin of `native`: `annotation hetsched.io/isa`,
-    `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector). `images` narrows all of these.
+    `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector). `images` restricts them further.
     """
 
     native: str = ""
@@ -176,7 +177,7 @@ class IsaDemand(msgspec.Struct, frozen=True):
 
     @property
     def is_stated(self) -> bool:
-        """Return whether the pod itself requires an instruction set, natively or not."""
+        """Return whether the pod specification requires an instruction set, natively or not."""
         return bool(self.native or self.emulated or self.cross or self.qemu)
 
 

@@ -1,4 +1,4 @@
-"""`connect`: create a live cluster or connect it again, from this machine; a second run changes nothing."""
+"""`connect`: create a live cluster or update its connection from this machine; a second run changes nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`prepare`: migrate the database and prepare the first start.
 
-Every step is idempotent and changes nothing that exists. Progress goes to standard error; the only output is one JSON
-document: `{"admin": {"username", "password"} | null}`. The password is printed here and stored only as its hash.
+Every step is idempotent and does not change existing rows. Progress is printed on standard error. The only output on
+standard output is one JSON document: `{"admin": {"username", "password"} | null}`. The password is printed here and
+stored only as its hash.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Command(BaseCommand):
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Print the running step, and its duration if it takes more than 2 seconds."""
+    """Print the current step, and its duration if it takes more than 2 seconds."""
     sys.stderr.write(f"  {title} …\n")
     started = time.monotonic()
     yield
@@ -72,7 +73,7 @@ def step(title: str) -> Iterator[None]:
 
 @write_transaction()
 def make_admin(*, reset: bool) -> dict[str, str] | None:
-    """Create the first administrator, or give the existing one a new password; return what to print, if anything."""
+    """Create the first administrator, or with `reset` set a new password; return the credentials to print, if any."""
     users = get_user_model().objects
     account = users.filter(is_superuser=True).order_by("pk").first()
     if account is not None and not reset:
