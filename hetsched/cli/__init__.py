@@ -1,5 +1,5 @@
 """Command line: one file per group of commands, and their shared options, output and client.
 
-May import: every layer below; Django only inside the commands that run on a server's machine.
-Never: web, workers, decisions of its own.
+May import: every lower layer, but Django only inside commands that run on a server's machine.
+Must not import web or workers, or make scheduling decisions.
 """

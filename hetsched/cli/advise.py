@@ -1,8 +1,8 @@
 """`hetsched advise`: propose moves of running pods for an even cluster, for pending pods, or to free rare nodes.
 
-With `--cluster` the command reads files only. Without it the command asks the server about one of its clusters, and an
-operator may confirm the returned plan by its token. The server carries the plan out while it is still the same plan.
-Exit codes: 0 a plan, or nothing to do; 1 a plan that reaches a part of the goal; 10 none.
+With `--cluster` the command only reads files. Without it, the command queries the server about one of its clusters, and
+an operator may confirm the returned plan by its token. The server executes the plan if it is still the same plan. Exit
+codes: 0 a plan, or nothing to do; 1 a plan that reaches a part of the goal; 10 no plan.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def advise(
     token: TokenOption = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Propose moves of running pods with their gain and cost; moves must be confirmed.
+    """Propose moves of running pods with their gain and cost; they are executed only after confirmation.
 
-    Exit codes: 0 a plan or nothing to do, 1 a plan that reaches a part of the goal, 10 no plan, 2 wrong files or
+    Exit codes: 0 a plan or nothing to do, 1 a plan that reaches a part of the goal, 10 no plan, 2 invalid files or
     options.
     """
     chosen = goal or (Goal.ROOM if filename else Goal.BALANCE)

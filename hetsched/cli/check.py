@@ -1,10 +1,10 @@
 """`hetsched check`: check manifests, and the requirements of their programs, against a fleet before a merge.
 
-The command runs the engine on a copy and writes nothing. The fleet is a snapshot in files, or the current state of a
-server. The check fails for pods that are misconfigured or never fit, and for programs that need more than their pod
-requests. For a pod that only has to wait, it fails only with `--fail-on not-now`. Running pods with the names of
-checked pods, for example of an earlier run, are treated as deleted, because the checked pods will replace them. Reports
-are written even if the check fails.
+The command runs the engine on a copy and does not write anything. The fleet is a snapshot in files, or the current
+state of a server. The check fails for pods that are misconfigured or never fit, and for programs that require more than
+their pod requests. For a pod that merely has to wait, it fails only with `--fail-on not-now`. Running pods with the
+names of checked pods (for example from an earlier run) are treated as deleted, because the checked pods will replace
+them. Reports are written even if the check fails.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def check(
 ) -> None:
     """Check manifests and built programs against a cluster before a merge.
 
-    Exit codes: 0 passed, 10 not now (with --fail-on not-now), 11 never fits, 12 misconfigured or asking for less
-    than its programs need, 2 wrong files or options, 3 server unreachable or token refused.
+    Exit codes: 0 passed, 10 not now (with --fail-on not-now), 11 never fits, 12 misconfigured or requesting less than
+    its programs require, 2 invalid files or options, 3 server unreachable or token rejected.
     """  # fmt: skip
     built = [_inspect(argument) for argument in artefact or ()]
     if cluster:
@@ -134,7 +134,7 @@ def check(
 
 
 def _inspect(argument: str) -> tuple[str, Artefact]:
-    """Return the image of an artefact ("": all) and its requirements."""
+    """Return the image of an artefact ("" for all images) and its requirements."""
     image, _, path = argument.rpartition("=")
     try:
         found = inspect_path(Path(path))
@@ -184,7 +184,7 @@ def _online(server: str, token: str, on: str, filename: Sequence[str], policy: s
 
 
 def _pod_places(filename: Sequence[str], asked: ClusterContent) -> dict[str, Place]:
-    """Return the location of each pod; pods of openb lists have none."""
+    """Return the location of each pod; pods of openb lists do not have one."""
     places: dict[str, Place] = {}
     for name, data in read_sources([file for file in filename if file != "-"], "-f"):
         if looks_like_openb(data) is not None:

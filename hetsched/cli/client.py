@@ -1,7 +1,7 @@
-"""Client of a command: its server and token.
+"""HTTP client of a command, with its server and token.
 
-A command uses one client. `main` handles its errors: exit code 3 for an unreachable server, a rejected token or a
-server error; exit code 2 for a rejected request.
+A command uses one client. `main` handles the client's errors: exit code 3 for an unreachable server, a rejected token
+or a server error; exit code 2 for a rejected request.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ TokenOption = Annotated[
 
 
 def connect(server: str, token: str) -> Client:
-    """Open a client; tests replace this function."""
+    """Open a client. Tests replace this function."""
     return Client(server, token, on_pause=lambda seconds: note(f"the server is busy; retrying in {duration(seconds)}"))

@@ -1,8 +1,8 @@
 """`hetsched cluster`: add, connect, import, export and test the clusters of a server.
 
-An import replaces the whole content of the cluster or nothing, and only if the cluster was not changed since this
-command read it. An export is a file that `whatif`, `simulate` and `import` read. The command checks a kubeconfig and
-sends only the chosen context of it.
+An import is atomic and replaces the whole content of the cluster, but only if the cluster was not changed since this
+command read it. An export is a file that `whatif`, `simulate` and `import` can read. The command validates a kubeconfig
+and sends only the chosen context.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def add(
     reason: Reason = "added by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Add a cluster: empty until an import, or live with a kubeconfig."""
+    """Add an empty cluster for imports, or a live cluster with a kubeconfig."""
     how = _connection_fields(
         kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig
     )
@@ -158,7 +158,7 @@ def _connection_fields(
     read_pull_secrets: bool | None,
     discovery_kubeconfig: Path | None,
 ) -> dict[str, Any]:
-    """Return the connection fields of a request, as far as the options set them."""
+    """Return the connection fields of a request that the options set."""
     how: dict[str, Any] = {}
     if kubeconfig is not None:
         how["kubeconfig"] = read_kubeconfig(kubeconfig, context)
@@ -188,7 +188,7 @@ def import_inventory(
     reason: Reason = "imported by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Replace the nodes and running pods of a cluster by those of files."""
+    """Replace the nodes and running pods of a cluster with the content of files."""
     body = read_inventory(filename).encode()
     address = f"clusters/{quote(name, safe='')}/"
     with connect(server, token) as client:
@@ -218,7 +218,7 @@ def export(
     ] = False,
     reason: Reason = "exported by command",
 ) -> None:
-    """Export a cluster to a file; an anonymised export gives the same decisions."""
+    """Export a cluster to a file; an anonymised export results in the same decisions."""
     query = {"reason": reason} | ({"anonymise": "true"} if anonymise else {})
     with connect(server, token) as client:
         content = client.send("GET", f"clusters/{quote(name, safe='')}/export/", query=query).content
@@ -259,7 +259,7 @@ def check(
 
 
 def _checks(client: Client, name: str) -> list[dict[str, Any]]:
-    """Run the checks step by step; a check is skipped if an earlier one that it needs failed."""
+    """Run the checks step by step; a check is skipped if an earlier check that it depends on failed."""
     client.probe("/healthz")
     found = [_check("server", True, client.server)]
     _, ready = client.probe("/readyz")
@@ -287,7 +287,7 @@ def _has_sources(client: Client, name: str) -> bool:
 
 
 def _check_connection(client: Client, name: str) -> list[dict[str, Any]]:
-    """Have the server test the API server of a live cluster: missing rights, unreachable sources."""
+    """Let the server test the connection of a live cluster, including rights and sources."""
     try:
         checks: list[dict[str, Any]] = client.send("POST", f"clusters/{quote(name, safe='')}/test/").json()["checks"]
     except (ServerUnavailable, InputError) as error:

@@ -1,7 +1,7 @@
 """`hetsched docs`: generate reference pages from the code.
 
-One page per plugin, from its declaration, and the lifecycle page, from the transition table. `--check` names outdated
-pages; the tests run it.
+There is one page per plugin, from its declaration, and the lifecycle page, from the transition table. `--check` lists
+outdated pages and is run by the tests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _is_stale(page: Path, out: Path, pages: dict[str, str]) -> bool:
 
 
 def reference_pages(registry: Registry) -> dict[str, str]:
-    """Return every generated page by its path under the documentation folder."""
+    """Return all generated pages by their path in the documentation folder."""
     pages = {
         f"{PLUGINS}/{info.name}.md": plugin_page(info, described) for info, described in _describe_plugins(registry)
     }

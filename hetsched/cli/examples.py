@@ -1,6 +1,6 @@
 """Examples at the end of a command's help.
 
-Each line is a complete command that the program understands; a test parses them all.
+Each line is a complete, valid command; a test parses them all.
 """
 
 from __future__ import annotations

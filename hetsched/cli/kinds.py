@@ -9,9 +9,9 @@ from hetsched.contracts.errors import InputError
 
 
 class ResourceList(NamedTuple):
-    """List of REST: its address, the columns of its table; `whole` if it has no pages.
+    """List endpoint of the REST API and the columns of its table.
 
-    `address` is set if it differs from the name.
+    `address` is set if it differs from the name. `whole` means that the list is not paginated.
     """
 
     name: str
@@ -79,7 +79,7 @@ def kind_list() -> str:
 
 
 def kind_of(name: str) -> ResourceList:
-    """Return the kind of this name.
+    """Return the kind with this name.
 
     Raises: InputError `OptionInvalid`.
     """

@@ -1,8 +1,8 @@
 """`hetsched`: all commands under one name.
 
-Every wrong input ends as one message on standard error and exit code 2, an unreachable server or a rejected token as
-exit code 3, Ctrl-C as exit code 130. Commands return their results as exit codes.
-The commands `agent` (the agent parses its own command line), `completion` and `crds` are here, too.
+Every invalid input results in one message on standard error and exit code 2, an unreachable server or a rejected token
+in exit code 3, and Ctrl-C in exit code 130. Commands also report their results as exit codes.
+The commands `agent` (which parses its own command line), `completion` and `crds` are also in this module.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ShellName(enum.StrEnum):
 
 
 def completion(shell: Annotated[ShellName, typer.Argument(help="Shell to print the completion for.")]) -> None:
-    """Print the shell completion; it completes names of the server in HETSCHED_SERVER."""
+    """Print the shell completion script, which completes names from the server in HETSCHED_SERVER."""
     print(get_completion_script(prog_name="hetsched", complete_var=_VARIABLE, shell=shell.value))
 
 
@@ -58,7 +58,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_opti
 
 
 def agent(context: typer.Context) -> None:
-    """Report this machine once or continuously: instruction sets, CPUs and zones, GPUs, kubelet, load."""
+    """Report facts about this machine once or continuously: instruction sets, CPUs and zones, GPUs, kubelet, load."""
     raise typer.Exit(agent_command.main(context.args))
 
 
@@ -72,7 +72,7 @@ _USAGE_CODES = {
 
 
 class RootCommand(TyperGroup):
-    """Root command: converts every input error into one message and an exit code."""
+    """Root command, which converts every input error into one message and an exit code."""
 
     def main(
         self,
@@ -92,7 +92,7 @@ class RootCommand(TyperGroup):
             print_error(error.problem)
             code = EXIT_UNREACHABLE
         except typer.TyperException as error:
-            if error.format_message():  # empty after the help of a group without a subcommand
+            if error.format_message():  # empty after printing the help of a group without a subcommand
                 print_error(_usage(error))
             code = EXIT_INPUT
         except OSError as error:
@@ -104,7 +104,7 @@ class RootCommand(TyperGroup):
 
 
 def _usage(error: typer.TyperException) -> InputError:
-    """Return the error in the command line itself."""
+    """Return the input error for an invalid command line."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "hetsched"
     code = _USAGE_CODES.get(type(error).__name__, "UsageWrong")
@@ -113,7 +113,7 @@ def _usage(error: typer.TyperException) -> InputError:
 
 
 def _choice_hint(message: str) -> str:
-    """Return a hint with the nearest choice, if one is near."""
+    """Return a hint with the most similar choice, if any is similar."""
     found = _NO_CHOICE.search(message)
     near = difflib.get_close_matches(found[1], re.findall(r"'([^']*)'", found[2]), n=1) if found else []
     return f"Did you mean {near[0]}? " if near else ""

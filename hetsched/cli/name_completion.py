@@ -1,8 +1,8 @@
 """Shell completion of names on a server.
 
-A completion never shows an error: without a server, without permission, or after a timeout, it offers nothing. It uses
-the server and the token of the command line typed so far, else of the environment. Shells evaluate completions, so
-names that would need quoting are left out, and descriptions contain plain characters only.
+A completion never shows an error: without a server, without permission, or after a timeout, it offers no names. It uses
+the server and the token from the command line typed so far, or else from the environment. Shells evaluate completions,
+so names that would need quoting are omitted, and descriptions contain only plain characters.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def complete_kind(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_name(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Offer the names of the typed kind."""
+    """Offer the names of objects of the typed kind."""
     try:
         offer = _OFFERS.get(kind_of(context.params.get("kind") or "").name)
     except InputError:

@@ -1,10 +1,11 @@
-"""Inputs of commands: files and policies, and their conversion to contracts.
+"""Inputs of commands (files and policies), and their conversion to contract types.
 
-All inputs are read and checked before anything is computed or written. `-` is standard input, once, for one option. A
-policy is a name (built in, or a SchedulingPolicy of the given files) or a file with one SchedulingPolicy. Without
-`--policy` the pods' own choice applies, then their namespace's default, then the default policy.
+All inputs are read and validated before anything is computed or written. `-` is standard input, and may be used only
+once. A policy is a name (of a built-in policy, or of a SchedulingPolicy in the input files) or a file with one
+SchedulingPolicy. Without `--policy`, the policy named by the pod is used, or else the default of its namespace, or else
+the default policy.
 
-The commands that send pods to a server share the options of their target.
+Commands that send pods to a server share the options for the target.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ WorkloadFiles = Annotated[
 
 
 def read_sources(paths: Sequence[str], option: str) -> list[Source]:
-    """Read files, all files of folders, and standard input for `-`, as (name, bytes).
+    """Read files, all files of folders, and standard input (`-`), as (name, bytes).
 
-    Raises: InputError `FileUnreadable`, `WorkloadEmpty` for a folder without any, or `InputRepeated`.
+    Raises: InputError `FileUnreadable`, `WorkloadEmpty` for an empty folder, or `InputRepeated`.
     """
     paths = [one for path in paths for one in _files(path, option)]
     if len(set(paths)) != len(paths):
@@ -124,9 +125,9 @@ Strict = Annotated[
 
 
 def read_cluster(cluster: Sequence[str]) -> ClusterContent:
-    """Read the files of option --cluster.
+    """Read the files of the option --cluster.
 
-    Raises: InputError; `ClusterWithoutNodes` if they contain no node.
+    Raises: InputError, for example `ClusterWithoutNodes` if they do not contain nodes.
     """
     nodes = parse_cluster(read_sources(cluster, "--cluster"))
     if not nodes.nodes:
@@ -150,10 +151,10 @@ def read_inputs(
 ) -> tuple[ClusterContent, ClusterContent]:
     """Read cluster files and workload files, and check them against each other.
 
-    `replace` treats running pods with the names of requested pods as deleted. With `strict`, warnings about the
-    workload files are errors. Warnings about either kind of file are printed unless `quiet`.
-    Returns: the cluster with all running pods, and the requests of the workload files with the warnings about both;
-    `option` names the workload files.
+    With `replace`, running pods with the names of requested pods are treated as deleted. With `strict`, warnings about
+    the workload files are errors. Warnings about both kinds of files are printed unless `quiet`. `option` is the name
+    of the option with the workload files.
+    Returns: the cluster with all running pods, and the requests of the workload files with all warnings.
     Raises: InputError.
     """
     if STDIN in cluster and STDIN in workload:
@@ -205,9 +206,9 @@ def print_replaced(keys: Sequence[str]) -> None:
 
 
 def check_key_option(key: str | None) -> str:
-    """Return the key of `--idempotency-key`, empty if the option is left out.
+    """Return the key of `--idempotency-key`, or "" if the option is omitted.
 
-    An empty value is probably an unset pipeline variable; without a key every retry would submit again.
+    An empty value is rejected, because it is probably an unset pipeline variable and every retry would submit again.
     Raises: InputError `IdempotencyKeyInvalid`.
     """
     if key is not None and not key.strip():
@@ -217,10 +218,10 @@ def check_key_option(key: str | None) -> str:
 
 
 def read_manifest(paths: Sequence[str]) -> str:
-    """Read the files of a submission as one manifest; the server checks its content.
+    """Read the files of a submission as one manifest; the server validates its content.
 
-    An openb list next to other files is converted to Pod objects, because a manifest cannot contain both forms.
-    Raises: InputError `FileUnreadable`, `ManifestNotUtf8`, or the errors of such a list.
+    An openb list among other files is converted to Pod objects, because a manifest cannot contain both formats.
+    Raises: InputError `FileUnreadable`, `ManifestNotUtf8`, or the errors of parsing an openb list.
     """
     sources = read_sources(paths, "-f")
     if len(sources) > 1:
@@ -253,7 +254,7 @@ def parse_duration(text: str) -> int:
 
 
 def read_inventory(paths: Sequence[str]) -> str:
-    """Read the files of an import as one text; several files are joined into one list of objects.
+    """Read the files of an import as one text; multiple files are joined into one list of objects.
 
     Raises: InputError.
     """
@@ -266,7 +267,7 @@ def read_inventory(paths: Sequence[str]) -> str:
 
 
 def read_kubeconfig(path: Path, context: str) -> dict[str, Any]:
-    """Read one context of a kubeconfig file, by default the current one, and only that.
+    """Read only one context of a kubeconfig file, by default the current context.
 
     Raises: InputError; OSError.
     """
@@ -296,9 +297,9 @@ def _as_objects(name: str, data: bytes) -> bytes:
 def choose_policies(
     arguments: Sequence[str], nodes: ClusterContent, asked: ClusterContent
 ) -> tuple[list[PolicySpec], list[PodSpec]]:
-    """Return the policies of the run, and the pods; a pod is marked if the policy that it names does not exist.
+    """Return the policies of the run and the pods; pods that name an unknown policy are marked.
 
-    Raises: InputError `PolicyUnknown`, `PolicyAmbiguous`, `PolicyRepeated`, or the errors of a policy's file.
+    Raises: InputError `PolicyUnknown`, `PolicyAmbiguous`, `PolicyRepeated`, or the errors of a policy file.
     """
     from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 
@@ -349,7 +350,7 @@ def _resolve_policy(argument: str, known: dict[str, PolicySpec]) -> PolicySpec:
 
 
 def compile_choice(spec: PolicySpec, *, preemption: bool = True, implied: bool = False) -> Policy:
-    """Check and compile a policy, `implied` as in `compile_policy`; without `preemption` no plugin may select victims.
+    """Compile a policy, with `implied` as in `compile_policy`; without `preemption`, victims are never selected.
 
     Raises: InputError.
     """

@@ -1,8 +1,8 @@
 """Output of commands: text, one JSON document, progress, errors.
 
-Results go to standard output, everything else to standard error. `-o json` prints exactly one document and nothing
-else. Colour and progress bars appear on a terminal only; the text is complete without colour. An error is one message:
-`error [Code] place: reason`, then a hint.
+Results are printed on standard output and everything else on standard error. `-o json` prints exactly one document and
+nothing else. Colour and progress bars are only used on a terminal; the text is complete without colour. An error is one
+message: `error [Code] place: reason`, followed by a hint.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output for
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """Return a console on standard output, or on `stream`; a pipe gets wide, plain lines without padding."""
+    """Return a console on standard output or on `stream`; output to a pipe has long, plain lines without padding."""
     stream = sys.stdout if stream is None else stream
     if stream.isatty():
         return Console(file=stream, highlight=False, emoji=False)
@@ -64,7 +64,7 @@ class _Unpadded:
 
 
 def print_json(document: Any) -> None:
-    """Write one JSON document, indented, to standard output."""
+    """Write one indented JSON document to standard output."""
     sys.stdout.write(msgspec.json.format(encode(document), indent=2).decode() + "\n")
 
 
@@ -86,12 +86,12 @@ def print_warnings(warnings: Iterable[ManifestWarning]) -> None:
 
 
 def note(text: str) -> None:
-    """Write one line about the run, not about its result, to standard error."""
+    """Write a line about the run (not its result) to standard error."""
     console(sys.stderr).print(escape(text), style="dim", soft_wrap=True)
 
 
 def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """Return an empty table with plain rules; columns named in `right` hold numbers."""
+    """Return an empty table with plain rules; columns in `right` are right-aligned."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         number = column in right
@@ -100,19 +100,19 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in its one or two largest units, rounded up: 4 h for 3 h 59 min 59 s."""
+    """Format a duration in its one or two largest units, rounded up (4 h for 3 h 59 min 59 s)."""
     if seconds <= 9.9:
         return f"{math.ceil(seconds * 10 - 1e-9) / 10:.1f} s"
     return in_units(whole_seconds(seconds))
 
 
 def age(seconds: float) -> str:
-    """Return an age in whole units, rounded down."""
+    """Format an age in whole units, rounded down."""
     return f"{in_units(int(seconds))} ago"
 
 
 class ProgressDisplay:
-    """Progress of a long run: a bar on a terminal, else a line every two seconds."""
+    """Progress of a long run: a bar on a terminal, otherwise a line every two seconds."""
 
     def __init__(self, title: str, total: int = 1) -> None:
         self.title = title

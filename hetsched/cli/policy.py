@@ -1,8 +1,8 @@
 """`hetsched policy`: preview a version, compare versions, check golden placements.
 
-On a server the command names a version. On files it needs no server, so a pipeline can check a policy before it is
-merged. Exit codes: 0 success, 1 a golden placement is broken (or, with `--fail-on`, the preview shows a forbidden
-result), 2 wrong input, 3 server unreachable. A golden placement that cannot be checked is reported as unknown.
+Versions are checked on a server. Files are checked without a server, so that a pipeline can check a policy before it is
+merged. Exit codes: 0 success, 1 a golden placement is broken (or, with `--fail-on`, the preview has a forbidden
+result), 2 invalid input, 3 server unreachable. A golden placement that cannot be checked is reported as unknown.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def preview(
 
 
 def _wait_for_preview(client: Client, address: str) -> dict[str, Any]:
-    """Wait for the end of a preview and show its progress; Ctrl-C cancels it."""
+    """Wait for the end of a preview and show its progress; Ctrl-C cancels the preview."""
     try:
         with ProgressDisplay("preview", 100) as track:
             while True:
@@ -236,7 +236,7 @@ def check(
 ) -> None:
     """Check golden placements under a policy, on the server or on files.
 
-    Exit codes: 0 all kept or unknown, 1 at least one broken, 2 wrong input, 3 server unreachable.
+    Exit codes: 0 all kept or unknown, 1 at least one broken, 2 invalid input, 3 server unreachable.
     """
     if filename:
         found = _check_files(cluster or [], policy or [], filename)
@@ -250,7 +250,7 @@ def check(
 
 
 def _check_server(cluster: list[str], policy: list[str], version: int, server: str, token: str) -> list[GoldenCheck]:
-    """Check on the server; a policy from a file is not saved."""
+    """Check golden placements on the server; a policy from a file is not saved."""
     from hetsched.adapters.files import parse_cluster
     from hetsched.contracts.api.golden import GoldenCheck
 
@@ -274,7 +274,7 @@ def _check_server(cluster: list[str], policy: list[str], version: int, server: s
 
 
 def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> list[GoldenCheck]:
-    """Check without a server."""
+    """Check golden placements from files, without a server."""
     from hetsched.adapters.objects.golden_placements import parse_goldens
     from hetsched.contracts.api.golden import GoldenCheck
     from hetsched.contracts.objects.cluster import ClusterContent

@@ -1,7 +1,7 @@
 """`hetsched get`: list or show objects of a server as a table or as JSON, once or with --watch.
 
-Kinds are named as in REST; the singular and a short form work too. Filters are sent unchanged to the server, which
-validates them.
+Kinds have the same names as in REST; singular and short names are also accepted. Filters are sent unchanged to the
+server, which validates them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def get(
 ) -> None:
     """List objects of a server or show one object; `queue` lists pending pods in scheduling order.
 
-    With --watch and -o json each change is one document on a line of its own.
+    With --watch and -o json, each change is one document on a separate line.
     """
     found = kind_of(kind)
     query = {**({"cluster": cluster} if cluster else {}), **({"namespace": namespace} if namespace else {})}
@@ -74,7 +74,7 @@ def get(
 
 
 def _filters(where: Iterable[str]) -> dict[str, str]:
-    """Read FIELD=VALUE options. Raises: InputError."""
+    """Parse FIELD=VALUE options. Raises: InputError."""
     query = {}
     for text in where:
         field, equals, value = text.partition("=")
@@ -94,7 +94,7 @@ def _rows(client: Client, kind: ResourceList, limit: int, query: dict[str, str])
 
 
 def _headroom_rows(table: Row) -> Iterator[Row]:
-    """Yield a row for each shape and pool: the number of copies that fit, and how many of them by emulation."""
+    """Yield a row for each shape and pool with the number of copies that fit, and of those that run by emulation."""
     for shape in table["shapes"]:
         texts = (shape["cpu"] and f"cpu {shape['cpu']}", shape["memory"], shape["isa"], shape["model"])
         cards = f"{shape['milli']}/1000 card" if shape["milli"] else shape["cards"] and f"{shape['cards']} cards"
@@ -199,7 +199,7 @@ def _fields(document: Row) -> list[Row]:
 
 
 def _lines(columns: Sequence[str], items: Sequence[Row], height: int) -> Iterator[Text]:
-    """Yield a table as lines, at most `height`; the widest columns shrink until all fit the terminal."""
+    """Yield a table as at most `height` lines; the widest columns shrink until the table fits the terminal."""
     cells = [[_table_text(column, item.get(column)) for column in columns] for item in items]
     heads = [_header(column) for column in columns]
     widths = [max([len(head), *(len(row[at]) for row in cells)]) for at, head in enumerate(heads)]
@@ -222,7 +222,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _change_lines(columns: Sequence[str], before: Sequence[Row] | None, now: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each new or changed row, and for each removed one."""
+    """Yield a line for each added, changed or removed row."""
 
     def named(rows: Iterable[Row]) -> dict[str, str]:
         texts = ([_static_text(column, row.get(column)) for column in columns] for row in rows)
@@ -250,7 +250,7 @@ def _header(column: str) -> str:
 
 
 def _table_text(column: str, value: Any) -> str:
-    """Return one value of a column as text: a ratio in percent, a time relative to now."""
+    """Format one value of a column: a ratio in percent, a time relative to now."""
     if column not in _TIMES or not isinstance(value, str) or not value:
         return _static_text(column, value)
     seconds = (datetime.fromisoformat(value) - datetime.now(UTC)).total_seconds()
@@ -258,7 +258,7 @@ def _table_text(column: str, value: Any) -> str:
 
 
 def _static_text(column: str, value: Any) -> str:
-    """Return one value of a column as time-independent text: a ratio in percent, a time unchanged."""
+    """Format one value of a column independently of the current time: a ratio in percent, a time unchanged."""
     if column in _RATIOS and isinstance(value, int | float):
         return f"{value:.0%}"
     return cell(value)
@@ -270,7 +270,7 @@ def _coloured(column: str, value: Any) -> Text:
 
 
 def cell(value: Any) -> str:
-    """Return one value as text: scalars unchanged, lists of words joined, other values as JSON."""
+    """Format one value: scalars unchanged, lists of words joined, other values as JSON."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

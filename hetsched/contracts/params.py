@@ -1,8 +1,8 @@
 """Parameters that a plugin declares.
 
-The admin form, the REST schema, the docs page and the check of a policy file must agree. Parameters are therefore
+The admin form, the REST schema, the docs page and the validation of policy files must agree. Parameters are therefore
 declared once, as a frozen msgspec Struct whose fields have `Meta(title, description, bounds)`. The JSON Schema, the
-defaults and the checked values are all derived from this Struct.
+defaults and the validated values are all derived from this Struct.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ParamsT = TypeVar("ParamsT", bound=Params)
 
 
 def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: str) -> ParamsT:
-    """Convert plain values into checked parameters.
+    """Convert plain values into validated parameters.
 
     Raises: InputError `PolicyParamInvalid`, naming the plugin and the field.
     """
@@ -44,7 +44,7 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
 
 
 def _choices(declaration: type[Params], error: str) -> Message:
-    """Return the allowed values of the parameter in an error; an empty string if it has no fixed values."""
+    """Return the allowed values of the parameter in an error, or an empty string if it is not an enumeration."""
     info = msgspec.inspect.type_info(declaration)
     assert isinstance(info, msgspec.inspect.StructType)
     for field in info.fields:
@@ -63,7 +63,7 @@ def _finite(value: Any) -> bool:
 
 
 def params_schema(declaration: type[Params]) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a parameter declaration, definitions inlined at the top."""
+    """Return the JSON Schema (draft 2020-12) of a parameter declaration, with top-level definitions inlined."""
     (schema,), components = msgspec.json.schema_components([declaration], ref_template="#/$defs/{name}")
     name = schema["$ref"].rsplit("/", 1)[1]
     top = dict(components.pop(name))
@@ -73,6 +73,6 @@ def params_schema(declaration: type[Params]) -> dict[str, Any]:
 
 
 def default_params(declaration: type[Params]) -> dict[str, Any]:
-    """Return every parameter at its default, as plain JSON values."""
+    """Return the default values of all parameters, as plain JSON values."""
     built: dict[str, Any] = to_plain(declaration())
     return built

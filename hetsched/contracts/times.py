@@ -1,4 +1,4 @@
-"""Times as text: RFC 3339 in UTC; durations in their two largest units, rounded up so that none is shown too short."""
+"""Times and durations as text: RFC 3339 in UTC, and durations in their two largest units, rounded up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 
 _UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-_NOISE = 1e-9  # of floating-point sums
+_NOISE = 1e-9  # rounding error of floating-point sums
 
 
 def whole_seconds(seconds: float) -> int:
@@ -36,7 +36,7 @@ def rfc3339(moment: datetime) -> str:
 
 
 def seconds(text: str) -> float | None:
-    """Return an RFC 3339 time as seconds since 1970, None if it cannot be parsed."""
+    """Return an RFC 3339 time as seconds since 1970, or None if it cannot be parsed."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

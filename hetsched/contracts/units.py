@@ -1,11 +1,12 @@
 """Kubernetes quantities as exact integers.
 
-"500m", "2Gi" and "1e3" must add up without rounding errors, or a node is allocated past its capacity. A quantity is a
-decimal number with one suffix (n u m, none, k M G T P E, Ki Mi Gi Ti Pi Ei, or an exponent). CPU is stored in
-millicores, every other resource in its base unit (bytes, GPUs, Mbit/s); fractions of the unit are rounded up, as
-Kubernetes does.
+"500m", "2Gi" and "1e3" must add up without rounding errors, so that a node is not allocated beyond its capacity. A
+quantity is a decimal number with one suffix (n u m, none, k M G T P E, Ki Mi Gi Ti Pi Ei, or an exponent). CPU is
+stored in millicores and every other resource in its base unit (bytes, GPUs, Mbit/s). Fractions of the unit are rounded
+up, as in Kubernetes.
 Source: Kubernetes API conventions, resource.Quantity.
-Invariants: `format_amount(parse_amount(r, q))` parses back to the same integer; int64 holds every accepted value.
+Invariants: `format_amount(parse_amount(r, q))` parses back to the same integer, and every accepted value fits into
+int64.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def parse_amount(resource: str, value: object) -> int:
 
 
 def is_extended(resource: str) -> bool:
-    """Return whether Kubernetes counts `resource` in whole units only (a domain other than Kubernetes' own)."""
+    """Return whether `resource` is an extended resource, which Kubernetes counts only in whole units."""
     return "/" in resource and resource.split("/", 1)[0] not in ("kubernetes.io",)
 
 
@@ -115,12 +116,12 @@ def format_amount(resource: str, amount: int) -> str:
 
 
 def readable_amount(resource: str, amount: int) -> str:
-    """Return an amount for display: CPU above one core in cores, `39.9` for 39900m, all else as a quantity."""
+    """Format an amount for display: CPU above one core in cores (`39.9` for 39900m), other amounts as quantities."""
     if resource == CPU and amount > 1000:
         return f"{amount / 1000:.3f}".rstrip("0").rstrip(".")
     return format_amount(resource, amount)
 
 
 def mib_rounded_up(amount_bytes: int) -> int:
-    """Return whole MiB that hold `amount_bytes`."""
+    """Convert `amount_bytes` to MiB, rounded up."""
     return -(-amount_bytes // MIB)

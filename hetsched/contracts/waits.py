@@ -1,7 +1,7 @@
-"""Events that a pending pod waits for, and their description in words.
+"""Events that a pending pod waits for, and their description for users.
 
-A pod that found no node is retried only when an event occurs that may change the answer of a plugin that rejected the
-pod. Events are few and coarse: a superfluous event costs a retry, but a missing event leaves a pod pending.
+An unschedulable pod is retried only when an event occurs that may change the result of a plugin that rejected the pod.
+There are few and coarse events: a superfluous event costs a retry, but a missing event leaves a pod pending.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint.
 """
 
@@ -16,7 +16,7 @@ from .message import Message, joined
 
 
 class Event(enum.StrEnum):
-    """Kind of cluster event. Add new ones at the end: the position of each is its bit."""
+    """Kind of cluster event. Add new kinds at the end, because the position of a kind is its bit."""
 
     NODE_ADDED = "node-added"
     NODE_REMOVED = "node-removed"
@@ -41,15 +41,15 @@ class Event(enum.StrEnum):
 NODE_FACTS = frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.NODE_TAINTS, Event.NODE_ISA})
 INVENTORY = NODE_FACTS | {Event.NODE_USE, Event.STORAGE_CHANGED, Event.QUOTA_CHANGED, Event.NAMES_CHANGED}
 LOADS = frozenset({Event.POD_RELEASED, Event.POD_PLACED, Event.POD_LABELS})
-# For a plugin without registered events: any event, and time.
+# For a plugin that does not register events: all events, including the passing of time.
 ANYTHING = frozenset(Event)
-# For pods refused before events were recorded: every present and future event.
+# For pods that were rejected before events were recorded: every current and future event.
 EVERY_BIT = 2**31 - 1
 _BITS = {event: 1 << place for place, event in enumerate(Event)}
 
 
 class WaitsFor(msgspec.Struct, frozen=True):
-    """Events that a rejecting plugin registers for the pod, and the condition in words: `a node with 2 free cards`."""
+    """Events that a rejecting plugin registers for the pod, and the condition as text (`a node with 2 free cards`)."""
 
     plugin: str
     events: tuple[Event, ...]
@@ -67,5 +67,5 @@ def bits_of(waits: Iterable[WaitsFor]) -> int:
 
 
 def describe_waits(waits: Iterable[WaitsFor]) -> Message:
-    """Return the conditions as one phrase; any one of them may be enough."""
+    """Return the conditions as one phrase; any one condition may be sufficient."""
     return joined(", or ", dict.fromkeys(one.text for one in waits if one.text))

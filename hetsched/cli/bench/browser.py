@@ -1,7 +1,7 @@
 """Observation of a page in Chromium, for `bench console`.
 
-The measurements are the browser's own (paint timing, frames by requestAnimationFrame); a change counts as visible in
-the task after the frame that drew it. Without playwright or Chromium nothing is measured.
+The browser itself measures (paint timing, frames by requestAnimationFrame). A change is considered visible in the task
+after the frame that drew it. Nothing is measured if playwright or Chromium is missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from hetsched.contracts.errors import InputError
 
 _LIVE = r"/\/live(\.[0-9a-f]+)?\.js$/"
-# Installed before any script of the page: records frames from the start, drawings once the page reports them.
+# Installed before any script of the page; records frames from the start and drawings once the page reports them.
 _WATCH = """
 window.bench = {frames: [], drawn: []};
 (() => {
@@ -62,7 +62,7 @@ _DOCUMENT = f"""async (topic) => {{
 
 
 def _wait_until_drawn(page: Any) -> Any:
-    """Return the browser's measurements of a page, as soon as it is painted and drawn."""
+    """Wait until a page is painted and drawn, and return the browser's measurements."""
     until = time.monotonic() + 60
     while (noted := page.evaluate(_PAINTED)) is None:
         if time.monotonic() > until:
@@ -72,13 +72,13 @@ def _wait_until_drawn(page: Any) -> Any:
 
 
 class PageMeasurements(msgspec.Struct):
-    """Measurements of a page: frame times by activity; time, revision, nodes and duration in ms of each drawing."""
+    """Frame times of a page by activity, and the time, revision, nodes and duration in ms of each drawing."""
 
     frames: dict[str, list[float]] = msgspec.field(default_factory=lambda: {"hover": [], "scroll": []})
     drawn: list[tuple[float, int, list[str], float]] = msgspec.field(default_factory=list)
 
     def revisions(self) -> Iterator[tuple[int, float]]:
-        """Yield each revision with the time when it was visible."""
+        """Yield each revision with the time at which it became visible."""
         last = None
         for at, revision, _, _ in self.drawn:
             for number in range((revision if last is None else last + 1), revision + 1):
@@ -86,7 +86,7 @@ class PageMeasurements(msgspec.Struct):
             last = revision
 
     def after(self, sent: Mapping[str, Sequence[float]]) -> Iterator[float]:
-        """Yield the time until each change of a node was visible."""
+        """Yield for each change of a node the time until it was visible."""
         times: dict[str, list[float]] = {}
         for at, _, names, _ in self.drawn:
             for name in names:
@@ -102,7 +102,7 @@ class PageMeasurements(msgspec.Struct):
 
 
 class Browser:
-    """Chromium with one page on the first screen; without Chromium it measures nothing."""
+    """Chromium with one page on the first screen; if Chromium is missing, nothing is measured."""
 
     def __init__(self, url: str, password: str) -> None:
         self._url = url
@@ -139,9 +139,9 @@ class Browser:
         return int(self._page is not None)
 
     def loads(self, count: int) -> list[dict[str, float]]:
-        """Open the first screen several times; return the browser's measurements, in ms since the request.
+        """Open the first screen several times and return the browser's measurements, in ms since the request.
 
-        Before that, it is opened once until it is complete: a server computes its first headroom table from the whole
+        It is first opened once without measuring, because a server computes its first headroom table from the whole
         cluster.
         """
         noted = []
@@ -158,7 +158,7 @@ class Browser:
         return noted
 
     def watch(self, seconds: float) -> PageMeasurements:
-        """Keep the first screen open for the given time: move the pointer, then scroll."""
+        """Keep the first screen open for the given time, moving the pointer and then scrolling."""
         seen = PageMeasurements()
         if self._program is None:
             time.sleep(seconds)
@@ -191,7 +191,7 @@ class Browser:
         return [took for _, took in page.evaluate("window.bench.frames")]
 
     def differs(self, fresh: Any) -> int:
-        """Return 1 if the page that stayed open does not have this document, else 0."""
+        """Return 1 if the document of the open page differs from this document, else 0."""
         if self._page is None:
             return 0
         document = self._page.evaluate(_DOCUMENT, f"cluster:{fresh.get('name')}")

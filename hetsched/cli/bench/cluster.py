@@ -1,10 +1,10 @@
 """`hetsched bench cluster`: measure hetsched and kube-scheduler, one after the other, on one API server.
 
-Both get the same nodes and the same pods: a backlog that is pending when the scheduler starts, and, after the scheduler
-has settled, pods that arrive at a steady rate. A pod is bound when a watch shows its node; its time starts before its
-creation is sent. Schedulers run as their own processes, as an operator would start them; CPU time is reported program
-by program, including the API server's if it runs on this machine. Only an API server without nodes is used, and all
-created objects are deleted.
+Both get the same nodes and the same pods: first a backlog that is pending when the scheduler starts, then, after the
+scheduler has settled, pods that arrive at a steady rate. A pod is bound when a watch shows its node; its time is
+measured from before its creation request. Schedulers run as separate processes, as an operator would start them. CPU
+time is reported per program, including the API server if it runs on this machine. Only an API server without nodes is
+accepted, and all created objects are deleted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _object = msgspec.json.Decoder(_EventObject)
 
 
 class Rival(msgspec.Struct, frozen=True):
-    """Scheduler under test: its name in pods and its command; `command` gets the kubeconfig and a folder."""
+    """Scheduler under test; `command` returns its command line, given the kubeconfig and a folder."""
 
     case: str
     name: str
@@ -145,7 +145,7 @@ def _measure(
     with _BindingWatch(api) as watch:
         _create(api, rival, "backlog", range(pods))
         with _run_scheduler(rival.command(kubeconfig, folder), folder / "log") as process:
-            watch.wait_for(1)  # the scheduler's start is not measured
+            watch.wait_for(1)  # the start of the scheduler is not measured
             used = [cpu_of(process, api_port=port)]
             watch.wait_for(pods)
             times = sorted(watch.bound.values())
@@ -175,7 +175,7 @@ def _measure(
 
 @contextlib.contextmanager
 def _fleet(api: Api, count: int) -> Iterator[None]:
-    """Create nodes of 32 CPUs in three zones, and delete them at the end."""
+    """Create nodes with 32 CPUs in three zones, and delete them at the end."""
     room = {"cpu": "32", "memory": "128Gi", "pods": "250"}
     ready = [{"type": "Ready", "status": "True"}]
     nodes = [
@@ -202,7 +202,7 @@ def _fleet(api: Api, count: int) -> Iterator[None]:
 
 
 def _create(api: Api, rival: Rival, kind: str, numbers: Sequence[int], *, per_second: float = 0.0) -> dict[str, float]:
-    """Create pods, all at once or at a rate; return the time when each was sent."""
+    """Create pods, immediately or at a rate; return the time at which each request was sent."""
     sent: dict[str, float] = {}
     began = time.monotonic()
 
@@ -224,7 +224,7 @@ def _create(api: Api, rival: Rival, kind: str, numbers: Sequence[int], *, per_se
 
 
 def _delete(api: Api, resource: Resource, namespace: str = "") -> None:
-    """Delete the created objects one by one: deleting a large collection exceeds the server's time limit of a call."""
+    """Delete the created objects one by one: deleting a large collection would exceed the request timeout."""
 
     def delete(name: str) -> None:
         try:
@@ -259,7 +259,7 @@ def _run_scheduler(command: Sequence[str], log: Path) -> Iterator[int]:
 
 
 def _wait_until_idle(root: int) -> None:
-    """Wait until a scheduler is nearly idle, so that its events about the backlog do not count into the steady rate."""
+    """Wait until a scheduler is nearly idle, so that its events about the backlog do not affect the steady phase."""
     until = time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < until:
         before = sum(cpu_of(root).values())
@@ -269,7 +269,7 @@ def _wait_until_idle(root: int) -> None:
 
 
 class _BindingWatch:
-    """Times when each pod was seen with a node."""
+    """Records the time at which a watch first showed each pod with a node."""
 
     def __init__(self, api: Api) -> None:
         self.bound: dict[str, float] = {}
@@ -295,7 +295,7 @@ class _BindingWatch:
                     self._more.notify_all()
 
     def wait_for(self, count: int) -> None:
-        """Return once this many pods are bound, or none was bound for a long time."""
+        """Wait until `count` pods are bound, or until no pod was bound for `_PATIENCE_SECONDS`."""
         with self._more:
             while len(self.bound) < count and self._more.wait(_PATIENCE_SECONDS):
                 pass

@@ -1,11 +1,11 @@
 """`hetsched bench console`: measure how fast a large fleet is shown, and how the page keeps up with changes.
 
-A standalone server with its own processes, on embedded defaults, watches a server of prepared lists, as in `bench
-watch`. Pods of another scheduler come and go at a steady rate, each on another node; the requested number of sockets
-listen as pages do, one of them is a page in Chromium. "Push" is the time at which the server's outbox has an event,
-"pixel" the time at which the frame after it is painted. Then the web server is killed: all clients must end with the
-document of a fresh page.
-Without Chromium or playwright its measurements are omitted.
+A standalone server with separate processes and default settings watches a server of prepared lists, as in `bench
+watch`. Pods of another scheduler start and end at a steady rate, each on a different node. The requested number of
+sockets listen like pages, and one of them is a page in Chromium. "Push" is the time at which the server's outbox
+contains an event, and "pixel" the time at which the next frame is painted. Finally, the web server is killed: all
+clients must end up with the document of a fresh page.
+Browser measurements are omitted if Chromium or playwright is missing.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _latencies(
 
 
 def _check_convergence(server: _Server, browser: Browser, listening: Sockets) -> Checks:
-    """Wait until all clients have the document of a fresh page; others missed an event without detecting it."""
+    """Wait until all clients have the document of a fresh page; any other client missed an event unnoticed."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:
         newest = server.revision()
@@ -135,7 +135,7 @@ def _check_convergence(server: _Server, browser: Browser, listening: Sockets) ->
 
 
 class _Server:
-    """Standalone server in a folder of its own."""
+    """Standalone server in a separate folder."""
 
     def __init__(self, folder: Path, sockets: int) -> None:
         self._data = folder / "data"
@@ -205,7 +205,7 @@ class _Server:
             return rows.execute(query, values).fetchall()
 
     def wait_for_first_list(self, pods: int) -> None:
-        """Wait until the ledger holds all objects of the lists."""
+        """Wait until the database contains all objects of the lists."""
 
         def whole() -> bool:
             ((count, synced),) = self._ask("SELECT COUNT(*), COUNT(synced_at) FROM inventory_sync WHERE required")
@@ -220,7 +220,7 @@ class _Server:
         return int(found)
 
     def pushed(self) -> dict[int, float]:
-        """Return when each event of the cluster was written, in seconds since 1970."""
+        """Return the time at which each event of the cluster was written, in seconds since 1970."""
         rows = self._ask("SELECT revision, created_at FROM journal_outboxevent WHERE topic = ?", _TOPIC)
         return {number: datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp() for number, at in rows}
 
@@ -241,7 +241,7 @@ def _wait(holds: Any, process: subprocess.Popen[bytes], failure: str) -> None:
 
 
 class _Changes:
-    """Pods that arrive on nodes and end there, at a steady rate; `sent` has the times of each node's changes."""
+    """Pods that start and end on nodes at a steady rate; `sent` has the times of each node's changes."""
 
     def __init__(self, lists: Lists, nodes: int, pods: int) -> None:
         self._lists = lists
@@ -252,7 +252,7 @@ class _Changes:
 
     @contextlib.contextmanager
     def send_continuously(self, seconds: float) -> Iterator[None]:
-        """Send changes during the block, for its duration or the given seconds, whichever is longer."""
+        """Context manager that sends changes during its block, for at least the given seconds."""
         over = threading.Event()
         thread = threading.Thread(target=self._send, args=(seconds, over), daemon=True)
         thread.start()
@@ -267,7 +267,7 @@ class _Changes:
         while not over.is_set() or time.monotonic() - began < seconds:
             time.sleep(max(0.0, began + (self._number - first) / CHANGES_PER_SECOND - time.monotonic()))
             number, self._number = self._number, self._number + 1
-            # Consecutive changes are spread over the screen.
+            # Spread consecutive changes over the screen.
             node = (number * 1009) % self._nodes
             self.sent.setdefault(_name(node), []).append(time.time())
             if number % 2 and number // 2 < self._pods:

@@ -1,9 +1,9 @@
-"""Many sockets that listen as pages do, for `bench console`.
+"""Many WebSocket clients that behave like pages, for `bench console`.
 
-Every socket accepts several events in one message, resumes after a disconnect at its last revision, and records when
-which revisions arrived; a few also keep the whole document. A message that starts after a socket's revision is a
-detected gap, and the socket requests the snapshot; a document that differs at the end is an undetected gap. Frames are
-parsed where bytes arrive, without a task or a queue for each message: the clients share the machine with the server
+Every socket accepts several events in one message, resumes at its last revision after a disconnect, and records when
+each revision arrived; a few also keep the whole document. A message that starts after a socket's revision is a detected
+gap, after which the socket requests the snapshot. A document that differs at the end is an undetected gap. Frames are
+parsed on arrival, without a task or a queue for each message, because the clients share the machine with the server
 under test.
 """
 
@@ -62,7 +62,7 @@ def merged(document: Any, patch: Any) -> Any:
 
 
 class _SocketClient:
-    """Received events of one client, over any number of connections."""
+    """Events that one client received over all its connections."""
 
     def __init__(self, url: str, token: str, topic: str, *, whole: bool) -> None:
         self.uri = parse_uri(url.replace("http", "ws", 1) + "/ws/live/")
@@ -78,7 +78,7 @@ class _SocketClient:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            with contextlib.suppress(OSError):  # includes time-outs
+            with contextlib.suppress(OSError):  # includes timeouts
                 async with asyncio.timeout(_START_SECONDS):
                     _, line = await loop.create_connection(
                         lambda: _SocketConnection(self), self.uri.host, self.uri.port
@@ -92,7 +92,7 @@ class _SocketClient:
             await asyncio.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 - jitter, not a secret
 
     def take(self, text: Any) -> str:
-        """Process a message; return the next request, usually empty."""
+        """Process a message and return the next request, which is usually empty."""
         message = _head.decode(text)
         if message.type == "snapshot":
             self.revision = message.revision
@@ -161,7 +161,7 @@ class _SocketConnection(asyncio.Protocol):
 
 
 class Sockets:
-    """Many sockets on one topic, in a thread of their own."""
+    """Many sockets on one topic, which run in a separate thread."""
 
     def __init__(self, url: str, token: str, topic: str, count: int) -> None:
         self._made = [_SocketClient(url, token, topic, whole=number < _WHOLE) for number in range(count)]
@@ -198,14 +198,14 @@ class Sockets:
         return asyncio.run_coroutine_threadsafe(made.run(), self._loop)
 
     def received(self) -> Iterator[tuple[int, float]]:
-        """Yield each revision that reached a socket live, with the time, for every socket."""
+        """Yield, for every socket, each revision that it received live, with the time."""
         for made in self._made:
             for before, revision, at in list(made.deltas):
                 for number in range(before + 1, revision + 1):
                     yield number, at
 
     def rates(self) -> list[float]:
-        """Return the messages a second of each socket so far."""
+        """Return the average number of messages per second of each socket."""
         took = max(time.time() - self._began, 1e-9)
         return [len(made.deltas) / took for made in self._made]
 

@@ -1,9 +1,9 @@
-"""`hetsched bench watch`: measure the delay from an API server's event to the ledger.
+"""`hetsched bench watch`: measure the delay from an API server's event to the database.
 
-A server of prepared lists replaces the API server, so that only our own delay is measured, not etcd's. It lists nodes
-and running pods of another scheduler in pages, then sends events at a steady rate: pods placed on nodes, and pods that
-end. Our informer runs as its own process, on a SQLite file. An event has arrived when a reader of that file sees it;
-its delay counts from the time at which it was sent. The files are removed afterwards.
+A server of prepared lists replaces the API server, so that only the delay of hetsched is measured and not that of etcd.
+It lists nodes and running pods of another scheduler in pages, then sends events at a steady rate for pods that are
+placed and pods that end. Our informer runs as a separate process with a SQLite file. An event has arrived when a reader
+of that file sees it; its delay is measured from the time at which it was sent. The files are removed afterwards.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario,
 from hetsched.lab.bench.processes import cpu_of
 
 RATE_PER_SECOND = 500
-ENDING_SHARE = 5  # one event in this many ends a pod
+ENDING_SHARE = 5  # one in five events ends a pod
 _PATIENCE_SECONDS = 300.0
 _LOOK_SECONDS = 0.01
 _KUBE_SYSTEM = {"metadata": {"name": "kube-system", "uid": "00000000-0000-4000-8000-000000000000"}}
@@ -69,7 +69,7 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
             used = sum(cpu_of(process.pid).values())
             rows.append(row("first list, CPU", "s", [used]))
             notify(2, 3)
-            # reads during the sending; reading afterwards would measure the duration of the sending
+            # read while sending; reading afterwards would measure how long sending takes
             with ThreadPoolExecutor(1) as threads:
                 sending = threads.submit(lists.send_events, seconds)
                 ledger.wait_for(sending.done, process)
@@ -93,7 +93,7 @@ def _latencies(waited: list[float]) -> list[BenchmarkRow]:
 
 
 def _most_memory_mib(pid: int) -> float:
-    """Return the peak resident size of a process in MiB, 0 if unknown."""
+    """Return the peak resident size of a process in MiB, or 0 if unknown."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -118,7 +118,7 @@ def _run_watch(env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[byte
 
 
 class _Ledger:
-    """Pods that a reader of the database sees, with the time of each."""
+    """Reader of the database that records when each pod was first seen."""
 
     def __init__(self, path: Path) -> None:
         self._rows = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
@@ -140,7 +140,7 @@ class _Ledger:
             self.pods += 1
 
     def wait_for(self, holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
-        """Read until a condition holds; return True after a timeout."""
+        """Read until a condition is true; return True after a timeout."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             self.look()
@@ -212,7 +212,7 @@ class Lists:
         }
 
     def send_events(self, seconds: int) -> dict[str, float]:
-        """Send events at the rate; return when each new pod was sent."""
+        """Send events at `RATE_PER_SECOND`; return the time at which each new pod was sent."""
         sent: dict[str, float] = {}
         began, ended = time.monotonic(), 0
         for number in range(seconds * RATE_PER_SECOND):
@@ -254,7 +254,7 @@ class Lists:
             self.refuse(handler)
 
     def keep(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        """Accept a write of our Lease; no other object is written for pods of other schedulers."""
+        """Accept a write of our Lease, the only object that is written if all pods belong to other schedulers."""
         if LEASES.plural not in handler.path:
             return self.refuse(handler)
         plain = json.loads(body)
@@ -305,7 +305,7 @@ def _node(number: int) -> bytes:
 
 
 def running_pod(name: str, node: int, version: int, phase: str = "Running") -> bytes:
-    """Return a pod of another scheduler on a node, as an API server shows it."""
+    """Return a pod of another scheduler on a node, as an API server returns it."""
     requests = {"cpu": "100m", "memory": "128Mi"}
     meta = {
         "name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": str(version),

@@ -1,11 +1,11 @@
-"""`hetsched isa`: parse, compare, detect and inspect instruction sets; needs no server and no database.
+"""`hetsched isa`: parse, compare, detect and inspect instruction sets, without a server or a database.
 
-An invalid string is reported with its code and exit 2; `check` exits 0 or 1. With `-` in place of the arguments each
-line of standard input gives one JSON document on its own line, invalid lines included.
+An invalid string is reported with its code and exit code 2; `check` exits with 0 or 1. With `-` in place of the
+arguments, each line of standard input, including invalid ones, yields one JSON document on a separate line.
 
-`inspect` reads a program, an image or a folder of programs. The requirement is the one stated in the files. With
+`inspect` reads a program, an image or a folder of programs. The requirement is the one recorded in the files. With
 `--hints` a disassembler lists other instructions in use; they may be guarded at run time, so they are shown separately
-and never become part of the requirement.
+and are not part of the requirement.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def error_document(given: str, error: InputError) -> Document:
 
 
 def printable(text: str) -> str:
-    """Replace bytes of an argument that are no UTF-8: JSON cannot hold them."""
+    """Replace bytes of an argument that are not valid UTF-8, because JSON cannot contain them."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -97,7 +97,7 @@ def inspect_command(
         return
     programs = document.pop("programs", [])
     if len(document.get("requirements", {})) > 1:
-        del document["requirement"]  # one for each architecture is in the document
+        del document["requirement"]  # the document has one per architecture
     if hints:
         document["hints"] = _hints_as_text(document["hints"])
     print_rows({name: as_text(value) for name, value in document.items()})
@@ -113,7 +113,7 @@ def _hints_as_text(hints: Document) -> str:
 
 
 def _standard_input() -> Inspection:
-    """Inspect a copy of standard input in a file: an archive may be larger than the memory."""
+    """Copy standard input to a temporary file, because an archive may be larger than the memory."""
     with tempfile.NamedTemporaryFile(prefix="hetsched-inspect-") as copy:
         shutil.copyfileobj(sys.stdin.buffer, copy)
         copy.flush()
@@ -237,7 +237,7 @@ def _parse_or_fail(argument: str, string: str, source: Source, output: OutputFor
 
 
 def _stream(answer: Callable[[str], Document]) -> None:
-    """Write the result of each line at once, so that another program can use pipes interactively."""
+    """Write the result of each line immediately, so that another program can use pipes interactively."""
     out = sys.stdout.buffer
     for raw in sys.stdin.buffer:
         line = raw.rstrip(b"\r\n").decode("utf-8", "replace")

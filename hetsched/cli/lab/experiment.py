@@ -1,8 +1,8 @@
-"""`hetsched experiment`: reproduce each publication's comparison, with its baselines, and check the expectations.
+"""`hetsched experiment`: reproduce the comparisons of publications, and check their expectations.
 
-Each experiment is a module of `hetsched.lab.experiments` with `run(progress) -> Experiment`. Exit code 1 if an
-expectation of an experiment did not hold. `openb` reads its data from files (`cli.lab.openb`), so `all` runs it only if
-lists are given.
+Each experiment is a module of `hetsched.lab.experiments` with `run(progress) -> Experiment`. The exit code is 1 if an
+expectation of an experiment fails. `openb` reads its data from files (`cli.lab.openb`), so `all` runs it only if lists
+are passed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def experiment(
 ) -> None:
     """Reproduce the comparison of a publication and print published and measured results.
 
-    Exit code 1 if a stated expectation fails.
+    The exit code is 1 if an expectation fails.
     """
     chosen = openb.OpenbOptions(lists or [], cluster or [], seeds, arrival or [], policy or [], ties or [])
     if name not in (Name.OPENB, Name.ALL):

@@ -1,9 +1,9 @@
-"""Options of `hetsched experiment openb`: lists, nodes, policies, loads; files become a study here.
+"""Options of `hetsched experiment openb` (lists, nodes, policies, loads), and their conversion to a study.
 
 The nodes are read from `openb_node_list_gpu_node.csv` next to the first list, or from the files of `--cluster`. The
-published figures are read from the folder of the first list; without the file they are omitted. A list has the name of
-its file without `openb_pod_list_` and `.csv`. With one `--arrival` the run is measured at every tenth up to this load,
-with several at exactly these loads.
+published figures are read from the folder of the first list, and omitted if the file is missing. A list has the name of
+its file without `openb_pod_list_` and `.csv`. With one `--arrival`, the run is measured at every tenth up to this load;
+with several, at exactly these loads.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Ties = Annotated[
 
 
 class OpenbOptions(msgspec.Struct, frozen=True):
-    """The options of the openb experiment, as given."""
+    """The options of the openb experiment, before validation."""
 
     lists: list[str]
     cluster: list[str]
@@ -75,7 +75,7 @@ class OpenbOptions(msgspec.Struct, frozen=True):
     ties: list[str]
 
     def refuse(self, name: str) -> None:
-        """Refuse options that another experiment would ignore.
+        """Reject options that the experiment `name` would ignore.
 
         Raises: InputError `OptionNotTaken`.
         """
@@ -88,7 +88,7 @@ class OpenbOptions(msgspec.Struct, frozen=True):
                 raise InputError("OptionNotTaken", f"experiment {name} takes no {option}", place=option)
 
     def study(self) -> Study:
-        """Read the files and check everything before the run.
+        """Read the files and validate everything before the run.
 
         Raises: InputError.
         """
@@ -133,7 +133,7 @@ def list_name(path: str) -> str:
 
 
 def _loads(arrival: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the loads to measure at, rising, and those that get rows."""
+    """Return the loads at which to measure, in ascending order, and those that are reported as rows."""
     from hetsched.lab.arrival import MAX_RATIO
 
     for load in arrival:

@@ -1,6 +1,6 @@
-"""`hetsched simulate`: run a whole workload against a cluster, once per policy, and compare.
+"""`hetsched simulate`: run a whole workload against a cluster, once per policy, and compare the results.
 
-Each pod is tried once, in queue order; no pod ends. The report folder is written at the end, all or nothing.
+Each pod is tried once, in queue order, and pods do not end. The report folder is written atomically at the end.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _show(runs: list[PolicyRun], nodes: int, pods: int) -> None:
     out.print(f"{pods:,} pods on {nodes:,} nodes")
     numbers = ("placed", "pending", "cpu", "memory", "gpu", "free", "strands", "balance", "pods/s")
     shown = table("policy", *numbers, right=numbers)
-    shown.padding = (0, 1, 0, 0)  # ten columns in eighty characters
+    shown.padding = (0, 1, 0, 0)  # fit ten columns into eighty characters
     for run in runs:
         result, metrics = run.result, run.result.metrics
         shown.add_row(

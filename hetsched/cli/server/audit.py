@@ -1,6 +1,6 @@
 """`hetsched audit verify`: verify the whole audit trail against its seals.
 
-The command opens the server's own database, as `hetsched token` does. Exit 0: every seal matches; 1: some do not.
+The command opens the server's database, like `hetsched token`. Exit codes: 0 all seals match, 1 some do not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="Verify the audit trail; run on the
 
 @app.callback()
 def group() -> None:
-    """Verify the audit trail; run on the server's machine."""
+    """Verify the audit trail. Run this on the server's machine."""
 
 
 @app.command()

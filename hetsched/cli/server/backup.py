@@ -1,8 +1,8 @@
 """`hetsched backup` and `hetsched restore`: write the server's database to one file, and restore it.
 
-A backup is a snapshot of one moment and may be taken while the server runs. A restore fills a new database, of either
-kind, and changes nothing else: the informer reads the present state of each cluster again before the scheduler decides
-for it. Leases of the backup end, and their epochs are never reused.
+A backup is a consistent snapshot and may be taken while the server runs. A restore fills a new database of either kind
+and does not change anything else: the informer lists each cluster again before the scheduler schedules its pods. Leases
+in the backup end, and their epochs are never reused.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def facts_of(model: str) -> CardFacts | None:
 
 
 def mig_profile(model: str, multiprocessors: int, memory_mib: int) -> str | None:
-    """Return the profile of a MIG instance of a GPU of `model`, None if the table has none of about that size."""
+    """Return the MIG profile of an instance on a GPU of `model`, or None if no profile has about that size."""
     tokens = set(model_tokens(model))
     for card, profiles in _table().mig_profiles.items():
         if not tokens.issuperset(model_tokens(card)):
@@ -117,7 +117,7 @@ def model_matches(term: str, model: str) -> bool:
 
 
 def model_accepted(demand: GpuDemand, model: str) -> bool:
-    """Return whether `demand` accepts a GPU of `model`; an unknown model is accepted only if no model is demanded."""
+    """Return whether `demand` accepts a GPU of `model`; without a demanded model, every model is accepted."""
     if not demand.models:
         return True
     if demand.exact_models:
@@ -127,7 +127,7 @@ def model_accepted(demand: GpuDemand, model: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def vendor_of(model: str) -> str:
-    """Return `nvidia`, `amd` or another vendor of a model, empty if neither its name nor the table identifies it."""
+    """Return the vendor of a model, for example `nvidia`, or "" if its name and the table do not identify it."""
     facts = facts_of(model)
     if facts is not None:
         return facts.vendor

@@ -21,7 +21,7 @@ _MOST_TEXT = 600
 
 
 class FactStatement(msgspec.Struct, frozen=True, rename="camel"):
-    """Statement of one source about a fact, with first and last time; `current` is the present one."""
+    """Statement of one source about a fact, with its first and last time; `current` marks the latest one."""
 
     source: str
     text: str
@@ -106,7 +106,7 @@ def _bounded(said: list[FactStatement]) -> tuple[FactStatement, ...]:
 
 
 def conflicts(said: Iterable[FactStatement]) -> bool:
-    """Return whether current statements of sources contradict each other; a lower bound contradicts nothing."""
+    """Return whether current statements of sources contradict each other, which a lower bound never does."""
     texts = {one.text for one in said if one.current and not one.text.startswith("at least ")}
     return len(texts) > 1
 

@@ -54,7 +54,7 @@ class Expression(msgspec.Struct, frozen=True):
 
 
 class NodeTerm(msgspec.Struct, frozen=True):
-    """All `expressions` (labels) and `fields` (metadata.name) must match; a term without any matches nothing."""
+    """Node selector term: all `expressions` (labels) and `fields` (metadata.name) must match; empty matches nothing."""
 
     expressions: tuple[Expression, ...] = ()
     fields: tuple[Expression, ...] = ()
@@ -66,7 +66,7 @@ class PreferredNodeTerm(msgspec.Struct, frozen=True):
 
 
 class LabelSelector(msgspec.Struct, frozen=True):
-    """Label selector as expressions only (`matchLabels` become `In`); null selects nothing, empty everything."""
+    """Label selector as expressions (`matchLabels` become `In`); null matches nothing, empty matches everything."""
 
     expressions: tuple[Expression, ...] = ()
 
@@ -182,17 +182,18 @@ class IsaDemand(msgspec.Struct, frozen=True):
 
 
 class NumaDemand(msgspec.Struct, frozen=True):
-    """Topology awareness (None: the node decides) and the CPU policy none, exclusive, immovable or numa."""
+    """Topology awareness (None if the node decides), and the CPU policy: none, exclusive, immovable or numa."""
 
     aware: bool | None = None
     cpu_policy: str = "none"
 
 
 class ContainerDemand(msgspec.Struct, frozen=True):
-    """Resources that a node can align for one container: whole `cpus` with an equal limit (0: shared), and `cards`.
+    """Resources that a node can align for one container.
 
-    `init`: it ends before the pod's own containers start, which then reuse its resources. `devices` are the other
-    extended resources that it requests, in the order of their names.
+    `cpus` is the number of whole CPUs with an equal limit (0 for shared CPUs), and `cards` the number of GPUs. `init`
+    marks an init container, which ends before the other containers start and reuse its resources. `devices` contains
+    the other requested extended resources, ordered by name.
     """
 
     cpus: int = 0
@@ -203,9 +204,9 @@ class ContainerDemand(msgspec.Struct, frozen=True):
 
 
 class PodGroup(msgspec.Struct, frozen=True):
-    """Gang as its object declares it; `timeout_seconds` null: the policy decides how long members wait.
+    """Declaration of a gang in its object. If `timeout_seconds` is null, the policy decides how long members wait.
 
-    `native`: it is one of Kubernetes' own; `unsupported` is a field of it that we do not implement.
+    `native` marks a PodGroup of Kubernetes itself. `unsupported` names a field that is set but not implemented.
     """
 
     min_member: int = 1
@@ -216,15 +217,15 @@ class PodGroup(msgspec.Struct, frozen=True):
 
     @property
     def min_field(self) -> MinField:
-        """The field of the object that states `min_member`."""
+        """The field of the object that contains `min_member`."""
         return GROUP_MIN_COUNT if self.native else GROUP_MIN_MEMBER
 
 
 class GangMember(msgspec.Struct, frozen=True):
-    """Gang of a pod, and the number of members that must be placed together; 0: not stated.
+    """Gang of a pod, and the number of members that must be placed together (0 if not specified).
 
     `timeout_seconds` and `min_resources` are those of its PodGroup, if it has one. `min_field` is the label or the
-    field of the PodGroup that states the minimum.
+    field of the PodGroup that contains the minimum.
     """
 
     name: str
@@ -235,12 +236,12 @@ class GangMember(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Everything about a pod that can change which nodes fit it or how they score.
+    """All properties of a pod that determine which nodes fit it and how they score.
 
-    `containers` are those that request whole CPUs or GPUs, in start order. `guaranteed`: the pod is of that QoS class
-    and has a container with whole CPUs, so that a kubelet with the static policy gives it exclusive CPUs.
-    `expected_watts`
-    None: the expected power draw is unknown.
+    `containers` lists the containers that request whole CPUs or GPUs, in start order. `guaranteed` means that the pod
+    is of that QoS class and has a container with whole CPUs, so that a kubelet with the static policy assigns exclusive
+    CPUs. `expected_watts` is None if
+    the expected power draw is unknown.
     """
 
     requests: tuple[tuple[str, int], ...] = ()
@@ -268,20 +269,21 @@ class Shape(msgspec.Struct, frozen=True):
     required_node: str = ""
 
     def request(self, resource: str) -> int:
-        """Return the requested amount of one resource, 0 if none."""
+        """Return the requested amount of one resource, or 0 if it is not requested."""
         return next((amount for name, amount in self.requests if name == resource), 0)
 
 
 class PodSpec(msgspec.Struct, frozen=True):
     """One pod: identity, requirements, and, if it already runs, its node and allocation.
 
-    `container_names` are those of the shape's `containers`, in the same order; empty if unknown. `policy` is the policy
-    it names, `policy_rule` how: `annotation` or `scheduler-name`. `controller` is `Kind/name`. `preempts` false: it
-    waits instead of preempting; `preemptible` false: it is never preempted. `stays` is the reason why rebalancing does
-    not move it: `annotation` or `local-volume`; for reserved capacity, `hold`. A pod with `gates` is not placed before
-    all of them are removed. `image_facts` are about its `images`, as far as they were looked up; `pull_secrets` are
-    names of secrets of its namespace for pulling them. `grace_seconds` is how long its containers may run after its
-    deletion starts. `expected_basis` is the basis of the shape's learned expected use, if the pod did not declare it.
+    `container_names` are the names of the shape's `containers` in the same order, or empty if unknown. `policy` is the
+    policy that the pod names by `policy_rule` (`annotation` or `scheduler-name`). `controller` is `Kind/name`. If
+    `preempts` is false, it waits instead of preempting; if `preemptible` is false, it is never preempted. `stays` is
+    the reason why rebalancing does not move it: `annotation`, `local-volume`, or `hold` for reserved capacity. A pod
+    with `gates` is not scheduled until all of its gates are removed. `image_facts` describes those of its `images` that
+    were looked up; `pull_secrets` contains the names of its namespace's secrets for pulling them. `grace_seconds` is
+    how long its containers may run after its deletion starts. `expected_basis` is the basis of the shape's expected
+    usage if it was learned and not declared by the pod.
     """
 
     namespace: str
@@ -319,12 +321,12 @@ class PodSpec(msgspec.Struct, frozen=True):
 
     @property
     def policy_field(self) -> str:
-        """The field by which the pod names a policy."""
+        """The field in which the pod names a policy."""
         return "spec.schedulerName" if self.policy_rule == "scheduler-name" else "hetsched.io/policy"
 
     @property
     def owner(self) -> str:
-        """Owner of similar pods: the controller, by UID; otherwise the namespace with a digest of shape and images."""
+        """Owner of similar pods: the UID of the controller, or else the namespace with a digest of shape and images."""
         if self.controller_uid:
             return self.controller_uid
         asked = encode((self.shape, self.images))
