@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Compare another scheduler's choice
 
 @app.callback()
 def root() -> None:
-    """Compare another scheduler's choices with hetsched's own, on a cluster connected with `--shadow`."""
+    """Compare another scheduler's choices with those of hetsched, on a cluster connected with `--shadow`."""
 
 
 @app.command()

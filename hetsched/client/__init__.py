@@ -1,7 +1,7 @@
-"""Python client: one server, one token, typed responses. The command line is built on it.
+"""Python client of one server with one token and typed responses; the command line uses it.
 
 May import: hetsched.contracts, msgspec, httpx, the standard library.
-Never: another hetsched package, Django, printing, decisions of its own.
+Must not import other hetsched packages or Django, print output, or make scheduling decisions.
 """
 
 from .client import Client

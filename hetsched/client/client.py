@@ -1,8 +1,8 @@
 """Python client of a server's REST API: one method for each operation.
 
-Methods take plain values and return the types of `documents`; REST resources without a method are available through
-`get`, `items` and `send`. A submission carries an idempotency key, generated if none is given, so that a retry after a
-lost response submits nothing twice.
+Methods accept plain values and return the types of `documents`. REST resources without a method are available through
+`get`, `items` and `send`. A submission has an idempotency key, which is generated if omitted, so that a retry after a
+lost response does not submit anything twice.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Client(Transport):
 
     @classmethod
     def from_environment(cls) -> Client:
-        """Return a client of HETSCHED_SERVER with HETSCHED_TOKEN."""
+        """Return a client for the server in HETSCHED_SERVER with the token in HETSCHED_TOKEN."""
         return cls(os.environ.get("HETSCHED_SERVER") or DEFAULT_SERVER, os.environ.get("HETSCHED_TOKEN", ""))
 
     # -- workloads -----------------------------------------------------------------------------------------------------
@@ -72,10 +72,11 @@ class Client(Transport):
         key: str = "",
         strict: bool = False,
     ) -> Accepted:
-        """Submit pods: YAML or JSON text, or one object (a `List` for several). The same key and body submit once.
+        """Submit pods as YAML or JSON text, or as one object (a `List` for several).
 
-        `plan` is the token of a what-if, which must still be valid; otherwise `stale_plan` reads the error. `hold`
-        names a hold that reserves capacity for these pods. `strict` rejects unknown fields, annotations and kinds.
+        Repeated calls with the same key and body submit only once. `plan` is the token of a what-if, which must still
+        be valid; otherwise, `stale_plan` parses the error. `hold` is the ID of a hold that reserves capacity for these
+        pods. `strict` rejects unknown fields, annotations and kinds.
         """
         body = _filled(
             manifest=manifest, cluster=cluster, policy=policy, priority=priority, callbackUrl=callback_url, name=name,
@@ -88,47 +89,47 @@ class Client(Transport):
     def submit_many(
         self, items: Iterable[Mapping[str, Any]], *, all_or_nothing: bool = False, key: str = "", **common: Any
     ) -> BatchAnswer:
-        """Submit many manifests in one request, each independently, or all of them or nothing.
+        """Submit many manifests in one request, either independently or all or nothing.
 
-        An item has the fields of a submission under their REST names, in particular its manifest, and may have a `key`;
-        `common` are default values of these fields.
+        An item has the fields of a submission under their REST names, in particular the manifest, and may have a `key`.
+        `common` contains default values for these fields.
         """
         body = {"items": [dict(item) for item in items], "allOrNothing": all_or_nothing, **_filled(**common)}
         return read(self.post("submissions/", body, key=key or str(uuid.uuid4())).json(), BatchAnswer)
 
     def workload(self, workload_id: str, *, wait_seconds: int = 0, goal: Goal = Goal.PLACED) -> Workload:
-        """Return a workload; the server delays the response by up to `wait_seconds`, until `goal` is reached."""
+        """Return a workload; the server delays the response until `goal` is reached, by up to `wait_seconds`."""
         held = {"wait": wait_seconds, "for": goal.value} if wait_seconds else {}
         return self.read_workload(self.get(self.workload_path(workload_id), **held))
 
     def workloads(self, *, most: int = 100, **query: str) -> Iterator[WorkloadRow]:
-        """Yield workloads, the latest first; `query` may name a cluster, namespace, state or name."""
+        """Yield workloads, latest first; `query` may filter by cluster, namespace, state or name."""
         return (read(row, WorkloadRow) for row in self.items("workloads/", most=most, **query))
 
     def pods(self, workload_id: str, *, most: int = 10_000, **query: str) -> Iterator[PodRow]:
-        """Yield the pods of a workload in the order of submission; `query` may name a state."""
+        """Yield the pods of a workload in the order of submission; `query` may filter by state."""
         rows = self.items(f"{self.workload_path(workload_id)}pods/", most=most, **query)
         return (msgspec.convert(row, PodRow) for row in rows)
 
     def wait(
         self, workload_id: str, goal: Goal = Goal.PLACED, *, timeout_seconds: float = 300.0, patient: bool = False
     ) -> Waited:
-        """Return the workload when it reaches `goal`, cannot reach it, or times out; `patient` waits for capacity."""
+        """Wait until a workload reaches or cannot reach `goal`, or the timeout; `patient` also waits for capacity."""
         return waiting.wait(self, workload_id, Goal(goal), timeout_seconds, patient=patient)
 
     def watch(
         self, workload_id: str, *, every_seconds: float = 1.0, timeout_seconds: float = math.inf
     ) -> Iterator[Workload]:
-        """Yield the workload, then again after each change, until the timeout."""
+        """Yield the workload, and yield it again after each change until the timeout."""
         return waiting.watch(self, workload_id, every_seconds=every_seconds, timeout_seconds=timeout_seconds)
 
     def cancel(self, workload_id: str, reason: str) -> Workload:
-        """Cancel a workload: its resources are freed, its objects in a live cluster are deleted."""
+        """Cancel a workload: release its resources and delete its objects in a live cluster."""
         path = self.workload_path(workload_id)
         return self.read_workload(self.send("DELETE", path, query={"reason": reason}, repeat=True).json())
 
     def act(self, workload_id: str, action: str, reason: str, **more: Any) -> Workload:
-        """Perform `retry` or `priority` on the present version of a workload."""
+        """Perform the action `retry` or `priority` on the current version of a workload."""
         path = self.workload_path(workload_id)
         tag, _ = self.changed(path)
         body = encode(_filled(action=action, reason=reason, **more))
@@ -138,23 +139,24 @@ class Client(Transport):
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def decision(self, decision_id: int | str, *, further: bool = False, all_nodes: bool = False) -> Decision:
-        """Return a decision; `further` computes nearest fits, `all_nodes` every node with every score."""
+        """Return a decision; `further` adds nearest fits, and `all_nodes` adds all nodes with all scores."""
         query = {**({"nearestFit": "true"} if further else {}), **({"explain": "true"} if all_nodes else {})}
         return read(self.get(f"decisions/{quote(str(decision_id), safe='')}/", **query), Decision)
 
     def decisions(self, *, most: int = 100, **query: str) -> Iterator[DecisionRow]:
-        """Yield decisions, the latest first; `query` may name a cluster, workload, namespace, pod, verdict or node."""
+        """Yield decisions, latest first; `query` may filter by cluster, workload, namespace, pod, verdict or node."""
         return (read(row, DecisionRow) for row in self.items("decisions/", most=most, **query))
 
     def why(self, pod_id: int, *, outlook: bool = False) -> PodWhy:
-        """Return why a pod is placed or pending, over time; `outlook` computes changes that would place it now."""
+        """Return the reasons for a pod's state over time; `outlook` adds changes that would place the pod now."""
         query = {"outlook": "true"} if outlook else {}
         return read(self.get(f"pods/{pod_id}/why/", **query), PodWhy)
 
     def what_if(self, manifest: Manifest, *, cluster: str | Mapping[str, Any] = "", **more: Any) -> WhatIfAnswer:
-        """Return the result of scheduling these pods, without any write.
+        """Return the result of scheduling these pods, without writing anything.
 
-        `more` are further fields of the request by their names in REST: policy, drain, addNodes, explain …
+        `more` contains other fields of the request by their REST names, for example policy, drain, addNodes and
+        explain.
         """
         answer = self.post("what-if/", _filled(manifest=manifest, cluster=cluster, **more), repeat=True)
         return _what_if(answer.json())
@@ -165,7 +167,7 @@ class Client(Transport):
 
     @staticmethod
     def stale_plan(refused: Refused) -> WhatIfAnswer | None:
-        """Return the new what-if in the error about a stale plan, None if the error has another cause."""
+        """Return the new what-if in the error about a stale plan, or None if the error has another cause."""
         found = refused.problem.get("whatIf")
         return _what_if(found) if isinstance(found, Mapping) else None
 
@@ -174,7 +176,7 @@ class Client(Transport):
     def hold(
         self, manifest: Manifest, *, seconds: int, cluster: str = "", policy: str = "", note: str = "", key: str = ""
     ) -> Hold:
-        """Reserve capacity for the pods of a manifest, for all or none; a submission names the hold to use it."""
+        """Reserve capacity for all pods of a manifest or for none; a submission can then use the hold."""
         body = _filled(manifest=manifest, cluster=cluster, policy=policy, seconds=seconds, note=note)
         made = self.post("holds/", body, key=key or str(uuid.uuid4())).json()
         return self.held(made["id"])
@@ -184,11 +186,11 @@ class Client(Transport):
         return read(self.get(_hold_path(hold_id)), Hold)
 
     def holds(self, *, most: int = 100, **query: str) -> Iterator[HoldRow]:
-        """Yield holds, the latest first; `query` may name a cluster, namespace, state or workload."""
+        """Yield holds, latest first; `query` may filter by cluster, namespace, state or workload."""
         return (read(row, HoldRow) for row in self.items("holds/", most=most, **query))
 
     def extend_hold(self, hold_id: str, seconds: int, reason: str) -> Hold:
-        """Set the expiry of a hold to this many seconds from now."""
+        """Set the expiry of a hold to `seconds` from now."""
         tag, _ = self.changed(_hold_path(hold_id))
         body = encode({"action": "extend", "seconds": seconds, "reason": reason})
         answer = self.send("POST", f"{_hold_path(hold_id)}actions/", body=body, headers={**JSON, "If-Match": tag})
@@ -201,7 +203,7 @@ class Client(Transport):
     # -- deliveries ----------------------------------------------------------------------------------------------------
 
     def deliveries(self, *, most: int = 100, **query: str) -> Iterator[DeliveryRow]:
-        """Yield deliveries, the latest first; `query` may name a webhook, workload, state or event."""
+        """Yield deliveries, latest first; `query` may filter by webhook, workload, state or event."""
         return (read(row, DeliveryRow) for row in self.items("deliveries/", most=most, **query))
 
     def redeliver(self, delivery_id: str, reason: str) -> DeliveryRow:

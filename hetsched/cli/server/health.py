@@ -1,8 +1,9 @@
 """`hetsched health PROCESS`: probe one process from inside its container.
 
-Workers, beat and the informer have no port, and probes through the message store would make Kubernetes kill healthy
-processes while the store is down. A process is healthy if its heartbeat file is recent; no network is used. A worker
-writes no heartbeat while the store is down; this probe does not fail a worker then. The web process is probed by HTTP.
+Workers, beat and the informer do not have a port, and probes through the message store would make Kubernetes kill
+healthy processes while the store is down. A process is healthy if its heartbeat file is recent, which does not require
+the network. A worker does not write heartbeats while the store is down, so the probe does not fail in that case. The
+web process is probed over HTTP.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def health(
     port: Annotated[int, typer.Option(help="Port of the web process.", min=1, max=65535)] = 8000,
     component: Annotated[str, typer.Option(help="Component whose readiness the web process reports.")] = "",
 ) -> None:
-    """Check a process of this machine: exit code 0, or 1 with the reason."""
+    """Check a process of this machine. Exit codes: 0 healthy, 1 unhealthy, with the reason."""
     trouble = _web(port, component) if process is Process.WEB else _heartbeat_problem(process)
     if trouble:
         note(trouble)
@@ -80,5 +81,5 @@ def _store_answers() -> bool:
         with current_app.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, timeout=3)
             return True
-    except Exception:  # any error of the broker's client: the broker is down
+    except Exception:  # on any error of the broker's client, the broker is assumed to be down
         return False

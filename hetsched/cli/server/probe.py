@@ -1,9 +1,9 @@
 """Liveness probe of one program over HTTP, without blocking its supervisor.
 
 The probe sends one request at a time: it connects, sends `GET /livez` and waits for the first bytes of a response; any
-status counts as alive.
-The socket listens before the program starts, so the first request waits in its backlog. A request whose connection
-broke is sent again, and the time since the first attempt counts.
+status means that the program is alive.
+The socket listens before the program starts, so the first request waits in the backlog. If the connection of a request
+breaks, the request is sent again, and the time is measured from the first attempt.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _QUESTION = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\
 
 
 class Probe:
-    """Probe of one program over a loopback socket that only this program accepts from."""
+    """Probe of one program over a loopback socket on which only this program accepts connections."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=8)
         self._connection: socket.socket | None = None
         self._asked_at: float | None = None
         self._ask_at = 0.0
-        self.answered = False  # since the program started
+        self.answered = False  # whether the program has responded since its start
 
     @property
     def descriptor(self) -> int:
         return self._listener.fileno()
 
     def silent_seconds(self, now: float) -> float:
-        """Send a request, or read the response; return the seconds for which a request has been open."""
+        """Send a request or read its response; return the seconds for which a request has been waiting."""
         if self._asked_at is None:
             if now < self._ask_at:
                 return 0.0

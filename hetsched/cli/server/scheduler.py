@@ -1,10 +1,10 @@
 """`hetsched scheduler`: run the Kubernetes scheduler with all its processes.
 
-The processes are informer, worker and beat, with the console unless disabled and the extender if enabled, on the
-database and message store that DATABASE_URL and REDIS_URL name; without them on a SQLite file and a private store in
-the data folder. A cluster that the options name is connected first; clusters that are connected already are scheduled
-too. Any number of these commands may run on one database: for each cluster one of them runs the informer and one
-decides, by database leases, and the others are on standby.
+The processes are informer, worker and beat, the console unless disabled, and the extender if enabled. They use the
+database and message store in DATABASE_URL and REDIS_URL, or by default a SQLite file and a private store in the data
+folder. If the options name a cluster, it is connected first. Clusters that are already connected are also scheduled.
+Any number of these commands may use one database: for each cluster, database leases select the command that runs the
+informer and the one that schedules, and the others are on standby.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def scheduler(
     """Run the scheduler for Kubernetes clusters. Instances on one database elect a leader for each cluster."""
     if kubeconfig is not None:
         kubeconfig = kubeconfig.expanduser().absolute()
-        read_kubeconfig(kubeconfig, context)  # errors in it are reported before any process starts
+        read_kubeconfig(kubeconfig, context)  # report errors in the kubeconfig before any process starts
     elif context or (namespace and not in_cluster):
         option = "--context" if context else "--namespace"
         hint = "Add --kubeconfig FILE or --in-cluster"
@@ -162,7 +162,7 @@ def check_extender(data_dir: Path) -> None:
 def connection(
     name: str, kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: list[str]
 ) -> SupervisedProgram | None:
-    """Return the program that connects the cluster of the options, if they name one."""
+    """Return the program that connects the cluster in the options, if any."""
     if kubeconfig is None and not in_cluster:
         return None
     words = ["connect", name, *(f"--namespace={one}" for one in namespaces)]

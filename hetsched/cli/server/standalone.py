@@ -1,12 +1,12 @@
 """`hetsched standalone`: run the whole product on one machine with one command.
 
 Users must be able to try the control plane without installing a database and a message broker. The command runs the
-same processes with the same settings as in production, on embedded defaults: SQLite in the data folder and a private
-Valkey on a unix socket. Store, preparation, web, workers, informer, beat start in this order; the address is printed
-only after the readiness page responds with 200 and a task passed through broker and worker. The data folder stays after
-the command ends; one command at a time locks it. The command itself binds the port, and its web processes accept
-connections from the same socket: while one of them restarts, new connections wait for another one instead of being
-refused. A web process that does not answer `/livez` for half a minute, on a probe socket of its own, is restarted.
+same processes with the same settings as in production, with embedded services: SQLite in the data folder and a private
+Valkey on a unix socket. Store, preparation, web, workers, informer and beat start in this order. The address is printed
+after the readiness page responds with 200 and a task has passed through broker and worker. The data folder is kept
+after the command ends and is locked while it runs. The command itself binds the port, and its web processes accept
+connections from the same socket: while one of them restarts, new connections wait for another process instead of being
+refused. Each web process also has a probe socket and is restarted if it does not respond to `/livez` for half a minute.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from .supervisor import StopRequested, SupervisedProgram, Supervisor
 
 SETTINGS = "hetsched.project.settings"
 CELERY = (sys.executable, "-m", "celery", "-A", "hetsched.project.celery:app")
-# Variables that an embedded server sets itself; inherited values would send some processes to other services.
+# Variables that an embedded server sets itself, because inherited values would connect some processes to other
+# services.
 OWN_VARIABLES = ("DATABASE_URL", "REDIS_URL", "HETSCHED_BROKER_URL", "HETSCHED_CHANNEL_URL")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ANY = ("0.0.0.0", "::")  # noqa: S104  (only compared with)
@@ -47,7 +48,7 @@ STORE_SECONDS, START_SECONDS = 15.0, 90.0
 
 
 def default_data_dir() -> Path:
-    """Return the folder in the user's state directory, or the one HETSCHED_DATA names."""
+    """Return the folder from HETSCHED_DATA, or by default a folder in the user's state directory."""
     if named := os.environ.get("HETSCHED_DATA"):
         return Path(named)
     state = os.environ.get("XDG_STATE_HOME")
@@ -69,7 +70,7 @@ def standalone(
     webs: Webs = 1,
     workers: Workers = 1,
 ) -> None:
-    """Run the whole product with a demo cluster on this machine; needs no other software."""
+    """Run the whole product with a demo cluster on this machine, without other software."""
     data_dir = (data or default_data_dir()).expanduser().absolute()
     with lock_data_dir(data_dir) as lock, bind_port(host, port) as listener:
         port = port_of(listener)
@@ -107,7 +108,7 @@ def bring_up(
     demo: bool,
     reset: bool,
 ) -> dict[str, str] | None:
-    """Start everything in order and return the administrator's new credentials, if there are any."""
+    """Start all programs in order and return the administrator's new credentials, if any."""
     note("hetsched is starting")
     supervisor.start(store.program(socket_file))
     supervisor.wait_until(lambda: store.answers(socket_file), what="the message store", timeout_seconds=STORE_SECONDS)
@@ -128,13 +129,13 @@ def bring_up(
 
 
 def admin_of(said: bytes) -> dict[str, str] | None:
-    """Return the administrator's new credentials in the output of the preparation, if there are any."""
+    """Return the administrator's new credentials from the output of the preparation, if any."""
     found: dict[str, str] | None = json.loads(said)["admin"]
     return found
 
 
 def web_programs(listener: socket.socket, count: int) -> list[SupervisedProgram]:
-    """Return web processes that share one listening socket; each of them has its own probe."""
+    """Return web processes that share one listening socket, each with a separate probe."""
     found = []
     for name in numbered("web", count):
         probe = Probe()
@@ -145,7 +146,7 @@ def web_programs(listener: socket.socket, count: int) -> list[SupervisedProgram]
 
 
 def worker_programs(name: str, count: int) -> list[SupervisedProgram]:
-    """Return workers of two processes each, and one for previews, which would delay decisions.
+    """Return workers with two processes each, and a separate worker for previews, which would delay decisions.
 
     Workers of one message store need different names.
     """
@@ -163,12 +164,12 @@ def _worker(program: str, name: str, queues: str, processes: int) -> SupervisedP
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """Return this many names; the first one is the name itself."""
+    """Return `count` names, of which the first is `name` itself and the others are numbered."""
     return [name, *(f"{name}-{number}" for number in range(2, count + 1))]
 
 
 def watch() -> SupervisedProgram:
-    """Return the informer process of live clusters; without live clusters it only polls for one."""
+    """Return the program of the informers. Without live clusters, it only polls for new ones."""
     return SupervisedProgram("watch", (sys.executable, "-m", "django", "watch"), grace_seconds=10.0)
 
 
@@ -178,7 +179,7 @@ def beat() -> SupervisedProgram:
 
 @contextlib.contextmanager
 def lock_data_dir(data_dir: Path) -> Iterator[IO[str]]:
-    """Create the data folder and lock it; yield the lock file, which contains the address of this server.
+    """Create and lock the data folder; yield the lock file, to which the address of this server is written.
 
     Raises: InputError `DataDirInvalid`, `AlreadyRunning`.
     """
@@ -204,14 +205,14 @@ def lock_data_dir(data_dir: Path) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def bind_port(host: str, port: int) -> Iterator[socket.socket]:
-    """Bind the port to listen on, a free one for 0, for the web processes.
+    """Bind the listening port for the web processes; port 0 selects a free port.
 
     Raises: InputError `PortBusy`, `HostInvalid`.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted connections inherit it: short responses are sent at once.
+        # Accepted connections inherit this option, so that short responses are sent immediately.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             listener.bind((host, port))
@@ -229,7 +230,7 @@ def port_of(listener: socket.socket) -> int:
 
 
 def free_port(host: str, port: int) -> int:
-    """Return the port if it is free, any free one for 0. Raises: InputError, as `bound` does."""
+    """Return the port if it is free, or any free port for 0. Raises: the errors of `bind_port`."""
     with bind_port(host, port) as listener:
         return port_of(listener)
 
@@ -252,7 +253,7 @@ def environment(data_dir: Path, host: str, socket_file: Path, *, demo: bool) -> 
 
 
 def common_environment(env: Mapping[str, str], data_dir: Path, host: str) -> dict[str, str]:
-    """Return the variables that the processes of every supervisor have in common."""
+    """Return the environment variables that all supervisors set for their processes."""
     return {
         "DJANGO_SETTINGS_MODULE": SETTINGS,
         "HETSCHED_DATA": str(data_dir),
@@ -262,7 +263,7 @@ def common_environment(env: Mapping[str, str], data_dir: Path, host: str) -> dic
 
 
 def set_secret_key(env: dict[str, str], data_dir: Path) -> None:
-    """Set a secret key in the environment: the present one, else the one of the data folder."""
+    """Set the secret key in the environment to the key of the data folder, unless it is already set."""
     if not (env.get("SECRET_KEY_FILE") or env.get("SECRET_KEY")):
         env["SECRET_KEY"] = secret_key(data_dir)
 
@@ -279,7 +280,7 @@ def secret_key(data_dir: Path) -> str:
 
 
 def readiness_url(host: str, port: int) -> str:
-    """Return the URL of the readiness page, as this machine reaches it."""
+    """Return the URL of the readiness page for requests from this machine."""
     return f"{address('127.0.0.1' if host in ANY else host, port)}readyz"
 
 
@@ -307,7 +308,7 @@ class RoundTrip:
 
 @contextlib.contextmanager
 def step(title: str) -> Iterator[None]:
-    """Print the running step, and its duration if it takes more than `SLOW_SECONDS`."""
+    """Print the current step, and its duration if it takes more than `SLOW_SECONDS`."""
     note(f"  {title} …")
     started = time.monotonic()
     yield

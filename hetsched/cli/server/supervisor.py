@@ -1,12 +1,12 @@
-"""Supervisor that keeps several programs running on one machine, and leaves no process behind.
+"""Supervisor that keeps several programs running on one machine, and leaves no processes behind.
 
-A program that dies must be restarted without a tight loop. Stopping must also reach grandchildren, because a worker
-pool survives the death of its parent. Each program leads its own session and process group, and asks the kernel for a
-SIGTERM if this process dies. A program that ended is restarted after a wait that doubles from half a second to half a
-minute; the rest of its group is killed first. A program with a probe that does not respond for `SILENT_SECONDS` is
-killed and restarted; before its first response it has `START_SECONDS`. Stopping goes in reverse order: SIGTERM to the
-leader, time to finish, then SIGKILL to the group.
-Invariant: single-threaded, so the work between fork and exec is safe.
+A program that exits must be restarted without a tight loop. Stopping must also reach grandchildren, because a worker
+pool survives its parent. Each program is the leader of a session and process group, and asks the kernel for a SIGTERM
+if this process dies. A program that exited is restarted after a delay that doubles from half a second to half a minute;
+the rest of its process group is killed first. A program with a probe that does not respond for `SILENT_SECONDS` is
+killed and restarted; it has `START_SECONDS` until its first response. Programs are stopped in reverse order: SIGTERM to
+the leader, then after the grace period SIGKILL to the group.
+Invariant: the process is single-threaded, so that running code between fork and exec is safe.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class SupervisedProgram(msgspec.Struct, frozen=True):
-    """Program to run; `grace_seconds` is the time to finish after SIGTERM, `fds` are open files that it inherits.
+    """Program to run; `grace_seconds` is its time to finish after SIGTERM, and `fds` lists the files that it inherits.
 
-    `probe` checks its liveness.
+    `probe`, if set, checks its liveness.
     """
 
     name: str
@@ -53,7 +53,7 @@ class SupervisedProgram(msgspec.Struct, frozen=True):
 
 
 class StopRequested(Exception):
-    """The user asked to stop."""
+    """The user requested a stop."""
 
 
 class _Child:
@@ -66,7 +66,7 @@ class _Child:
 
 
 class Supervisor:
-    """Supervisor of programs with one environment; each writes its output to its own file in `log_dir`."""
+    """Supervisor of programs with one environment; each program writes its output to a separate file in `log_dir`."""
 
     def __init__(self, *, env: Mapping[str, str], cwd: Path, log_dir: Path, write_line: Callable[[str], None]) -> None:
         self._env = dict(env)
@@ -91,9 +91,9 @@ class Supervisor:
             self._children.append(_Child(program, self._spawn(program, stdout=log, stderr=log)))
 
     def run_to_end(self, program: SupervisedProgram) -> bytes:
-        """Run a program whose messages the user sees and return its standard output.
+        """Run a program until it exits and return its standard output; its messages are shown to the user.
 
-        Raises: StopRequested; SystemExit with the program's own exit code when it fails.
+        Raises: StopRequested; SystemExit with the program's exit code if it fails.
         """
         process = self._spawn(program, stdout=subprocess.PIPE, stderr=None)
         try:
@@ -109,9 +109,9 @@ class Supervisor:
         return output
 
     def wait_until(self, condition: Callable[[], bool], *, what: str, timeout_seconds: float) -> None:
-        """Wait for a condition while everything started so far keeps running.
+        """Wait for a condition while all started programs keep running.
 
-        Raises: StopRequested; InputError `ProgramFailed` or `StartTimeout`, naming the log to read.
+        Raises: StopRequested; InputError `ProgramFailed` or `StartTimeout`, which name the log file.
         """
         deadline = time.monotonic() + timeout_seconds
         while not condition():
@@ -125,7 +125,7 @@ class Supervisor:
             time.sleep(POLL_SECONDS)
 
     def watch(self) -> None:
-        """Restart programs that end, until the user asks to stop."""
+        """Restart programs that exit, until the user requests a stop."""
         while not self._stop_signals:
             now = time.monotonic()
             for child in self._children:
@@ -136,7 +136,7 @@ class Supervisor:
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
-        """Stop everything in reverse order; a second signal shortens the wait."""
+        """Stop all programs in reverse order; a second signal shortens the grace period."""
         asked = self._stop_signals
         for child in reversed(self._children):
             if child.process.poll() is None:
@@ -203,7 +203,7 @@ class Supervisor:
         for log in self.log_dir.glob("*.log"):
             if log.stat().st_size > LOG_BYTES:
                 shutil.copyfile(log, log.with_suffix(".log.1"))
-                os.truncate(log, 0)  # writers append, so they continue at the start
+                os.truncate(log, 0)  # programs open the log in append mode, so they continue at the start of the file
 
 
 def _set_parent_death_signal() -> None:

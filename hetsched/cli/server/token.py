@@ -1,7 +1,7 @@
 """`hetsched token create`: create an API token on the server's machine.
 
-The command opens the server's own database, found by HETSCHED_DATA or DATABASE_URL as in every process; the plaintext
-is printed once and stored only as a digest.
+The command opens the server's database, which HETSCHED_DATA or DATABASE_URL names as in every process. The plaintext is
+printed once; only its digest is stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="Create API tokens; run on the serv
 
 @app.callback()
 def group() -> None:
-    """Create API tokens; run on the server's machine."""
+    """Create API tokens. Run this on the server's machine."""
 
 
 @app.command()
@@ -103,7 +103,7 @@ def create(
 
 
 def load_secret_key(data: Path | None) -> None:
-    """Use the secret key in the data folder of a standalone server if the environment names no key."""
+    """Use the secret key in the data folder of a standalone server if the environment does not have a key."""
     from .standalone import default_data_dir
 
     kept = (data or default_data_dir()).expanduser().absolute() / "secret-key"
@@ -118,16 +118,16 @@ def _quota(given: list[str]) -> dict[str, str]:
 
 
 def open_server_database(data: Path | None) -> None:
-    """Set up Django with the settings of the server; a data folder has precedence over the environment."""
+    """Set up Django with the settings of the server; `data` takes precedence over the environment."""
     if data is not None:
         if not (data.expanduser() / "hetsched.sqlite3").is_file():
-            # Opening a missing file would create an empty database.
+            # Opening a missing SQLite file would create an empty database.
             message = f"{data} contains no server database"
             raise InputError("DatabaseNotReady", message, place="--data", hint="Start `hetsched standalone` there once")
         os.environ["HETSCHED_DATA"] = str(data.expanduser().absolute())
         os.environ.pop("DATABASE_URL", None)
     if not os.environ.get("DATABASE_URL"):
-        load_secret_key(data)  # the server verifies the token with its own key
+        load_secret_key(data)  # the server verifies the token with its secret key
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
     os.environ.setdefault("HETSCHED_LOG_LEVEL", "error")
     import django

@@ -1,8 +1,8 @@
-"""`hetsched batch`: send many submissions in one request, one for each file.
+"""`hetsched batch`: send many submissions in one request, one per file.
 
-Each file has its own idempotency key, derived from the batch's key and the file's name. A batch can be sent again after
-any failure, also with more files: accepted files return their first response, the others are submitted. Exit codes: 0
-all accepted (with --wait: all placed), 2 if a file was refused, otherwise the worst verdict.
+Each file has a separate idempotency key, derived from the batch's key and the file's name. A batch can be sent again
+after any failure, even with more files: accepted files return their first response, and the others are submitted. Exit
+codes: 0 all accepted (with --wait: all placed), 2 a file was rejected, otherwise the exit code of the worst verdict.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def batch(
 ) -> None:
     """Submit many files or folders in one request; each file is one workload.
 
-    Exit codes: 0 all accepted (with --wait or --for: all reached), 2 some files were rejected; otherwise
-    the most severe result: 10 not now, 11 never fits, 12 misconfigured, 13 time-out, 14 a run failed. 3 server
-    unreachable or token rejected.
+    Exit codes: 0 all accepted (with --wait or --for: all reached that state), 2 some files were rejected, otherwise the
+    most severe result (10 not now, 11 never fits, 12 misconfigured, 13 timeout, 14 a run failed), 3 server unreachable
+    or token rejected.
     """
     files = read_each(filename)
     key = check_key_option(idempotency_key) or str(uuid.uuid4())
@@ -114,7 +114,7 @@ def _submit_items(
 def _wait_for_all(
     client: Client, answers: Sequence[ItemAnswer], goal: Goal, timeout_seconds: float, *, patient: bool
 ) -> dict[str, tuple[str, End]]:
-    """Wait for all workloads within one time-out and return state and result of each."""
+    """Wait for all workloads within one timeout and return the state and the result of each."""
     until = time.monotonic() + timeout_seconds
     accepted = [one.id for one in answers if one.id]
     ends = {}

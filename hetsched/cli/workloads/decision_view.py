@@ -1,7 +1,7 @@
 """Text view of a decision and the history of its pod, in the order of the web page.
 
-The view shows how many nodes each filter leaves, in filter order (the funnel). It lists the pending time of a pod by
-reason, the longest first; the shares add up to the total.
+The view shows in filter order how many nodes pass each filter (the funnel). It lists the pending time of a pod by
+reason, longest first; the parts add up to the total.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WAITING = {
 
 
 def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -> None:
-    """Print a decision, and with `why` the history of the pod."""
+    """Print a decision and, if `why` is given, the history of the pod."""
     title = Text.assemble(coloured(decision.verdict.value), "  ", (decision.pod, "bold"))
     out.print(title.append(f"  on {decision.cluster}", style="dim"), soft_wrap=True)
     _print(out, decision.summary)

@@ -1,8 +1,8 @@
 """`hetsched explain`: show why a pod is where it is, or why it is pending.
 
-For a workload the command shows the latest decisions about its pods, the worst first; for a pod its latest decision;
-for a decision that decision. For the first few decisions it also shows changes that would place the pod now, and the
-pending time by reason. The exit code is that of the verdict.
+For a workload, the command shows the latest decisions about its pods, worst verdict first. For a pod, it shows the
+pod's latest decision, and for a decision ID, that decision. For the first few decisions, it also shows changes that
+would place the pod now, and the pending time by reason. The exit code corresponds to the verdict.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .decision_view import show_decision
 from .live import Watch, follow
 
 _MOST_SHOWN = 20
-_MOST_WORKED_OUT = 3  # each computes over the whole cluster on the server
+_MOST_WORKED_OUT = 3  # the server computes each over the whole cluster
 _WORST_FIRST = (Verdict.MISCONFIGURED, Verdict.NEVER_FITS, Verdict.NOT_NOW)
 _EVERY_SECONDS = 2.0
 
 
 class Explained(NamedTuple):
-    """Decision and, if computed, the reasons for its pod's state over time."""
+    """Decision and, if computed, the reasons for the state of its pod over time."""
 
     decision: Decision
     why: PodWhy | None
@@ -140,7 +140,7 @@ def _explain_one(client: Client, number: str, *, further: bool = True, all_nodes
         return Explained(decision, None)
     try:
         return Explained(decision, client.why(decision.pod_id, outlook=decision.verdict is not Verdict.PLACED))
-    except (InputError, ServerUnavailable):  # the pod was deleted, or the server is busy: the decision exists
+    except (InputError, ServerUnavailable):  # the pod was deleted or the server is busy, but the decision exists
         return Explained(decision, None)
 
 
@@ -176,7 +176,7 @@ def _watch(client: Client, identity: str, cluster: str, all_nodes: bool) -> Expl
 
 
 def _key(client: Client, identity: str, cluster: str) -> Sequence[object]:
-    """Return a value that changes when there is something new to explain; it costs the server little."""
+    """Return a value that changes when there is something new to explain; computing it is cheap for the server."""
     if identity.startswith("w-"):
         return [(pod.pod, pod.decision, pod.state) for pod in client.workload(identity).pods]
     return [_latest(client, identity, cluster)]

@@ -1,4 +1,4 @@
-"""Text lines for the details of a result: evictions, nearest fits, margins, expected use."""
+"""Text lines for the details of a result: evictions, nearest fits, margins, expected usage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN_NODES = 3
 
 
 def eviction_lines(evicted: Iterable[Evicted], nominated_node: str | None = None) -> Iterator[str]:
-    """Yield a line for each evicted pod, or for each pod to be preempted on the nominated node."""
+    """Yield a line for each pod to evict, or to preempt on the nominated node."""
     if nominated_node:
         yield f"nominated node: {nominated_node}"
     head = "to be preempted" if nominated_node else "evicted"
@@ -28,14 +28,14 @@ def eviction_lines(evicted: Iterable[Evicted], nominated_node: str | None = None
 
 
 def displaced_lines(displaced: Iterable[Displaced]) -> Iterator[str]:
-    """Yield a line for each pod of a drained node, those that find no other node first."""
+    """Yield a line for each pod of a drained node; pods that do not fit on another node come first."""
     for pod in sorted(displaced, key=lambda item: item.to is not None):
         where = f"to {pod.to}" if pod.to is not None else f"to no node ({pod.verdict.value})"
         yield f"displaced: {pod.pod} from {pod.from_} {where}"
 
 
 def nearest_lines(fits: Iterable[NearestFit]) -> Iterator[str]:
-    """Yield a line for each change of the request that would make it fit."""
+    """Yield a line for each change to the request that would make the pod fit."""
     for fit in fits:
         fields = fit.field if fit.also is None else f"{fit.field}, {fit.also.field}"
         more = fit.count - len(fit.nodes[:_SHOWN_NODES])
@@ -44,7 +44,7 @@ def nearest_lines(fits: Iterable[NearestFit]) -> Iterator[str]:
 
 
 def margin_lines(found: Tipping) -> Iterator[str]:
-    """Yield the margin of the best node, and the weights at which another node wins."""
+    """Yield the margin of the best node, and the weights at which another node would be selected."""
     if found.runner_up is None or found.margin is None:
         yield f"{found.node} is the only node that fits"
         return
@@ -72,12 +72,12 @@ def image_lines(placements: Iterable[Placement]) -> Iterator[str]:
 
 
 def use_text(use: ExpectedUse) -> str:
-    """Return an expected use with its basis as text."""
+    """Format the expected usage and its basis."""
     return ", ".join(f"{name} {amount}" for name, amount in use.amounts.items()) + f" ({use.basis})"
 
 
 def expected_use_lines(placements: Iterable[Placement]) -> Iterator[str]:
-    """Yield expected use with its basis, one line for all pods with the same expected use."""
+    """Yield the expected usage and its basis, with one line for all pods with the same expected usage."""
     pods: dict[str, list[str]] = {}
     for placement in placements:
         if placement.expected_use is not None:
@@ -88,7 +88,7 @@ def expected_use_lines(placements: Iterable[Placement]) -> Iterator[str]:
 
 
 def stale_lines(balance: Balance) -> Iterator[str]:
-    """Yield the nodes whose samples are stale."""
+    """Yield lines about nodes with stale usage samples."""
     stale = balance.stale_samples
     if stale:
         named = ", ".join(stale[:_SHOWN_NODES])

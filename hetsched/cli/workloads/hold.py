@@ -1,7 +1,7 @@
 """`hetsched hold`: reserve capacity for future pods.
 
-Capacity is reserved at once, for all pods of the files or for none, and released when the hold expires. `submit --hold`
-uses it; `get holds` lists the holds.
+Capacity is reserved immediately for all pods of the files or for none, and is released when the hold expires. `submit
+--hold` uses a hold, and `get holds` lists all holds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def create(
 ) -> None:
     """Create a hold that reserves capacity for the pods of the files.
 
-    Exit codes: 0 held, 2 no capacity, wrong files or wrong options, 3 server unreachable.
+    Exit codes: 0 reserved, 2 not enough capacity, or invalid files or options, 3 server unreachable.
     """
     seconds = parse_duration(lasting)
     with connect(server, token) as client:

@@ -1,7 +1,7 @@
 """`--watch`: show changes as they occur.
 
-On a terminal this is one view, redrawn in place several times a second, in the present size of the terminal; otherwise,
-in a pipeline's log, a line for each change. The objects are polled over REST.
+On a terminal, one view is redrawn in place several times a second in the current size of the terminal. Otherwise, for
+example in the log of a pipeline, each change is printed as a line. The objects are polled over REST.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def follow(
     stream: TextIO | None = None,
     keep: bool = False,
 ) -> Seen | None:
-    """Show the values of `changes` until it is `over` or ends, and return the last.
+    """Show the values of `changes` until `over` returns True or there are no more values; return the last value.
 
-    `draw` returns the lines of a view with a given height, `describe` the log lines of a change; with `keep` the last
-    view stays on the terminal.
+    `draw` returns the lines of a view with a given height, and `describe` the log lines of a change. With `keep`, the
+    last view stays on the terminal.
     """
     stream = sys.stderr if stream is None else stream
     last: Seen | None = None
@@ -67,7 +67,7 @@ def follow(
 
 
 class LiveView(Generic[Seen]):
-    """View of the latest value, as high as the terminal."""
+    """View of the latest value, limited to the height of the terminal."""
 
     def __init__(self, draw: Callable[[Seen, int], Iterable[Text]]) -> None:
         self.draw = draw

@@ -1,7 +1,7 @@
-"""`hetsched plan`: create a plan; a later submission with the plan gets exactly that placement or is refused.
+"""`hetsched plan`: compute a plan, with which a later submission gets exactly that placement or is rejected.
 
-A plan is a token signed by the server; the server stores and reserves nothing. The user stores the token in a file or
-in a variable, and `submit --plan` accepts either. The exit code is that of the verdict.
+A plan is a token signed by the server. The server does not store it or reserve capacity. The user stores the token in a
+file or in a variable, and `submit --plan` accepts either. The exit code corresponds to the verdict.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def plan(
 ) -> None:
     """Compute the placement of pods on a server's cluster and return a plan that `submit` accepts.
 
-    Exit codes: 0 all placed, 10 not now, 11 never fits this cluster, 12 misconfigured, 2 wrong files or options, 3
-    server unreachable or token refused.
+    Exit codes: 0 all placed, 10 not now, 11 never fits this cluster, 12 misconfigured, 2 invalid files or options, 3
+    server unreachable or token rejected.
     """
     with connect(server, token) as client:
         answer = client.plan(
@@ -67,7 +67,7 @@ def plan(
 
 
 def read_plan(argument: str) -> str:
-    """Return the token of `--plan`: the value, or the content of the file with this name.
+    """Return the token in `--plan`, which is the value itself or the content of the file with this name.
 
     Raises: InputError `PlanUnreadable`.
     """
@@ -90,7 +90,7 @@ def read_plan(argument: str) -> str:
 
 
 def with_command_hints(refused: Refused) -> InputError:
-    """Return errors about plans and holds with hints for the command line; return other errors unchanged."""
+    """Return an error about a plan or hold with a hint for the command line, or any other error unchanged."""
     fresh = bool((refused.problem.get("whatIf") or {}).get("plan"))
     again = "submit again with --plan and the plan printed above" if fresh else f"create a new plan later: {MAKE_ONE}"
     hints = {
@@ -108,7 +108,7 @@ def with_command_hints(refused: Refused) -> InputError:
 
 
 def show_fresh(answer: WhatIfAnswer | None, output: OutputFormat) -> None:
-    """Print the new plan that the error about a stale plan contains, if any."""
+    """Print the new plan that is included in the error about a stale plan, if any."""
     if answer is None:
         return
     if output is OutputFormat.JSON:
@@ -119,7 +119,7 @@ def show_fresh(answer: WhatIfAnswer | None, output: OutputFormat) -> None:
 
 
 def _write(path: Path, token: str) -> None:
-    """Write a plan atomically, readable by its owner only."""
+    """Write a plan atomically to a file that only its owner can read."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:

@@ -1,8 +1,9 @@
 """`hetsched whatif`: compute the placement of pods on a cluster, with reasons for pods that do not fit.
 
-The command runs the scheduling engine on a copy and writes nothing. The exit code is the verdict: 0 all placed,
-10 not now, 11 never fits this cluster, 12 misconfigured, the worst of several. A pod of a drained node that finds no
-other node counts as a pod that was not placed.
+The command runs the scheduling engine on a copy and does not write anything. The exit code is that of the worst
+verdict: 0 all placed,
+10 not now, 11 never fits this cluster, 12 misconfigured. A pod of a drained node that does not fit on another node is
+treated as not placed.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ def whatif(
     strict: Strict = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Compute the placement of pods on a cluster described by files; nothing changes.
+    """Compute the placement of pods on a cluster described by files, without changing anything.
 
-    Exit codes: 0 all placed, 10 not now, 11 never fits this cluster, 12 misconfigured, 2 wrong files or options.
+    Exit codes: 0 all placed, 10 not now, 11 never fits this cluster, 12 misconfigured, 2 invalid files or options.
     """
     nodes, asked = read_inputs(cluster, filename, strict=strict)
     added = parse_cluster(read_sources(add_nodes, "--add-nodes")).nodes if add_nodes else ()
@@ -91,7 +92,7 @@ def whatif(
 
 
 def _counts(wanted: Iterable[str]) -> dict[str, int]:
-    """Read `NODE=N` options. Raises: InputError."""
+    """Parse `NODE=N` options. Raises: InputError."""
     counts: dict[str, int] = {}
     for text in wanted:
         name, equals, number = text.rpartition("=")
@@ -186,7 +187,7 @@ def _by_pod(rows: Iterable[NodeOutcome]) -> Iterator[list[NodeOutcome]]:
 
 
 def _show_matrix(out: Console, rows: list[NodeOutcome]) -> None:
-    """Print the best nodes with their weighted scores, and a line for the rest."""
+    """Print the best nodes with their weighted scores, and one line for the other nodes."""
     feasible = [row for row in rows if row.feasible]
     plugins = list(dict.fromkeys(score.plugin for row in feasible for score in row.scores))
     shown = table("rank", "node", *plugins, "total", right=("rank", *plugins, "total"))

@@ -1,4 +1,4 @@
-"""Text views of a workload: header, time in each state and pods; complete, in a few lines, or as changes."""
+"""Text views of a workload with header, time in each state and pods: complete, shortened, or as changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLOURS = {
     "pending": "cyan", "not-now": "yellow", "never-fits": "red", "misconfigured": "magenta", "failed": "bold red",
     "cancelled": "dim",
 }  # fmt: skip
-# States in order of relevance, for views that cannot show every pod.
+# States in order of relevance, for views that cannot show all pods.
 _BY_RELEVANCE = (
     "failed", "misconfigured", "never-fits", "not-now", "pending", "binding", "bound", "placed", "running",
     "succeeded", "cancelled",
@@ -25,12 +25,12 @@ _BY_RELEVANCE = (
 
 
 def coloured(state: str) -> Text:
-    """Return a state in its colour; the text is complete without colour."""
+    """Return a state in its colour. The text is complete without colour."""
     return Text(state, style=COLOURS.get(state, ""))
 
 
 def show(workload: Workload) -> None:
-    """Print a complete workload and the next commands."""
+    """Print a complete workload and suggested commands."""
     out = console()
     for line in head(workload):
         out.print(line, soft_wrap=True)
@@ -100,7 +100,7 @@ def _counts(pods: Iterable[PodRow], total: int) -> Text:
 
 
 def change_lines(before: Workload | None, now: Workload) -> Iterator[str]:
-    """Yield log lines for the changes of a workload and its pods since the last look."""
+    """Yield log lines for the changes between two states of a workload and its pods."""
     if before is None or before.state != now.state:
         yield f"{now.id}: {now.state}" if before is None else f"{now.id}: {before.state} -> {now.state}"
     for one in now.objects:

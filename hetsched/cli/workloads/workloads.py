@@ -1,8 +1,8 @@
 """`hetsched submit`, `wait`, `cancel` and `retry`: commands for CI pipelines.
 
-One submission has one idempotency key, so that repeating it is safe; without `--idempotency-key` each run of the
-command is a new submission. The exit code is the result of the workload: 0 reached, 10 not now, 11 never fits, 12
-misconfigured, 13 time-out, 14 the run itself failed or was cancelled. A decision ends the wait, also *not now*, unless
+A submission has an idempotency key, so that repeating it is safe. Without `--idempotency-key`, each run of the command
+is a new submission. The exit code is the result of the workload: 0 state reached, 10 not now, 11 never fits, 12
+misconfigured, 13 timeout, 14 the run itself failed or was cancelled. Any decision ends the wait, even *not now* unless
 `--patient` waits for capacity.
 """
 
@@ -75,9 +75,9 @@ def submit(
 ) -> None:
     """Submit pods, Jobs or other workloads to a server.
 
-    Exit codes: 0 accepted (with --wait or --for: reached), 10 not now, 11 never fits, 12 misconfigured, 13
-    time-out, 14 the run failed, 2 wrong files or options, 3 server unreachable or token refused. A plan that is not
-    valid any more is refused with exit code 2, and a new plan is printed.
+    Exit codes: 0 accepted (with --wait or --for: state reached), 10 not now, 11 never fits, 12 misconfigured, 13
+    timeout, 14 the run failed, 2 invalid files or options, 3 server unreachable or token rejected. A plan that is no
+    longer valid is rejected with exit code 2, and a new plan is printed.
     """
     manifest = read_manifest(filename)
     with connect(server, token) as client:
@@ -108,10 +108,10 @@ def wait(
     patient: Patient = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Wait for a workload; the exit code is the result.
+    """Wait for a workload and report the result as the exit code.
 
-    Exit codes: 0 reached, 10 not now, 11 never fits, 12 misconfigured, 13 time-out, 14 the run failed or was
-    cancelled, 3 server unreachable or token refused.
+    Exit codes: 0 state reached, 10 not now, 11 never fits, 12 misconfigured, 13 timeout, 14 the run failed or was
+    cancelled, 3 server unreachable or token rejected.
     """
     with connect(server, token) as client:
         _finish(client, workload, goal, timeout, output, patient=patient, watch=watch)
@@ -126,7 +126,7 @@ def cancel(
     timeout: Timeout = 300.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Cancel a workload: its reservations are released, its pods in a live cluster are deleted.
+    """Cancel a workload: release its reservations and delete its pods in a live cluster.
 
     Exit codes: 0 cancelled or already ended, 13 not deleted in time, 2 unknown workload, 3 server unreachable.
     """
