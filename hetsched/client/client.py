@@ -162,7 +162,7 @@ class Client(Transport):
         return _what_if(answer.json())
 
     def plan(self, manifest: Manifest, *, cluster: str = "", policy: str = "", **more: Any) -> WhatIfAnswer:
-        """Return the result with a token (`plan.token`) for submitting this placement, if all pods are placed."""
+        """Return a what-if with a token (`plan.token`) to submit this placement, if all pods are placed."""
         return self.what_if(manifest, cluster=cluster, policy=policy, plan=True, **more)
 
     @staticmethod
@@ -218,11 +218,11 @@ class Client(Transport):
         return (read(row, ClusterRow) for row in self.items("clusters/", most=most))
 
     def nodes(self, *, most: int = 10_000, **query: str) -> Iterator[NodeRow]:
-        """Yield nodes by name; `query` may name a cluster, family or pool."""
+        """Yield nodes by name; `query` may filter by cluster, family or pool."""
         return (read(row, NodeRow) for row in self.items("nodes/", most=most, **query))
 
     def queue(self, *, most: int = 100, **query: str) -> Iterator[QueuedPod]:
-        """Yield pending pods, those that are due in scheduling order."""
+        """Yield pending pods; pods that are due come in scheduling order."""
         return (read(row, QueuedPod) for row in self.items("queue/", most=most, **query))
 
     # -- raw documents -------------------------------------------------------------------------------------------------
@@ -234,12 +234,12 @@ class Client(Transport):
 
     @staticmethod
     def workload_path(workload_id: str) -> str:
-        """Return the path of a workload under the API's root."""
+        """Return the path of a workload relative to the API root."""
         return f"workloads/{quote(workload_id, safe='')}/"
 
     @staticmethod
     def read_workload(document: Mapping[str, Any]) -> Workload:
-        """Return the document of a workload as its type."""
+        """Convert the document of a workload to a `Workload`."""
         return read(document, Workload)
 
 

@@ -1,7 +1,7 @@
 """Typed responses of a server.
 
-A response has the fields named here and may have more, from a newer server. `document` holds the whole document as the
-server sent it. Names are those of REST in Python's spelling.
+A response of a newer server may have more fields than these types. `document` contains the whole document as the server
+sent it. Field names are those of the REST API in snake case.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hetsched.contracts.objects.allocation import Allocation, CardGrant, IsaGran
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.contracts.waits import WaitsFor
 
-# States of a pod that was tried and found no node.
+# States of a pod that was tried but not placed.
 REFUSED: frozenset[str] = frozenset({"not-now", "never-fits", "misconfigured"})
 
 
@@ -45,7 +45,7 @@ class Answer(Part, frozen=True, kw_only=True):
 
 
 class Accepted(Answer, frozen=True):
-    """Response to a submission; `replayed`: the same key and manifest had been submitted before."""
+    """Response to a submission; `replayed` means that the same key and manifest were already submitted before."""
 
     id: str
     state: str
@@ -55,7 +55,7 @@ class Accepted(Answer, frozen=True):
 
 
 class Span(Part, frozen=True):
-    """State with its duration; `seconds` is None for the present state."""
+    """State with its duration; `seconds` is None for the current state."""
 
     state: str
     since: datetime
@@ -63,7 +63,7 @@ class Span(Part, frozen=True):
 
 
 class PodRow(Part, frozen=True):
-    """Pod of a workload with its resources; `waits_for` and `tried_at` are those of the last attempt."""
+    """Pod of a workload with its resources; `waits_for` and `tried_at` refer to the last attempt."""
 
     pod: str
     state: str
@@ -100,7 +100,7 @@ class WorkloadRow(Answer, frozen=True):
 
 
 class Workload(WorkloadRow, frozen=True):
-    """Workload with its first pods; `pods_next` is the address of the others."""
+    """Workload with its first pods; `pods_next` is the URL of the other pods."""
 
     callback_url: str = ""
     states: tuple[Span, ...] = ()
@@ -110,7 +110,7 @@ class Workload(WorkloadRow, frozen=True):
 
 
 class DecisionRow(Answer, frozen=True):
-    """One entry of the ledger."""
+    """Decision in a list."""
 
     id: int
     cluster: str
@@ -143,7 +143,7 @@ class Decision(DecisionRow, frozen=True):
 
 
 class ReasonSpan(Part, frozen=True):
-    """Period in which one reason held; `until` is None for the current one. A placed pod has no pending period."""
+    """Period with one reason; `until` is None for the current period."""
 
     code: str
     plugin: str
@@ -156,7 +156,7 @@ class ReasonSpan(Part, frozen=True):
 
 
 class Outlook(Part, frozen=True):
-    """Present outlook of a pending pod; `blockers` are the pods that would have to be evicted, by node."""
+    """Current outlook for a pending pod; `blockers` contains the pods that would have to be evicted, by node."""
 
     evaluated_at: datetime
     verdict: str
@@ -167,7 +167,7 @@ class Outlook(Part, frozen=True):
 
 
 class PreemptedBy(Part, frozen=True):
-    """Pod that preempted another on a node; `pod_id` and `decision` are None once their rows are deleted."""
+    """Pod that preempted another pod on a node; `pod_id` and `decision` are None once their rows are deleted."""
 
     victim: str
     pod: str
@@ -178,7 +178,7 @@ class PreemptedBy(Part, frozen=True):
 
 
 class PodWhy(Answer, frozen=True):
-    """Reasons for a pod's state, over time; `outlook` is None unless it was requested and the pod is pending."""
+    """Reasons for a pod's state over time; `outlook` is None unless it was requested and the pod is pending."""
 
     id: int
     pod: str
@@ -198,7 +198,7 @@ class PodWhy(Answer, frozen=True):
 
 
 class NodeRow(Answer, frozen=True):
-    """Node in a list; `cpu`, `memory`, `gpu` are ratios 0-1 of requested to allocatable, None if it has none."""
+    """Node in a list; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, or None."""
 
     name: str
     family: str
@@ -231,7 +231,7 @@ class ClusterRow(Answer, frozen=True):
 
 
 class QueuedPod(Answer, frozen=True):
-    """Pending pod; `position` 1 is decided next, None means that the pod is not due."""
+    """Pending pod; the pod with `position` 1 is scheduled next, and None means that the pod is not due."""
 
     position: int | None
     standing: str
@@ -249,7 +249,7 @@ class QueuedPod(Answer, frozen=True):
 
 
 class ItemAnswer(Part, frozen=True):
-    """Result of one item of a batch: its workload, or the problem."""
+    """Result of one item of a batch: the workload or the problem."""
 
     index: int
     status: int
@@ -271,7 +271,7 @@ class BatchAnswer(Answer, frozen=True):
 
 
 class HoldRow(Answer, frozen=True):
-    """Hold in a list; its state is held, claimed, used, expired, cancelled or lost."""
+    """Hold in a list; `state` is held, claimed, used, expired, cancelled or lost."""
 
     id: str
     cluster: str
@@ -317,9 +317,9 @@ Read = TypeVar("Read", bound=Answer)
 
 
 def read(document: Mapping[str, Any], kind: type[Read]) -> Read:
-    """Return a response as its type.
+    """Convert a response to a typed document.
 
-    Raises: InputError `AnswerUnreadable`: the server is not hetsched, or uses another contract.
+    Raises: InputError `AnswerUnreadable` if the server is not hetsched or uses another contract.
     """
     try:
         return msgspec.convert({**document, "document": document}, kind, dec_hook=from_parts)

@@ -1,7 +1,7 @@
 """Errors between a program and a server.
 
-A request that the server rejected raises `Refused`, an `InputError` with the whole problem document. Without a usable
-response the error is `ServerUnavailable`; `passing` means that a later retry may succeed, which is never the case for a
+A request that the server rejects raises `Refused`, an `InputError` with the whole problem document. Without a usable
+response, the error is `ServerUnavailable`. `passing` means that a later retry may succeed, which is never true for a
 rejected token.
 """
 
@@ -19,7 +19,10 @@ from hetsched.contracts.objects.warnings import ManifestWarning
 
 
 class Refused(InputError):
-    """The server rejected this request and did nothing. `problem` is the problem document, `status` the HTTP status."""
+    """The server rejected this request without any effect; `problem` is its problem document.
+
+    `status` is the HTTP status.
+    """
 
     def __init__(self, status: int, problem: Mapping[str, Any], fallback: str = "") -> None:
         def text(name: str, otherwise: str = "") -> str:
@@ -39,7 +42,7 @@ class Refused(InputError):
 
 
 class ServerUnavailable(Exception):
-    """The server gave no usable response; `problem` is the error, `passing` is true if a retry may succeed."""
+    """The server did not return a usable response; `passing` is true if a retry may succeed."""
 
     def __init__(self, code: str, message: str, *, place: str, hint: str = "", passing: bool = False) -> None:
         super().__init__(message)

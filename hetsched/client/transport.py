@@ -1,11 +1,11 @@
 """HTTP requests to a server's REST API, and the errors of their responses.
 
-A request returns one response or raises one error. An unreachable server, a refused token and a server's own failure
-raise `ServerUnavailable`; a rejected request raises `Refused`, with the server's problem document. After a connection
-failure the client retries requests that change nothing, and submissions, because they have an idempotency key. If a
-response has a Retry-After header, the client retries at that time, for `patience_seconds` in total: the server has not
+A request returns one response or raises one error. An unreachable server, a rejected token and a server error raise
+`ServerUnavailable`; a rejected request raises `Refused`, with the server's problem document. After a connection
+failure, the client retries read requests, and also submissions because they have an idempotency key. If a response has
+a Retry-After header, the client retries at that time, for up to `patience_seconds` in total, because the server has not
 executed a request that it deferred.
-Redirects are not followed: the token goes to the named server only.
+Redirects are not followed, so that the token is sent only to the configured server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEY = re.compile(r"[!-~]{1,255}", re.ASCII)
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _TIMEOUT_SECONDS = 60.0
-_SPREAD = 0.2  # random share of a pause, so that many clients do not retry at once
+_SPREAD = 0.2  # random part of a pause, so that many clients do not retry at the same time
 
 Query = Mapping[str, str | int]
 
@@ -82,11 +82,11 @@ class Transport:
         self._http.close()
 
     def get(self, path: str, **query: str | int) -> Any:
-        """Return the document at `path` (under the API's root)."""
+        """Return the document at `path` (relative to the API root)."""
         return self.send("GET", path, query=query).json()
 
     def items(self, path: str, *, most: int, **query: str | int) -> Iterator[Any]:
-        """Yield the rows of a list, page after page, at most `most`."""
+        """Yield at most `most` rows of a list, loading page after page."""
         page = self.get(path, limit=min(most, 1000), **query)
         while True:
             for item in page["items"]:
@@ -99,16 +99,16 @@ class Transport:
             page = self._request("GET", page["next"], {}, None, {}, repeat=True).json()
 
     def changed(self, path: str, seen: str = "", **query: str | int) -> tuple[str, Any | None]:
-        """Return the ETag and the document at `path`; no document if its ETag is still `seen`."""
+        """Return the ETag and the document at `path`, or None instead of the document if its ETag is still `seen`."""
         headers = {"If-None-Match": seen} if seen else {}
         response = self.send("GET", path, query=query, headers=headers)
         tag = response.headers.get("ETag", "")
         return (tag, None) if response.status_code == 304 else (tag, response.json())
 
     def probe(self, path: str) -> tuple[int, Any]:
-        """Return status and document of an address outside the API, whatever the status.
+        """Return the status and the document of a URL outside the API; an error status does not raise.
 
-        Raises: ServerUnavailable, also if the response is not from this product.
+        Raises: ServerUnavailable, even if another product responds.
         """
         response = self._send("GET", path, {}, None, {}, repeat=True)
         try:
@@ -193,7 +193,7 @@ class Transport:
 
 
 def checked_address(server: str) -> str:
-    """Return the address of a server without its last slash.
+    """Validate the URL of a server and return it without a trailing slash.
 
     Raises: InputError `ServerUrlInvalid`.
     """
@@ -211,7 +211,7 @@ def checked_address(server: str) -> str:
 
 
 def _put_off(response: httpx.Response, repeat: bool) -> float | None:
-    """Return the seconds after which the server permits a retry of this request, None if the response states none."""
+    """Return the seconds until the server permits a retry of this request, or None if the response does not say."""
     if not (response.status_code == 429 or (response.status_code == 503 and repeat)):
         return None
     after = response.headers.get("Retry-After", "")
@@ -223,7 +223,7 @@ def _spread(seconds: float) -> float:
 
 
 def _problem(response: httpx.Response) -> dict[str, Any]:
-    """Return the fields of a problem document, none for other content."""
+    """Return the fields of a problem document; they are empty for other content."""
     try:
         found = response.json()
     except ValueError:

@@ -1,9 +1,9 @@
 """Wait for a workload.
 
-A decision ends the wait, also *not now*. With `patient` only a final state ends the wait. The server delays each
+Any decision ends the wait, even *not now*. With `patient`, only a final state ends the wait. The server delays each
 response until the workload reaches the goal. If the server is briefly unavailable after the first response, the client
-retries. Exit codes are those of the contract: 0 reached, 10 not now, 11 never fits, 12 misconfigured, 13 time-out, 14
-the run itself failed or was cancelled.
+retries. Exit codes are part of the public contract: 0 reached, 10 not now, 11 never fits, 12 misconfigured, 13 timeout,
+14 the run itself failed or was cancelled.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Waited(msgspec.Struct, frozen=True):
 
 
 def end_of(state: str, goal: Goal, *, patient: bool = False) -> End | None:
-    """Return the result of a workload in this state, None while it may still reach the goal."""
+    """Return the result for a workload in this state, or None while it may still reach the goal."""
     if state in _REACHED[goal]:
         return End.REACHED
     if patient and state == End.NOT_NOW.value:
@@ -81,9 +81,9 @@ def end_of(state: str, goal: Goal, *, patient: bool = False) -> End | None:
 
 
 def wait(client: Client, workload_id: str, goal: Goal, timeout_seconds: float, *, patient: bool) -> Waited:
-    """Return the workload once it reaches `goal`, can no longer reach it, or times out."""
+    """Wait until the workload reaches or cannot reach `goal`, or until the timeout, and return it."""
     end = time.monotonic() + timeout_seconds
-    # The first goal is a decision.
+    # Without `patient`, wait for a decision first.
     awaited = goal if patient else Goal.PLACED
     found: Workload | None = None
     while True:
@@ -106,7 +106,7 @@ def wait(client: Client, workload_id: str, goal: Goal, timeout_seconds: float, *
 
 
 def watch(client: Client, workload_id: str, *, every_seconds: float, timeout_seconds: float) -> Iterator[Workload]:
-    """Yield the workload, then again after each change, until the timeout."""
+    """Yield the workload, and yield it again after each change until the timeout."""
     path, seen, known = client.workload_path(workload_id), "", False
     end = time.monotonic() + timeout_seconds
 
@@ -126,7 +126,7 @@ def watch(client: Client, workload_id: str, *, every_seconds: float, timeout_sec
 
 
 def poll_until(ask: Callable[[], Asked], end: float = math.inf) -> Asked:
-    """Call `ask`; retry while the server is unavailable, for at most a minute, until `end` (monotonic clock)."""
+    """Call `ask`, and retry while the server is unavailable, for at most a minute and until `end` (monotonic clock)."""
     latest = min(time.monotonic() + AWAY_SECONDS, end)
     while True:
         try:

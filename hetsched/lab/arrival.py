@@ -1,10 +1,12 @@
 """Arrival stream of the openb protocol.
 
-A list of pods that all fit into the cluster shows little about packing; the published comparison overloads the cluster.
-The stream is the shuffled list, followed by pods drawn from it with replacement, until the arrived GPU demand reaches
-`ratio` times the cluster's GPU capacity. A ratio below the list's own demand cuts the shuffled list short.
+A list of pods that all fit into the cluster says little about packing, so the published comparison overloads the
+cluster. The stream is the shuffled list, followed by pods drawn from the list with replacement, until the arrived GPU
+demand reaches `ratio` times the cluster's GPU capacity. If the list's demand exceeds this ratio, the shuffled list is
+truncated.
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), section 6; `openb_pod_list_*.csv`.
-Invariants: same list, ratio and seed give the same stream; names stay unique (`-2`, `-3`, ... for repeated pods).
+Invariants: the same list, ratio and seed yield the same stream, and names are unique (`-2`, `-3`, ... for repeated
+pods).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _WHOLE_CARD_MILLI = 1000
 
 
 def gpu_capacity_milli(nodes: Sequence[NodeReport]) -> int:
-    """Return the milli of all healthy GPUs."""
+    """Return the capacity of all healthy GPUs in thousandths."""
     return _WHOLE_CARD_MILLI * sum(card.healthy for node in nodes for card in cards_of(node))
 
 
@@ -33,7 +35,7 @@ def gpu_demand_milli(shape: Shape) -> int:
 
 
 def arrival_stream(pods: Sequence[PodSpec], *, capacity_milli: int, ratio: float, seed: int) -> list[PodSpec]:
-    """Return the arriving pods, in order.
+    """Return the arriving pods in order.
 
     Raises: InputError `ArrivalRatioInvalid` or `ArrivalWithoutGpus`.
     """
@@ -66,7 +68,7 @@ def _endless(pods: Sequence[PodSpec], generator: random.Random) -> Iterator[PodS
 
 
 def _renamed(stream: list[PodSpec]) -> list[PodSpec]:
-    """Give every repeated pod a unique name, also if the list already contains the suffixed name."""
+    """Give every repeated pod a unique name, even if the list already contains the suffixed name."""
     taken = {pod.key for pod in stream}
     seen: set[str] = set()
     copies: dict[str, int] = {}

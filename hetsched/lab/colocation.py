@@ -1,20 +1,20 @@
-"""Model of machines whose zones are shared with online workloads, their kubelets, and the cost for a pod.
+"""Model of machines whose zones are shared with online workloads, of their kubelets, and of the cost for pods.
 
 A scheduler that counts CPUs by node binds some pods that the kubelet then rejects, and places others on zones whose CPU
 time online workloads use. Both effects appear only with kubelets and a load, so both are modelled here. A kubelet has
-its own account of its pods' resources by zone and checks every bound pod against it, whichever scheduler bound it; it
-chooses CPUs and GPUs itself. Online workloads leave `offline_capacity` of each zone; half of the zones are busy, with a
-daily wave. A pod with granted zones runs there. Any other pod runs where CPU time is free, as with ideal kernel
-balancing.
-Then, for a pod with the part s_z of its CPUs in zone z:
+its own account of its pods' resources by zone and checks every bound pod against it, regardless of the scheduler. It
+chooses CPUs and GPUs itself. Online workloads leave `offline_capacity` of each zone to other pods; half of the zones
+are busy, with a daily cycle. A pod with granted zones runs in these zones. Any other pod runs where CPU time is free,
+as with ideal kernel balancing.
+For a pod with the share s_z of its CPUs in zone z:
 
-    steal_z   max(0, 1 - capacity_z / demand_z), demand_z the CPUs of all pods there
-    steal     sum of s_z * steal_z
+    steal_z   max(0, 1 - capacity_z / demand_z), demand_z the CPUs of all pods there steal     sum of s_z * steal_z
     remote    1 - sum of s_z^2 for memory (touched by all threads alike); the part of (CPU, GPU) pairs in unlike zones
     speed     (1 - steal) / (1 + memory_penalty * remote memory + card_penalty * remote GPUs)
 
-A pod whose steal reaches `evict_steal_ratio` is evicted, the worst first, until no pod reaches it.
-Source: machines are shaped like published sysfs and hwloc dumps; the publication gives neither its load nor a model.
+Pods whose steal reaches `evict_steal_ratio` are evicted one by one, the highest steal first, until no pod reaches it.
+Source: machines are modelled after published sysfs and hwloc dumps; the publication does not describe its load or a
+model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Shares = tuple[float, ...]
 
 
 class CostModel(msgspec.Struct, frozen=True):
-    """Penalties of remote memory, remote GPUs and stolen CPU time; `day_steps` steps are a day of the online load."""
+    """Penalties for remote memory, remote GPUs and stolen CPU time; `day_steps` is the length of a day in steps."""
 
     memory_penalty: float = 0.6
     card_penalty: float = 0.4
@@ -51,7 +51,7 @@ class CostModel(msgspec.Struct, frozen=True):
 
 
 class _Kind(NamedTuple):
-    """Number of zones, and CPUs and GPUs of each; CPUs of a core are `threads`."""
+    """Kind of machine: number of zones, CPUs and GPUs per zone, and threads per core."""
 
     zones: int
     cpus: int
@@ -84,7 +84,7 @@ _GIB = 2**30
 
 
 def machines(count: int) -> list[NodeReport]:
-    """Return machines of all kinds; every other one shares its CPUs with online workloads and leaves pinning to us."""
+    """Return machines of all kinds; every second one shares its CPUs with online workloads and lets hetsched pin."""
     each = ((_KINDS[number % len(_KINDS)], _KUBELETS[(number + number // len(_KINDS)) % 4]) for number in range(count))
     return [_machine(number, kind, kubelet) for number, (kind, kubelet) in enumerate(each)]
 
@@ -136,7 +136,7 @@ def with_capacity(report: NodeReport, capacity_millis: Sequence[int]) -> NodeRep
 
 
 def capacity_millis(report: NodeReport, step: int, seed: int, model: CostModel) -> list[int]:
-    """Return the capacity that online workloads leave in each zone at one step; a function of the arguments alone."""
+    """Return the capacity that online workloads leave in each zone at one step; it depends only on the arguments."""
     left = []
     for zone in zones_of(report):
         fixed = random.Random(f"{seed}/{report.name}/{zone.name}")
@@ -157,7 +157,7 @@ class AssignedResources(NamedTuple):
 
 
 class SimulatedKubelet:
-    """Kubelet of one node with its own account; it admits or rejects every bound pod."""
+    """Kubelet of one node, which accounts for its resources and admits or rejects every bound pod."""
 
     def __init__(self, report: NodeReport) -> None:
         self.setup = setup_of(report)
@@ -169,7 +169,7 @@ class SimulatedKubelet:
         self.held: dict[str, AssignedResources] = {}
 
     def admit(self, pod: PodSpec) -> AssignedResources | str:
-        """Admit the pod, or return the reason of the rejection."""
+        """Admit the pod, or return the reason for the rejection."""
         containers = kubelet_containers(pod.shape)
         if not self.setup.pins:
             containers = tuple(container._replace(cpus=0) for container in containers)
@@ -192,7 +192,7 @@ class SimulatedKubelet:
 
 
 class Running(NamedTuple):
-    """One pod on one machine: its CPUs, the positions of the zones it is bound to, and the zones of its GPUs."""
+    """One pod on one machine: its CPUs, the positions of the zones that it is bound to, and the zones of its GPUs."""
 
     cpus: int
     bound: Mapping[int, int]
@@ -200,7 +200,7 @@ class Running(NamedTuple):
 
 
 def speeds(pods: Mapping[str, Running], capacity: Sequence[int], model: CostModel) -> dict[str, tuple[float, float]]:
-    """Return the speed and the steal of every pod of one machine; capacity is in millicores by zone."""
+    """Return the speed and the steal of every pod on one machine; `capacity` is in millicores by zone."""
     shares = {key: _shares(pod, capacity) for key, pod in pods.items()}
     demand = [
         sum(1000 * pods[key].cpus * share[zone] for key, share in shares.items()) for zone in range(len(capacity))
@@ -226,7 +226,7 @@ def _shares(pod: Running, capacity: Sequence[int]) -> Shares:
 
 
 def evicted(pods: dict[str, Running], capacity: Sequence[int], model: CostModel) -> list[str]:
-    """Remove the pods with too much steal, one after the other, and return them."""
+    """Remove the pods with too much steal one after the other, and return them."""
     gone: list[str] = []
     while True:
         losing = [(-steal, key) for key, (_, steal) in speeds(pods, capacity, model).items()]

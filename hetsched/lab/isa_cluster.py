@@ -1,8 +1,10 @@
-"""Cluster of the ISAMatch experiment: five nodes of five instruction sets, and a hundred tasks.
+"""Cluster of the ISAMatch experiment: five nodes with five instruction sets, and a hundred tasks.
 
-One x86 node emulates RISC-V; there are one Arm node, and three RISC-V nodes of which only two run RV64IMFD; every tenth
-task computes (400-800m, 256-768Mi), the others serve (50-200m, 64-256Mi), sizes from `hetsched.lab.lcg`.
-Source: the description of the cluster by Jiang et al., Computer Systems & Applications 2022 31(9); the rest is ours.
+There is one x86 node that emulates RISC-V, one Arm node, and three RISC-V nodes of which only two run RV64IMFD. Every
+tenth task is a compute job (400-800m, 256-768Mi); the others are services (50-200m, 64-256Mi). Sizes are drawn with
+`hetsched.lab.lcg`.
+Source: the description of the cluster by Jiang et al., Computer Systems & Applications 2022 31(9); all other values are
+our own.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _NODES = (
 
 
 class IsaPodGroup(NamedTuple):
-    """Pods that need `isa`, on all nodes or on RISC-V ones only; `right` are the nodes on which they run."""
+    """Pods that need `isa`, on all nodes or only on RISC-V nodes; `right` lists the nodes that can run them."""
 
     title: str
     short: str
@@ -54,7 +56,7 @@ def cluster() -> list[NodeReport]:
 
 
 def tasks(group: IsaPodGroup, seed: int) -> list[PodSpec]:
-    """Return the group's 100 pods: every tenth computes, the others serve."""
+    """Return the group's 100 pods: every tenth is a compute job, the others are services."""
     draw = Lcg(seed)
     pods = []
     for number in range(TASKS):
@@ -67,7 +69,7 @@ def tasks(group: IsaPodGroup, seed: int) -> list[PodSpec]:
 
 
 def node(name: str, isa: str, arch: str, *, emulated: tuple[str, ...] = ()) -> NodeReport:
-    """Return a node of 16 CPUs and 32 GiB."""
+    """Return a node with 16 CPUs and 32 GiB."""
     return NodeReport(
         name=name,
         labels={_ARCH: arch},
@@ -77,7 +79,10 @@ def node(name: str, isa: str, arch: str, *, emulated: tuple[str, ...] = ()) -> N
 
 
 def pod(name: str, isa: str, cpu: int, memory_mib: int, *, limited: bool = False, on: str = "") -> PodSpec:
-    """Return a pod; empty `isa` needs none, `limited` requires a RISC-V node, `on` is the node of a running pod."""
+    """Return a pod; `limited` requires a RISC-V node, and `on` is the node of a running pod.
+
+    An empty `isa` means that the pod does not require an instruction set.
+    """
     shape = Shape(
         requests=(("cpu", cpu), ("memory", memory_mib * MIB), ("pods", 1)),
         nonzero_cpu_millis=cpu,

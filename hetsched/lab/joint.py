@@ -1,20 +1,20 @@
-"""Joint placement of a batch of pods: the Nash product over all of them, not pod by pod.
+"""Joint placement of a batch of pods: maximise the Nash product over the whole batch instead of pod by pod.
 
-The published algorithm takes the pods in order of arrival and gives each the node that is best at that moment; a later
-pod may have needed that node more. Joint placement maximises first the number of placed pods, then the product of the
-nodes' utilities (see `engine.framework.nash`), so that no node is allocated beyond its free requests, nor loaded beyond
-its capacity by expected use (constraints (8)-(12)).
+The published algorithm places the pods in order of arrival, each on the node that is best at that time, although a
+later pod may need that node more. Joint placement maximises first the number of placed pods, then the product of the
+nodes' utilities (see `engine.framework.nash`). No node may be allocated beyond its free requests, or loaded beyond its
+capacity by expected usage (constraints (8)-(12)).
 
-    greedy     as published: in queue order, each where the product grows most
-    exact      the product factors into one term per node, and a term depends only on how many pods of each kind the
-               node takes; so the best split of the kinds over the first i nodes follows from that over i - 1:
-               best_i[k] = max over t <= k of best_(i-1)[k - t] + ln S_i(t).  Every split is evaluated: the optimum
-    improved   from the greedy plan and one that always takes the best pair of pod and node, pods move to other nodes
-               and swap places as long as the product grows
+    greedy     as published: in queue order, each where the product grows most exact      the product factors into one
+    term per node, and a term depends only on how many pods of each kind the node takes; so the best split of the kinds
+    over the first i nodes follows from that over i - 1: best_i[k] = max over t <= k of best_(i-1)[k - t] + ln S_i(t).
+    Every split is evaluated: the optimum improved   from the greedy plan and one that always takes the best pair of pod
+    and node, pods move to other nodes and swap places as long as the product grows
 
 Pods with GPUs, zones, or rules between pods are not supported, because they need more than amounts of resources.
-Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (6)-(12); exact and improved are our own.
-Invariants: exact >= improved >= greedy; same problem, same plan.
+Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (6)-(12); `exact` and `improved` are our
+own.
+Invariants: exact >= improved >= greedy, and the same problem yields the same plan.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _LEAST_GROWTH = 1e-12
 
 
 class JointProblem(NamedTuple):
-    """Pods and nodes of a joint placement. Shapes: N Ready nodes, k of the four resources, R resources, C kinds.
+    """Pods and nodes of a joint placement, for N Ready nodes, k of the four resources, R resources and C kinds.
 
-    `rows` (N,) node rows; `used`, `room` (k, N); `free` (R, N) still unrequested; `added` (C, k, N) what a pod adds to
-    `used`; `needs` (C, R); `allowed` (C, N) nodes that the policy's filters leave; `kinds` the kind of each pod, in
-    queue order.
+    Shapes: `rows` (N,) has the node rows; `used` and `room` are (k, N); `free` (R, N) has the unrequested amounts;
+    `added` (C, k, N) has the amounts that a pod of a kind adds to `used`; `needs` is (C, R); `allowed` (C, N) marks the
+    nodes that pass the policy's filters; `kinds` has the kind of each pod in queue order.
     """
 
     rows: Rows
@@ -61,9 +61,9 @@ class JointProblem(NamedTuple):
 
 
 class JointPlan(NamedTuple):
-    """Node of each pod (a node's row, -1 for none), and the resulting balance.
+    """Node of each pod (the node's row, or -1 if not placed), and the resulting balance.
 
-    `log_product` is ln of the Nash product, `before` and `after` the cluster's balance degree.
+    `log_product` is ln of the Nash product; `before` and `after` are the cluster's balance degrees.
     """
 
     rows: tuple[int, ...]
@@ -73,12 +73,12 @@ class JointPlan(NamedTuple):
 
     @property
     def worth(self) -> tuple[int, float]:
-        """The key by which plans are compared: placed pods, then the product."""
+        """Key by which plans are compared: the number of placed pods, then the product."""
         return len(self.rows) - self.rows.count(-1), self.log_product
 
 
 def is_plain(pod: PodSpec) -> bool:
-    """Return whether a pod requests only amounts of resources, so that it can be part of a problem."""
+    """Return whether a pod requests only amounts of resources, as required for joint placement."""
     shape = pod.shape
     apart = (
         shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports or shape.claims or shape.devices
@@ -123,7 +123,7 @@ def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.D
 
 
 def greedy(problem: JointProblem) -> JointPlan:
-    """Give each pod, in queue order, the node where the product grows most (lower mean, then first node)."""
+    """Place each pod, in queue order, on the node where the product grows most (ties: lower mean, then first node)."""
     ground = _Ground(problem)
     for kind in problem.kinds:
         ground.put(kind, ground.best_node(kind)[0])
@@ -172,7 +172,7 @@ def exact(problem: JointProblem) -> JointPlan:
 
 
 def _factors(problem: JointProblem, node: int, takes: Ints) -> Floats:
-    """Return (T,) ln S of one node with each combination of pods, -inf where they do not fit."""
+    """Return (T,) ln S of one node with each combination of pods, or -inf where they do not fit."""
     added = takes @ problem.added[:, :, node]
     room = problem.room[:, node, None]
     use = problem.used[:, node, None] + added.T
@@ -188,7 +188,7 @@ def _factors(problem: JointProblem, node: int, takes: Ints) -> Floats:
 
 
 def improved(problem: JointProblem) -> JointPlan:
-    """Return the best of two starts, each improved until the product no longer grows."""
+    """Return the best plan from two starting plans, each improved until the product stops growing."""
     starts = [_Ground(problem), _Ground(problem)]
     for kind in problem.kinds:
         starts[0].put(kind, starts[0].best_node(kind)[0])
@@ -215,7 +215,7 @@ class _Ground:
         return np.log(utilities)
 
     def put(self, kind: int, node: int, sign: int = 1) -> None:
-        """Put a pod on a node, or with sign -1 remove it; node -1 is none."""
+        """Add a pod to a node, or remove it if `sign` is -1; node -1 means no node."""
         if node < 0:
             return
         self.used[:, node] += sign * self.problem.added[kind, :, node]
@@ -225,7 +225,7 @@ class _Ground:
         self.logs[node] = self._logs(self.used[:, [node]], np.array([node]))[0]
 
     def _after(self, kind: int, nodes: Rows, less: int = -1) -> Floats:
-        """Return ln S of the nodes with one more pod of `kind`, one less of `less`; -inf if they are full."""
+        """Return ln S of the nodes with one more pod of `kind` and one fewer of `less`; -inf if it does not fit."""
         problem = self.problem
         used, free = self.used[:, nodes], self.free[:, nodes]
         if less >= 0:
@@ -238,7 +238,7 @@ class _Ground:
         return np.where(full | ~problem.allowed[kind, nodes], -np.inf, logs)
 
     def best_node(self, kind: int) -> tuple[int, float]:
-        """Return the node where a pod of `kind` raises the product most, and the growth; -1 if it fits nowhere."""
+        """Return the node where a pod of `kind` raises the product most (-1 if it fits nowhere), and the increase."""
         every = np.arange(len(self.problem.rows))
         growth = self._after(kind, every) - self.logs
         if not growth.size or growth.max() == -np.inf:
@@ -248,7 +248,7 @@ class _Ground:
         return node, float(growth[node])
 
     def fill(self) -> None:
-        """Place the pending pods, always the pair of kind and node that grows most."""
+        """Place the pending pods, always choosing the pair of kind and node with the largest increase."""
         while True:
             offers = [(self.best_node(kind), kind) for kind, count in enumerate(self.waiting) if count]
             offers = [offer for offer in offers if offer[0][0] >= 0]
@@ -258,7 +258,7 @@ class _Ground:
             self.put(kind, node)
 
     def moved(self) -> bool:
-        """Move each pod to where the product grows most; return whether any moved."""
+        """Move each pod to the node where the product grows most; return whether any pod moved."""
         grew = False
         for kind, node in np.argwhere(self.held > 0).tolist():
             before = self.logs[node]
@@ -271,7 +271,7 @@ class _Ground:
         return grew
 
     def exchanged(self) -> bool:
-        """Swap each pod with the one where the product grows most; return whether any was swapped."""
+        """Swap each pod with the pod for which the product grows most; return whether any pods were swapped."""
         grew = False
         for kind, node in np.argwhere(self.held > 0).tolist():
             best, partner = _LEAST_GROWTH, None
@@ -295,7 +295,7 @@ class _Ground:
         return grew
 
     def plan(self) -> JointPlan:
-        """Assign the pods of a kind, in queue order, to the nodes that hold it, in node order."""
+        """Assign the pods of each kind, in queue order, to the nodes with pods of that kind, in node order."""
         nodes = [iter(np.repeat(self.problem.rows, held).tolist()) for held in self.held]
         placed = tuple(next(nodes[kind], -1) for kind in self.problem.kinds)
         before = self._logs(self.problem.used, slice(None))

@@ -1,6 +1,6 @@
-"""Linear congruential generator: one integer seed gives the same draws in any programming language.
+"""Linear congruential generator: an integer seed yields the same draws in any programming language.
 
-x <- (1103515245 * x + 12345) mod 2^31; a draw below k is (x >> 16) mod k, after the step.
+A step is x <- (1103515245 * x + 12345) mod 2^31. A draw below k is (x >> 16) mod k after a step.
 Source: the example generator of the C standard.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Lcg:
-    """Sequence of draws."""
+    """Generator of a sequence of draws."""
 
     def __init__(self, seed: int) -> None:
         self._x = seed

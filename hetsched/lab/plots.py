@@ -1,8 +1,8 @@
 """Line and bar charts as inline SVG.
 
-The SVG has no script and no outside resource; colours are CSS classes `s0`..`s7`, so a page sets them for light and
-dark. A series is identified by its dash pattern and its label at the line's end, never by colour alone.
-Invariants: the same numbers give the same text; every text is escaped.
+The SVG does not contain scripts or external resources. Colours are CSS classes `s0`..`s7`, which a page defines for
+light and dark mode. A series is identified by its dash pattern and its label at the line's end, and not only by colour.
+Invariants: the same numbers yield the same text, and every text is escaped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PlotLine(msgspec.Struct, frozen=True):
 
 
 def line_chart(title: str, series: Sequence[PlotLine], *, x_label: str, y_label: str) -> str:
-    """Draw lines over a common scale; an empty chart contains "no values"."""
+    """Draw lines on a common scale; an empty chart contains the text "no values"."""
     points = [(x, y) for line in series for x, y in line.points if y is not None]
     if not points:
         return _frame(title, [_text(WIDTH / 2, HEIGHT / 2, "no values", anchor="middle")])
@@ -73,12 +73,12 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float | None]], *, y_label: 
 
 
 def title_of(chart: str) -> str:
-    """Return the title of a drawn chart, in escaped form."""
+    """Return the escaped title of a drawn chart."""
     return chart.partition("<title>")[2].partition("</title>")[0]
 
 
 def _lines(name: str, room: float) -> list[str]:
-    """Break a name in two at the space nearest to its middle if it is wider than `room`."""
+    """Split a name into two lines at the space nearest to its middle if it is wider than `room`."""
     spaces = [at for at, letter in enumerate(name) if letter == " "]
     if not spaces or len(name) * _LETTER_WIDTH <= room:
         return [name]
@@ -87,7 +87,7 @@ def _lines(name: str, room: float) -> list[str]:
 
 
 def number_text(value: float | None) -> str:
-    """Format a number with a readable count of digits."""
+    """Format a number with a readable number of digits."""
     if value is None:
         return "-"
     if value == int(value) and abs(value) < 1e15:
@@ -96,7 +96,7 @@ def number_text(value: float | None) -> str:
 
 
 class _Scale:
-    """Map from values to pixels; the ends are round numbers."""
+    """Mapping from values to pixels, with round numbers at both ends."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         low, high = min(values), max(values)
@@ -151,7 +151,7 @@ def _axes(across: _Scale | None, up: _Scale, x_label: str, y_label: str) -> list
 
 
 def _end_labels(ends: list[tuple[float, float, int, str]]) -> list[str]:
-    """Draw each name at the end of its line, moved down if it would cover another."""
+    """Draw each name at the end of its line, moved down if it would overlap another name."""
     drawn = []
     lowest = -math.inf
     for y, x, number, name in sorted(ends):

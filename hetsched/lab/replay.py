@@ -1,10 +1,11 @@
-"""Replay a workload against a cluster: every pod once, in queue order; pods leave only by eviction.
+"""Replay a workload against a cluster: every pod is tried once, in queue order, and pods leave only by eviction.
 
-Pods are tried one by one in the policy's queue order; equal pods keep the order of submission. Three kinds of pods are
-counted as pending and not tried again: pods that fit on no node, pods that a permit still holds at the end of the
-queue, and pods that were placed and then displaced. Displaced pods that ran before the replay are counted as evicted
-and not placed again.
-Invariants: same cluster, pods and policy give the same placements; only `decisions_per_second` differs between runs.
+Pods are tried one by one in the policy's queue order, in which equal pods keep the order of submission. Three kinds of
+pods are counted as pending and not tried again: pods that do not fit on any node, pods that a Permit plugin still
+delays at the end of the queue, and pods that were placed and then displaced. Displaced pods that ran before the replay
+are counted as evicted and are not placed again.
+Invariants: the same cluster, pods and policy yield the same placements; only `decisions_per_second` differs between
+runs.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _STEP = 256
 
 
 class PodPlacement(msgspec.Struct, frozen=True):
-    """Placement of one pod; `node` null: it stays pending."""
+    """Placement of one pod; `node` is null if the pod stays pending."""
 
     pod: str
     node: str | None
 
 
 class ReplaySample(msgspec.Struct, frozen=True, rename="camel"):
-    """Cluster after `arrived` pods; `arrived_gpu_ratio` is their GPU demand over the cluster's capacity."""
+    """Cluster after `arrived` pods; `arrived_gpu_ratio` is their GPU demand divided by the cluster's capacity."""
 
     arrived: int
     pending: int
@@ -47,7 +48,7 @@ class ReplaySample(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Replay(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Result of one policy; `evicted` are displaced pods that ran before the replay."""
+    """Result of one policy; `evicted` counts displaced pods that were running before the replay."""
 
     policy: str
     placed: int
@@ -71,10 +72,10 @@ def replay(
     samples: int = 0,
     progress: Callable[[int], None] = _unwatched,
 ) -> tuple[Replay, list[ReplaySample]]:
-    """Run `pods` through a copy of `state`.
+    """Replay `pods` on a copy of `state`.
 
-    `workload` is the list whose mix is used for placement and measurement; by default the pods themselves. `samples` is
-    the number of intermediate measurements; their time is excluded from the speed.
+    `workload` is the list whose mix is used for placement and measurement, by default `pods`. `samples` is the number
+    of intermediate measurements; their time is excluded from the speed.
     """
     scheduler = Scheduler(state.fork(), policy, evicts=True)
     mix = pods if workload is None else workload
@@ -112,7 +113,7 @@ def replay(
 
 
 def _steps(count: int, step: int, every: int) -> Iterator[int]:
-    """Yield the number of pods to decide at once: `step`, less if the end or a sample comes first."""
+    """Yield the number of pods to schedule in one call: `step`, or fewer if the end or a sample comes first."""
     done = 0
     while done < count:
         most = min(step, count - done, every - done % every)
@@ -125,7 +126,7 @@ def _pending(outcomes: Iterable[Outcome]) -> int:
 
 
 class _ReplayMeasurements:
-    """Measurements of a running replay; the mix is counted once."""
+    """Measurements during a replay; the mix is computed only once."""
 
     def __init__(self, state: ClusterState, workload: Sequence[PodSpec]) -> None:
         self.state = state

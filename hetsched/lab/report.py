@@ -1,8 +1,8 @@
 """Report files of a policy comparison: one HTML page with plots, and CSV for further computation.
 
-Every chart is shown with its table. The page is one file without script or outside resource.
-Files: `index.html`, `summary.csv` (a row a policy), `samples.csv` (the course of the run), `placements.csv` (a row a
-pod, a column a policy).
+Every chart is shown with its table. The page is one file without scripts or external resources.
+Files: `index.html`, `summary.csv` (one row per policy), `samples.csv` (measurements during the run), `placements.csv`
+(one row per pod, one column per policy).
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _figure(heading: str, meaning: str, chart: str, header: list[str], rows: lis
 
 
 def data_table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, headless: bool = False) -> str:
-    """Return an HTML table; every text is escaped, columns of text are aligned left, of numbers right."""
+    """Return an HTML table with escaped text; text columns are left-aligned and number columns right-aligned."""
     sides = [' class="text"' if column and isinstance(column[0], str) else "" for column in zip(*rows, strict=True)]
     sides += [""] * (len(header) - len(sides))
     cells = "".join(f"<th{side}>{escape(cell)}</th>" for side, cell in zip(sides, header, strict=True))

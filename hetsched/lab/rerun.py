@@ -1,16 +1,16 @@
 """Replay of recorded decisions under two policies, and their differences.
 
-The quality of a policy change shows on the pods that really arrived, in their order, together with the pods of other
-schedulers that arrived and ended in between. A stream has groups of pods that were decided together, and the events
-between them: pods placed by other schedulers (`PodPlacedElsewhere`), and ended pods (`PodEnded`), wherever this run
-placed them. Each run starts from a copy of the same state; each group is tried in the queue order of the run's ordering
-policy, every pod once, by its own policy in that run. As in `replay`, a placed pod that is displaced is not placed
-again, the mix is that of the pods of the stream, and metrics are those at the end.
+A policy change is evaluated on the pods that actually arrived, in their order, together with the pods of other
+schedulers that arrived and ended in between. A stream has groups of pods that were scheduled together, and the events
+between them: pods placed by other schedulers (`PodPlacedElsewhere`) and ended pods (`PodEnded`), which end on the node
+where this run placed them. Each run starts with a copy of the same state. Each group is tried in the queue order of the
+run's ordering policy, and every pod is scheduled once, with its policy in that run. As in `replay`, a placed pod that
+is displaced is not placed again, the mix is that of the stream's pods, and the metrics are measured at the end.
 
     margin = (total of the draft's node - total of the baseline's node, both under the draft) / sum of its weights
 
-Invariants: same state, stream and policies give the same result; a stream in one group without such events gives the
-placements and metrics of `replay`.
+Invariants: the same state, stream and policies yield the same result. A stream of one group without events yields the
+same placements and metrics as `replay`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Change = Literal["moved", "infeasible", "feasible"]
 
 
 class ReplaySide(msgspec.Struct, frozen=True, rename="camel"):
-    """Result of one run; metrics as in `simulate`. Version 0: the policies of the recorded decisions."""
+    """Result of one run, with metrics as in `simulate`. Version 0 stands for the policies of the recorded decisions."""
 
     policy: str
     version: int
@@ -52,10 +52,10 @@ class ReplaySide(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodChange(msgspec.Struct, frozen=True, rename={"from_node": "from", "to_node": "to"}):
-    """One pod with a different result: its node in the baseline, in the draft, and the recorded one.
+    """One pod with a different result: its node in the baseline, its node in the draft, and its recorded node.
 
-    `margin` is the number of points by which the draft prefers its node, null if the draft may not use the baseline's
-    node; `reason` is the reason if the draft places the pod on no node.
+    `margin` is the number of points by which the draft prefers its node, or null if the draft may not use the
+    baseline's node. `reason` is set if the draft does not place the pod.
     """
 
     pod: str
@@ -70,7 +70,7 @@ class PodChange(msgspec.Struct, frozen=True, rename={"from_node": "from", "to_no
 
 
 class ReplayCount(msgspec.Struct, frozen=True):
-    """Number of pods with one reason."""
+    """Number of pods with the same reason."""
 
     code: str
     pods: int
@@ -95,7 +95,7 @@ class ReplayResult(msgspec.Struct, frozen=True, rename={
     "from_time": "from", "to_time": "to", "first_decision": "firstDecision", "last_decision": "lastDecision",
     "pending_both": "pendingBoth",
 }):  # fmt: skip
-    """Result without the list of pods; `changes` are the first of it. `pending_both`: neither run places them."""
+    """Result with only the first changed pods in `changes`; `pending_both` counts pods that neither run places."""
 
     asked: int
     decisions: int
@@ -123,7 +123,7 @@ class ReplayResult(msgspec.Struct, frozen=True, rename={
 
 
 class RecordedPod(msgspec.Struct, frozen=True):
-    """One pod of the stream: its decision, the policy and version, and the recorded node."""
+    """One pod of the stream with its recorded decision, policy, version and node."""
 
     pod: PodSpec
     decision: int
@@ -133,13 +133,13 @@ class RecordedPod(msgspec.Struct, frozen=True):
 
 
 class PodBatch(msgspec.Struct, frozen=True):
-    """Pods that were decided together, in the order of submission."""
+    """Pods that were scheduled together, in the order of submission."""
 
     entries: tuple[RecordedPod, ...]
 
 
 class PodPlacedElsewhere(msgspec.Struct, frozen=True):
-    """Pod that another scheduler placed on a node, with its allocation there."""
+    """Pod that another scheduler placed on a node, with its allocation on that node."""
 
     pod: PodSpec
     node: str
@@ -166,7 +166,7 @@ class RunPolicies(msgspec.Struct, frozen=True):
 
 
 class RunResult(msgspec.Struct):
-    """Result of each pod by decision: a node or None; margins and reasons for pods that were compared."""
+    """Node of each pod by decision, or None if not placed, with margins and reasons for compared pods."""
 
     nodes: dict[int, str | None]
     evicted: int
@@ -176,7 +176,7 @@ class RunResult(msgspec.Struct):
 
 
 def entries_of(events: Sequence[Event]) -> list[RecordedPod]:
-    """Return the pods of a stream, group after group."""
+    """Return the pods of all groups of a stream, in order."""
     return [entry for event in events if isinstance(event, PodBatch) for entry in event.entries]
 
 
@@ -188,10 +188,10 @@ def rerun(
     against: Mapping[int, str | None] | None = None,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> RunResult:
-    """Run a stream through a copy of `state`.
+    """Run a stream on a copy of `state`.
 
-    `against` are the nodes of another run: this run then adds its margin over that choice, and the reason if it finds
-    no node. `progress` is called after each group; an exception from it ends the run.
+    `against` contains the nodes of another run: this run then adds its margin over that choice, and the reason if it
+    does not place the pod. `progress` is called after each group; an exception from it ends the run.
     """
     running = _Running(state, events, cast, against or {})
     done = 0
@@ -242,7 +242,7 @@ class _Running:
         """Try every pod of a group once, in the order of this run."""
         entries = {entry.pod.key: entry for entry in group.entries}
         for key in entries:
-            self.state.forget(key)  # a name is free once its previous pod has ended
+            self.state.forget(key)  # a pod name is available again once its previous pod has ended
         self.state.gangs.end_backoffs(math.inf)
         order = self.cast.order.queue([entry.pod for entry in group.entries], self.state)
         if self.cast.order.follows_placements:
@@ -257,7 +257,7 @@ class _Running:
             batch.scheduler.waiting_pods.drain()
 
     def _run(self, entries: Sequence[RecordedPod]) -> None:
-        """Decide for consecutive pods under one policy."""
+        """Schedule consecutive pods under one policy."""
         batch = self._batch(self.cast.policy_of(entries[0]))
         if any(self.against.get(entry.decision) is not None for entry in entries):
             for entry in entries:
@@ -279,7 +279,7 @@ class _Running:
         self.outcomes[entry.decision] = self.by_key[entry.pod.key] = outcome
 
     def _compared_outcome(self, scheduler: Scheduler, entry: RecordedPod) -> Outcome:
-        """Decide for one pod, and compare with the node of the other run."""
+        """Schedule one pod, and compare the result with the node of the other run."""
         other = self.against.get(entry.decision)
         if other is None or not entry.pod.ready:
             return scheduler.schedule(entry.pod)
@@ -295,7 +295,7 @@ class _Running:
         return outcome
 
     def _why(self, scheduler: Scheduler, pod: PodSpec) -> str:
-        """Explain why a pod was not placed; pods of one shape share an explanation, and their number is bounded."""
+        """Explain why a pod was not placed; there is one explanation per shape, up to a limit."""
         key = (id(scheduler), pod.shape)
         if key not in self.diagnosed:
             if len(self.diagnosed) >= _MOST_DIAGNOSED:
@@ -313,7 +313,7 @@ class _Running:
 
 
 def _runs(entries: Sequence[RecordedPod]) -> Iterator[list[RecordedPod]]:
-    """Split a queue where the policy changes."""
+    """Split a queue into runs of pods with the same policy."""
     run: list[RecordedPod] = []
     for entry in entries:
         if run and (entry.policy, entry.version) != (run[0].policy, run[0].version):
@@ -331,7 +331,7 @@ _ORDER = {"infeasible": 0, "moved": 1, "feasible": 2}
 
 
 class RunComparison(msgspec.Struct, frozen=True):
-    """Comparison of two runs of one stream; changes are sorted by kind, the clearest first."""
+    """Comparison of two runs of one stream; changes are sorted by kind, then by descending margin."""
 
     same: int
     pending_both: int

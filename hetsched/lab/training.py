@@ -1,12 +1,12 @@
 """Training jobs on machines with zones, under one policy, step by step.
 
-Synchronous jobs of equal workers, Guaranteed, with whole CPUs and some with GPUs, arrive on machines of
-`hetsched.lab.colocation`: half are dedicated and their kubelet pins, half are shared with online workloads and leave
-pinning to us. In every step capacities change; pending pods are tried in order; a rejected pod is recreated and tried
-at once, without feedback, at most `RECREATED` times before its controller backs off; the kubelets' choices are read
-back into the ledger; pods with too much steal are evicted and become pending again. A job's speed is that of its
-slowest worker; it pauses while one of them is pending.
-Invariant: the same seed gives every policy the same jobs and the same load.
+Synchronous jobs of equal Guaranteed workers with whole CPUs, some also with GPUs, arrive on machines of
+`hetsched.lab.colocation`. Half of the machines are dedicated and their kubelets pin CPUs; half are shared with online
+workloads and leave pinning to hetsched. In every step, capacities change and pending pods are tried in order. A
+rejected pod is recreated and tried immediately, without feedback, at most `RECREATED` times before its controller backs
+off. The kubelets' choices are read back into the scheduler's state. Pods with too much steal are evicted and become
+pending again. A job's speed is that of its slowest worker, and it pauses while a worker is pending.
+Invariant: the same seed yields the same jobs and the same load for every policy.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _GIB = 2**30
 
 
 def guaranteed_pod(name: str, cpus: int, cards: int, cpu_policy: str) -> PodSpec:
-    """Return a Guaranteed, busy pod of one container with whole CPUs."""
+    """Return a busy Guaranteed pod with one container with whole CPUs."""
     memory = 2 * _GIB * cpus
     shape = Shape(
         requests=(("cpu", 1000 * cpus), ("memory", memory), ("pods", 1)),
@@ -64,7 +64,7 @@ def guaranteed_pod(name: str, cpus: int, cards: int, cpu_policy: str) -> PodSpec
 
 
 class Job(NamedTuple):
-    """Equal workers that train in step; `work` is the number of steps at full speed."""
+    """Equal workers that train synchronously; `work` is the number of steps at full speed."""
 
     name: str
     arrives: int
@@ -95,8 +95,8 @@ def jobs(seed: int) -> list[Job]:
 class RunCounts(msgspec.Struct):
     """Counts of one run.
 
-    `speed` are the mean speeds of the jobs while all their workers ran, `took` the steps from arrival to the end (of
-    the run, if the job did not finish); `so_far` are rejections and evictions after each step.
+    `speed` has the mean speed of each job while all its workers ran, and `took` the steps from its arrival to its end
+    (of the run, if the job did not finish). `so_far` has the rejections and evictions up to each step.
     """
 
     pods: int = 0
@@ -117,7 +117,7 @@ class RunCounts(msgspec.Struct):
 
 
 class TrainingRun:
-    """One policy on machines and a stream of jobs; `online` is true with online workloads on the machines."""
+    """Run of one policy on machines with a stream of jobs; `online` adds online workloads to the machines."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class TrainingRun:
         return tally
 
     def admit(self, pods: Sequence[PodSpec]) -> RunCounts:
-        """Place every pod once, without other changes in between, and return the counts."""
+        """Place every pod once, without other changes, and return the counts."""
         for pod in pods:
             self._place(pod, set())
         tally = self.tally
@@ -172,7 +172,7 @@ class TrainingRun:
         return tally
 
     def _online(self, step: int) -> None:
-        """Change the load; existing grants stay, even if the capacity of their zone falls below them."""
+        """Change the online load. Existing allocations stay, even if they exceed the new capacity of their zone."""
         before = {key: booking.allocation for key, booking in self.state.bookings.items()}
         for report in self.reports:
             full = [zone.capacity["cpu"] for zone in report.numa.zones] if report.numa else []
@@ -223,7 +223,7 @@ class TrainingRun:
         self.where[pod.key] = node
 
     def _check(self) -> None:
-        """Count CPUs that the ledger gave to two pods."""
+        """Count CPUs that the scheduler's state allocates to two pods."""
         self.tally.doubled += sum(
             len(holders) > 1 for held in self.state.zones.held.values() for holders in held.values()
         )

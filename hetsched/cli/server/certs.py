@@ -24,7 +24,7 @@ def certs(
     ] = "kube-scheduler",
     days: Annotated[int, typer.Option(help="Days until both certificates expire.", min=1, max=825)] = 365,
 ) -> None:
-    """Create certificates for the extender and kube-scheduler; the private CA is kept for the next run."""
+    """Create certificates for the extender and kube-scheduler; the private CA is reused by the next run."""
     from hetsched.adapters.http.certificates import make_pairs
 
     make_pairs(folder, hosts=host or ["localhost", "127.0.0.1"], client=client, days=days)

@@ -174,7 +174,7 @@ def connection(
 
 
 def environment(data_dir: Path, host: str, socket_file: Path | None) -> dict[str, str]:
-    """Return the environment that all processes share: the configured variables, and embedded services for the rest."""
+    """Return the shared environment of all processes: configured variables, and embedded services otherwise."""
     env = dict(os.environ)
     if socket_file is not None:
         env["REDIS_URL"] = f"unix://{socket_file}"

@@ -269,7 +269,7 @@ def set_secret_key(env: dict[str, str], data_dir: Path) -> None:
 
 
 def secret_key(data_dir: Path) -> str:
-    """Return the key in the data folder, created atomically at the first start, readable by its owner only."""
+    """Return the key in the data folder; it is created atomically at the first start, readable only by its owner."""
     path = data_dir / "secret-key"
     if not path.exists():
         descriptor, unfinished = tempfile.mkstemp(dir=data_dir, prefix="secret-key.")

@@ -1,5 +1,6 @@
-"""Performance scenarios, one in each file, with a shared seeded fleet and the statistics of runs.
+"""Performance scenarios, one per file, with a shared seeded fleet and the statistics of runs.
 
-May import: what the lab may import.
-Never: a threshold; a scenario measures, the reader judges.
+
+May import: the same packages as `hetsched.lab`.
+Must not contain thresholds: a scenario only measures.
 """

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 def self_signed(address: str) -> tuple[bytes, bytes]:
-    """Return a certificate of one day for an IP address, and its key, both PEM."""
+    """Return a certificate for an IP address that is valid for one day, and its key, both in PEM format."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hetsched bench")])
     now = datetime.now(UTC)

@@ -1,14 +1,14 @@
-"""Decisions a second of the engine, with every pod assumed before the next decision.
+"""Decisions per second of the engine, where every pod is assumed before the next decision.
 
 Cases: one shape, 64 shapes (Zipf 0.8) and all-different pods on 5,000 mixed nodes under the default policy; then 64
-shapes on 500 to 15,000 nodes. The baseline in the same run, alternating, is the same policy with a full sweep over all
-nodes for every pod; a third variant is the compiled loop, which takes all pods of a round as one batch. Each round
-starts from an empty copy of the fleet; compiling and first evaluations of shapes are included (the loop's machine code
-is not). Speeds are given by wall clock and by CPU time. The cost by cluster size is given by CPU time only, because
-other load on the machine affects CPU time less.
-Check: at sampled times a fresh evaluation of all nodes must select the same node with the same score. All rounds of a
-case, also compiled ones, must end in the same placements. Each of 40,000 pods must get the same node and score from the
-compiled loop and from the cycle.
+shapes on 500 to 15,000 nodes. The baseline alternates with the engine in the same run and is the same policy with a
+full sweep over all nodes for every pod. A third variant is the compiled loop, which processes all pods of a round as
+one batch. Each round starts with an empty copy of the fleet. Compiling the policy and the first evaluations of shapes
+are included (generating the loop's machine code is not). Speeds are measured by wall clock and by CPU time. The cost by
+cluster size is measured only by CPU time, because other load on the machine affects CPU time less.
+Check: at sampled times, a fresh evaluation of all nodes must select the same node with the same score. All rounds of a
+case, including compiled ones, must result in the same placements. Each of 40,000 pods must get the same node and score
+from the compiled loop and from the scheduling cycle.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Size(msgspec.Struct, frozen=True):
     """Size of the measurement.
 
     The baseline decides `swept` pods per round, the oracle checks `checked` decisions per case, and `compared` pods are
-    decided both ways.
+    scheduled by both the compiled loop and the scheduling cycle.
     """
 
     nodes: int = 5_000
@@ -56,7 +56,7 @@ QUICK = Size(nodes=60, scale=(20, 60), pods=200, unlike_pods=50, swept=10, round
 
 
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
-    """Measure; the checks count comparisons and differences."""
+    """Run the measurements; the checks count comparisons and differences."""
     size = QUICK if quick else Size()
     policy = compile_policy(BUILTIN[DEFAULT], load_registry())
     kinds = fleet.shapes(64)
@@ -92,12 +92,12 @@ def run(*, quick: bool = False, progress: Progress) -> Scenario:
 
 
 def _fitting(pods: list[PodSpec], nodes: int) -> list[PodSpec]:
-    """Return at most as many pods as `nodes` nodes can hold, so that clusters of every size are equally full."""
+    """Truncate the pods to the capacity of `nodes` nodes, so that clusters of every size are equally full."""
     return pods[: max(1, min(len(pods), nodes * 4))]
 
 
 class _Speed(NamedTuple):
-    """Decisions a second: of the wall clock, and of CPU time."""
+    """Decisions per second of wall clock time and of CPU time."""
 
     wall: float
     cpu: float
@@ -110,7 +110,7 @@ def _in_turns(
     kept: list[_Speed] = []
     compiled: list[_Speed] = []
     swept: list[_Speed] = []
-    # machine code is compiled, or read from its cache, outside the measurement
+    # compile the machine code or read it from its cache before measuring
     _batched(state, policy, pods[:1], oracle)
     for _ in range(size.rounds):
         kept.append(_speed(state, policy, pods, oracle))
@@ -155,12 +155,12 @@ def _clocked(work: Callable[[], object], decisions: int) -> _Speed:
 
 
 def sweep(state: ClusterState, policy: Policy, pod: PodSpec) -> Outcome:
-    """Decide without cached results of earlier decisions, and assume the pod."""
+    """Schedule a pod without cached results of earlier decisions, and assume it."""
     return Scheduler(state, policy).schedule(pod)
 
 
 class _Oracle:
-    """Counter of compared and differing choices, with the digest of each case's placements."""
+    """Counter of compared and differing decisions, with the digest of each case's placements."""
 
     def __init__(self) -> None:
         self.compared = 0
@@ -168,7 +168,7 @@ class _Oracle:
         self.digests: dict[str, str] = {}
 
     def compare(self, state: ClusterState, policy: Policy, pods: Sequence[PodSpec], moments: int) -> None:
-        """Place all pods again and query the oracle at evenly spread moments, just before the decision."""
+        """Place all pods again, and compare with the oracle just before the decision at evenly spread times."""
         scheduler = Scheduler(state.fork(), policy)
         every = max(1, len(pods) // moments)
         for number, pod in enumerate(pods):
@@ -184,7 +184,7 @@ class _Oracle:
             self.different += picked != (actual.node, actual.score)
 
     def compare_ways(self, state: ClusterState, policy: Policy, pods: Sequence[PodSpec]) -> None:
-        """Compare every pod's node, score and grant of the compiled loop with those of the cycle."""
+        """Compare every pod's node, score and allocation in the compiled loop with those in the scheduling cycle."""
         one_by_one = Scheduler(state.fork(), policy)
         expected = [one_by_one.schedule(pod) for pod in pods]
         batches = BatchScheduler(Scheduler(state.fork(), policy), expected=_MANY)
@@ -194,7 +194,7 @@ class _Oracle:
             self.different += picked != wanted
 
     def placements(self, case: str, state: ClusterState) -> None:
-        """Count a case as different if a round ends in other placements than the previous round."""
+        """Count a difference if a round of a case results in other placements than the previous round."""
         digest = _digest((key, booking.row) for key, booking in state.bookings.items())
         self.different += self.digests.setdefault(case, digest) != digest
 

@@ -1,11 +1,11 @@
 """Seeded mixed fleet and pods for the benchmarks.
 
 About 55 % of the nodes are x86, 25 % Arm and 20 % RISC-V, with about thirty different ISA strings. Every third x86 node
-has eight GPUs of one model. Eight resources are counted. Nodes carry zone, pool and disk labels; a fifth of the GPU
-nodes and a tenth of the others are tainted.
-Shapes: 0.25-8 CPUs, 60 % request an ISA, 15 % GPUs (half of those a share of one), 20 % a zone or disk, 30 % tolerate
-the taints. Shapes are drawn by Zipf's law with exponent 0.8, as in production mixes.
-Invariants: the same seed gives the same fleet; a larger fleet begins with the nodes of a smaller one.
+has eight GPUs of one model. Nodes have eight resources and zone, pool and disk labels; a fifth of the GPU nodes and a
+tenth of the others are tainted.
+Shapes request 0.25-8 CPUs; 60 % request an ISA, 15 % request GPUs (half of these a share of one GPU), 20 % a zone or
+disk, and 30 % tolerate the taints. Shapes are drawn by Zipf's law with exponent 0.8, as in production workloads.
+Invariants: the same seed yields the same fleet, and a larger fleet begins with the nodes of a smaller one.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _shape(generator: random.Random) -> Shape:
 
 
 def pods(count: int, kinds: list[Shape], *, seed: int = 3) -> list[PodSpec]:
-    """Return `count` pods whose shapes follow Zipf's law over `kinds`, the first the most frequent."""
+    """Return `count` pods whose shapes follow Zipf's law over `kinds`, where the first is the most frequent."""
     generator = random.Random(seed)
     weights = [1.0 / rank**ZIPF_EXPONENT for rank in range(1, len(kinds) + 1)]
     drawn = generator.choices(kinds, weights=weights, k=count)
@@ -131,5 +131,5 @@ def unlike_pods(count: int, *, seed: int = 4) -> list[PodSpec]:
 
 
 def renamed(batch: list[PodSpec], prefix: str) -> list[PodSpec]:
-    """Return the same pods under other names, so that they can be placed in addition to the first ones."""
+    """Return the same pods with other names, so that they can be placed in addition to the original pods."""
     return [msgspec.structs.replace(pod, name=f"{prefix}-{pod.name}") for pod in batch]

@@ -1,9 +1,9 @@
 """Time to match one ISA requirement against 5,000 nodes.
 
-The `isa-match` filter runs over all nodes' columns: once with cached lattice results (the cost in a decision), once for
-new requirements (the first decision of a new shape). The baseline in the same run, alternating, is a plain loop that
-compares feature sets node by node. Parsing a string is measured separately.
-Check: loop and filter accept the same nodes.
+The `isa-match` filter runs over the columns of all nodes, once with cached lattice results (the cost in a decision) and
+once for new requirements (the first decision of a new shape). The baseline alternates with the filter in the same run
+and is a plain loop that compares feature sets node by node. Parsing a string is measured separately.
+Check: the loop and the filter accept the same nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ADDITIONS = ("zba", "zbb", "zbs", "zbc", "zfh", "zvfh", "zicbom", "zicboz", "zi
 
 
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
-    """Measure; the checks count comparisons and differences."""
+    """Run the measurements; the checks count comparisons and differences."""
     nodes, count, rounds = (50, 40, 2) if quick else (5_000, 1_000, 20)
     state = ClusterState(fleet.fleet(nodes))
     policy = compile_policy(PolicySpec("isa", (PluginUse("isa-match"),)), load_registry())
@@ -54,7 +54,7 @@ def run(*, quick: bool = False, progress: Progress) -> Scenario:
     looped: list[float] = []
     for turn in range(rounds):
         began, began_cpu = time.perf_counter(), time.process_time()
-        for request in requests:  # results are discarded: the match is measured, not the memory for its results
+        for request in requests:  # discard results, so that the match is measured and not the memory for its results
             filter_one(request)
         kept.append((time.perf_counter() - began) * 1e6 / count)
         kept_cpu.append((time.process_time() - began_cpu) * 1e6 / count)
@@ -77,7 +77,7 @@ def run(*, quick: bool = False, progress: Progress) -> Scenario:
 
 
 def requirements(count: int) -> list[str]:
-    """Return different requirement strings: RISC-V with additions, then x86 levels and Arm versions."""
+    """Return different requirement strings: RISC-V with additional extensions, then x86 levels and Arm versions."""
     bases = ("rv64gc", "rv64gcv", "rv64imac", "rv64imafdc")
     added = (
         f"{base}_{'_'.join(extra)}"
@@ -101,7 +101,7 @@ def _native(state: ClusterState, row: int) -> Isa:
 
 
 def _parsing(needs: Sequence[str], rounds: int) -> BenchmarkRow:
-    """Measure parsing of strings; distinct spaces around them defeat the parser's cache."""
+    """Measure parsing of strings, with different surrounding spaces to bypass the parser's cache."""
     micros = []
     for turn in range(rounds):
         texts = [f"{' ' * (turn + 1)}{need}" for need in needs[:200]]

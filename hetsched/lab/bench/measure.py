@@ -1,7 +1,7 @@
-"""Results of a benchmark: repeated values as rows, and the machine.
+"""Results of a benchmark: repeated values as rows, and a description of the machine.
 
-Baseline and product are measured in one process, alternating (A B A B), so that a busy machine slows both. A row holds
-the median and the 10th and 90th percentile of its n values (linear interpolation).
+Baseline and product are measured in one process, alternating (A B A B), so that a busy machine slows down both. A row
+contains the median and the 10th and 90th percentiles of its n values (linear interpolation).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 
 class BenchmarkRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One case: n repeated values in `unit`; `p95` if a goal names it."""
+    """Statistics of one case over n repeated values in `unit`; `p95` is set if a goal refers to it."""
 
     case: str
     unit: str
@@ -34,7 +34,7 @@ class BenchmarkRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Verification during the measurement: compared results, wrong results, and a digest of all."""
+    """Verification during the measurement: numbers of compared and wrong results, and a digest of all results."""
 
     compared: int
     different: int
@@ -57,7 +57,7 @@ def row(case: str, unit: str, values: Sequence[float], *, tail: bool = False) ->
 
 
 def machine() -> dict[str, Any]:
-    """Describe the properties of this machine that affect results."""
+    """Describe those properties of this machine that affect results."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -1,11 +1,12 @@
 """Time to find preemption victims for a high-priority pod on a full cluster.
 
-Nodes of equal size are filled with pods of low priority. Then high-priority pods arrive one after the other. Each of
-them fits only after a preemption, whose evictions are executed before the next pod arrives. One cluster is that of
-kube-scheduler's PreemptionBasic benchmark (four equal pods a node); the other has 32 pods of different sizes,
-priorities and ages on each node. The baseline in the same run, alternating, is a plain loop in the manner of
-kube-scheduler: on every node remove all lower pods, put them back one by one, compare the remaining victims.
-Check: for every pod that both decide, our victims are no worse than those of the loop, in kube-scheduler's order.
+Nodes of equal size are filled with pods of low priority. Then high-priority pods arrive one after the other. Each pod
+fits only after a preemption, whose evictions are executed before the next pod arrives. The first cluster is that of
+kube-scheduler's PreemptionBasic benchmark (four equal pods per node); the second has 32 pods of different sizes,
+priorities and ages on each node. The baseline alternates with the engine in the same run and is a plain loop like that
+of kube-scheduler: on every node, it removes all pods of lower priority, adds them back one by one, and compares the
+remaining victims.
+Check: for every pod that both schedule, our victims are not worse than those of the loop in kube-scheduler's order.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _CPU_MILLIS, _MEMORY = 4_000, 32 * 1024 * MIB
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One cluster; with `alike` all pods are equal. The baseline also decides `swept` preemptors per round."""
+    """One cluster; with `alike`, all pods are equal. The baseline schedules `swept` preemptors per round."""
 
     nodes: int
     pods: int
@@ -50,7 +51,7 @@ _ROUNDS = 3
 
 
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
-    """Measure; the checks count compared evictions and those that cost more than the loop's."""
+    """Run the measurements; the checks count compared evictions and those with a higher cost than the loop's."""
     policy = _policy()
     rows: list[BenchmarkRow] = []
     compared = worse = 0
@@ -118,7 +119,7 @@ def _shape(cpu_millis: int) -> Shape:
 
 
 def _important(number: int, case: Case) -> PodSpec:
-    # As large as three pods of the mean size.
+    # The size of three average pods.
     return PodSpec("bench", f"high-{number:05d}", _shape(3 * _CPU_MILLIS // case.pods), priority=100)
 
 
@@ -126,7 +127,7 @@ def _important(number: int, case: Case) -> PodSpec:
 
 
 class _LoopNode(NamedTuple):
-    """Node in the loop."""
+    """State of a node in the baseline loop."""
 
     allocatable: dict[str, int]
     pods: list[Booking]
@@ -136,7 +137,7 @@ Cost = tuple[int, int, int, int, int]
 
 
 def _sweep(state: ClusterState, policy: Policy, case: Case) -> tuple[float, int, int]:
-    """Return the loop's microseconds per preemptor, the number of comparisons, and of those in which we did worse."""
+    """Return the loop's microseconds per preemptor, and the numbers of comparisons and of worse results of ours."""
     scheduler = Scheduler(state.fork(), policy, evicts=True)
     spent = 0.0
     worse = 0
@@ -185,7 +186,7 @@ def _take(free: dict[str, int], pod: PodSpec) -> None:
 
 
 def _cost(victims: Sequence[Booking], at: int) -> Cost:
-    """Return kube-scheduler's comparison key of a node, smaller is better; no budget is violated here."""
+    """Return kube-scheduler's comparison key of a node (smaller is better); there are no disruption budgets."""
     highest = max(victim.pod.priority for victim in victims)
     total = sum(victim.pod.priority + SUM_OFFSET for victim in victims)
     start = min(start_of(victim) for victim in victims if victim.pod.priority == highest)

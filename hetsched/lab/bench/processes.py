@@ -1,7 +1,7 @@
 """CPU time and memory by program during an external measurement.
 
-On Linux, user and system time of a process and of all its running descendants, from `/proc`; other systems give no
-result. Time of processes that ended in between is not included.
+On Linux, this is the user and system time of a process and all its running descendants from `/proc`; other systems
+yield no result. The time of processes that ended in between is not included.
 Source: proc(5).
 """
 
@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _PROC = Path("/proc")
-# Words that identify our processes; others are identified by the name of their program.
+# Command-line words that identify our processes. Other processes are identified by the name of their program.
 _ROLES = {"watch": "watch", "worker": "worker", "beat": "beat", "hetsched.project.web_server": "uvicorn"}
 
 
 def cpu_of(root: int, *, api_port: int = 0) -> dict[str, float]:
-    """Return seconds of CPU time by program: of a process tree, and of a local API server with its etcd."""
+    """Return CPU time in seconds by program, for a process tree and a local API server with its etcd."""
     found = _all()
     wanted = _below(root, found)
     servers = {pid for pid, (_, words, _) in found.items() if api_port and f"--secure-port={api_port}" in words}
@@ -33,7 +33,7 @@ def cpu_of(root: int, *, api_port: int = 0) -> dict[str, float]:
 
 
 def memory_of(root: int) -> dict[str, float]:
-    """Return resident MiB by program of a process tree; several processes of one program are summed."""
+    """Return resident memory in MiB by program for a process tree; processes of one program are summed."""
     found = _all()
     mib: dict[str, float] = defaultdict(float)
     for pid in _below(root, found):
@@ -46,19 +46,19 @@ def memory_of(root: int) -> dict[str, float]:
 
 
 def pids_of(root: int, role: str) -> list[int]:
-    """Return the processes of a program in a process tree."""
+    """Return the process IDs of a program in a process tree."""
     found = _all()
     return sorted(pid for pid in _below(root, found) if _program(found[pid][1]) == role)
 
 
 def used_seconds(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return the CPU time used in between, the most first."""
+    """Return the CPU time used in between by program, in descending order."""
     used = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
     return dict(sorted(used.items(), key=lambda item: -item[1]))
 
 
 def _all() -> dict[int, tuple[int, list[str], float]]:
-    """Return parent, command line and seconds of every process."""
+    """Return the parent, the command line and the CPU seconds of every process."""
     tick = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
     found: dict[int, tuple[int, list[str], float]] = {}
     for folder in _PROC.glob("[0-9]*"):
@@ -66,7 +66,7 @@ def _all() -> dict[int, tuple[int, list[str], float]]:
             stat = (folder / "stat").read_text()
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
-            continue  # the process ended during the read
+            continue  # the process ended while it was read
         fields = stat.rpartition(")")[2].split()
         found[int(folder.name)] = int(fields[1]), words, (int(fields[11]) + int(fields[12])) / tick
     return found
@@ -86,5 +86,5 @@ def _below(root: int, found: Mapping[int, tuple[int, list[str], float]]) -> set[
 
 def _program(words: list[str]) -> str:
     role = next((role for word, role in _ROLES.items() if word in words), "")
-    # Redis appends its address to its own name.
+    # Redis appends its address to its process title.
     return role or Path(re.sub(r" (unixsocket:|\S+:\d).*", "", words[0])).name or "?"

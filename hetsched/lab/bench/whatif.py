@@ -1,8 +1,8 @@
 """Time of a what-if on 5,000 nodes with the full node x plugin matrix.
 
-Each request has one pod with one of 64 shapes, on a half-full fleet. The whole request is measured: digest of the
-snapshot, copy of the state, decision, explanation of every node, JSON text. The same is measured without the matrix.
-Check: the state's digest is the same before and after.
+Each request has one pod with one of 64 shapes on a half-full fleet. The whole request is measured: digest of the
+snapshot, copy of the state, decision, explanation of every node, and JSON text. It is also measured without the matrix.
+Check: the digest of the state is the same before and after.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NEVER = "1970-01-01T00:00:00Z"
 
 
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
-    """Measure; the checks show whether a request changed the state."""
+    """Run the measurements; the checks show whether a request changed the state."""
     nodes, running, questions = (50, 100, 4) if quick else (5_000, 20_000, 60)
     state = ClusterState(fleet.fleet(nodes))
     policy = compile_policy(BUILTIN[DEFAULT], load_registry())

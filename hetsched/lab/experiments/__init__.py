@@ -1,5 +1,6 @@
-"""Reproduced comparisons of the publications, one per file, each with the publication's own baselines.
+"""Reproduced comparisons of publications, one per file, each with the publication's baselines.
 
-May import: what the lab may import. A baseline is a policy like any other, never a number.
-Never: a result that was not computed in this run; the published figures are listed next to ours, as `published`.
+
+May import: the same packages as `hetsched.lab`. A baseline is a policy like any other and not a stored number.
+Must not contain results that were not computed in this run; published figures are listed next to ours, as `published`.
 """

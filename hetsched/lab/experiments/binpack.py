@@ -1,9 +1,9 @@
 """Binpack: packing keeps one node free for a large job; spreading leaves too little free capacity on every node.
 
-Example: two nodes of 4 GPUs and six 1-GPU jobs. Spread evenly, 3 + 3, one GPU is left on each node and a 2-GPU job
-stays pending; packed, 4 + 2, it runs. The six jobs and then the 2-GPU job go through real policies one by one. Then
-RequestedToCapacityRatio computes the score of one node, in both arithmetics, for each worked case; `plain` is shown as
-0-10, `upstream` as 0-100.
+Example: two nodes with 4 GPUs each, and six 1-GPU jobs. If the jobs are spread evenly (3 + 3), one GPU is left on each
+node and a 2-GPU job stays pending; if they are packed (4 + 2), it runs. Real policies place the six jobs and then the
+2-GPU job one by one. Then RequestedToCapacityRatio computes the score of one node in both arithmetics for each worked
+case; `plain` is shown as 0-10, `upstream` as 0-100.
 Source: the Scheduling Framework publication (fragment figure, formula); kube-scheduler
 `noderesources/requested_to_capacity_ratio.go` (upstream arithmetic).
 """
@@ -35,7 +35,7 @@ _KNEE = ((0, 0), (50, 8), (100, 10))
 
 
 class _ScoreCase(NamedTuple):
-    """One worked score: the use of the node including the pod, and both results."""
+    """One worked score: the utilisation of the node including the pod, and both results."""
 
     title: str
     curve: tuple[tuple[int, int], ...]
@@ -89,7 +89,7 @@ def run(progress: Progress) -> Experiment:
 
 
 def _fragments(policy: str) -> tuple[int, int, int]:
-    """Return the small jobs by node, the fuller node first, and the number of placed large jobs (0 or 1)."""
+    """Return the number of small jobs by node, the fuller node first, and the number of placed large jobs (0 or 1)."""
     nodes = [_node(f"node-{number}") for number in (1, 2)]
     scheduler = Scheduler(ClusterState(nodes), compile_policy(BUILTIN[policy], load_registry()))
     small = [_pod(f"small-{number}", 1000, 1) for number in range(_SMALL_JOBS)]

@@ -1,14 +1,14 @@
-"""cassini: zones with real capacity against a scheduler that counts CPUs by node.
+"""cassini: a scheduler that knows the real capacity of zones, compared with one that counts CPUs by node.
 
 If the scheduler ignores zones, kubelets reject pods, which are recreated and rejected again, and pods lose CPU time to
-online workloads. In the first comparison many Guaranteed pods arrive at once on machines of all kinds whose kubelets
-pin CPUs and allow a single zone only; it counts the rejected and the running pods. Then `default-kube` and `cassini`
-get the same jobs of `hetsched.lab.training` on the same machines, with online workloads and without (the level of
-physical machines). Jobs are compared one by one: training speed while they run, and time in the system. Both
-comparisons run again with no cost of remoteness, so that stolen CPU alone makes the difference. The default policy
-`hetsched` is shown for comparison.
-Source: cassini (Tencent 2022). It publishes neither its machines nor its load; "up to 3 times" and "to the level of
-physical machines" are its words.
+online workloads. In the first comparison, many Guaranteed pods arrive at the same time on machines of all kinds whose
+kubelets pin CPUs and allow only a single zone; it counts the rejected and the running pods. Then `default-kube` and
+`cassini` schedule the same jobs of `hetsched.lab.training` on the same machines, with and without online workloads
+(without them: the level of physical machines). Jobs are compared one by one by training speed while they run and by
+time in the system. Both comparisons run again without the cost of remote access, so that only stolen CPU makes a
+difference. The default policy `hetsched` is shown for comparison.
+Source: cassini (Tencent 2022), which does not describe its machines or its load. "up to 3 times" and "to the level of
+physical machines" are quotations.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ADMITTED = ("pods", "ran", "rejections", "loops")
 
 
 def run(progress: Progress) -> Experiment:
-    """Run the policies on every seed, with and without online workloads."""
+    """Run the policies for every seed, with and without online workloads."""
     model = CostModel()
     local = CostModel(memory_penalty=0.0, card_penalty=0.0)
     burst = _burst(progress)
@@ -92,7 +92,7 @@ def run(progress: Progress) -> Experiment:
 
 
 def _burst(progress: Progress) -> dict[str, RunCounts]:
-    """Place many pods at once on many machines of all kinds."""
+    """Place many pods that arrive at the same time on many machines of all kinds."""
     draw = random.Random(_SEEDS[0])
     pods = []
     for number in range(_BURST_PODS):
@@ -132,7 +132,7 @@ def _rows(policy: str, case: str, tallies: list[RunCounts], fields: Iterable[str
 
 
 def _ratios(found: dict[tuple[str, str], list[RunCounts]], case: str) -> tuple[list[float], list[float]]:
-    """Return by job the speed ratio (cassini / zone-blind policy) and the duration ratio (blind policy / cassini)."""
+    """Return per job the speed ratio (cassini / zone-blind policy) and the duration ratio (blind policy / cassini)."""
     pairs = list(zip(found[_CASSINI, case], found[_BLIND, case], strict=True))
     speed = [ours.speed[job] / blind.speed[job] for ours, blind in pairs for job in ours.speed if job in blind.speed]
     took = [blind.took[job] / ours.took[job] for ours, blind in pairs for job in ours.took]

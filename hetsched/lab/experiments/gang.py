@@ -1,12 +1,12 @@
-"""Gangs: all members or none are placed; placing pods one by one can deadlock two jobs.
+"""Gangs: either all members are placed or none, because placing pods one by one can deadlock two jobs.
 
-Pods of one job start together or not at all. If pods are placed one by one, two jobs that need 4 slots each can take 3
-of 6 slots each and wait forever, and a job that is too big keeps slots that others could use. The published cases run
-with pods in the order in which two jobs interleave, through kube-scheduler's default policy and through the same policy
-with `gang-sort` and `gang`. Then two large queues run: one with gangs that can never be complete, one that requests
-nearly twice the existing slots. A gang is *partial* when some of its members are assumed, but fewer than it needs.
+If pods are placed one by one, two jobs that need 4 slots each can get 3 of 6 slots each and wait forever, and a job
+that is too big keeps slots that others could use. The published cases run with the interleaved pods of two jobs under
+kube-scheduler's default policy and under the same policy with `gang-sort` and `gang`. Then two large queues run: one
+with gangs that can never be complete, and one that requests nearly twice the existing slots. A gang is *partial* if
+some of its members are assumed, but fewer than it needs.
 Source: Kubernetes Scheduling Framework publication (two jobs); scheduler-plugins coscheduling, README (room for 3). The
-large queues are ours; their size is that of kube-scheduler's own gang benchmark. Speeds depend on the machine.
+large queues are our own and have the size of kube-scheduler's gang benchmark. Speeds depend on the machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SAMPLES = 50
 
 
 class _PublishedCase(NamedTuple):
-    """One published case: slots, jobs as (members, least), and the final number of slots of each job."""
+    """One published case: slots, jobs as (members, minimum), and the final number of slots of each job."""
 
     title: str
     slots: int
@@ -72,7 +72,8 @@ _CASES = (
 class LargeFleet(NamedTuple):
     """Queue of interleaved gangs of 4 on a large fleet whose nodes have one slot each.
 
-    One gang in `big_every` (0: none) requests larger nodes, of which there are only 3; `whole` gangs can be placed.
+    One gang in `big_every` (or none for 0) requests larger nodes, of which only 3 exist; `whole` is the number of gangs
+    that can be placed.
     """
 
     title: str
@@ -95,7 +96,8 @@ class LargeFleet(NamedTuple):
         return reports, pods
 
 
-# 750 gangs, of which 38 (numbers 0, 20, .. 740) are too big: 712 whole. 5,000 slots / 4 = 1,250 whole of 2,250.
+# First queue: 38 of the 750 gangs (numbers 0, 20, ... 740) are too big, so 712 can be placed. Second queue: 5,000 slots
+# / 4 = 1,250 of the 2,250 gangs can be placed.
 _LARGE = (
     LargeFleet("5,000 nodes, 750 gangs of 4, one in 20 too big", 5_000, 750, 20, 712),
     LargeFleet("5,000 nodes, 2,250 gangs of 4", 5_000, 2_250, 0, 1_250),
@@ -151,7 +153,7 @@ def run(progress: Progress) -> Experiment:
 
 
 def slots_held(spec: PolicySpec, slots: int, jobs: dict[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
-    """Return the slots of each job after the pods of both jobs were tried in turn, and the number of partial gangs."""
+    """Return the slots of each job after the pods of all jobs were tried alternately, and the partial gangs."""
     shape = _shape(1000)
     pods = [
         _pod(job, number, least, shape)
@@ -164,7 +166,7 @@ def slots_held(spec: PolicySpec, slots: int, jobs: dict[str, tuple[int, int]]) -
 
 
 class FleetTrial:
-    """One queue tried on one fleet, with its results."""
+    """Run of one queue on one fleet, with its results."""
 
     def __init__(self, spec: PolicySpec, nodes: Sequence[NodeReport], pods: Sequence[PodSpec]) -> None:
         self.scheduler = Scheduler(ClusterState(nodes), compile_policy(spec, load_registry()))

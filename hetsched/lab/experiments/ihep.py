@@ -1,14 +1,14 @@
-"""IHEP: GPU nodes for the pods that need GPUs, CPU nodes for the others.
+"""IHEP: GPU nodes for pods that need GPUs, CPU nodes for other pods.
 
 If CPU pods spread over all nodes, they fill the CPUs of GPU nodes, and GPU pods wait although GPUs are idle. If the
-cluster is split, the GPUs stay available, but CPU pods wait although CPUs of GPU nodes are idle. Experiment 1 sends 16
-CPU pods and then 4 GPU pods to 2 CPU and 2 GPU nodes with room for five pods each, under the default, the default on
-split clusters, and IHEP; then every possible order of submission, as one search over the states of the nodes.
-Experiment 2 sends four GPU pods with GPU facts to two nodes with different GPUs; the default counts GPUs only, and a
-pod whose GPU has less memory than requested is a mismatch. Nodes have 48 cores and 192 GiB, pods of experiment 1
-request 8 cores and 16 GiB: five fit with the system's pods, the sixth does not. In experiment 2 the system's pods
-request 1 core and 1 GiB, which gives the worked scores.
-Source: Liu et al., Computer Engineering 2023(2). Its Tables 1-5 were not available: sizes and GPUs are ours.
+cluster is split, the GPUs stay available, but CPU pods wait although CPUs of GPU nodes are idle. Experiment 1 submits
+16 CPU pods and then 4 GPU pods to 2 CPU and 2 GPU nodes with capacity for five pods each, under the default policy, the
+default policy on split clusters, and IHEP. It then evaluates every possible order of submission in one search over the
+states of the nodes. Experiment 2 submits four GPU pods with GPU requirements to two nodes with different GPUs. The
+default policy only counts GPUs, and a pod whose GPU has less memory than requested is a mismatch. Nodes have 48 cores
+and 192 GiB. Pods of experiment 1 request 8 cores and 16 GiB: five fit in addition to the system's pods, but a sixth
+does not. In experiment 2, the system's pods request 1 core and 1 GiB, which results in the worked scores.
+Source: Liu et al., Computer Engineering 2023(2). Its Tables 1-5 were not available, so sizes and GPUs are our own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PENDING = {"default-kube": 2, "split-clusters": 6, "ihep": 0}
 
 
 class PodsByNode(NamedTuple):
-    """CPU and GPU pods by node, nodes in name order, and pending pods by class."""
+    """Numbers of CPU and GPU pods by node (in name order), and of pending pods by class."""
 
     nodes: tuple[tuple[int, int], ...]
     cpu_pending: int
@@ -60,7 +60,7 @@ _TABLE = {
     "ihep": PodsByNode(((5, 0), (5, 0), (3, 2), (3, 2)), 0, 0),
 }
 
-# GPUs, cores a GPU and MiB a GPU of the four pods of experiment 2, in order.
+# GPUs, cores per GPU and MiB per GPU of the four pods of experiment 2, in order.
 TESTS = ((1, 2500, 15000), (1, 2000, 30000), (2, 2500, 15000), (2, 2000, 30000))
 _SCORES = ((60.03, 62.17), (63.74, None), (64.29, 66.43), (68.00, None))
 _IHEP_PLACES, _DEFAULT_PLACES = (1, 0, 1, 0), (0, 1, 0, 1)
@@ -117,7 +117,7 @@ def _experiment_1(name: str) -> tuple[list[ResultRow], list[ExpectedResult]]:
 
 
 def place(policy: Policy, order: str) -> PodsByNode:
-    """Place pods in an order such as `CCG` and return their distribution."""
+    """Place pods in an order such as `CCG` (CPU, CPU, GPU), and return their distribution."""
     scheduler = Scheduler(ClusterState(*fleet()), policy)
     names = scheduler.state.columns.names
     lying = Counter((scheduler.schedule(pod(kind, i)).node, kind) for i, kind in enumerate(order))
@@ -126,9 +126,9 @@ def place(policy: Policy, order: str) -> PodsByNode:
 
 
 def every_order(policy: Policy) -> tuple[int, int]:
-    """Return the most and the fewest pods that any order of submission leaves pending.
+    """Return the maximum and the minimum number of pending pods over all orders of submission.
 
-    Pods of a class are alike, so the outcome depends only on the pods of each node and on the pods still to come.
+    Pods of a class are equal, so the result depends only on the pods of each node and on the remaining pods.
     """
     scheduler = Scheduler(ClusterState(*fleet()), policy)
     names = scheduler.state.columns.names
@@ -189,7 +189,7 @@ def _experiment_2() -> tuple[list[ResultRow], list[ExpectedResult]]:
 
 
 def mixed_cards(policy: Policy) -> tuple[int | None, ...]:
-    """Return the GPU node of each test pod."""
+    """Return the index of the GPU node of each test pod."""
     scheduler = Scheduler(ClusterState(*card_fleet()), policy)
     rows = [scheduler.schedule(card_pod(number)).row for number in range(len(TESTS))]
     return tuple(row if row >= 0 else None for row in rows)
@@ -202,7 +202,7 @@ def mismatched(places: Sequence[int | None]) -> int:
 
 
 def card_scores(policy: Policy) -> list[tuple[float | None, ...]]:
-    """Return each test's scores on both GPU nodes at its placement, None where it does not fit."""
+    """Return each test pod's scores on both GPU nodes at its placement, or None where it does not fit."""
     scheduler = Scheduler(ClusterState(*card_fleet()), policy)
     found = []
     for number in range(len(TESTS)):
@@ -232,7 +232,7 @@ def card_fleet() -> tuple[list[NodeReport], list[PodSpec]]:
 
 
 def pod(kind: str, number: int) -> PodSpec:
-    """Return a pod of experiment 1, `C` or `G`."""
+    """Return a pod of experiment 1 of the kind `C` (CPU) or `G` (GPU)."""
     return _pod(f"{kind.lower()}-{number}", 8000, 16, GpuDemand(1) if kind == "G" else None)
 
 

@@ -1,22 +1,23 @@
-"""ISAMatch: the right instruction set for every pod, against a scheduler that ignores it.
+"""ISAMatch: the right instruction set for every pod, compared with a scheduler that ignores instruction sets.
 
-The cluster has one x86, one Arm and three different RISC-V nodes. A pod on the wrong node fails. A scheduler that
-spreads evenly chooses a right node only by chance: 3 of 5, 2 of 5 and 2 of 3 nodes are right for the three groups. The
-100 tasks of `hetsched.lab.isa_cluster` (90 services, 10 compute jobs) go one by one through real policies, in three
-groups: the base set RV64I, RV64IMFD, and RV64IMFD on nodes that a selector limits to RISC-V. A placement is right if
-the node runs the pod's instructions. Seed 5708 is fitted: with the scores of version 1.18 it gives the published 62 /
-41 / 67 exactly. Twenty other seeds show the default without fitting. Then the numbered figures follow: the two
-tie-breaks on 14 nodes, the placement when the first choice is full, the time of one match, and, beyond the publication,
-the cost of narrow jobs on rare nodes (`regret`).
-Source: Jiang et al., Computer Systems & Applications 2022 31(9). Its Table 1 was not available: nodes and tasks are
-ours.
+The cluster has one x86 node, one Arm node and three different RISC-V nodes. A pod on the wrong node fails. A scheduler
+that spreads evenly chooses a right node only by chance: 3 of 5, 2 of 5 and 2 of 3 nodes are right for the three groups.
+The 100 tasks of `hetsched.lab.isa_cluster` (90 services, 10 compute jobs) are placed one by one by real policies, in
+three groups: the base set RV64I, RV64IMFD, and RV64IMFD on nodes that a selector limits to RISC-V. A placement is right
+if the node can run the pod's instructions. Seed 5708 is fitted: with the scores of version 1.18 it yields exactly the
+published 62 / 41 / 67. Twenty other seeds show the default without fitting. The other figures of the publication
+follow: the two tie-breaks on 14 nodes, the placement when the first choice is full, and the time of one match. In
+addition to the publication, the cost of narrow jobs on rare nodes is measured (`regret`).
+Source: Jiang et al., Computer Systems & Applications 2022 31(9). Its Table 1 was not available, so nodes and tasks are
+our own.
 
-A policy that places every job on a correct node can still be wasteful: narrow jobs, which could run anywhere, fill the
-few nodes that can run the wide jobs. Regret measures this cost.
-The cluster has 300 nodes of 8 CPUs, half rv64gc, 30 % with Zba and Zbb, 15 % with V, 5 % wide (all of these and more).
-First come 2,000 rv64gc jobs, then 400 that need the second, third or fourth set (5 : 3 : 2), all from one seed; they
-request about 94 % of all CPUs. The regret is the number of wide jobs that are rejected while a narrow job runs on a
-node that the wide job could use. Node kinds are random in name order, so names carry no information.
+A policy that places every job on a correct node can still be wasteful if narrow jobs, which could run anywhere, fill
+the few nodes that can run the wide jobs. Regret measures this cost.
+The cluster has 300 nodes with 8 CPUs: half are rv64gc, 30 % have Zba and Zbb, 15 % have V, and 5 % are wide (all of
+these and more). First, 2,000 rv64gc jobs arrive, then 400 that need the second, third or fourth set (5 : 3 : 2), all
+drawn from one seed; they request about 94 % of all CPUs. The regret is the number of wide jobs that are rejected while
+a narrow job runs on a node that the wide job could use. Node kinds are in random order of names, so that names do not
+carry information.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _WIDE_SIZE = (1000, 4 * _GIB)
 
 
 def regret(policy: Policy, seed: int) -> int:
-    """Place the jobs of one seed under a policy; return the number of wide jobs rejected because of narrow jobs."""
+    """Place the jobs of one seed under a policy; return the number of wide jobs that narrow jobs displaced."""
     draw = random.Random(seed)
     state = ClusterState(_nodes(draw))
     scheduler = Scheduler(state, policy)
@@ -113,7 +114,7 @@ _OURS = ("isamatch", "hetsched")
 
 
 def run(progress: Progress) -> Experiment:
-    """Run the groups, the figures and the regret."""
+    """Run the pod groups, the published figures and the regret."""
     steps = 4 + len(_REGRET_SEEDS)
     policies = {name: _policy(BUILTIN[name]) for name in ("default-kube", *_OURS)}
     policies[KUBE_1_18.name] = _policy(KUBE_1_18)
@@ -180,7 +181,7 @@ def _groups(policies: dict[str, Policy]) -> tuple[list[ResultRow], list[Expected
 
 
 def _right(policy: Policy, group: IsaPodGroup, seed: int) -> float:
-    """Return the percentage of a group's pods on a node that runs them."""
+    """Return the percentage of a group's pods that are on a node that can run them."""
     return 100.0 * sum(node in group.right for node in placed(policy, group, seed)) / TASKS
 
 
@@ -194,7 +195,7 @@ def placed(policy: Policy, group: IsaPodGroup, seed: int) -> list[str | None]:
 
 
 def _overflow(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
-    """Measure Fig. 10: the closest node first, the next when it is full; the same for the base set."""
+    """Measure Fig. 10: pods go to the closest node until it is full, then to the next one; also for the base set."""
     nodes = placed(policy, GROUPS[1], FITTED_SEED)
     counts, base = Counter(nodes), Counter(placed(policy, GROUPS[0], FITTED_SEED))
     spill = next(index for index, node in enumerate(nodes) if node != "node3")
@@ -215,7 +216,7 @@ def _overflow(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
 
 
 def _figure_5(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
-    """Measure Fig. 5: 14 nodes, 9 RISC-V, 7 with I, M and F; affinity ties, then shared sets, then use decide."""
+    """Measure Fig. 5: 14 nodes, 9 RISC-V, 7 with I, M and F; shared sets and then utilisation break ties."""
     found = figure_5(policy)
     rows = [ResultRow("isamatch", "Fig. 5, RV64IMF", metric, value, published) for metric, value, published in found]
     values = tuple(value for _, value, _ in found)
@@ -249,7 +250,7 @@ def figure_5(policy: Policy) -> list[tuple[str, float, float | None]]:
 
 
 def _match_microseconds(policy: Policy) -> float:
-    """Return the least mean time over all tasks to filter and order the five nodes by instruction set."""
+    """Return the smallest measured mean time over all tasks to filter and order the five nodes by instruction set."""
     state = ClusterState(cluster())
     match, affinity = (next(p.instance for p in policy.plugins if p.name == n) for n in ("isa-match", "isa-affinity"))
     requests = [state.compile(pod) for pod in tasks(GROUPS[1], FITTED_SEED)]
@@ -290,7 +291,7 @@ def _regret(progress: Callable[[int], None]) -> tuple[list[ResultRow], list[Expe
 
 
 def with_scarcity(weight: float) -> PolicySpec:
-    """Return the default policy with `isa-scarcity` at a weight, 0 for off."""
+    """Return the default policy with the given weight of `isa-scarcity`, where 0 disables it."""
     others = tuple(use for use in BUILTIN["hetsched"].plugins if use.name != "isa-scarcity")
     name = f"hetsched {'with' if weight else 'without'} isa-scarcity"
     return PolicySpec(name, (*others, PluginUse("isa-scarcity", weight=weight)))

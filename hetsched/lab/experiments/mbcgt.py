@@ -1,22 +1,23 @@
-"""MBCGT: balance of four resources against schedulers that see two, by requests or by measured load.
+"""MBCGT: balance four resources, compared with schedulers that see two resources, by requests or by measured load.
 
-CPU and memory look even while network and disk are overloaded on some nodes and idle on others. `default` is
-kube-scheduler 1.18's LeastAllocated + BalancedAllocation, `dynamic` the same over measured CPU and memory, `mbcgt` the
-Nash product over all four. Each group is the mean over its five orders of
+CPU and memory may look balanced while network and disk are overloaded on some nodes and idle on others. `default` is
+kube-scheduler 1.18's LeastAllocated + BalancedAllocation, `dynamic` is the same with measured CPU and memory, and
+`mbcgt` is the Nash product over all four resources. Each group is the mean over its five orders of
 
     load balance degree      mean over the nodes of S = 1 - B       (higher is more even; compared in the publication)
     resource unevenness      mean over the nodes of B               (lower is more even)
 
-and the gain is the ratio of two degrees; the gain of dynamic over default follows from the two published ones as (1 +
-a) / (1 + b) - 1: 8.15 and 7.41 % -> 0.69 %. Then the same on 200 nodes, and the batch placed together (`lab.joint`).
+and the gain is the ratio of two degrees. The gain of dynamic over default follows from the two published gains as (1 +
+a) / (1 + b) - 1: 8.15 and 7.41 % -> 0.69 %. The comparison is then repeated on 200 nodes, and with joint placement of
+the batch (`lab.joint`).
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), its comparison of 4 nodes, 12 pods, 3 x 5 orders.
 
-Machines and applications of the comparison have CPU, memory, network and disk, requested and measured. Half of the
-nodes are small, half are twice as large; applications are of four kinds, each heavy on one resource. Their
-use is known exactly, and differs from their requests. An order is a Fisher-Yates shuffle from the last index by the
-generator of `lab.lcg`.
+Machines and applications of the comparison have requested and measured CPU, memory, network and disk. Half of the nodes
+are small, and half are twice as large. There are four kinds of applications, each heavy on one resource. Their usage is
+known exactly and differs from their requests. An order is a Fisher-Yates shuffle from the last index by the generator
+of `lab.lcg`.
 Source: MBCGT publishes the counts (4 nodes, 12 pods of 4 kinds, 3 groups of 5 orders); sizes, demands and seeds are a
-reconstruction, searched so that the gains have the published magnitude.
+reconstruction, which was searched so that the gains have the published magnitude.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ RESOURCES = (CPU, MEMORY, NETWORK_MBPS, DISK_MBPS)
 _GIB = 2**30
 _SMALL = (4000, 8 * _GIB, 100, 100)
 _LARGE = (8000, 16 * _GIB, 200, 200)
-# Requested (CPU, memory) and used (CPU, memory, network, disk).
+# Requested CPU and memory, and used CPU, memory, network and disk.
 _KINDS = {
     "cpu": ((2000, _GIB), (3500, _GIB // 2, 5, 5)),
     "mem": ((500, 4 * _GIB), (300, 3 * _GIB, 5, 5)),
@@ -58,7 +59,7 @@ _KINDS = {
 
 
 def nodes(count: int) -> list[NodeReport]:
-    """Return empty measured nodes: two small ones, two large ones, and so on."""
+    """Return empty nodes with measured usage: two small, two large, two small, and so on."""
     return [_node(f"node{number:03d}", _LARGE if (number - 1) % 4 >= 2 else _SMALL) for number in range(1, count + 1)]
 
 
@@ -68,7 +69,7 @@ def _node(name: str, size: tuple[int, ...]) -> NodeReport:
 
 
 def pods(copies: int, seed: int) -> list[PodSpec]:
-    """Return `copies` applications of each kind in the seed's order."""
+    """Return `copies` applications of each kind, in an order that depends on the seed."""
     made = [PodSpec("lab", f"{kind}{number}", shape) for kind, shape in _SHAPES.items() for number in range(copies)]
     Lcg(seed).shuffle(made)
     return made
@@ -99,7 +100,7 @@ _SAME = 1e-12
 
 
 class _End(NamedTuple):
-    """Cluster after all pods, or the mean of several."""
+    """Metrics of a cluster after all pods, or the mean over several clusters."""
 
     degree: float
     degree_as_std: float
@@ -109,7 +110,7 @@ class _End(NamedTuple):
 
 
 def run(progress: Progress) -> Experiment:
-    """Place the applications under each policy in every order, small and large, and once together."""
+    """Place the applications under each policy in every order, on small and large clusters, and once jointly."""
     policies = _policies()
     rows: list[ResultRow] = []
     expectations: list[ExpectedResult] = []
@@ -266,7 +267,7 @@ def _large_expectation(groups: list[dict[str, _End]]) -> ExpectedResult:
 
 
 def _together(policy: Policy, group: int) -> tuple[list[ResultRow], ExpectedResult]:
-    """Place the twelve pods one by one and together; the exact plan is the same for all orders."""
+    """Place the twelve pods one by one and jointly; the exact plan is the same for all orders."""
     case = f"group {group + 1}, 12 pods together"
     plans: dict[str, list[joint.JointPlan]] = {"greedy, as published": [], "improved": [], "exact": []}
     for order in range(1, _ORDERS + 1):
@@ -287,7 +288,7 @@ def _together(policy: Policy, group: int) -> tuple[list[ResultRow], ExpectedResu
 
 
 def _many_together(policy: Policy) -> tuple[list[ResultRow], ExpectedResult]:
-    """Place all pods of the large cluster together, where an exhaustive search is impossible."""
+    """Place all pods of the large cluster jointly, for which an exhaustive search is not possible."""
     case = f"{_LARGE_NODES} nodes, group 1, {4 * _LARGE_COPIES} pods together"
     scheduler = Scheduler(ClusterState(nodes(_LARGE_NODES)), policy)
     problem = joint.problem_of(scheduler, pods(_LARGE_COPIES, _seed(0, 1)))

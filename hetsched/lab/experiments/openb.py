@@ -1,23 +1,24 @@
-"""GPU packing on the openb trace at rising load: FGD and its baselines as published, `hetsched` and `hetsched-gpu`.
+"""GPU packing on the openb trace at increasing load: FGD and its published baselines, `hetsched` and `hetsched-gpu`.
 
-For every list, seed and tie rule there is one stream (`hetsched.lab.arrival`), the same for all policies
-(`fill`). Rows are means over the seeds. Published figures are listed with the runs that follow the
-publication's protocol, ties by the lowest of names that are shuffled for every run; under the names of the node list
-FGD comes out up to two points lower on the lists with many CPU pods, because that order groups nodes of one kind.
-Expected: FGD within 2 points of its published figures. For every list, tie rule and shown load, `hetsched` allocates at
-most 0.3 points less than the best of first-fit, best-fit, gpu-packing and FGD below 100 % GPU demand, and 0.5 from
-there on. `hetsched-gpu` allocates at most 0.3 less at every load, and differs by at most 0.3 points between tie rules;
-over all published lists its mean of unallocated GPUs is at most 0.9 times FGD's.
+For every list, seed and tie rule, there is one stream (`hetsched.lab.arrival`), which is the same for all policies
+(`fill`). Rows are means over the seeds. Published figures are listed next to the runs that follow the publication's
+protocol, in which ties are broken by the lowest name after shuffling the names for every run. With the names of the
+node list, FGD is up to two points lower on the lists with many CPU pods, because that order groups nodes of one kind.
+Expected results: FGD is within 2 points of its published figures. For every list, tie rule and shown load, `hetsched`
+allocates at most 0.3 points less than the best of first-fit, best-fit, gpu-packing and FGD below 100 % GPU demand, and
+at most 0.5 points less at higher demand. `hetsched-gpu` allocates at most 0.3 points less at every load, and differs by
+at most 0.3 points between tie rules; over all published lists its mean of unallocated GPUs is at most 0.9 times FGD's.
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), figures 7 to 13, and the runs published with it.
 
-`fill` fills a cluster of GPUs beyond its capacity, with measurements on the way. Packing quality shows when demand
-exceeds capacity, and while the cluster fills. The pods of a stream arrive one by one; each is tried once, and none
-leaves. At every requested load (arrived GPU demand / GPU capacity) two values are recorded as shares of all GPUs: the
-allocated milli, and F, the milli that pods of the mix cannot use. The last pod that was still below a load counts to
-it. Ties between equal nodes are broken by the lowest name as given, by the lowest name after the names are shuffled for
-every seed, or at random.
-Source: the protocol of Weng et al. (USENIX ATC 2023). Its simulator puts each node's place in a random permutation in
-front of its name (`syncClusterResourceList`), so its ties by name are ties by a fixed, random order of each run.
+`fill` fills a GPU cluster beyond its capacity and takes measurements at several loads. Packing quality is visible while
+the cluster fills and when demand exceeds capacity. The pods of a stream arrive one by one; each is tried once, and pods
+do not end. At every requested load (arrived GPU demand / GPU capacity), two values are recorded as shares of all GPUs:
+the allocated thousandths, and F, the thousandths that pods of the mix cannot use. A measurement at a load includes the
+last pod that arrived below that load. Ties between equal nodes are broken by the lowest original name, by the lowest
+name after the names are shuffled for every seed, or at random.
+Source: the protocol of Weng et al. (USENIX ATC 2023). Its simulator prepends each node's position in a random
+permutation to its name (`syncClusterResourceList`), so breaking ties by name uses a random order that is fixed for each
+run.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ TieRule = Literal["name", "shuffled", "random"]
 
 
 class OverloadSample(msgspec.Struct, frozen=True):
-    """Cluster after arrivals of `arrived` times its GPU capacity; the other fields are percent of all GPUs."""
+    """Cluster after arrival of `arrived` times its GPU capacity; the other fields are in percent of all GPUs."""
 
     arrived: float
     allocated: float
@@ -64,7 +65,7 @@ def shuffled(nodes: Sequence[NodeReport], seed: int) -> list[NodeReport]:
 
 
 def tied(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
-    """Return the policy under a tie rule; a policy with random ties keeps them, with this seed."""
+    """Return the policy with a tie rule; a policy with random ties keeps random ties, with this seed."""
     by: Literal["name", "random"] = "random" if rule == "random" or spec.ties.by == "random" else "name"
     return msgspec.structs.replace(spec, ties=Ties(by=by, seed=seed))
 
@@ -72,7 +73,7 @@ def tied(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
 def fill(
     state: ClusterState, stream: Sequence[PodSpec], policy: Policy, mix: Mix, points: Sequence[float]
 ) -> list[OverloadSample]:
-    """Run a stream through a copy of `state` and return the measurements at each of the rising `points`."""
+    """Run a stream on a copy of `state`, and return the measurements at each load in `points` (ascending)."""
     scheduler = Scheduler(state.fork(), policy)
     scheduler.state.use_mix(mix)
     capacity = int(state.all_rows.static("card_milli").sum())
@@ -114,9 +115,9 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Study(msgspec.Struct, frozen=True):
-    """Inputs of the study: lists by name, policies, tie rules, the loads to measure at, and the published figures.
+    """Inputs of the study: lists by name, policies, tie rules, loads at which to measure, and published figures.
 
-    `shown` are the loads that get rows; the plots show all `points`.
+    `shown` contains the loads that are reported as rows; the plots show all `points`.
     """
 
     nodes: tuple[NodeReport, ...]
@@ -132,7 +133,7 @@ class Study(msgspec.Struct, frozen=True):
 def run(study: Study, progress: Callable[[int, int], None]) -> Experiment:
     """Run the whole study.
 
-    Raises: InputError if a list has no usable pods or a policy is wrong.
+    Raises: InputError if a list has no usable pods or a policy is invalid.
     """
     runs = _run_all(study, progress)
     means = {key: _mean(loads) for key, loads in runs.items()}
@@ -165,7 +166,7 @@ def _run_all(study: Study, progress: Callable[[int, int], None]) -> dict[Key, li
         for seed in range(study.seeds)
         for rule in study.ties
         for spec in study.policies
-        if spec.ties.by != "random" or rule == study.ties[0]  # random ties of a policy's own have no other tie rule
+        if spec.ties.by != "random" or rule == study.ties[0]  # policies with random ties are run once, with random ties
     ]
     runs: dict[Key, list[list[OverloadSample]]] = {}
     drawn: tuple[str, int] = ("", -1)
@@ -267,7 +268,7 @@ def _expectations(study: Study, means: Mapping[Key, Mapping[float, OverloadSampl
 
 
 class _Cell(msgspec.Struct, frozen=True):
-    """One policy at one load of a list: its figure against that of its best rival, in percent of all GPUs."""
+    """Result of one policy at one load of a list, and that of its best rival, in percent of all GPUs."""
 
     policy: str
     case: str
@@ -278,7 +279,7 @@ class _Cell(msgspec.Struct, frozen=True):
 
     @property
     def below(self) -> float:
-        """Points below the rival, negative if the policy allocates more."""
+        """Percentage points below the rival; negative if the policy allocates more."""
         return round(self.best - self.allocated, 2)
 
     @property
@@ -313,7 +314,7 @@ def _cells(study: Study, means: Mapping[Key, Mapping[float, OverloadSample]]) ->
 
 
 def _over_all_lists(study: Study, means: Mapping[Key, Mapping[float, OverloadSample]]) -> list[ExpectedResult]:
-    """Compare the means if every published list was run."""
+    """Compare the means over all published lists, if every list was run."""
     everything = {name for name, _ in study.published}
     names = {spec.name for spec in study.policies}
     if not everything or not everything <= study.lists.keys() or not {OURS, PEER} <= names:

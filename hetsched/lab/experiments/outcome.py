@@ -1,8 +1,8 @@
 """Result of an experiment: rows, expectations, and plots.
 
-`rows` are the measurements of this run, with the published figure if there is one. An expectation is a sentence with
-the measured numbers, and whether it held. `reconstruction` means that the input data is ours: the publication's data is
-not available, so the input is constructed to agree with every published number.
+`rows` contains the measurements of this run, with the published figure if any. An expectation is a sentence with the
+measured numbers and whether they confirm it. `reconstruction` means that the input data is our own: the publication's
+data is not available, so the input is constructed to agree with every published number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class ResultRow(msgspec.Struct, frozen=True):
-    """One measured figure; `published` is null if the publication gives none."""
+    """One measured figure; `published` is null if the publication does not contain the figure."""
 
     policy: str
     case: str
@@ -28,7 +28,7 @@ class ExpectedResult(msgspec.Struct, frozen=True):
 
 
 class Experiment(msgspec.Struct, frozen=True):
-    """Comparison of one publication; `charts` are SVG texts of `hetsched.lab.plots` and are not in the JSON."""
+    """Comparison of one publication; `charts` contains SVG texts of `hetsched.lab.plots`, not part of the JSON."""
 
     name: str
     title: str
