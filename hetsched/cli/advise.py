@@ -1,4 +1,4 @@
-"""`hetsched advise`: propose moves of running pods for an even cluster, for pending pods, or to free rare nodes.
+"""`hetsched advise`: propose moves of running pods to balance a cluster, make room for pods, or free rare nodes.
 
 With `--cluster` the command only reads files. Without it, the command queries the server about one of its clusters, and
 an operator may confirm the returned plan by its token. The server executes the plan if it is still the same plan. Exit

@@ -66,7 +66,7 @@ def preview(
     token: TokenOption = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Replay decisions with a version of a policy, and show pods that move or do not fit and the effect."""
+    """Replay decisions with a version of a policy, and show changed placements and cluster metrics."""
     asked = {
         "version": version, "cluster": cluster, "last": last, "scope": "all" if everybody else "own",
         "baseline": "recorded" if recorded else "active",

@@ -114,7 +114,7 @@ class Client(Transport):
     def wait(
         self, workload_id: str, goal: Goal = Goal.PLACED, *, timeout_seconds: float = 300.0, patient: bool = False
     ) -> Waited:
-        """Wait until a workload reaches or cannot reach `goal`, or the timeout; `patient` also waits for capacity."""
+        """Wait until a workload reaches or cannot reach `goal`, or times out; `patient` also waits for capacity."""
         return waiting.wait(self, workload_id, Goal(goal), timeout_seconds, patient=patient)
 
     def watch(

@@ -198,7 +198,7 @@ class PodWhy(Answer, frozen=True):
 
 
 class NodeRow(Answer, frozen=True):
-    """Node in a list; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, or None."""
+    """Node in a list; `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable (or None)."""
 
     name: str
     family: str

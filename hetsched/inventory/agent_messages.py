@@ -83,7 +83,7 @@ def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda ku
 
 
 def _with_unknown_pods(report: AgentReport, known: Known) -> AgentReport:
-    """Return the report with the pods added that have kubelet grants but are unknown to the control plane."""
+    """Add the pods with kubelet grants that are unknown to the control plane to a report."""
     kubelet = report.kubelet
     if kubelet is None:
         return report
@@ -149,7 +149,7 @@ def _usage_of(message: AgentMessage) -> MachineUsage | None:
 
 
 def _write_confirmation(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> None:
-    """Record a confirmation and its usage sample; no fact that decisions use changes."""
+    """Record a confirmation and its usage sample, which do not change any fact that decisions use."""
     usage = _sample(message, now)
     pinned = message.pinned if message.report is None else message.report.pinned
     row.pinned = pinned
@@ -241,7 +241,7 @@ def apply_samples(cluster_id: int) -> int:
 
 
 def silent_since(now: datetime) -> datetime:
-    """Return the time before which an agent's last message is too old for the agent to be reporting."""
+    """Return the time limit for an agent's last message: an agent with an older message is not reporting."""
     return now - timedelta(seconds=3 * settings.HETSCHED_AGENT_REPORT_SECONDS)
 
 

@@ -346,7 +346,7 @@ def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | N
 def _record_statements(
     row: NodeFacts, collector: Collector, old: CollectedFact | None, new: CollectedFact | None, now: datetime
 ) -> None:
-    """Record a collector's statements in the claims of the node."""
+    """Record a collector's statements in the stored statements (`claims`) of the node."""
     words = words_of(new) if new is not None else {}
     before = words_of(old) if old is not None else {}
     if words or before:

@@ -172,7 +172,7 @@ def exact(problem: JointProblem) -> JointPlan:
 
 
 def _factors(problem: JointProblem, node: int, takes: Ints) -> Floats:
-    """Return (T,) ln S of one node with each combination of pods, or -inf where they do not fit."""
+    """Return ln S, shape (T,), of one node with each combination of pods, or -inf where they do not fit."""
     added = takes @ problem.added[:, :, node]
     room = problem.room[:, node, None]
     use = problem.used[:, node, None] + added.T

@@ -41,7 +41,7 @@ Change = Literal["moved", "infeasible", "feasible"]
 
 
 class ReplaySide(msgspec.Struct, frozen=True, rename="camel"):
-    """Result of one run, with metrics as in `simulate`. Version 0 stands for the policies of the recorded decisions."""
+    """Result of one run, with metrics as in `simulate`. Version 0 means the policies of the recorded decisions."""
 
     policy: str
     version: int

@@ -227,7 +227,7 @@ def remove_namespace_rule(rule: NamespaceRule, *, actor: Actor) -> None:
 
 
 def ensure_builtins() -> list[str]:
-    """Create built-in policies, and new revisions of those that a release changed; return the names of both.
+    """Create built-in policies, and new revisions of those that a release changed; return the changed names.
 
     If a user changed a built-in policy, the user's revision stays active and the new one stays a draft. A new revision
     that breaks a golden placement also stays a draft.

@@ -1,4 +1,4 @@
-"""Cluster-owned policies: SchedulingPolicy objects become versions here, by the same checks as REST requests.
+"""Cluster-owned policies: SchedulingPolicy objects become versions after the same checks as REST requests.
 
 An unused name is assigned to the first cluster with an object of that name, and that object defines the policy. New
 content that passes `check_policy` becomes a version and, if it satisfies every golden placement, is activated

@@ -146,7 +146,8 @@ CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
 
 # --- Scheduler and periodic tasks -------------------------------------------------------------------------------------
 HETSCHED_BATCH = ENV.number("HETSCHED_BATCH", 500, least=1, most=10_000)
-# Whether the informer process of a live cluster also decides and binds; otherwise workers do, triggered by messages.
+# Whether the informer process of a live cluster also schedules and binds pods; otherwise workers do, triggered by
+# messages.
 HETSCHED_DECIDE_IN_WATCH = ENV.flag("HETSCHED_DECIDE_IN_WATCH", default=True)
 # How long the resources of a force-deleted pod stay reserved on a ready node.
 HETSCHED_FORCED_HOLD_SECONDS = ENV.number("HETSCHED_FORCED_HOLD_SECONDS", 120, least=0, most=86_400)
@@ -186,6 +187,7 @@ HETSCHED_IMAGE_TAG_SECONDS = ENV.number("HETSCHED_IMAGE_TAG_SECONDS", 3600, leas
 HETSCHED_AGENT_REPORT_SECONDS = ENV.number("HETSCHED_AGENT_REPORT_SECONDS", 30, least=1, most=3600)
 # Off by default, because an eavesdropper could read the key that signs allocations of the agent's node.
 HETSCHED_AGENT_KEYS_OVER_HTTP = ENV.flag("HETSCHED_AGENT_KEYS_OVER_HTTP", default=False)
+# Minimum time between two messages of one node.
 HETSCHED_AGENT_PAUSE_MILLIS = ENV.number("HETSCHED_AGENT_PAUSE_MILLIS", 500, least=0, most=60_000)
 # Service accounts whose pods are node agents, as namespace:name; the API server of their cluster authenticates them.
 HETSCHED_AGENT_ACCOUNTS = ENV.names("HETSCHED_AGENT_ACCOUNTS", ("hetsched:hetsched-agent",))
@@ -264,12 +266,12 @@ AUDIT_SECONDS = 60
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 
 
-# Tolerated clock difference between beat and worker machines before periodic messages count as expired.
+# Tolerated clock difference between beat and worker machines before periodic messages are considered expired.
 CLOCKS_APART_SECONDS = 900
 
 
 def _every(task: str, seconds: int, queue: str = "io", args: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Schedule `task` periodically, once a period; messages that expire unconsumed are dropped."""
+    """Schedule `task` every `seconds`; messages that are not consumed before they expire are dropped."""
     options = {"expires": 2 * seconds + CLOCKS_APART_SECONDS, "queue": queue}
     return {
         "task": "workers.periodic_tasks.run",

@@ -63,8 +63,8 @@ def bench(
     """Run a performance scenario: decisions per second, ISA matching, what-if, evictions, cluster, watch,
     console.
 
-    Exit code 1 if a result was wrong, for example decisions that differ from a full evaluation, a what-if that changed
-    state, or pods that were never bound.
+    The exit code is 1 if a result was wrong, for example decisions that differ from a full evaluation, a what-if that
+    changed state, or pods that were never bound.
     """
     if scenario is Benchmark.CLUSTER:
         run = _on_cluster(kubeconfig, kube_scheduler, *((20, 40) if quick else (nodes or 1000, pods or 2000)))

@@ -1,4 +1,4 @@
-"""`--report DIR`: write a report folder atomically at the end of the run."""
+"""`--report DIR`: write a report folder at the end of the run, after all its files have been computed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_report(folder: Path, content: Mapping[str, bytes]) -> None:
-    """Write all files, each by renaming a temporary file, and print the path of the report."""
+    """Write all files under temporary names, rename them, and print the path of the report."""
     parts = [(folder / name, folder / f".{name}.part", data) for name, data in content.items()]
     for _, part, data in parts:
         part.write_bytes(data)

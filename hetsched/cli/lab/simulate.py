@@ -1,6 +1,6 @@
 """`hetsched simulate`: run a whole workload against a cluster, once per policy, and compare the results.
 
-Each pod is tried once, in queue order, and pods do not end. The report folder is written atomically at the end.
+Each pod is tried once, in queue order, and pods do not end. The report folder is written at the end.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Workers, beat and the informer do not have a port, and probes through the message store would make Kubernetes kill
 healthy processes while the store is down. A process is healthy if its heartbeat file is recent, which does not require
-the network. A worker does not write heartbeats while the store is down, so the probe does not fail in that case. The
-web process is probed over HTTP.
+the network. A worker does not write heartbeats while the store is down; the probe does not fail a worker in that case.
+The web process is probed over HTTP.
 """
 
 from __future__ import annotations

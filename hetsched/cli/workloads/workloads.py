@@ -2,7 +2,7 @@
 
 A submission has an idempotency key, so that repeating it is safe. Without `--idempotency-key`, each run of the command
 is a new submission. The exit code is the result of the workload: 0 state reached, 10 not now, 11 never fits, 12
-misconfigured, 13 timeout, 14 the run itself failed or was cancelled. Any decision ends the wait, even *not now* unless
+misconfigured, 13 timeout, 14 the run itself failed or was cancelled. Any decision ends the wait, even *not now*, unless
 `--patient` waits for capacity.
 """
 

@@ -31,10 +31,8 @@ class Goal(enum.StrEnum):
 class Question(msgspec.Struct, frozen=True):
     """Request for advice.
 
-    `target` is the balance to reach (0-1). `pods` are the pods to find room for; if empty, the pending
-
-
-    pods are used. At most `most_moves` moves are proposed, and at most `most_tries` moves are evaluated.
+    `target` is the balance to reach (0-1). `pods` are the pods to find room for; if empty, the pending pods are used.
+    At most `most_moves` moves are proposed, and at most `most_tries` moves are evaluated.
     """
 
     goal: Goal

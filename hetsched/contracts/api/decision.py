@@ -227,7 +227,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Complete answer; `nodes` and `tipping` are null and omitted from the JSON unless an explanation was requested.
+    """Complete result; `nodes` and `tipping` are null and omitted from the JSON unless an explanation was requested.
 
     These fields are also omitted: `doubts`, unless a node of a placement has facts in conflict; `replaced` (running
     pods that were assumed to be deleted), if there are none; `plan`, unless a plan was requested and all pods are

@@ -1,4 +1,4 @@
-"""Golden placements: expectations of administrators where a pod must be placed under every policy.
+"""Golden placements: administrators' expectations of where a pod must be placed under every policy.
 
 An expectation states exactly one of four conditions: one of these nodes, a node with these labels, a node whose native
 instruction set covers a requirement, or a rejection with this verdict. The expectation is evaluated on the cluster's

@@ -45,7 +45,7 @@ class NodeAllocation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """Response to an agent: the key for allocations of its node, and the time until the next message.
+    """Response to an agent: the key that signs its node's allocations, and the time until the next message.
 
     `problems` lists problems that the control plane found in the message; `ReportWanted` asks for the whole report.
     """

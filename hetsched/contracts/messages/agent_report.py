@@ -44,7 +44,6 @@ class EmulatedIsa(msgspec.Struct, frozen=True, rename="camel"):
 class MachineIsa(msgspec.Struct, frozen=True, rename="camel"):
     """Instruction set of a machine.
 
-
     RISC-V machines have `extensions`, including implied extensions; other machines have `level` and `features`, with
     the kernel's names. `cross` lists the instruction sets that a cross toolchain on the machine compiles for.
     """
@@ -98,7 +97,7 @@ class MigDevice(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineLink(msgspec.Struct, frozen=True, rename="camel"):
-    """Link to another GPU of the machine; `kind` is one of `node_report.LINK_KINDS`, bandwidth in one direction."""
+    """Link to another GPU of the machine; `kind` is one of `node_report.LINK_KINDS`, `bandwidth_gbs` is one-way."""
 
     to: int
     kind: str

@@ -2,8 +2,8 @@
 
 Requirements on the value v of a label (None if the label is absent):
 
-    In: v is one of the values     NotIn: v is none of them, absent included     Exists, DoesNotExist: as named
-    Gt, Lt: v and the one value are decimal int64 and are compared; anything else does not match
+    In: v is one of the values     NotIn: v is not one of the values, or is absent     Exists, DoesNotExist: as named
+    Gt, Lt: v and the single value are compared as decimal int64; other values do not match
 
 A selector is the AND of its requirements. A null selector matches nothing; an empty selector matches everything.
 Source: Kubernetes documentation, "Labels and Selectors".

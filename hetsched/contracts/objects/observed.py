@@ -80,8 +80,8 @@ class Changes(msgspec.Struct):
     """Changes of a live cluster since the last read; `definitions` is None if no referenced object changed.
 
     `bound` contains the keys of pods that were pending before and have a node now. For deleted pods that are not in
-    `stopped`, only the absence was observed, or containers were running until the deletion. `rebooted` lists nodes with
-    a new boot ID.
+    `stopped`, only the absence was observed, or containers were still running at the deletion. `rebooted` lists nodes
+    with a new boot ID.
     """
 
     nodes: list[NodeReport] = []

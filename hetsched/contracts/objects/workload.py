@@ -149,11 +149,11 @@ class ImageFacts(msgspec.Struct, frozen=True):
 class ImageDemand(msgspec.Struct, frozen=True):
     """Requirements of a pod's images, in addition to its other requirements.
 
-    `floors` maps each architecture (Kubernetes' names) that all known images offer to the requirement string of the
-    most demanding image, or to "" if there is no known requirement; it is None if no image is known. `unknown` means
-    that the facts of some image are missing. `variants_only` lists (architecture, image) for images whose index has
-    only CPU variants of the architecture, which a stock containerd refuses on a node without such a variant in its
-    platform.
+    `floors` has a pair for each architecture (Kubernetes' names) that all known images offer: the architecture and the
+    requirement string of the most demanding image, or "" if no requirement is known. It is None if no image is known.
+    `unknown` means that the facts of some image are missing. `variants_only` lists (architecture, image) for images
+    whose index has only CPU variants of the architecture, which a stock containerd refuses on a node without such a
+    variant in its platform.
     """
 
     floors: tuple[tuple[str, str], ...] | None = None

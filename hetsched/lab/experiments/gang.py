@@ -153,7 +153,7 @@ def run(progress: Progress) -> Experiment:
 
 
 def slots_held(spec: PolicySpec, slots: int, jobs: dict[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
-    """Return the slots of each job after the pods of all jobs were tried alternately, and the partial gangs."""
+    """Return the slots of each job after trying the jobs' pods alternately, and the number of partial gangs."""
     shape = _shape(1000)
     pods = [
         _pod(job, number, least, shape)

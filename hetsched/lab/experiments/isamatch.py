@@ -54,7 +54,7 @@ _WIDE_SIZE = (1000, 4 * _GIB)
 
 
 def regret(policy: Policy, seed: int) -> int:
-    """Place the jobs of one seed under a policy; return the number of wide jobs that narrow jobs displaced."""
+    """Place the jobs of one seed under a policy; return the number of wide jobs rejected because of narrow jobs."""
     draw = random.Random(seed)
     state = ClusterState(_nodes(draw))
     scheduler = Scheduler(state, policy)
