@@ -1,6 +1,6 @@
-"""Receive webhooks of hetsched and reject unsigned ones: `python webhook_receiver.py 8080`.
+"""Receive webhooks of hetsched and reject unsigned messages: `python webhook_receiver.py 8080`.
 
-The environment variable WEBHOOK_SECRET has the secret that `POST /api/v1/webhooks/` returned.
+The environment variable WEBHOOK_SECRET contains the secret that `POST /api/v1/webhooks/` returned.
 """
 
 import base64
@@ -13,7 +13,7 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 OLDEST_SECONDS = 300
-seen = set()  # in production: in persistent storage, for three days
+seen = set()  # in production, keep the ids for three days in persistent storage
 
 
 def verified(secret, headers, body, now=None):
@@ -38,7 +38,7 @@ class Receiver(BaseHTTPRequestHandler):
         if message is None:
             self.send_response(401)
         else:
-            if self.headers["webhook-id"] not in seen:  # the same message may come more than once
+            if self.headers["webhook-id"] not in seen:  # a message can arrive more than once
                 seen.add(self.headers["webhook-id"])
                 print(message["type"], message.get("id", ""), flush=True)  # noqa: T201
             self.send_response(204)
