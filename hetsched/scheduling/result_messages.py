@@ -54,9 +54,9 @@ def unknown_images(pod: PodSpec) -> tuple[Message, ...]:
         return ()
     first = unknown[0]
     if unknown[1:]:
-        template = "what {image} and {n} more is built for is not known: {said}"
+        template = "the platforms of {image} and {n} more images are unknown: {said}"
         return (Message(template, image=first.image, n=len(unknown) - 1, said=first.unknown),)
-    return (Message("what {image} is built for is not known: {said}", image=first.image, said=first.unknown),)
+    return (Message("the platforms of {image} are unknown: {said}", image=first.image, said=first.unknown),)
 
 
 def image_warnings(outcome: Outcome) -> tuple[Message, ...]:

@@ -105,7 +105,7 @@ def a_comparison() -> None:
         id=1, cluster=Cluster.objects.get(), namespace="default", pod_name="p", uid="u", scheduler="default-scheduler",
         spec=a_pod("p").build(), node_name="n1", revision=1, created_at=timezone.now(), judged_at=timezone.now(),
         judgement="infeasible", chosen="n2", our_score=10.0, feasible=1, top=(node,), theirs=node, policy_version=1,
-        policy_name="hetsched", refusal=Reason("GpuNone", "gpu-fit", 1, "the node has no GPU card"), summary="so it is",
+        policy_name="hetsched", refusal=Reason("GpuNone", "gpu-fit", 1, "the node has no GPU"), summary="so it is",
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def test_a_text_is_judged_by_its_namespaces_alone() -> None:
 
 
 def test_parameters_with_text_of_the_caller_stay() -> None:
-    echo = Message("the node is not one with {text}", text="other/b=true")
+    echo = Message("the node does not match {text}", text="other/b=true")
     assert WEB.reason(Reason("NodeAffinity", "node-affinity", 1, echo)).message == echo
 
 

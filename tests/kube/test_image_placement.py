@@ -97,7 +97,7 @@ def test_unlabelled_pod_runs_only_on_platforms_of_its_image(
     refused = Decision.objects.filter(pod__state="not-now").first()
     assert refused is not None
     messages = {reason.code: reason.message for reason in refused.reasons}
-    assert messages["ImagePlatformMissing"].startswith("its images are built for amd64 and the node is ")
+    assert messages["ImagePlatformMissing"].startswith("the pod's images are built for amd64, but the node is ")
     assert check_invariants() == []
 
 

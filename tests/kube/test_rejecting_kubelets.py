@@ -108,7 +108,8 @@ def test_rejected_pod_is_tried_at_most_three_times_an_hour(
         assert max(sum(at <= other < at + 60 for other in tries) for at in tries) == 3
         assert [pod for pod, _ in kubelet.refused] == [f"default/misfit-{n}" for n in range(4)]
         assert (
-            "kubelet of n1 refused 4 pods of this owner: TopologyAffinityError" in Decision.objects.latest("id").summary
+            "kubelet of n1 rejected 4 pods of this owner: TopologyAffinityError"
+            in Decision.objects.latest("id").summary
         )
         make_pod(api, "other", cpu="2")
         eventually(followed, lambda: "other" in states())

@@ -132,7 +132,7 @@ def test_volume_is_provisioned_and_a_failure_requeues_the_pod(api: Api, cluster:
     change(api, CLAIMS.path(namespace="default", name="data"), {"metadata": {"annotations": {selected: None}}})
     binding_cycle.run(cluster.pk)
     assert states() == {"db": "pending"}
-    assert Pod.objects.get().message == "no volume for claim data could be made for a"
+    assert Pod.objects.get().message == "no volume for claim data could be provisioned for a"
     assert check_invariants() == []
 
 

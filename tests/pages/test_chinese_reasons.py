@@ -75,7 +75,9 @@ FREE = Message("a node with {names} free", names=joined(", ", ["cpu 32", "memory
                             Message(
                                 "{count} {said}",
                                 count=20,
-                                said=Message("the node runs {isa}, {need} is needed", isa="x86", need="armv8.2-a"),
+                                said=Message(
+                                    "the node runs {isa}, but the pod requires {need}", isa="x86", need="armv8.2-a"
+                                ),
                             ),
                             Message(
                                 "{count} {said}",
@@ -113,19 +115,20 @@ FREE = Message("a node with {names} free", names=joined(", ", ["cpu 32", "memory
                 "; ",
                 [
                     Message(
-                        "kubelet of {node} refused {n} pods of this owner: {text}",
+                        "kubelet of {node} rejected {n} pods of this owner: {text}",
                         node="n1",
                         n=2,
                         text="UnexpectedAdmissionError",
                     ),
-                    Message("tried again at {time}", time="10:00"),
+                    Message("the next attempt is at {time}", time="10:00"),
                 ],
             ),
             "n1 的 kubelet 拒绝过此属主的 2 个 Pod：UnexpectedAdmissionError；10:00 再试",
         ),
         (
             Message(
-                "gang {key} needs room for {n} members at once, the cluster has room for {m} at most",
+                "gang {key} needs capacity for {n} members at the same time, but the cluster has capacity for at "
+                "most {m}",
                 key="ml/g",
                 n=4,
                 m=2,

@@ -36,8 +36,8 @@ def test_pending_pods_show_their_instruction_set_request(viewer: Client, db: Non
     submitted(cluster, a_pod("vectors").isa("rv64gcv"), a_pod("crypto").isa("rv64gc_zkt"))
     recorded(cluster, refusing(cluster))
     text = words(viewer, "/nodes/rv/isa/")
-    assert "rv64gcv 1 runs natively default/vectors" in text
-    assert "rv64gc_zkt 1 does not run the node lacks zkt default/crypto" in text
+    assert "rv64gcv 1 can run natively default/vectors" in text
+    assert "rv64gc_zkt 1 cannot run the node lacks zkt default/crypto" in text
     page = viewer.get("/nodes/rv/isa/").content.decode()
     # Features of every machine of the architecture are not counted.
     assert re.search(r'title="needed by 1 pending pod[^"]*">v <b>·1</b>', page)

@@ -170,7 +170,7 @@ def test_next_pod_backs_off_and_other_owners_use_the_node(cluster: Cluster, cloc
     decision = Decision.objects.get(pod__name="b")
     assert decision.verdict == "not-now"
     assert (decision.reasons[0].plugin, decision.reasons[0].code) == ("admission", "KubeletRefused")
-    message = "kubelet of n1 refused 1 pod of this owner: TopologyAffinityError; tried again at 10:01 UTC"
+    message = "kubelet of n1 rejected 1 pod of this owner: TopologyAffinityError; tried again at 10:01 UTC"
     assert message in decision.summary
 
 
@@ -220,7 +220,7 @@ def test_owner_rejected_on_every_node_backs_off(cluster: Cluster, clock: Clock) 
     assert Pod.objects.filter(node=None).count() == 0
     waiting(cluster, "d")
     assert tried(cluster, clock) == []
-    assert "kubelets everywhere refused 3 pods of this owner" in Decision.objects.latest("id").summary
+    assert "kubelets of the cluster rejected 3 pods of this owner" in Decision.objects.latest("id").summary
     clock.go_on(minutes=1)
     assert tried(cluster, clock) == ["d"]
 

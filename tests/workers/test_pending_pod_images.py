@@ -259,7 +259,7 @@ def test_decision_without_an_index_is_marked(cluster: Cluster, registry: Registr
     decision = Decision.objects.get()
     assert decision.verdict == "placed"
     assert (
-        f"what {registry.host}/app:1 is built for is not known: {registry.host} has no such image" in decision.summary
+        f"the platforms of {registry.host}/app:1 are unknown: {registry.host} has no such image" in decision.summary
     )
 
 

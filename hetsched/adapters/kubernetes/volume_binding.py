@@ -94,11 +94,11 @@ def _select(api: Api, one: BindingRequest, claim: dict[str, Any]) -> BindingOutc
     if node == one.node:
         return None
     if node:
-        message = Message("a volume for claim {claim} is being made for {node}", claim=name, node=node)
+        message = Message("a volume for claim {claim} is being provisioned for {node}", claim=name, node=node)
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
     if annotations.get(MARK) == mark:
         _patch(api, CLAIMS, claim, {}, {MARK: None})
-        message = Message("no volume for claim {claim} could be made for {node}", claim=name, node=one.node)
+        message = Message("no volume for claim {claim} could be provisioned for {node}", claim=name, node=one.node)
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
     _patch(api, CLAIMS, claim, {}, {SELECTED_NODE: one.node, MARK: mark})
     return None

@@ -121,7 +121,9 @@ class DeviceState:
             if pod.uid not in claim.users and len(claim.users) >= MOST_USERS:
                 return _refused(
                     "ResourceClaimFull",
-                    Message("claim {claim} has {n} pods already", claim=claim.name, n=MOST_USERS),
+                    Message(
+                        "claim {claim} is already reserved for {n} pods, the maximum", claim=claim.name, n=MOST_USERS
+                    ),
                     claim.name,
                 )
             return claim
@@ -139,7 +141,7 @@ class DeviceState:
             for wish in request.wishes:
                 if wish.device_class not in self.known.classes:
                     message = Message(
-                        "claim {claim} asks for device class {name}, which is not there",
+                        "claim {claim} requests device class {name}, which does not exist",
                         claim=claim.name,
                         name=wish.device_class,
                     )

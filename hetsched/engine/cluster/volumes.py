@@ -113,7 +113,7 @@ class VolumeState:
             volume = self.storage.volumes.get(name)
             if volume is None:
                 message = Message(
-                    "claim {claim} is bound to volume {volume}, which is not there", claim=use.name, volume=name
+                    "claim {claim} is bound to volume {volume}, which does not exist", claim=use.name, volume=name
                 )
                 return _refused("VolumeMissing", message, name)
             if volume.source in MIGRATED_SOURCES:
@@ -132,7 +132,7 @@ class VolumeState:
         kind = self.storage.classes.get(wanted)
         if kind is None:
             message = Message(
-                "claim {claim} is of storage class {name}, which is not there", claim=use.name, name=wanted
+                "claim {claim} uses storage class {name}, which does not exist", claim=use.name, name=wanted
             )
             return _refused("StorageClassMissing", message, wanted)
         if not kind.waits or claim.wanted:

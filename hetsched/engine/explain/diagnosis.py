@@ -135,7 +135,7 @@ def _refusals(scheduler: Handle, plugin: ActivePlugin, request: Request, nodes: 
         if answer is not None:
             narrowed = np.ones(nodes.n, np.bool_)
             narrowed[answer] = False
-            return [(Refusal("NarrowedOut", Message("{plugin} leaves this node out", plugin=plugin.name)), narrowed)]
+            return [(Refusal("NarrowedOut", Message("{plugin} excludes this node", plugin=plugin.name)), narrowed)]
     if not plugin.serves("filter"):
         return []
     return [(refusal, rows) for refusal, rows in plugin.instance.refusals(request, nodes) if rows.any()]

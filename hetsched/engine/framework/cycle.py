@@ -33,7 +33,7 @@ from .status import Eviction, Refusal, Wait
 from .waiting_pods import WaitingPods
 
 ANY_ISA = IsaGrant("any")
-OTHERS_NOT_PLACED = Refusal("PermitWaiting", Message("others it must start with are not placed yet"))
+OTHERS_NOT_PLACED = Refusal("PermitWaiting", Message("pods that must start together with this pod are not placed yet"))
 
 
 class Scheduler:

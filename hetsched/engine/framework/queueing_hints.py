@@ -78,7 +78,11 @@ def waits_for(
 
     def condition(name: str) -> Message:
         waits = plugins[name].waits
-        return as_message(waits(request)) if waits is not None else Message("another answer of {plugin}", plugin=name)
+        return (
+            as_message(waits(request))
+            if waits is not None
+            else Message("a different result of plugin {plugin}", plugin=name)
+        )
 
     for name in dict.fromkeys(reason.plugin for reason in reasons):
         sets = [(name,)] if together is None else [each for each in together if each[0] == name]
@@ -88,7 +92,7 @@ def waits_for(
         first = next((plugin.name for plugin in policy.gates), "scheduler")
         found.append(_wait(first, frozenset({Event.NODE_ADDED}), Message("a node")))
     elif not refused_all:
-        found.append(_wait("reserve", ANYTHING, Message("what it would hold to be free on one node")))
+        found.append(_wait("reserve", ANYTHING, Message("all requested resources to be free on one node")))
     for plugin in policy.post_filters if verdict is Verdict.NOT_NOW else ():
         awaited = plugin.waits_to_evict(request, state) if plugin.waits_to_evict is not None else None
         if awaited:
@@ -98,8 +102,8 @@ def waits_for(
 
 def for_its_gates(pod: PodSpec) -> tuple[WaitsFor, ...]:
     """Return the wait for the removal of a pod's scheduling gates."""
-    several = "its scheduling gates {names} to be taken off"
-    one = "its scheduling gate {name} to be taken off"
+    several = "its scheduling gates {names} to be removed"
+    one = "its scheduling gate {name} to be removed"
     text = Message(several, names=joined(", ", pod.gates)) if len(pod.gates) > 1 else Message(one, name=pod.gates[0])
     return (_wait("request", frozenset({Event.POD_CHANGED}), text),)
 

@@ -24,8 +24,8 @@ from .isa_strings import architecture, may_have, missing_features, offered_isa, 
 _BASES = {name: required_isa(text).canonical for name, text in (
     ("amd64", "x86-64-v1"), ("arm64", "armv8.0-a"), ("riscv64", "rv64gc"),
 )}  # fmt: skip
-UNKNOWN_IMAGE = Refusal("ImageUnknown", Message("the platforms of its images are not known"), unknown=True)
-NONE_IN_COMMON = Refusal("ImagesDisagree", Message("there is no Linux architecture that all its images offer"))
+UNKNOWN_IMAGE = Refusal("ImageUnknown", Message("the platforms of the pod's images are unknown"), unknown=True)
+NONE_IN_COMMON = Refusal("ImagesDisagree", Message("the pod's images have no Linux architecture in common"))
 
 
 @lru_cache(maxsize=65536)
@@ -39,32 +39,37 @@ def image_gap(images: ImageDemand, offer: IsaReport) -> Refusal | None:
     arch = offer.arch if offer.native is None else architecture(offered_isa(offer.native))
     if not arch:
         return Refusal(
-            "ImagePlatformUnknown", Message("the node's architecture is unknown, its images need one"), unknown=True
+            "ImagePlatformUnknown",
+            Message("the node's architecture is unknown, but the pod's images require a specific one"),
+            unknown=True,
         )
     if arch not in floors:
         message = Message(
-            "its images are built for {names} and the node is {arch}", names=joined(", ", floors), arch=arch
+            "the pod's images are built for {names}, but the node is {arch}", names=joined(", ", floors), arch=arch
         )
         return Refusal("ImagePlatformMissing", message, missing=(arch,))
     floor, base = floors[arch], _BASES.get(arch)
     if base is None or (floor == base and not (offer.complete and offer.native)):
         return None
     if not floor:
-        message = Message(
-            "the requirement of its images on {arch} is unknown: they are built for an unknown variant", arch=arch
-        )
+        message = Message("the pod's images are built for an unknown variant of {arch}", arch=arch)
         return Refusal("ImageVariantUnknown", message, unknown=True)
     missing = match(required_isa(floor), offered_isa(offer.native)).missing if offer.native else (floor,)
     if not missing:
         return None
     if may_have(offer, required_isa(floor)):
         message = Message(
-            "its images need {isa} on {arch}, and no source reports whether the node has it", isa=floor, arch=arch
+            "the pod's images require {isa} on {arch}, but no source reports whether the node has it",
+            isa=floor,
+            arch=arch,
         )
         return Refusal("ImageVariantUnknown", message, missing=missing, unknown=True)
     missing = missing_features(offer, required_isa(floor)) or missing
     message = Message(
-        "its images need {isa} on {arch}, the node lacks {names}", isa=floor, arch=arch, names=joined(", ", missing)
+        "the pod's images require {isa} on {arch}, but the node lacks {names}",
+        isa=floor,
+        arch=arch,
+        names=joined(", ", missing),
     )
     return Refusal("ImageVariantMissing", message, missing=missing)
 

@@ -125,12 +125,14 @@ def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) 
     needs = _native_needs(passes, demand)
     if not needs:
         asked = next(text for text, _, _ in _emulated_needs(demand, offer) if text)
-        message = Message("the node emulates no {isa}, and the pod states no native need", isa=asked)
+        message = Message("the node does not emulate {isa}, and the pod requests no native instruction set", isa=asked)
         message = joined("; ", [message, *_emulators_gap(demand, offer)])
         return Refusal("IsaNotEmulated", message, missing=(asked,))
     required, native = required_isa(needs[0]), offered_isa(offer.native or "")
     if required.arch != native.arch or required.xlen != native.xlen:
-        message = Message("the node runs {isa}, {need} is needed", isa=_machine(native), need=required.canonical)
+        message = Message(
+            "the node runs {isa}, but the pod requires {need}", isa=_machine(native), need=required.canonical
+        )
         message = joined("; ", [message, *_emulators_gap(demand, offer)])
         return Refusal("IsaArchMismatch", message, missing=(required.arch,))
     missing = missing_features(offer, required) or match(required, native).missing
@@ -161,7 +163,7 @@ def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> tuple[Message, ...]:
                 gaps.append((len(missing), missing))
     if not gaps:
         return ()
-    return (Message("what it emulates lacks {names}", names=joined(", ", min(gaps)[1])),)
+    return (Message("its emulated instruction sets lack {names}", names=joined(", ", min(gaps)[1])),)
 
 
 def same_isa(mode: Mode, offered: str) -> Hashable:

@@ -186,7 +186,7 @@ WHY = {
     ],
     "changed": {"decision": 6, "verdicts": ["not-now", "never-fits"], "policies": ["spread v1", "spread v1"],
                 "nodes": [5, 4], "revisions": 3, "inventory": True, "reasons": []},
-    "gang": {"name": "ml/train", "placed": 1, "needed": 2, "brokenBy": "ml/train-1 found no node",
+    "gang": {"name": "ml/train", "placed": 1, "needed": 2, "brokenBy": "no node was found for ml/train-1",
              "members": [{"id": 1, "pod": "ml/train-1", "state": "not-now", "decision": 5}]},
     "outlook": {"evaluatedAt": "2026-11-22T10:02:00Z", "revision": 4, "policy": "spread v1", "verdict": "never-fits",
                 "summary": "default/web never fits this cluster", "reasons": [], "nextSteps": [],

@@ -181,7 +181,7 @@ def test_lent_cpus_are_not_free_and_named_in_the_reason() -> None:
     chosen = deciding(node)
     assert refusal(chosen, wanting("a", 3)) == (
         "ZoneCapacityLent",
-        "3 CPUs would fit, but online workloads or maintenance leave up to 5500m less than is allocatable in a zone",
+        "3 CPUs would fit, but online workloads or maintenance use up to 5500m of the allocatable CPUs of a zone",
     )
     assert granted(chosen, wanting("b", 2)) == {"node-0": "0-1"}
 
@@ -194,19 +194,19 @@ def test_reasons_carry_numbers() -> None:
     granted(chosen, wanting("a", 5))
     assert refusal(chosen, wanting("b", 9, aware=True)) == (
         "ZoneCpuInsufficient",
-        "no NUMA zone has 9 CPUs free for it, the most is 8",
+        "no NUMA zone has 9 free CPUs; the maximum is 8",
     )
     assert refusal(chosen, wanting("c", 12, aware=False)) == (
         "ZoneCpuInsufficient",
-        "the NUMA zones together have 11 whole CPUs free, 12 are asked",
+        "the NUMA zones together have 11 whole CPUs free, but 12 are requested",
     )
     assert refusal(chosen, wanting("d", 2).memory("20Gi")) == (
         "ZoneMemoryInsufficient",
-        "no NUMA zone has CPUs and 20Gi of memory free together",
+        "no NUMA zone has both enough free CPUs and 20Gi of free memory",
     )
     assert refusal(chosen, wanting("e", 2, aware=False).memory("40Gi")) == (
         "ZoneMemoryInsufficient",
-        "the NUMA zones together have less than 40Gi free",
+        "the NUMA zones together have less than 40Gi of free memory",
     )
 
 

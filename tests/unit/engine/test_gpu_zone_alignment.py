@@ -82,7 +82,7 @@ def test_the_reason_names_the_missing_cards() -> None:
     (reason,) = diagnose(deciding(machine("node-0"), cards="require"), wanting(5, 1).build()).reasons
     assert (reason.code, reason.message) == (
         "ZoneCardsInsufficient",
-        "no NUMA zone with 5 CPUs free has the cards it asks for",
+        "no NUMA zone with 5 free CPUs has the requested GPUs",
     )
 
 

@@ -46,10 +46,10 @@ def test_reasons_name_the_offered_and_the_nodes_architecture() -> None:
     answer = ask("isa-match", pod, [AMD, RISCV, a_node("old").isa("x86-64-v2")])
     (riscv,), (unknown,), (old,) = (answer.reasons[name] for name in ("riscv", "amd", "old"))
     assert riscv.code == "ImagePlatformMissing"
-    assert riscv.message == "its images are built for amd64, arm64 and the node is riscv64"
+    assert riscv.message == "the pod's images are built for amd64, arm64, but the node is riscv64"
     assert (unknown.code, unknown.unknown) == ("ImageVariantUnknown", True)
     assert old.code == "ImageVariantMissing"
-    assert old.message.startswith("its images need x86-64-v3 on amd64, the node lacks abm, avx, avx2")
+    assert old.message.startswith("the pod's images require x86-64-v3 on amd64, but the node lacks abm, avx, avx2")
     (none,) = ask("isa-match", a_pod().images(("linux/amd64",), ("linux/arm64",)), [AMD]).reasons["amd"]
     assert none.code == "ImagesDisagree"
 
@@ -116,9 +116,9 @@ def test_policy_decides_how_an_unreadable_image_counts() -> None:
 @pytest.mark.parametrize(
     ("images", "params", "text"),
     [
-        ([("linux/amd64", "linux/arm64")], {}, "a node of amd64 or arm64, which its images are built for"),
+        ([("linux/amd64", "linux/arm64")], {}, "a node with architecture amd64 or arm64, as required by its images"),
         ([("linux/amd64",), ("linux/arm64",)], {}, "images that have an architecture in common"),
-        (["unread"], {"unknownImage": "refuse"}, "the platforms of its images to be known"),
+        (["unread"], {"unknownImage": "refuse"}, "the platforms of its images to become known"),
     ],
 )
 def test_rejected_pod_has_queueing_hints(images: list[Any], params: dict[str, Any], text: str) -> None:

@@ -63,7 +63,11 @@ def test_emulation_is_used_if_the_pod_allows_it(
 @pytest.mark.parametrize(
     ("demand", "offer", "said"),
     [
-        ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("rv64gc",)}, "what it emulates lacks v"),
+        (
+            {"native": "rv64gcv", "emulated": "rv64gcv"},
+            {"emulated": ("rv64gc",)},
+            "its emulated instruction sets lack v",
+        ),
         ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("arm64", "rv64i", "rv64gc")}, "lacks v"),
         ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("arm64",)}, ""),
         # it may not be emulated, so the reason is not the emulator

@@ -46,14 +46,14 @@ def test_rejection_has_kubelet_reason_and_end_of_the_backoff() -> None:
     assert [(reason.code, reason.plugin, reason.nodes) for reason in found.reasons] == [
         ("KubeletRefused", "admission", 1)
     ]
-    assert "kubelet of n1 refused 2 pods of this owner: TopologyAffinityError; tried again at 10:31" in found.summary
+    assert "kubelet of n1 rejected 2 pods of this owner: TopologyAffinityError; tried again at 10:31" in found.summary
 
 
 def test_one_pod_is_tried_after_the_backoff_and_the_next_once_it_runs() -> None:
     scheduler = on("n1", n1=TRIED)
     assert scheduler.schedule(of("red", "a")).node == "n1"
     assert scheduler.schedule(of("red", "b")).node is None
-    assert "default/a is tried there first" in diagnose(scheduler, of("red", "b")).summary
+    assert "default/a of the same owner is tried there first" in diagnose(scheduler, of("red", "b")).summary
     rejections = NodeRejections(
         2, "TopologyAffinityError", "10:31 UTC", backs_off=False, running=frozenset({"default/a"})
     )
@@ -69,7 +69,7 @@ def test_an_owner_that_is_refused_everywhere_rests() -> None:
     assert scheduler.schedule(of("red", "a")).node is None
     found = diagnose(scheduler, of("red", "a"))
     assert (found.verdict, found.reasons[0].nodes) == (Verdict.NOT_NOW, 2)
-    assert "kubelets everywhere refused 5 pods of this owner: OutOfcpu; tried again at 10:40" in found.summary
+    assert "kubelets of the cluster rejected 5 pods of this owner: OutOfcpu; tried again at 10:40" in found.summary
 
 
 def test_many_nodes_are_summarised() -> None:
@@ -78,7 +78,7 @@ def test_many_nodes_are_summarised() -> None:
     (reason,) = diagnose(scheduler, of("red", "a")).reasons
     assert (reason.nodes, reason.message) == (
         9,
-        "kubelets of 9 nodes (n0, n1, n2, n3, ...) refused pods of this owner",
+        "kubelets of 9 nodes (n0, n1, n2, n3, ...) rejected pods of this owner",
     )
 
 

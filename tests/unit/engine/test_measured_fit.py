@@ -15,7 +15,7 @@ def test_expected_and_measured_use_must_fit_together() -> None:
     assert found.feasible == ["a"]
     (refusal,) = found.reasons["b"]
     assert (refusal.code, refusal.missing, refusal.resolvable) == ("MeasuredUseTooHigh", ("cpu",), True)
-    assert refusal.message == "Insufficient cpu by measured use: 3 more expected"
+    assert refusal.message == "Insufficient cpu by measured use: the pod is expected to use 3"
 
 
 def test_network_and_disk_count_too() -> None:

@@ -61,7 +61,7 @@ def test_the_reason_has_the_numbers() -> None:
     answer = ask("power", drawing(1200), [node()])
     (refusal,) = answer.reasons["n"]
     assert (refusal.code, refusal.field) == ("PowerInsufficient", "hetsched.io/expected-watts")
-    assert refusal.message == "it draws 1200 W and the node can spare 1000 W at most"
+    assert refusal.message == "the pod is expected to draw 1200 W, but the node has at most 1000 W of headroom"
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_invalid_request_waits_for_nothing_and_a_gate_for_its_controller() -> No
     assert explained(a_pod("p").wrong(), a_node("n1")).waits_for == ()
     gated = msgspec.structs.replace(built(a_pod("p")), gates=("example.com/check",))
     (wait,) = diagnose(Scheduler(ClusterState([built(a_node("n1"))]), EVERY_FILTER), gated).waits_for
-    assert wait.text == "its scheduling gate example.com/check to be taken off"
+    assert wait.text == "its scheduling gate example.com/check to be removed"
 
 
 def test_node_changes_are_described_by_fact() -> None:

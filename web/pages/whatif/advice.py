@@ -197,7 +197,7 @@ def _sentence(found: Advice) -> str:
         nodes = ", ".join(dict.fromkeys(place.node for place in found.places))
         said = _("After %(moves)s, there is enough capacity on %(nodes)s.") % {**figures, "nodes": nodes}
     if found.verdict is AdviceVerdict.PARTLY:
-        said = f"{said} {_('The plan reaches a part of the target.')}"
+        said = f"{said} {_('The plan only partly reaches the target.')}"
     return said
 
 

@@ -57,7 +57,7 @@ class BinpackParams(Params, frozen=True):
             raise ValueError("shape: utilisation must rise from point to point")
 
 
-@plugin("binpack", summary="Fill nodes along a curve of utilisation, per resource.", params=BinpackParams)
+@plugin("binpack", summary="Score nodes by a utilisation curve per resource.", params=BinpackParams)
 class Binpack:
     params: BinpackParams
 

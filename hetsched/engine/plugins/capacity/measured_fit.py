@@ -69,7 +69,7 @@ class MeasuredFit:
             name = USAGE_RESOURCES[position]
             for amount in np.unique(amounts[rows]).tolist():
                 message = Message(
-                    "Insufficient {resource} by measured use: {amount} more expected",
+                    "Insufficient {resource} by measured use: the pod is expected to use {amount}",
                     resource=name,
                     amount=format_amount(name, amount),
                 )
@@ -77,4 +77,4 @@ class MeasuredFit:
                 yield refusal, rows & (amounts == amount)
 
     def waits(self, request: Request) -> Message:
-        return Message("a node whose measured use leaves room for it")
+        return Message("a node whose measured use leaves enough capacity")

@@ -35,7 +35,7 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 _TAKES_NOTHING = [1 + POWER_STATES.index(state) for state in ("off", "maintenance")]
 _SAVING, _CAPPED = (1 + POWER_STATES.index(state) for state in ("saving", "capped"))
-OFF = Refusal("PowerOff", Message("the node is switched off or about to be"))
+OFF = Refusal("PowerOff", Message("the node is powered off or will be powered off soon"))
 DRAW_UNKNOWN = Refusal(
     "PowerDrawUnknown", Message("the expected power of the pod is unknown ({name})", name=EXPECTED_WATTS), unknown=True
 )
@@ -90,15 +90,19 @@ class Power:
         if watts is not None:
             short = ~off & known & (_left(nodes) < watts)
             most = int(_left(nodes)[short].max(initial=0))
-            text = Message("it draws {watts} W and the node can spare {most} W at most", watts=watts, most=max(most, 0))
+            text = Message(
+                "the pod is expected to draw {watts} W, but the node has at most {most} W of headroom",
+                watts=watts,
+                most=max(most, 0),
+            )
             yield Refusal("PowerInsufficient", text, (EXPECTED_WATTS,), EXPECTED_WATTS, resolvable=True), short
 
     def waits(self, request: Request) -> Message:
         watts = request.shape.expected_watts
         return (
-            Message("a node that is switched on")
+            Message("a node that is powered on")
             if watts is None
-            else Message("a node that can spare {watts} W", watts=watts)
+            else Message("a node with {watts} W of power headroom", watts=watts)
         )
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:

@@ -53,7 +53,7 @@ class Admission:
         return None
 
     def waits(self, request: Request) -> Message:
-        return Message("the end of a back-off after kubelets refused pods of its owner")
+        return Message("the end of the back-off after kubelets rejected pods of its owner")
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         closed = request.memo[_PREPARED]
@@ -69,7 +69,7 @@ class Admission:
         if closed and not shown:
             first = joined(", ", sorted(closed)[:_MOST_NAMED])
             message = Message(
-                "kubelets of {n} nodes ({names}, ...) refused pods of this owner", n=len(closed), names=first
+                "kubelets of {n} nodes ({names}, ...) rejected pods of this owner", n=len(closed), names=first
             )
             yield Refusal(REFUSED_CODE, message), np.isin(names, list(closed))
 
@@ -80,16 +80,18 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
     for name, refused in avoided.nodes.items():
         row = state.row_of.get(name)
         if refused.backs_off:
-            message = _rejection_message(name, refused, Message("tried again at {time}", time=refused.until))
+            message = _rejection_message(name, refused, Message("the next attempt is at {time}", time=refused.until))
             if refused.reason == MOVED_AWAY:
                 message = Message(
-                    "a pod of this owner was moved away from {node}; tried again at {text}",
+                    "a pod of this owner was moved away from {node}; the next attempt is at {text}",
                     node=name,
                     text=refused.until or "the end",
                 )
             closed[name] = Refusal(MOVED_CODE if refused.reason == MOVED_AWAY else REFUSED_CODE, message)
         elif row is not None and (tried := _trial_pod(request, state, row, refused)):
-            message = _rejection_message(name, refused, Message("{pod} is tried there first", pod=tried))
+            message = _rejection_message(
+                name, refused, Message("{pod} of the same owner is tried there first", pod=tried)
+            )
             closed[name] = Refusal(REFUSED_CODE, message)
     return closed
 
@@ -102,7 +104,7 @@ def _trial_pod(request: Request, state: ClusterState, row: int, refused: NodeRej
 
 
 def _backoff_refusal(rest: NodeRejections) -> Refusal:
-    message = _rejection_message("", rest, Message("tried again at {time}", time=rest.until))
+    message = _rejection_message("", rest, Message("the next attempt is at {time}", time=rest.until))
     return Refusal(REFUSED_CODE, message, verdict=Verdict.NOT_NOW)
 
 
@@ -114,10 +116,10 @@ def _rejection_message(node: str, refused: NodeRejections, then: Message) -> Mes
 
 
 _REJECTED = (
-    "kubelet of {node} refused {n} pod of this owner: {text}",
-    "kubelet of {node} refused {n} pods of this owner: {text}",
+    "kubelet of {node} rejected {n} pod of this owner: {text}",
+    "kubelet of {node} rejected {n} pods of this owner: {text}",
 )
 _REJECTED_EVERYWHERE = (
-    "kubelets everywhere refused {n} pod of this owner: {text}",
-    "kubelets everywhere refused {n} pods of this owner: {text}",
+    "kubelets of the cluster rejected {n} pod of this owner: {text}",
+    "kubelets of the cluster rejected {n} pods of this owner: {text}",
 )

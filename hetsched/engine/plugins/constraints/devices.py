@@ -88,7 +88,7 @@ class Devices:
             return None
         grants = state.devices.allocate(found.open, state.reports[row].name, state.devices.devices_in_use())
         if isinstance(grants, str):
-            return Refusal("DevicesNotAvailable", Message("the devices are taken by now"))
+            return Refusal("DevicesNotAvailable", Message("the devices have been allocated to other pods"))
         return Allocation(devices=tuple(grants))
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:

@@ -51,7 +51,7 @@ class HostPorts:
         for port, taken in request.memo[_PREPARED]:
             text = f"{port.port}/{port.protocol}"
             yield (
-                Refusal("HostPortConflict", Message("host port {port} is taken", port=text), (text,), resolvable=True),
+                Refusal("HostPortConflict", Message("host port {port} is in use", port=text), (text,), resolvable=True),
                 nodes.pick(taken),
             )
 

@@ -67,7 +67,7 @@ class NodeAffinity:
         if shape.required_node:
             named = f"{NODE_NAME}={shape.required_node}"
             refusal = Refusal(
-                "NodeNameMismatch", Message("only node {node} is asked for", node=shape.required_node), (named,)
+                "NodeNameMismatch", Message("the pod allows only node {node}", node=shape.required_node), (named,)
             )
             yield refusal, nodes.pick(~nodes_named(state, _named(shape.required_node)))
         for key, value in shape.node_selector:
@@ -77,9 +77,9 @@ class NodeAffinity:
         if shape.node_terms is not None:
             texts = term_texts(shape.node_terms)
             message = (
-                Message("the node is not one with {text}", text=" or ".join(texts))
+                Message("the node does not match {text}", text=" or ".join(texts))
                 if texts
-                else Message("no node affinity term is stated")
+                else Message("the required node affinity has no terms")
             )
             refusal = Refusal("NodeAffinityMismatch", message, texts)
             yield refusal, nodes.pick(~nodes_of_affinity(state, shape.node_terms))

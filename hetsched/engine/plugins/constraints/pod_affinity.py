@@ -37,7 +37,9 @@ _RAW: StateKey[Floats] = StateKey("pod-affinity.raw")
 
 _Wish = tuple[str, int, Ints]  # topology key, weight, matching pods per node (N,)
 
-REPELLED = Refusal("ExistingPodAntiAffinity", Message("a pod there refuses this pod as a neighbour"), resolvable=True)
+REPELLED = Refusal(
+    "ExistingPodAntiAffinity", Message("the anti-affinity of a running pod excludes this pod"), resolvable=True
+)
 
 
 class PodAffinityParams(Params, frozen=True):
@@ -109,11 +111,15 @@ class PodAffinity:
         refused = request.memo[_PREPARED]
         if refused.affinity is not None:
             keys = _keys(request.shape.affinity)
-            message = Message("no pod that the pod must be with runs in this {text}", text=joined(" and ", keys))
+            message = Message(
+                "no pod that matches the required pod affinity runs in this {text}", text=joined(" and ", keys)
+            )
             yield Refusal("PodAffinityMismatch", message, keys), nodes.pick(refused.affinity)
         if refused.anti_affinity is not None:
             keys = _keys(request.shape.anti_affinity)
-            message = Message("a pod that the pod must be apart from runs in this {text}", text=" or ".join(keys))
+            message = Message(
+                "a pod that matches the required pod anti-affinity runs in this {text}", text=" or ".join(keys)
+            )
             refusal = Refusal("PodAntiAffinityConflict", message, keys, resolvable=True)
             yield refusal, nodes.pick(refused.anti_affinity)
         if refused.repelled is not None:
@@ -124,12 +130,15 @@ class PodAffinity:
         parts = []
         if refused.affinity is not None:
             parts.append(
-                Message("a pod that it must be with in one {text}", text=joined(" and ", _keys(request.shape.affinity)))
+                Message(
+                    "a pod that matches its required pod affinity in the same {text}",
+                    text=joined(" and ", _keys(request.shape.affinity)),
+                )
             )
         if refused.anti_affinity is not None:
-            parts.append(Message("pods that it must be apart from to leave"))
+            parts.append(Message("pods that match its required pod anti-affinity to end"))
         if refused.repelled is not None:
-            parts.append(Message("pods that refuse it as a neighbour to leave"))
+            parts.append(Message("pods whose anti-affinity excludes it to end"))
         return joined(" and ", parts)
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:

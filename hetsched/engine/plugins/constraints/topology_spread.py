@@ -93,7 +93,7 @@ class TopologySpread:
 
     def waits(self, request: Request) -> Message:
         keys = " and ".join(constraint.topology_key for constraint, _, _ in request.memo[_PREPARED])
-        return Message("pods like it to be spread more evenly over {names}", names=keys)
+        return Message("matching pods to be spread more evenly over {names}", names=keys)
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         constraints = _constraints(request, hard=False) if request.shape.spread else ()

@@ -104,7 +104,7 @@ class Volumes:
             return found
         chosen = choose(state, found.waiting, row)
         if chosen is None:
-            return Refusal("VolumeNotAvailable", Message("the volumes that fit are taken by now"))
+            return Refusal("VolumeNotAvailable", Message("the matching volumes have been claimed for other pods"))
         held = state.volumes
         for use in request.shape.claims:  # volumes that other pods chose for a shared claim
             claim = held.claim(request.pod, use)
@@ -146,13 +146,17 @@ def _without(waiting: PendingClaim, state: ClusterState) -> Refused:
     claim = waiting.claim
     selected = nodes_of_selected_volume(state, claim)
     if selected is not None and waiting.provisioner is not None:
-        message = Message("a volume for claim {claim} is being made for another node", claim=claim.name)
+        message = Message("a volume for claim {claim} is being provisioned for another node", claim=claim.name)
         return Refusal("VolumeSelectedElsewhere", message, (claim.name,)), ~selected
     fits = provisionable_nodes(state, waiting).copy()
     for volume in waiting.volumes:
         fits |= nodes_of_volume(state, volume)
     size = format_amount("memory", claim.asks.request_bytes)
-    message = Message("no volume of {amount} for claim {claim} can be had there", amount=size, claim=claim.name)
+    message = Message(
+        "no volume of {amount} for claim {claim} is available or can be provisioned on this node",
+        amount=size,
+        claim=claim.name,
+    )
     return Refusal("VolumeNotAvailable", message, (claim.name,)), ~fits
 
 
@@ -160,7 +164,7 @@ def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
     """Reject every node; preemption can help only on the node of the pod that uses the claim."""
     there: Bools = np.zeros(len(state.reports), np.bool_)
     there[list(rows)] = True
-    message = Message("claim {claim} is for one pod, and another one uses it", claim=name)
+    message = Message("claim {claim} allows only one pod, and another pod uses it", claim=name)
     return [
         (Refusal("VolumeInUse", message, (name,), resolvable=True), there),
         (Refusal("VolumeInUse", message, (name,)), ~there),

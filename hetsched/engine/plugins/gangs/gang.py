@@ -156,14 +156,18 @@ class Gang:
         key = f"{request.pod.namespace}/{gang.name}"
         if gang.min_available < 1:
             message = Message(
-                "gang {key}: there is no PodGroup of that name, and no label says how many members it needs", key=key
+                "gang {key}: there is no PodGroup of this name, and no label states the minimum number of members",
+                key=key,
             )
             return msgspec.structs.replace(_refusal("GangUnknown", message), field=wishes.GANG_MIN_AVAILABLE)
         group = gangs.group_of(request.pod)
         if group is not None and group.refusal is not None:
             return group.refusal
         if key in gangs.backoff_until:
-            refusal = _refusal("GangBackOff", Message("gang {key} rests after it could not be placed whole", key=key))
+            refusal = _refusal(
+                "GangBackOff",
+                Message("gang {key} is in back-off because not all of its members could be placed", key=key),
+            )
             if group is not None:
                 group.refusal = refusal
             return refusal
@@ -177,7 +181,11 @@ class Gang:
     def waits(self, request: Request) -> Message:
         gang = request.pod.gang
         least = gang.min_available if gang is not None else 0
-        return Message("room for {n} members of its gang at once", n=least) if least else Message("its PodGroup")
+        return (
+            Message("capacity for {n} members of its gang at the same time", n=least)
+            if least
+            else Message("its PodGroup")
+        )
 
     def permit(self, request: Request, row: int, room: WaitingPods) -> Allow | Wait | Refusal:
         gang, gangs = request.pod.gang, room.state.gangs
@@ -196,7 +204,9 @@ class Gang:
         seconds = self.params.timeout_seconds if gang.timeout_seconds is None else gang.timeout_seconds
         late = _refusal(
             "GangTimedOut",
-            Message("gang {key}: the other members did not come within {seconds} s", key=key, seconds=f"{seconds:g}"),
+            Message(
+                "gang {key}: the other members were not placed within {seconds} s", key=key, seconds=f"{seconds:g}"
+            ),
         )
         return Wait(room.now_seconds + seconds, late)
 
@@ -211,7 +221,7 @@ class Gang:
         if group is None:
             if (gang.min_available - booked) * 100 > self.params.gap_percent * gang.min_available:
                 message = Message(
-                    "gang {key} has {n} of {m} members placed: {pod} found no node",
+                    "gang {key} has {n} of {m} members placed: no node was found for {pod}",
                     key=key,
                     n=booked,
                     m=gang.min_available,
@@ -229,7 +239,7 @@ class Gang:
         if key is None or gang is None or room.state.gangs.members_booked(key) >= gang.min_available:
             return
         refusal = group.refusal if group is not None else None
-        message = Message("gang {key}: {pod} was taken back", key=key, pod=request.pod.key)
+        message = Message("gang {key}: the reservation of {pod} was released", key=key, pod=request.pod.key)
         self._reject_members(key, refusal or _refusal("GangIncomplete", message), room)
 
     def _reject_members(self, key: str, refusal: Refusal, room: WaitingPods) -> None:
@@ -242,12 +252,17 @@ class Gang:
 
 _PRIORITIES = "gang {key}: its members have different priorities: {names}"
 _SIZES = "gang {key}: its members have different sizes: {names}"
-_NEVER_ROOM = "gang {key} needs room for {n} members at once, the cluster has room for {m} when it is empty"
-_NEVER_ROOM_FOR_MORE = (
-    "gang {key} needs room for {n} more members at once, the cluster has room for {m} when it is empty"
+_NEVER_ROOM = (
+    "gang {key} needs capacity for {n} members at the same time, but even the empty cluster has capacity for only {m}"
 )
-_ROOM = "gang {key} needs room for {n} members at once, the cluster has room for {m} at most"
-_ROOM_FOR_MORE = "gang {key} needs room for {n} more members at once, the cluster has room for {m} at most"
+_NEVER_ROOM_FOR_MORE = (
+    "gang {key} needs capacity for {n} more members at the same time, but even the empty cluster has capacity for "
+    "only {m}"
+)
+_ROOM = "gang {key} needs capacity for {n} members at the same time, but the cluster has capacity for at most {m}"
+_ROOM_FOR_MORE = (
+    "gang {key} needs capacity for {n} more members at the same time, but the cluster has capacity for at most {m}"
+)
 
 
 def _refusal(
@@ -263,14 +278,16 @@ def _without_least_resources(key: str, gang: GangMember, state: ClusterState) ->
     never = missing_resources(gang.min_resources, state, empty=True)
     if never:
         message = Message(
-            "gang {key}: its minResources are more than the whole cluster has when empty ({names})",
+            "gang {key}: its minResources exceed the capacity of the empty cluster ({names})",
             key=key,
             names=joined(", ", never),
         )
         refusal = _refusal("GangMinResources", message, Verdict.NEVER_FITS)
         return msgspec.structs.replace(refusal, missing=never)
     message = Message(
-        "gang {key}: the cluster has less free than its minResources ({names})", key=key, names=joined(", ", short)
+        "gang {key}: the free capacity of the cluster is less than its minResources ({names})",
+        key=key,
+        names=joined(", ", short),
     )
     return msgspec.structs.replace(_refusal("GangMinResources", message), missing=short)
 
@@ -315,7 +332,7 @@ def _incomplete(key: str, gang: GangMember, group: GangMembers, *, state: Cluste
     if group.breaker is not None:
         member, diagnosis = group.breaker
         because = _foremost(diagnosis.recorded)
-        why = diagnosis.summary if because else Message("{pod} found no node", pod=member)
+        why = diagnosis.summary if because else Message("no node was found for {pod}", pod=member)
         message = joined("; ", [message, why])
     never = _existing(key, group, state) - len(group.never) < gang.min_available
     return _refusal("GangIncomplete", message, Verdict.NEVER_FITS if never else Verdict.NOT_NOW, because)

@@ -29,7 +29,7 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
-GPU_NODE = Refusal("ClassSplit", Message("the node has cards and the pod asks for none"))
+GPU_NODE = Refusal("ClassSplit", Message("the node has GPUs, but the pod requests none"))
 
 
 class ClassSplitParams(Params, frozen=True):
@@ -63,7 +63,7 @@ class ClassSplit:
         yield GPU_NODE, gpu_nodes(nodes)
 
     def waits(self, request: Request) -> Message:
-        return Message("a node without cards")
+        return Message("a node without GPUs")
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         return SKIP if self.params.strict or is_gpu_pod(request.shape) else None

@@ -45,32 +45,32 @@ _PREPARED: StateKey[CardDemand] = StateKey("gpu-fit")
 # Description of the awaited GPUs: any GPUs, GPUs with some facts, of a model, or of a model with some facts.
 _WAITS = {
     "share": (
-        "a node with {n}/1000 of a card free",
-        "a node with {n}/1000 of a card of {text} free",
-        "a node with {n}/1000 of a {model} card free",
-        "a node with {n}/1000 of a {model} card of {text} free",
+        "a node with {n}/1000 of a GPU free",
+        "a node with {n}/1000 of a GPU with {text} free",
+        "a node with {n}/1000 of a {model} GPU free",
+        "a node with {n}/1000 of a {model} GPU with {text} free",
     ),
     "card": (
-        "a node with {n} free card",
-        "a node with {n} free card of {text}",
-        "a node with {n} free {model} card",
-        "a node with {n} free {model} card of {text}",
+        "a node with {n} free GPU",
+        "a node with {n} free GPU with {text}",
+        "a node with {n} free {model} GPU",
+        "a node with {n} free {model} GPU with {text}",
     ),
     "cards": (
-        "a node with {n} free cards",
-        "a node with {n} free cards of {text}",
-        "a node with {n} free {model} cards",
-        "a node with {n} free {model} cards of {text}",
+        "a node with {n} free GPUs",
+        "a node with {n} free GPUs with {text}",
+        "a node with {n} free {model} GPUs",
+        "a node with {n} free {model} GPUs with {text}",
     ),
 }
-NO_CARDS = Refusal("GpuNone", Message("the node has no GPU card"))
-MODEL = Refusal("GpuModelMismatch", Message("too few cards of an accepted model or vendor"), missing=("gpu-model",))
-MEMORY = Refusal("GpuMemoryTooSmall", Message("too few cards with that much memory"), missing=("gpu-memory",))
-CORES = Refusal("GpuCoresTooFew", Message("too few cards with that many cores"), missing=("gpu-core",))
-TOO_FEW = Refusal("GpuTooFewCards", Message("the node has too few suitable cards"), missing=("gpu-number",))
-FACT_UNKNOWN = Refusal("GpuFactUnknown", Message("a fact that the pod asks of a card is unknown"), unknown=True)
-MAINTENANCE = Refusal("GpuInMaintenance", Message("suitable cards are in maintenance"), missing=("gpu-number",))
-BUSY = Refusal("GpuInsufficient", Message("too few suitable cards are free now"), resolvable=True)
+NO_CARDS = Refusal("GpuNone", Message("the node has no GPU"))
+MODEL = Refusal("GpuModelMismatch", Message("too few GPUs of an accepted model or vendor"), missing=("gpu-model",))
+MEMORY = Refusal("GpuMemoryTooSmall", Message("too few GPUs with the requested memory"), missing=("gpu-memory",))
+CORES = Refusal("GpuCoresTooFew", Message("too few GPUs with the requested cores"), missing=("gpu-core",))
+TOO_FEW = Refusal("GpuTooFewCards", Message("the node has too few suitable GPUs"), missing=("gpu-number",))
+FACT_UNKNOWN = Refusal("GpuFactUnknown", Message("a GPU property that the pod requires is unknown"), unknown=True)
+MAINTENANCE = Refusal("GpuInMaintenance", Message("suitable GPUs are in maintenance"), missing=("gpu-number",))
+BUSY = Refusal("GpuInsufficient", Message("too few suitable GPUs are free now"), resolvable=True)
 
 
 class GpuFitParams(Params, frozen=True):

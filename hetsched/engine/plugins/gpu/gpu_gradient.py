@@ -39,7 +39,7 @@ class GpuGradientParams(Params, frozen=True):
     ] = 1.0
 
 
-@plugin("gpu-gradient", summary="Place each pod where it costs the fewest GPUs.", params=GpuGradientParams)
+@plugin("gpu-gradient", summary="Place each pod where it strands the least GPU capacity.", params=GpuGradientParams)
 class GpuGradient:
     params: GpuGradientParams
     wants_mix = True

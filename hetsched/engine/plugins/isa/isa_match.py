@@ -110,21 +110,22 @@ class IsaMatch:
         if demand is None:
             return Message("a node that runs its images")
         if self._refuses_unknown(demand):
-            return Message("the platforms of its images to be known")
+            return Message("the platforms of its images to become known")
         floors = demand.images.floors if demand.images else None
         if floors is not None and not floors:
             return Message("images that have an architecture in common")
         if not demand.is_stated:
             return Message(
-                "a node of {text}, which its images are built for", text=" or ".join(name for name, _ in floors or ())
+                "a node with architecture {text}, as required by its images",
+                text=" or ".join(name for name, _ in floors or ()),
             )
         native, emulated = demand.native or demand.qemu, demand.emulated or demand.cross
         if native and emulated:
-            template = "a node that has {isa} or emulates or compiles for {other}"
+            template = "a node that has {isa}, or that emulates {other} or has a cross toolchain for it"
             return Message(template, isa=native, other=emulated)
         if native:
             return Message("a node that has {text}", text=native)
-        return Message("a node that emulates or compiles for {text}", text=emulated)
+        return Message("a node that emulates {text} or has a cross toolchain for it", text=emulated)
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         demand = request.shape.isa

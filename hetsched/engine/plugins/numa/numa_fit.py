@@ -54,7 +54,9 @@ TOPOLOGY_UNKNOWN = Refusal("TopologyUnknown", Message("the node's NUMA zones are
 MEMORY_UNKNOWN = Refusal(
     "ZoneMemoryUnknown", Message("the memory of the node's NUMA zones is unknown"), unknown=True, resolvable=True
 )
-CHANGED = Refusal("ZoneCpuInsufficient", Message("the zones no longer have room"), resolvable=True)
+CHANGED = Refusal(
+    "ZoneCpuInsufficient", Message("the selected NUMA zones no longer have enough free CPUs or memory"), resolvable=True
+)
 
 
 class NumaFitParams(Params, frozen=True):
@@ -202,11 +204,11 @@ def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[R
         yield _lent(short & (free + lent >= demand.cpu_millis).any(axis=0), lent, cpu)
         most = format_amount(CPU, int(free[:, short].max(initial=0)))
         yield (
-            _short_of_cpu(Message("no NUMA zone has {cpu} CPUs free for it, the most is {most}", cpu=cpu, most=most)),
+            _short_of_cpu(Message("no NUMA zone has {cpu} free CPUs; the maximum is {most}", cpu=cpu, most=most)),
             short,
         )
         yield from _without_memory(demand, nodes, one, enough)
-        text = Message("no NUMA zone with {cpu} CPUs free has the cards it asks for", cpu=cpu)
+        text = Message("no NUMA zone with {cpu} free CPUs has the requested GPUs", cpu=cpu)
         yield Refusal("ZoneCardsInsufficient", text, ("gpu-number",), resolvable=True), one
     crossing = bound & ~aware & ~demand.crosses(nodes)
     if crossing.any():
@@ -219,7 +221,9 @@ def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[R
         most = str(int(total[short].max(initial=0)))
         yield (
             _short_of_cpu(
-                Message("the NUMA zones together have {most} whole CPUs free, {cpu} are asked", most=most, cpu=cpu)
+                Message(
+                    "the NUMA zones together have {most} whole CPUs free, but {cpu} are requested", most=most, cpu=cpu
+                )
             ),
             short,
         )
@@ -233,8 +237,7 @@ def _short_of_cpu(message: Message) -> Refusal:
 def _lent(rows: Bools, lent: Ints, cpu: str) -> tuple[Refusal, Bools]:
     most = format_amount(CPU, int(lent[:, rows].max(initial=0)))
     text = Message(
-        "{cpu} CPUs would fit, but online workloads or maintenance leave up to {most} less "
-        "than is allocatable in a zone",
+        "{cpu} CPUs would fit, but online workloads or maintenance use up to {most} of the allocatable CPUs of a zone",
         cpu=cpu,
         most=most,
     )
@@ -262,12 +265,12 @@ def _without_memory(
     if with_cpu is None:
         short, text = (
             free.sum(axis=0) < demand.memory_mib,
-            Message("the NUMA zones together have less than {amount} free", amount=asked),
+            Message("the NUMA zones together have less than {amount} of free memory", amount=asked),
         )
         unknown = unknown & (nodes.static("zone_cpus") > 0)
     else:
         short = ~(with_cpu & (free >= demand.memory_mib)).any(axis=0)
-        text = Message("no NUMA zone has CPUs and {amount} of memory free together", amount=asked)
+        text = Message("no NUMA zone has both enough free CPUs and {amount} of free memory", amount=asked)
         unknown = unknown & with_cpu
     yield MEMORY_UNKNOWN, rows & short & unknown.any(axis=0)
     yield Refusal("ZoneMemoryInsufficient", text, missing=(MEMORY,), resolvable=True), rows & short

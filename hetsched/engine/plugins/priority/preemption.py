@@ -88,7 +88,7 @@ class Preemption:
             selector = matcher(budget)
             rows = np.flatnonzero(state.neighbours.matching(state, (selector,))).tolist()
             if any(selector.matches(booking.pod, state.namespaces) for row in rows for booking in leaving[row]):
-                return Message("a disruption budget that lets pods of lower priority leave for it")
+                return Message("a disruption budget that allows the eviction of pods with lower priority")
         return None
 
     def _rule(self, request: Request, state: ClusterState, spared: ProtectedPods) -> Rule:

@@ -69,7 +69,7 @@ class Quota:
 
     def waits(self, request: Request) -> Message:
         asked = ", ".join(f"{name} {format_amount(name, amount)}" for name, amount in request.shape.requests if amount)
-        return Message("the quota of {namespace} to leave room for {text}", namespace=request.pod.namespace, text=asked)
+        return Message("the quota of {namespace} to have {text} left", namespace=request.pod.namespace, text=asked)
 
 
 def _sums(request: Request, amounts: dict[str, tuple[int, int]]) -> str:
