@@ -80,7 +80,7 @@ def create_token(
         message = Message("the lifetime of a token is at most {n} days", n=LIFETIME.days)
         raise InputError("TokenLifetimeInvalid", message, place="lifetime")
     if actor is not None and not actor.may(Action.ADMIN):
-        raise InputError("PermissionDenied", "creating tokens needs the right 'admin'", place="actor")
+        raise InputError("PermissionDenied", "creating tokens requires the right 'admin'", place="actor")
     with write_transaction():
         owner = user or service_account(Role(role))
         plaintext = f"hs_{secrets.token_hex(32)}"
@@ -120,9 +120,9 @@ def check_binding(role: str, cluster: str, node: str) -> None:
         return
     for name, place in ((cluster, "cluster"), (node, "node")):
         if len(name) > 253 or not _NODE.fullmatch(name):
-            message = Message("an agent token needs the field {what}", what=place)
+            message = Message("an agent token requires the field {what}", what=place)
             if name:
-                message = Message("{text} is not the name of a {what}", text=repr(name[:80]), what=place)
+                message = Message("{text} is not a valid {what} name", text=repr(name[:80]), what=place)
             raise InputError(
                 "NodeInvalid", message, place=place, hint="An agent token belongs to one node of one cluster"
             )

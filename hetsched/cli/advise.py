@@ -127,7 +127,7 @@ def _advise_on_files(
     print_warnings(in_order(nodes.warnings + asked.warnings))
     if goal is Goal.ROOM and not asked.pending:
         raise InputError(
-            "WorkloadEmpty", "goal `room` needs at least one pod", place="-f", hint="Use -f to name files with pods"
+            "WorkloadEmpty", "goal `room` requires at least one pod", place="-f", hint="Use -f to name files with pods"
         )
     (spec,), pods = choose_policies([policy] if policy else [], nodes, asked)
     state = ClusterState.of(nodes)

@@ -76,7 +76,7 @@ def _amount(resource: str, text: str) -> int:
     if value < 0:
         raise InputError(
             "QuantityNegative",
-            Message("{resource} must not be negative, it is {value}", resource=resource, value=repr(text)),
+            Message("{resource} must not be negative, but is {value}", resource=resource, value=repr(text)),
         )
     exact = _EXACT.multiply(value, Decimal(1000)) if resource == CPU else value
     whole = int(exact)
@@ -84,7 +84,7 @@ def _amount(resource: str, text: str) -> int:
         if is_extended(resource):
             raise InputError(
                 "QuantityNotInteger",
-                Message("{resource} is counted in whole units, it is {value}", resource=resource, value=repr(text)),
+                Message("{resource} must be a whole number, not {value}", resource=resource, value=repr(text)),
             )
         whole += 1
     return whole

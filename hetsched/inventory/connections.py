@@ -85,7 +85,7 @@ def connect(
         known = Connection.objects.select_for_update().filter(cluster=cluster).first()
         if known is None and not (kept or in_cluster):
             raise InputError(
-                "ConnectionUnclear", "a live cluster needs a kubeconfig, or in-cluster", place="kubeconfig",
+                "ConnectionUnclear", "a live cluster requires kubeconfig or in-cluster", place="kubeconfig",
                 hint="Create one with kubectl config view --raw --flatten --minify",
             )  # fmt: skip
         changed: dict[str, Any] = {}

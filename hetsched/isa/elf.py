@@ -165,14 +165,14 @@ def inspect_elf(data: bytes | memoryview) -> ElfNeed:
         if machine == "arm":
             return _arm_need(header)
     except (struct.error, IndexError, OverflowError) as error:
-        refuse("ElfMalformed", Message("the ELF file is cut short or inconsistent: {text}", text=str(error)))
+        refuse("ElfMalformed", Message("the ELF file is truncated or inconsistent: {text}", text=str(error)))
     requirement = "armv8.0-a" if machine == "aarch64" else None
     return ElfNeed(machine=machine, bits=header.bits, requirement=requirement, evidence="ELF header")
 
 
 def _read_header(data: memoryview) -> _Header:
     if bytes(data[:4]) != b"\x7fELF" or len(data) < 20 or data[4] not in (1, 2) or data[5] not in (1, 2):
-        refuse("ElfMalformed", "the file is no ELF file", hint="Pass a compiled program or an OCI image")
+        refuse("ElfMalformed", "the file is not an ELF file", hint="Pass a compiled program or an OCI image")
     bits, order = 32 * data[4], "<" if data[5] == 1 else ">"
     wide = bits == 64
     (machine,) = struct.unpack_from(order + "H", data, 18)

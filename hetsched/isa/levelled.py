@@ -45,7 +45,7 @@ def parse_levelled(family: Family, original: str, text: str, source: Source) -> 
     stated += [family.features.get(part) or _unknown(family, part, strict=strict) for part in plus_parts]
     if strict and len(set(stated)) != len(stated):
         twice = next(name for name in stated if stated.count(name) > 1)
-        refuse("IsaRepeatedItem", Message("{text} is stated twice", text=twice))
+        refuse("IsaRepeatedItem", Message("{text} occurs twice", text=twice))
     named = frozenset(stated) - {""}
     return levelled_isa(family, original, source, family.levels[level] | named, explicit=named)
 
@@ -81,7 +81,7 @@ def _cut_head(family: Family, words: list[str]) -> tuple[str, list[str]]:
     known = joined(", ", family.levels)
     refuse(
         "IsaUnknownLevel",
-        Message("{text} is no known level of {arch}", text=repr("_".join(words)), arch=family.arch),
+        Message("{text} is not a known level of {arch}", text=repr("_".join(words)), arch=family.arch),
         hint=Message("known: {text}", text=known),
     )
 
@@ -111,6 +111,6 @@ def _unknown(family: Family, name: str, *, strict: bool) -> str:
     near = get_close_matches(name, family.features, n=1, cutoff=0.75)
     refuse(
         "IsaUnknownExtension",
-        Message("{text} is no known feature of {arch}", text=name, arch=family.arch),
+        Message("{text} is not a known feature of {arch}", text=name, arch=family.arch),
         hint=Message("did you mean {name}?", name=family.features[near[0]]) if near else "",
     )

@@ -65,7 +65,7 @@ def _parse(text: str, source: Source) -> Isa:
         return parse_levelled(ARM, text, plain, source)
     refuse(
         "IsaUnknownArchitecture",
-        Message("{text} is no instruction set known here", text=_shown(text)),
+        Message("{text} is not a known instruction set", text=_shown(text)),
         hint=_KNOWN,
     )
 

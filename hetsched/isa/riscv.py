@@ -139,7 +139,7 @@ def _check_known(name: str) -> None:
 
             near = get_close_matches(name, EXTENSIONS, n=1, cutoff=0.75)
             hint = Message("did you mean {name}?", name=near[0]) if near else ""
-        refuse("IsaUnknownExtension", Message("{text} is no RISC-V extension", text=name), hint=hint)
+        refuse("IsaUnknownExtension", Message("{text} is not a RISC-V extension", text=name), hint=hint)
     if not row["ratified"]:
         refuse("IsaUnratified", Message("{name} is a draft (version {version})", name=name, version=row["version"]))
 
@@ -166,7 +166,7 @@ def parse_riscv(original: str, text: str, source: Source) -> Isa:
     if head is None or head[1] not in ("32", "64", "128"):
         refuse(
             "IsaUnknownArchitecture",
-            Message("{text} is no RISC-V string: rv32 or rv64 must come first", text=repr(original)),
+            Message("{text} is not a RISC-V ISA string: it must begin with rv32 or rv64", text=repr(original)),
         )
     if head[1] == "128":
         refuse("IsaUnratified", "rv128 is not a ratified base")
@@ -204,7 +204,7 @@ def _parse_profile(original: str, name: str, rest: str, source: Source) -> Isa:
     if profile is None:
         refuse(
             "IsaUnknownProfile",
-            Message("{text} is no ratified profile", text=name),
+            Message("{text} is not a ratified profile", text=name),
             hint=Message("known: {text}", text=joined(", ", PROFILES)),
         )
     strict = source in STRICT_SOURCES
@@ -245,7 +245,7 @@ def _state(items: Iterable[Item], base: str, present: frozenset[str], *, strict:
                 stated.add(part)
             elif strict:
                 twice = Message("{part} (part of {name})", part=part, name=name) if part != name else part
-                said = Message("{text} is stated twice", text=twice)
+                said = Message("{text} occurs twice", text=twice)
                 refuse("IsaRepeatedItem", said, hint="g and a profile name their parts")
         drafted = version is not None and name in VERSIONS and version[0] != VERSIONS[name][0]
         if drafted and not strict and name != base:

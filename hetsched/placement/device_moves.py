@@ -49,7 +49,8 @@ def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Mo
             continue
         if len(holder.has) != len(holder.grants):
             moves.problems[holder.key] = Message(
-                "it was granted {n} cards but the kubelet allocated {text}; the excess is not reserved",
+                "the kubelet allocated {text}, but the number of GPUs assigned by hetsched is {n}; additional GPUs "
+                "are not reserved",
                 n=len(holder.grants),
                 text=_names(holder.has),
             )
@@ -68,11 +69,11 @@ def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Mo
         index = next((grant.index for grant in wanted[stays[-1]] if grant.index in overfull), min(overfull))
         others = sorted(key for key in overfull[index] if key != stays[-1])
         moves.problems[stays[-1]] = Message(
-            "the kubelet allocated card {card}, which another pod also holds", card=index
+            "the kubelet allocated GPU {card}, which is also assigned to another pod", card=index
         )
         for other in others:
             moves.problems.setdefault(
-                other, Message("the kubelet allocated its card {card} to another pod as well", card=index)
+                other, Message("the kubelet also allocated its GPU {card} to another pod", card=index)
             )
         del wanted[stays[-1]]
     return moves
@@ -133,4 +134,4 @@ def _overfull(held: Mapping[str, Grants]) -> dict[int, list[str]]:
 
 
 def _names(cards: Sequence[int]) -> Message:
-    return joined(", ", [Message("card {card}", card=index) for index in sorted(cards)]) if cards else Message("none")
+    return joined(", ", [Message("GPU {card}", card=index) for index in sorted(cards)]) if cards else Message("none")

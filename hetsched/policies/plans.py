@@ -116,7 +116,7 @@ def remove_plan(name: str, *, actor: Actor, reason: str) -> None:
 def _check(policy: Policy, once: Once | None, condition: Condition | None, now: datetime) -> Cluster | None:
     """Validate a plan; return the cluster of its condition, or None if it has no condition."""
     if (once is None) is (condition is None):
-        raise InputError("PlanInvalid", "a plan needs either a time or a condition", place="once")
+        raise InputError("PlanInvalid", "a plan requires either a time or a condition", place="once")
     if once is not None:
         if once.at <= now:
             message = Message("{time} is in the past", time=once.at.isoformat())
@@ -127,7 +127,9 @@ def _check(policy: Policy, once: Once | None, condition: Condition | None, now: 
         return None
     assert condition is not None
     if not condition.below < condition.above:
-        message = Message("{text} is not less than {value}", text=f"{condition.below:g}", value=f"{condition.above:g}")
+        message = Message(
+            "{text} is not less than the upper bound {value}", text=f"{condition.below:g}", value=f"{condition.above:g}"
+        )
         raise InputError(
             "PlanInvalid", message, place="condition.below", hint="Use a lower value to prevent frequent switches"
         )
@@ -136,7 +138,7 @@ def _check(policy: Policy, once: Once | None, condition: Condition | None, now: 
         message = Message("{name} must be between {low} and {high}", name=condition.metric, low=0, high=f"{most:g}")
         raise InputError("PlanInvalid", message, place="condition.above")
     if condition.above_version == condition.below_version:
-        raise InputError("PlanInvalid", "both sides name the same version", place="condition.belowVersion")
+        raise InputError("PlanInvalid", "both versions are the same", place="condition.belowVersion")
     _check_versions(
         policy, {condition.above_version: "condition.aboveVersion", condition.below_version: "condition.belowVersion"}
     )

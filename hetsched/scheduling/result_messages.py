@@ -36,13 +36,13 @@ def placement_summary(pod: str, outcome: Outcome, score: str) -> Message:
     if not cards:
         said = Message("{pod} placed on {node}, score {score}", **where)
     elif cards[0].milli < 1000:
-        template = "{pod} placed on {node} with {n}/1000 of card {card}, score {score}"
+        template = "{pod} placed on {node} with {n}/1000 of GPU {card}, score {score}"
         said = Message(template, n=cards[0].milli, card=cards[0].index, **where)
     elif cards[1:]:
         names = joined(", ", [card.index for card in cards])
-        said = Message("{pod} placed on {node} with cards {names}, score {score}", names=names, **where)
+        said = Message("{pod} placed on {node} with GPUs {names}, score {score}", names=names, **where)
     else:
-        said = Message("{pod} placed on {node} with card {card}, score {score}", card=cards[0].index, **where)
+        said = Message("{pod} placed on {node} with GPU {card}, score {score}", card=cards[0].index, **where)
     left = [booking.pod.key for booking in outcome.evicted]
     return Message("{said}, in the place of {pods}", said=said, pods=format_pods(left, 1)) if left else said
 

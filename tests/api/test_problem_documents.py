@@ -69,9 +69,9 @@ def test_unknown_object_names_its_list(operator: Api, cluster: Any, address: str
 @pytest.mark.parametrize(
     ("method", "address", "sent", "code", "hint"),
     [
-        ("GET", "nodes/?limit=x", {}, "QueryInvalid", "Send a number in this range, or leave the parameter out"),
+        ("GET", "nodes/?limit=x", {}, "QueryInvalid", "Send a number in this range, or omit the parameter"),
         ("GET", "nodes/?limit=5&limit=6", {}, "QueryInvalid", "Send the parameter once, as text"),
-        ("GET", "queue/?standing=x", {}, "QueryInvalid", "Send one of these values, or leave the parameter out"),
+        ("GET", "queue/?standing=x", {}, "QueryInvalid", "Send one of these values, or omit the parameter"),
         ("GET", f"isa/parse/?text={'x' * 5000}", {}, "QueryInvalid", "Send a shorter text"),
         ("POST", "what-if/", {"body": "{", "kind": "application/json"}, "BodyMalformed",
          "Send one JSON document in UTF-8"),
@@ -113,7 +113,7 @@ def test_a_role_that_is_not_enough(api: Callable[..., Api], cluster: Any) -> Non
     answer = api("viewer")("POST", "workloads/", POD, kind="application/yaml")
     problem = assert_problem(answer, 403, "PermissionDenied")
     assert problem["detail"] == "this needs the right 'submit'; viewer does not have it"
-    assert problem["hint"] == "Use a token or an account with a role that has this right"
+    assert problem["hint"] == "Use a token or an account whose role has this right"
 
 
 def test_a_method_that_does_not_exist(operator: Api, cluster: Any) -> None:

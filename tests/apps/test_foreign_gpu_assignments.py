@@ -104,8 +104,8 @@ def test_pod_is_not_moved_to_a_lesser_gpu() -> None:
     followed = report_devices(cluster, p=["GPU-1"])
     assert followed.moved == ()
     assert followed.problems == {
-        "default/p": "the kubelet allocated card 1, which another pod also holds",
-        "default/q": "the kubelet allocated its card 1 to another pod as well",
+        "default/p": "the kubelet allocated GPU 1, which is also assigned to another pod",
+        "default/q": "the kubelet also allocated its GPU 1 to another pod",
     }
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 0, "q": 1}
     assert set(HandedOut.objects.values_list("problem", flat=True)) == set(followed.problems.values())
@@ -119,8 +119,8 @@ def test_gpu_of_two_pods_is_reported_and_never_recorded() -> None:
     followed = report_devices(cluster, p=["GPU-2"], q=["GPU-2"])
     assert followed.moved == ("default/p",)
     assert followed.problems == {
-        "default/q": "the kubelet allocated card 2, which another pod also holds",
-        "default/p": "the kubelet allocated its card 2 to another pod as well",
+        "default/q": "the kubelet allocated GPU 2, which is also assigned to another pod",
+        "default/p": "the kubelet also allocated its GPU 2 to another pod",
     }
     assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 2, "q": 1}
     is_sound(cluster)
@@ -155,11 +155,12 @@ def test_correct_gpus_of_a_pod_are_kept() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (["GPU-9"], "the kubelet allocated GPU-9, which is not a whole card in the report of this node"),
-        (["MIG-1"], "the kubelet allocated MIG-1, which is not a whole card in the report of this node"),
+        (["GPU-9"], "the kubelet allocated GPU-9, which is not a whole GPU reported by this node"),
+        (["MIG-1"], "the kubelet allocated MIG-1, which is not a whole GPU reported by this node"),
         (
             ["GPU-0", "GPU-1"],
-            "it was granted 1 cards but the kubelet allocated card 0, card 1; the excess is not reserved",
+            "the kubelet allocated GPU 0, GPU 1, but the number of GPUs assigned by hetsched is 1; additional GPUs "
+            "are not reserved",
         ),
     ],
 )

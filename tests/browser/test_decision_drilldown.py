@@ -59,9 +59,9 @@ def test_rejection_shows_the_nearest_fit(visitor: Visitor) -> None:
     page = visitor.open("/")
     visitor.submit("no-disk", nodeSelector={"disk": "ssd"})
     visitor.open(visitor.decision_of("no-disk"))
-    expect(page.locator(".nearest")).to_contain_text("drop nodeSelector disk=ssd")
+    expect(page.locator(".nearest")).to_contain_text("remove nodeSelector disk=ssd")
     page.get_by_text("current state of the workload").click()
-    expect(page.locator(".nearest")).to_contain_text("drop nodeSelector disk=ssd")
+    expect(page.locator(".nearest")).to_contain_text("remove nodeSelector disk=ssd")
 
 
 def test_placement_shows_the_margin_of_its_node(visitor: Visitor) -> None:

@@ -63,7 +63,7 @@ def test_one_card_for_two_is_loud(viewer: Client, cluster: Cluster) -> None:
     report_devices(cluster, p="GPU-0", q="GPU-0")
     text = words(viewer, "/nodes/n1/gpu/")
     assert "Pods with exclusive GPUs may share one." in text
-    assert "the kubelet allocated card 0, which another pod also holds" in text
+    assert "the kubelet allocated GPU 0, which is also assigned to another pod" in text
 
 
 def test_node_without_an_agent_shows_no_assignment(viewer: Client, cluster: Cluster) -> None:

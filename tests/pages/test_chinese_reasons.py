@@ -99,7 +99,7 @@ FREE = Message("a node with {names} free", names=joined(", ", ["cpu 32", "memory
             Message(
                 "{said}, in the place of {pods}",
                 said=Message(
-                    "{pod} placed on {node} with {n}/1000 of card {card}, score {score}",
+                    "{pod} placed on {node} with {n}/1000 of GPU {card}, score {score}",
                     pod="ml/p",
                     node="t4-0",
                     n=250,
@@ -140,7 +140,7 @@ FREE = Message("a node with {names} free", names=joined(", ", ["cpu 32", "memory
             Message("{field} {was} -> {now}", field=Message("maxSkew over {key}", key="zone"), was=1, now=2),
             "zone 上的 maxSkew 1 → 2",
         ),
-        (Message("drop {field} {text}", field=Message("host port"), text="80/TCP"), "去掉 主机端口 80/TCP"),
+        (Message("remove {field} {text}", field=Message("host port"), text="80/TCP"), "去掉 主机端口 80/TCP"),
         # A text of another program is not translated, not even one that is an entry of the catalogue.
         (Message("no connection: {text}", text="the node is cordoned"), "无法连接：the node is cordoned"),
         (verbatim("the node is cordoned"), "the node is cordoned"),

@@ -51,7 +51,7 @@ POD = {
 REFUSED = {
     "everything": a_pod("everything").cpu(9999).memory("9999Gi"),
     "vector": a_pod("vector").isa("rv64gcv_zvkng_zvl1024b"),
-    "wrong": a_pod("wrong").wrong(message=Message("{text} is no instruction set known here", text="'rv99'")),
+    "wrong": a_pod("wrong").wrong(message=Message("{text} is not a known instruction set", text="'rv99'")),
     "cards": a_pod("cards").gpu(9),
     "nowhere": a_pod("nowhere").on_nodes_with(rack="none"),
     "gang": a_pod("gang").gang("g", 4),

@@ -67,10 +67,10 @@ def test_paused_webhook_has_a_reason(submitter: Client, hook: Webhook) -> None:
 
 def test_delivery_shows_its_attempts_and_body(submitter: Client, hook: Webhook) -> None:
     row = try_webhook(hook, actor=ALICE)
-    row.log.create(at=row.created_at, took_millis=12, code="HostSlow", message="ci.example takes longer than 5 s")
+    row.log.create(at=row.created_at, took_millis=12, code="HostSlow", message="ci.example did not respond within 5 s")
     assert "webhook.test – ci.example pipeline <b> due 0" in words(submitter, "/webhooks/")
     shown = words(submitter, f"/deliveries/{row.pk}/")
-    assert "HostSlow 12 ms ci.example takes longer than 5 s" in shown
+    assert "HostSlow 12 ms ci.example did not respond within 5 s" in shown
     assert '"type": "webhook.test"' in shown
     assert "Deliver again" not in shown
     Delivery.objects.update(state=Delivery.DEAD)

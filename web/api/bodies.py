@@ -45,7 +45,7 @@ def media_type(request: Any, *allowed: str) -> str:
         raise RequestRefused(
             415,
             "UnsupportedMediaType",
-            Message("the body is {text}", text=found[:100]) if found else "the body is without a media type",
+            Message("the body has the media type {text}", text=found[:100]) if found else "the body has no media type",
             hint=Message("Send {names} in UTF-8", names=joined(" or ", allowed)),
             headers={"Accept-Post": ", ".join(allowed)},
         )

@@ -100,7 +100,7 @@ _HINTS = {
     "BodyMalformed": _SEND_JSON,
     "NotAuthenticated": _SEND_CREDENTIAL,
     "NotFound": _DOCS,
-    "PermissionDenied": "Use a token or an account with a role that has this right",
+    "PermissionDenied": "Use a token or an account whose role has this right",
     "TokenInvalid": _SEND_CREDENTIAL,
 }
 # Path of the list that contains objects of a kind.

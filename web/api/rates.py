@@ -29,7 +29,7 @@ READ = "read"
 STRANGER = "stranger"
 BUSY = "busy"
 BUSY_SECONDS = 1
-AGAIN_WITH_KEY = "Try again in {n} s; a submission with the same Idempotency-Key"
+AGAIN_WITH_KEY = "Try again in {n} s; repeat a submission with the same Idempotency-Key"
 reads = LocalBuckets()
 
 
@@ -94,7 +94,7 @@ def _admit(kind: str, limit: Limit, taken: RateLimitResult, hint: str = "Try aga
     if taken.admitted:
         return _headers(limit, taken)
     RATE_LIMITED.labels(kind).inc()
-    template = "more than {n} requests of this kind a minute, or {m} at once"
+    template = "more than {n} requests of this kind per minute, or a burst of more than {m}"
     raise RequestRefused(
         429,
         "RateLimited",

@@ -91,7 +91,7 @@ class ApiView(APIView):
             possible = kind_of(name, self.kinds).get("enum")
             if possible and values[0] not in possible:
                 message = Message("the value must be one of {names}", names=joined(", ", possible))
-                hint = "Send one of these values, or leave the parameter out"
+                hint = "Send one of these values, or omit the parameter"
                 raise InputError("QueryInvalid", message, place=name, hint=hint)
         if self.cluster_wide and method != "OPTIONS":
             request_scope.check_unlimited(self.subject)

@@ -60,12 +60,12 @@ class CollectorClient:
         host = urlsplit(url).netloc
         if answer.status != 200:
             raise SourceError(
-                f"Answer{answer.status}", Message("{host} answers with status {n}", host=host, n=answer.status)
+                f"Answer{answer.status}", Message("{host} responded with status {n}", host=host, n=answer.status)
             )
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
-            raise SourceError("AnswerNotJson", Message("{host} sends another type than JSON", host=host))
+            raise SourceError("AnswerNotJson", Message("{host} did not send JSON", host=host))
         try:
             return msgspec.json.decode(answer.body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            raise SourceError("AnswerNotJson", Message("the answer of {host} is not JSON", host=host)) from None
+            raise SourceError("AnswerNotJson", Message("the response of {host} is not JSON", host=host)) from None

@@ -101,17 +101,17 @@ def is_place(text: str) -> bool:
 def check(url: str, allowed: Allowed) -> SplitResult:
     """Return the parts of an address after all checks that do not need DNS. Raises: OutboundError."""
     if len(url) > LONGEST_URL or not _URL.fullmatch(url):
-        _refuse("AddressRefused", Message("{text} is no plain address", text=repr(url[:100])))
+        _refuse("AddressRefused", Message("{text} is not a valid URL", text=repr(url[:100])))
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        _refuse("AddressRefused", Message("{text} is no plain address", text=repr(url[:100])))
+        _refuse("AddressRefused", Message("{text} is not a valid URL", text=repr(url[:100])))
     host = parts.netloc
     if parts.scheme not in ("http", "https") or "@" in host or not _PLACE.fullmatch(host.lower()):
-        _refuse("AddressRefused", Message("{text} is no host that is called by http or https", text=repr(_shown(host))))
+        _refuse("AddressRefused", Message("{text} is not an http or https host", text=repr(_shown(host))))
     if not allowed.reads(_full(parts)):
-        _refuse("HostNotAllowed", Message("this server may not call {host}", host=host))
+        _refuse("HostNotAllowed", Message("this server is not allowed to call {host}", host=host))
     if parts.scheme == "http" and not allowed.is_plain(_full(parts)):
         _refuse("AddressRefused", Message("{host} would be called without TLS", host=host))
     if port not in (None, 443) and not allowed.names(host):
@@ -158,13 +158,14 @@ def call(
         return found
     except ssl.SSLCertVerificationError as error:
         _refuse(
-            "HostUntrusted", Message("{host} does not prove who it is: {text}", host=host, text=error.verify_message)
+            "HostUntrusted",
+            Message("the TLS certificate of {host} is not trusted: {text}", host=host, text=error.verify_message),
         )
     except (OSError, http.client.HTTPException, ValueError) as error:
         if time.monotonic() >= until or isinstance(error, TimeoutError):
-            _refuse("HostSlow", Message("{host} takes longer than {seconds} s", host=host, seconds=f"{seconds:g}"))
+            _refuse("HostSlow", Message("{host} did not respond within {seconds} s", host=host, seconds=f"{seconds:g}"))
         _refuse(
-            "HostUnreachable", Message("{host} ends the conversation: {text}", host=host, text=type(error).__name__)
+            "HostUnreachable", Message("{host} closed the connection: {text}", host=host, text=type(error).__name__)
         )
     finally:
         clock.cancel()
@@ -187,10 +188,10 @@ def _read(answer: http.client.HTTPResponse, host: str, most: int) -> OutboundRes
     if answer.status >= 300 or not most:
         return OutboundResponse(answer.status, found, b"")
     if found.get("content-encoding", "identity").lower() != "identity":
-        _refuse("AnswerUnreadable", Message("{host} sends a compressed response that was not requested", host=host))
+        _refuse("AnswerUnreadable", Message("{host} sent a compressed response that was not requested", host=host))
     body = answer.read(most + 1)
     if len(body) > most:
-        _refuse("AnswerTooLarge", Message("{host} sends more than {n} bytes", host=host, n=most))
+        _refuse("AnswerTooLarge", Message("{host} sent more than {n} bytes", host=host, n=most))
     if answer.length:
         raise http.client.IncompleteRead(body, answer.length)
     return OutboundResponse(answer.status, found, body)
@@ -216,7 +217,7 @@ def _connect(addresses: list[str], port: int, host: str, seconds: float) -> sock
             return socket.create_connection((address, port), timeout=max(until - time.monotonic(), 0.05))
         except OSError as error:
             why = why or error.strerror or type(error).__name__
-    _refuse("HostUnreachable", Message("{host} does not answer: {text}", host=host, text=why))
+    _refuse("HostUnreachable", Message("{host} does not respond: {text}", host=host, text=why))
 
 
 def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[str]:
@@ -229,7 +230,7 @@ def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[s
 def _refuse_inside(name: str, found: list[str], *, named: bool) -> None:
     for address in found:
         if not _may_call(address, named=named, loopback=named and _is_loopback_name(name)):
-            _refuse("AddressRefused", Message("{name} has an address inside a network that is not allowed", name=name))
+            _refuse("AddressRefused", Message("{name} has an address in a network that is not allowed", name=name))
 
 
 def _resolve(name: str, port: int, seconds: float) -> list[str]:
@@ -247,7 +248,7 @@ def _resolve(name: str, port: int, seconds: float) -> list[str]:
     if not found or not found[0]:
         _refuse(
             "HostUnreachable",
-            Message("there is no host {name}, or its address did not resolve in time", name=repr(name[:100])),
+            Message("host {name} does not exist or did not resolve in time", name=repr(name[:100])),
         )
     return found[0]
 

@@ -120,13 +120,15 @@ def gpu_demand(annotations: Texts, requests: tuple[tuple[str, int], ...], proble
     found: Problems = []
     by_resource = {name: amount for name, amount in requests if name in GPU_RESOURCES and amount}
     if len(by_resource) > 1:
-        message = Message("cards of two vendors in one pod are not supported")
+        message = Message("GPUs of two vendors in one pod are not supported")
         found.append(Problem("FeatureNotSupported", max(by_resource), message))
     by_limits = sum(by_resource.values())
     number_key = next((key for key in keys.GPU_NUMBER if key in annotations), "")
     stated = _number(annotations, number_key, found, "GpuNumberInvalid", 0, MOST_CARDS) if number_key else None
     if stated is not None and by_limits and stated != by_limits:
-        message = Message("the annotation asks for {n} cards, the container limits for {m}", n=stated, m=by_limits)
+        message = Message(
+            "the annotation requests {n} GPUs, but the container limits request {m}", n=stated, m=by_limits
+        )
         found.append(Problem("GpuNumberContradiction", number_key, message))
     milli = _number(annotations, keys.GPU_MILLI, found, "GpuMilliInvalid", 1, 1000)
     memory = _number(annotations, keys.GPU_MEMORY, found, "GpuMemoryInvalid", 0, 2**40)
@@ -142,7 +144,7 @@ def gpu_demand(annotations: Texts, requests: tuple[tuple[str, int], ...], proble
         wished = any(key in annotations for key in (keys.GPU_MILLI, keys.GPU_MEMORY, keys.GPU_CORE, keys.GPU_MODEL))
         count = by_limits or int(wished)
     if count > 1 and milli is not None and milli < 1000:
-        message = Message("only one card can be shared, but {n} cards are asked for", n=count)
+        message = Message("only a single GPU can be shared, but {n} GPUs are requested", n=count)
         found.append(Problem("GpuMilliWithManyCards", keys.GPU_MILLI, message))
     problems.extend(found)
     vendor = next(iter(by_resource)).split(".", 1)[0] if len(by_resource) == 1 else ""
@@ -180,7 +182,7 @@ def _models(annotations: Texts, problems: Problems) -> tuple[str, ...]:
     wrong = next((term for term in terms if not model_tokens(term)), None)
     if wrong is None:
         return terms
-    message = Message("{text} names no card model", text=repr(wrong[:40]))
+    message = Message("{text} is not a GPU model", text=repr(wrong[:40]))
     problems.append(Problem("GpuModelInvalid", keys.GPU_MODEL, message))
     return ()
 

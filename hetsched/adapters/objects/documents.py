@@ -77,7 +77,7 @@ def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_no
         except InputError as error:
             raise _behind(f"{name}#{number}", error) from None
     if empty:
-        raise InputError("ManifestEmpty", "there is no object in it", place=name, hint=_AN_OBJECT)
+        raise InputError("ManifestEmpty", "it contains no objects", place=name, hint=_AN_OBJECT)
     return found
 
 
@@ -182,7 +182,7 @@ def _too_deep() -> InputError:
 
 
 def _too_many(limit: int) -> InputError:
-    return InputError("ManifestTooLarge", Message("it holds more than {n} values", n=limit))
+    return InputError("ManifestTooLarge", Message("it contains more than {n} values", n=limit))
 
 
 def _check_tree(value: Any, max_nodes: int) -> None:
@@ -215,9 +215,9 @@ def _check_tree(value: Any, max_nodes: int) -> None:
 def check_text(text: str) -> None:
     """Reject text that cannot be encoded in UTF-8 or stored in a database. Raises: InputError."""
     if "\0" in text:
-        raise InputError("TextHasNul", Message("{text} holds a NUL character", text=repr(text[:40])))
+        raise InputError("TextHasNul", Message("{text} contains a NUL character", text=repr(text[:40])))
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise InputError("TextHasSurrogate", Message("{text} holds half a surrogate pair", text=repr(text[:40])))
+        raise InputError("TextHasSurrogate", Message("{text} contains an unpaired surrogate", text=repr(text[:40])))
 
 
 # -- YAML ----------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class _Builder:
         key: str = event.value
         check_text(key)
         if key == "<<" and event.implicit[0]:
-            raise InputError("YamlAliasRefused", "merge keys are not allowed", hint="Write the fields out")
+            raise InputError("YamlAliasRefused", "merge keys are not allowed", hint="Write the fields in full")
         if key in self._stack[-1][0]:
             _duplicate(key)
         self._key = key
@@ -323,7 +323,7 @@ class _Builder:
 
 
 def _refuse_anchor() -> NoReturn:
-    raise InputError("YamlAliasRefused", "anchors and aliases are not allowed", hint="Write the value out")
+    raise InputError("YamlAliasRefused", "anchors and aliases are not allowed", hint="Write the value in full")
 
 
 def _scalar(event: Any) -> Any:
@@ -378,7 +378,7 @@ def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document
         if _size(plain, MAX_OBJECT_NODES) > MAX_OBJECT_NODES:
             raise InputError(
                 "ObjectTooLarge",
-                Message("one object holds more than {n} values", n=MAX_OBJECT_NODES),
+                Message("an object contains more than {n} values", n=MAX_OBJECT_NODES),
                 place=path.rstrip("."),
             )
         yield Document(name, number, plain, path)

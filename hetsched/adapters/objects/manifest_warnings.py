@@ -293,7 +293,7 @@ def _of_keys(meta: dict[str, Any], path: str, pod: str) -> Iterator[ManifestWarn
                 "the value {text} is not known; the default counts: {value}", text=repr(value[:40]), value=default
             )
             values = AWARENESS_VALUES if key in keys.AWARENESS else CPU_POLICIES
-            hint = Message("Write {text}", text=joined(" or ", values))
+            hint = Message("Use {text}", text=joined(" or ", values))
             yield ManifestWarning("AnnotationValueUnknown", message, f"{path}.annotations['{key}']", hint, pod)
     for field, known, others in (("annotations", ANNOTATIONS, LABELS), ("labels", LABELS, ANNOTATIONS)):
         written = meta.get(field)

@@ -207,7 +207,7 @@ class _Reading:
                 quota = quotas_and_budgets.elastic_quota(root)
                 if quota.namespace in found:
                     message = Message(
-                        "namespace {namespace} has a quota already: {name}",
+                        "namespace {namespace} already has a quota: {name}",
                         namespace=quota.namespace,
                         name=found[quota.namespace].name,
                     )
@@ -280,7 +280,7 @@ def _check_size(spec: FieldView) -> None:
     """Reject a submitted pod whose spec is too large; pods of a cluster are read regardless of their size."""
     size = len(encode(spec.value))
     if size > MOST_SPEC_BYTES:
-        message = Message("{n} bytes are more than the {m} of one pod's spec", n=size, m=MOST_SPEC_BYTES)
+        message = Message("{n} bytes exceed the maximum of {m} for the spec of a pod", n=size, m=MOST_SPEC_BYTES)
         spec.fail(message, code="PodTooLarge", hint="Keep large values in a ConfigMap")
 
 

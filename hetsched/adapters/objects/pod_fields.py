@@ -142,9 +142,7 @@ def add_unsupported(spec: FieldView, problems: list[Problem]) -> None:
 
 def not_supported(field: str) -> Problem:
     """Return the problem of a pod that uses a scheduling feature which is not implemented."""
-    return Problem(
-        "FeatureNotSupported", field, Message("{text} influences scheduling in a way that is not supported", text=field)
-    )
+    return Problem("FeatureNotSupported", field, Message("scheduling by {text} is not supported", text=field))
 
 
 def running_allocation(

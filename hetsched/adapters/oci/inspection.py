@@ -158,7 +158,7 @@ def inspect_path(path: Path) -> Inspection:
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError("ElfMalformed", "the file is no ELF file: it is empty or cannot be mapped") from error
+        raise InputError("ElfMalformed", "the file is not an ELF file: it is empty or cannot be mapped") from error
     except OSError as error:
         hint = "Check the path and its permissions"
         raise InputError(

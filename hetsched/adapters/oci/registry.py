@@ -153,4 +153,4 @@ class _Repository:
         wait = answer.headers.get("retry-after", "")
         seconds = min(float(wait), _LONGEST_WAIT_SECONDS) if wait.isdecimal() else 0.0
         code = "RegistryBusy" if status in (429, 503) else "RegistryFailed"
-        raise ImageUnreadable(code, f"{host} answers with status {status}", seconds)
+        raise ImageUnreadable(code, f"{host} responded with status {status}", seconds)

@@ -153,7 +153,7 @@ def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterat
             "ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name, hint="Save the file as UTF-8 text"
         ) from None
     if "\0" in text:
-        raise InputError("TextHasNul", "it holds a NUL character", place=name)
+        raise InputError("TextHasNul", "it contains a NUL character", place=name)
     rows = csv.reader(text.splitlines(), strict=True)
     header = [cell.strip() for cell in next(rows, [])]
     missing = [column for column in columns if column not in header]

@@ -118,7 +118,7 @@ class VolumeState:
                 return _refused("VolumeMissing", message, name)
             if volume.source in MIGRATED_SOURCES:
                 field = f"PersistentVolume {name}: spec.{volume.source}"
-                message = Message("{text} influences scheduling in a way that is not supported", text=field)
+                message = Message("scheduling by {text} is not supported", text=field)
                 return Refusal("FeatureNotSupported", message, field=field, verdict=Verdict.MISCONFIGURED)
             return volume
         return self._pending_claim(use, claim)

@@ -112,7 +112,12 @@ def _other_builds(demand: IsaDemand, offers: Iterable[IsaReport]) -> Iterator[St
     for offer in offers:
         if offer.native is not None and offered_isa(offer.native).arch != required_isa(asked).arch:
             to = _BASES[offered_isa(offer.native).arch]
-            words = Message("{field} {was} -> {now}, another build", field=field.rpartition("/")[2], was=asked, now=to)
+            words = Message(
+                "{field} {was} -> {now}, which requires a different build",
+                field=field.rpartition("/")[2],
+                was=asked,
+                now=to,
+            )
             yield Step(field, asked, to, words, _ANOTHER_BUILD, _stating("native", to))
 
 

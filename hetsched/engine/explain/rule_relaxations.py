@@ -79,11 +79,11 @@ def _drops(
 ) -> Iterator[Step]:
     """Yield a step that drops a single entry, for each entry of a list, then one that drops all entries."""
     for position, text in enumerate(entries):
-        change = Message("drop {field} {text}", field=words, text=text)
+        change = Message("remove {field} {text}", field=words, text=text)
         yield Step(field, text, "", change, RULE_SIZE, apply(frozenset({position})))
     if len(entries) > 1:
         text = joined.join(entries)
-        change = Message("drop {field} {text}", field=words, text=text)
+        change = Message("remove {field} {text}", field=words, text=text)
         yield Step(field, text, "", change, RULE_SIZE * len(entries), apply(frozenset(range(len(entries)))))
 
 
@@ -127,7 +127,7 @@ def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
                 if left.expressions or left.fields:
                     changed = (*terms[:position], left, *terms[position + 1 :])
                     text = expression_text(expression)
-                    words = Message("drop node affinity {text}", text=text)
+                    words = Message("remove node affinity {text}", text=text)
                     yield Step(field, text, "", words, RULE_SIZE, partial(_replaced, node_terms=changed))
     text = " or ".join(term_texts(terms))
     count = max((len(term.expressions) + len(term.fields) for term in terms), default=1)
@@ -135,7 +135,7 @@ def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
         field,
         text,
         "",
-        Message("drop node affinity {text}", text=text),
+        Message("remove node affinity {text}", text=text),
         RULE_SIZE * count,
         partial(_replaced, node_terms=None),
     )
@@ -256,7 +256,7 @@ class _Models:
                 GPU_MODEL,
                 text,
                 "",
-                Message("drop {field} {text}", field="gpu-model", text=text),
+                Message("remove {field} {text}", field="gpu-model", text=text),
                 2 * RULE_SIZE,
                 self.loosest,
             )

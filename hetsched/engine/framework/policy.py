@@ -119,8 +119,8 @@ class Policy:
         self.post_binds = self._serving("post-bind")
         sorters = self._serving("queue-sort")
         for template, group in (
-            ("{names} would both sort the queue", sorters),
-            ("{names} would both bind", self.binds),
+            ("a policy can have only one plugin that sorts the queue, not both {names}", sorters),
+            ("a policy can have only one plugin that binds pods, not both {names}", self.binds),
         ):
             if len(group) > 1:
                 names = joined(", ", [plugin.name for plugin in group])
@@ -218,7 +218,7 @@ def compile_policy(spec: PolicySpec, registry: Registry, *, implied: bool = Fals
     `PolicyParamInvalid` or `PolicyPointDoubled`.
     """
     if not spec.plugins:
-        raise InputError("PolicyEmpty", Message("policy {name} lists no plugin", name=spec.name), place="spec.plugins")
+        raise InputError("PolicyEmpty", Message("policy {name} lists no plugins", name=spec.name), place="spec.plugins")
     names: set[str] = set()
     active: list[ActivePlugin] = []
     for position, use in enumerate(spec.plugins):

@@ -26,14 +26,14 @@ WORST = 24
 CANDIDATES = 48
 LEAST_GAIN = 0.01
 _TRIFLE = 1e-9
-_NO_GAIN = "no further move of a pod that may move gains {value} over its two nodes"
+_NO_GAIN = "no further permitted move improves the balance of its two nodes by {value}"
 
 
 def balance_nodes(board: Board, units: Units, question: Question) -> SearchResult:
     goal = question.target
     if board.balance >= goal - _TRIFLE:
         text = Message(
-            "the balance is {value}, at least the {goal} that is asked",
+            "the balance is {value}, which meets the target of {goal}",
             value=four_digits(board.balance),
             goal=f"{goal:g}",
         )
@@ -59,7 +59,7 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
         )  # fmt: skip
         return SearchResult(AdviceVerdict.PLAN, text, moves, at_least=1)
     why = (
-        Message("{n} moves are as many as are asked for", n=question.most_moves)
+        Message("the maximum of {n} moves is reached", n=question.most_moves)
         if len(made) >= question.most_moves
         else Message(_NO_GAIN, value=f"{LEAST_GAIN:g}")
     )

@@ -55,7 +55,7 @@ def judge(
             findings.extend(_of_refusal(refused[pod.key], Level.ERROR if fail_on_not_now else Level.WARNING))
     for eviction in answer.evictions:
         message = Message(
-            "{pod} (priority {number}) would be evicted from {node} for this",
+            "{pod} (priority {number}) would be evicted from {node} for this pod",
             pod=eviction.pod,
             number=eviction.priority,
             node=eviction.node,

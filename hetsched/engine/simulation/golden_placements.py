@@ -103,7 +103,7 @@ def _placed(scheduler: Scheduler, outcome: Outcome, expect: Expectation) -> tupl
     if expect.nodes:
         known = set(expect.nodes) & scheduler.state.row_of.keys()
         if outcome.node not in expect.nodes and not known:
-            return GoldenState.UNKNOWN, Message("{node}; the cluster has none of the nodes expected", node=outcome.node)
+            return GoldenState.UNKNOWN, Message("{node}; the cluster has none of the expected nodes", node=outcome.node)
         return _is(outcome.node in expect.nodes), Message(outcome.node)
     if expect.selector:
         kept = all(report.labels.get(key) == value for key, value in expect.selector.items())

@@ -29,7 +29,7 @@ def copies(state: ClusterState, wanted: Mapping[str, int]) -> list[NodeReport]:
     if sum(wanted.values()) > MOST_COPIES or any(number < 1 for number in wanted.values()):
         raise InputError(
             "NodeCopiesInvalid",
-            Message("copies are counted from 1 to {n} together", n=MOST_COPIES),
+            Message("the total number of copies must be between 1 and {n}", n=MOST_COPIES),
             place="copyNodes",
             hint="Write a number in this range",
         )
@@ -71,9 +71,9 @@ def with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterState
         if node.name in known:
             raise InputError(
                 "NodeExists",
-                Message("there is a node {node} already", node=node.name),
+                Message("node {node} already exists", node=node.name),
                 place="addNodes",
-                hint="Rename it",
+                hint="Use another name",
             )
         known.add(node.name)
     names = state.columns.names

@@ -254,12 +254,14 @@ class MoveSearch:
         pods = tuple(booking.pod.key for booking in blocked[row])
         if pods:
             one, several = (
-                "it would fit if one more pod could leave {node}",
-                "it would fit if {n} more pods could leave {node}",
+                "it would fit if one more pod could be moved off {node}",
+                "it would fit if {n} more pods could be moved off {node}",
             )
             message = Message(several if pods[1:] else one, n=len(pods), node=names[row])
         else:
-            message = Message("more than {n} pods would have to leave {node}", n=self.most_moves, node=names[row])
+            message = Message(
+                "more than {n} pods would have to be moved off {node}", n=self.most_moves, node=names[row]
+            )
         return Nearest(names[row], message, pods[:_NAMED])
 
     def _staying(self, row: int) -> list[Booking]:

@@ -192,7 +192,7 @@ def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
     before = [result for result in results if result.waiting.decision_id is not None]
     over = [result.waiting.pod_id for result in before if result.nominated is None or result.evicted]
     if over:
-        change.end_nominations(over, Message("decided again"))
+        change.end_nominations(over, Message("a new decision was made"))
     overridden = {key: result for result in results for key in result.overridden}
     if overridden:
         rows = Nomination.objects.filter(cluster=change.cluster, active=True).select_related("pod").defer("pod__spec")

@@ -121,7 +121,7 @@ class _ObservedDevices:
             self.has[key] = _cards([uuids.get(one, one) for one in ids], cards)
             if ids and self.has[key] is None:
                 unclear[key] = Message(
-                    "the kubelet allocated {text}, which is not a whole card in the report of this node",
+                    "the kubelet allocated {text}, which is not a whole GPU reported by this node",
                     text=joined(", ", ids),
                 )
             # A pod with unidentifiable devices keeps its reserved GPUs; only a pod without any allocation may be moved.

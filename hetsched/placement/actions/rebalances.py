@@ -123,7 +123,7 @@ def _try_step(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[Appli
     for move in moves:
         booking = board.state.bookings.get(move.pod_key)
         if booking is None or board.state.columns.names[booking.row] != move.source or booking.pod.uid != move.uid:
-            return None, Message("{pod} is not on {node} any more", pod=move.pod_key, node=move.source)
+            return None, Message("{pod} is no longer on {node}", pod=move.pod_key, node=move.source)
         if move.pod_key in found.kept:
             return None, Message("{pod} is already moving to another node", pod=move.pod_key)
         unit.append(booking)

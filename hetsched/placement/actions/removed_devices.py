@@ -39,7 +39,7 @@ def _check_free(node: Node, _known: NodeReport) -> None:
         if row.cpu not in cpus
     ]
     held += [
-        (row.reservation.pod.key, Message("card {card}", card=row.card_index))
+        (row.reservation.pod.key, Message("GPU {card}", card=row.card_index))
         for row in ReservedCard.objects.filter(node=node, active=True).select_related("reservation__pod")
         if row.card_index not in there
     ]

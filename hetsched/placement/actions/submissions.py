@@ -124,7 +124,7 @@ def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
     if not pods:
         raise InputError("WorkloadEmpty", "the manifest contains no pod to place", place="manifest")
     if len(pods) > MOST_PODS:
-        message = Message("{n} pods are more than {m} at once", n=len(pods), m=MOST_PODS)
+        message = Message("{n} pods exceed the maximum of {m} per request", n=len(pods), m=MOST_PODS)
         raise InputError("WorkloadTooLarge", message, place="manifest")
     if priority is not None:
         check_priority(priority)

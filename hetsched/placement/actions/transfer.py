@@ -133,7 +133,11 @@ def _replace(cluster: Cluster, content: ClusterContent) -> None:
     if lost:
         raise InputError(
             "NodeHoldsPods",
-            Message("{n} node(s) hold placed pods and are not in the files, first {node}", n=len(lost), node=lost[0]),
+            Message(
+                "{n} node(s) with placed pods are missing from the files, the first is {node}",
+                n=len(lost),
+                node=lost[0],
+            ),
             hint="Cancel these workloads first, or keep the nodes",
         )
     our_node = {reservation.pod.key: reservation.node.name for reservation in ours}

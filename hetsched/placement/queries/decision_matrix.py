@@ -43,7 +43,8 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
     expired = InputError(
         "DecisionExpired",
         Message(
-            "decision {number} cannot be recomputed: the nodes or their pods have changed since", number=decision.pk
+            "decision {number} cannot be recomputed: the nodes or their pods have changed since then",
+            number=decision.pk,
         ),
         hint="Its summary, reasons and best nodes are still available",
     )

@@ -208,7 +208,7 @@ def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[
         )
         notes.append(ReplayNote("forgotten", message))
     elif len(found) < last:
-        notes.append(ReplayNote("fewer", Message("{n} pods have decisions", n=len(found))))
+        notes.append(ReplayNote("fewer", Message("only {n} pods have decisions", n=len(found))))
     known = _versions({(row["policy_name"], row["policy_version"]) for row in kept})
     rows = {row["id"]: row for row in kept if (row["policy_name"], row["policy_version"]) in known}
     return dict(sorted(rows.items())), len(kept) - len(rows)
@@ -292,15 +292,23 @@ def _notes_on(cluster: Cluster, *casts: RunPolicies) -> list[ReplayNote]:
     policies = [policy for cast in casts for policy in cast.policies.values()]
     notes: list[ReplayNote] = []
     if any(policy.measures for policy in policies):
-        notes.append(ReplayNote("measuredUse", Message("measured use is the present use, not the use at that time")))
+        notes.append(
+            ReplayNote(
+                "measuredUse", Message("measured use is the current use, not the use at the time of the decision")
+            )
+        )
     if any(policy.wants_mix for policy in policies):
         notes.append(
-            ReplayNote("mix", Message("the workload mix is that of these pods, not that of each point in time"))
+            ReplayNote(
+                "mix",
+                Message("the workload mix is computed from these pods, not from the pods at the time of each decision"),
+            )
         )
     if cluster.kind == ClusterKind.KUBERNETES and any(policy.post_filters for policy in policies):
         notes.append(
             ReplayNote(
-                "evictions", Message("victims leave immediately in the replay; in the cluster the pod waits for them")
+                "evictions",
+                Message("the replay removes victims immediately; in the cluster, the pod waits until they are deleted"),
             )
         )
     return notes

@@ -101,12 +101,12 @@ def test_node_without_its_exporter_has_no_sample() -> None:
 def test_failing_resource_is_a_problem_and_the_others_are_kept() -> None:
     def answer(query: str) -> Any:
         if "network" in query:
-            raise SourceError("Answer422", "p:9090 answers with status 422")
+            raise SourceError("Answer422", "p:9090 responded with status 422")
         return vector(({"node": "n1"}, NOW))
 
     found = collected("prometheus-load", {"url": "http://p:9090", "disk_query": "-"}, answer)
     assert set(found.findings[0].usage) == {CPU, MEMORY}
-    assert found.problems == (f"{NETWORK_MBPS}: p:9090 answers with status 422",)
+    assert found.problems == (f"{NETWORK_MBPS}: p:9090 responded with status 422",)
 
 
 def test_series_of_other_clusters_are_reported() -> None:

@@ -11,15 +11,15 @@ def test_an_error_reads_as_one_line() -> None:
 
 def test_lower_case_hint_continues_the_sentence() -> None:
     """No sentence begins in lower case: the hint follows a full stop or, if it is no sentence, a semicolon."""
-    asked = InputError("IsaUnknownExtension", "zbx is no RISC-V extension", hint="did you mean zbb?")
-    assert asked.advice == "zbx is no RISC-V extension; did you mean zbb?"
-    assert str(asked) == "zbx is no RISC-V extension [IsaUnknownExtension]; did you mean zbb?"
+    asked = InputError("IsaUnknownExtension", "zbx is not a RISC-V extension", hint="did you mean zbb?")
+    assert asked.advice == "zbx is not a RISC-V extension; did you mean zbb?"
+    assert str(asked) == "zbx is not a RISC-V extension [IsaUnknownExtension]; did you mean zbb?"
     assert InputError("QuantityNegative", "it is negative", hint="Write 1").advice == "it is negative. Write 1"
-    assert InputError("ManifestEmpty", "there is no object in it").advice == "there is no object in it"
+    assert InputError("ManifestEmpty", "it contains no objects").advice == "it contains no objects"
 
 
 def test_place_and_hint_are_left_out_where_there_are_none() -> None:
-    assert str(InputError("ManifestEmpty", "there is no object in it")) == "there is no object in it [ManifestEmpty]"
+    assert str(InputError("ManifestEmpty", "it contains no objects")) == "it contains no objects [ManifestEmpty]"
 
 
 @given(st.text(), st.text(), st.text(), st.text(), st.text())

@@ -422,8 +422,8 @@ def test_repeated_unreserve_has_no_effect() -> None:
 
 
 def test_only_one_plugin_sorts_and_only_one_binds() -> None:
-    with pytest.raises(InputError, match="would both bind") as caught:
+    with pytest.raises(InputError, match="only one plugin that binds pods") as caught:
         deciding(binding("writer", bind=None), binding("copyist", bind=None))
     assert caught.value.code == "PolicyPointDoubled"
-    with pytest.raises(InputError, match="would both sort the queue"):
+    with pytest.raises(InputError, match="only one plugin that sorts the queue"):
         deciding(Recorder, REGISTRY["priority-sort"].factory)

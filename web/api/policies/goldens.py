@@ -161,7 +161,7 @@ class GoldensView(GoldenResource):
         """Create a golden placement."""
         asked = bodies.read(request, GoldenDraft)
         if GoldenPlacement.objects.filter(name=asked.name).exists():
-            message = Message("there is a golden placement {name} already", name=asked.name)
+            message = Message("golden placement {name} already exists", name=asked.name)
             raise InputError("GoldenExists", message, place="name")
         row = self.save(asked, asked.name)
         return self.written(row, status=201, location=f"/api/v1/golden-placements/{row.name}/")

@@ -144,7 +144,7 @@ class PlansView(PlanResource):
         """Create a plan."""
         asked = bodies.read(request, PlanDraft)
         if PolicyPlan.objects.filter(name=asked.name).exists():
-            message = Message("there is a plan {name} already", name=asked.name)
+            message = Message("plan {name} already exists", name=asked.name)
             raise InputError("PlanExists", message, place="name")
         row = self.save(asked, asked.name)
         return self.written(row, status=201, location=f"/api/v1/policy-plans/{row.name}/")

@@ -217,7 +217,7 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
         taken = next((pod.key for pod in pods if pod.key in held), None)
         if taken is not None:
             message = Message("a pod named {pod} already runs in the cluster", pod=taken)
-            raise InputError("PodExists", message, place="manifest", hint="Rename it")
+            raise InputError("PodExists", message, place="manifest", hint="Use another name")
     elif asked.workload:
         workload = get_row(Workload.objects.filter(cluster=cluster), "workload", asked.workload)
         pods = tuple(pending_pods_of(workload))
@@ -226,7 +226,7 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
     if not pods:
         raise InputError(
             "WorkloadEmpty",
-            "goal `room` needs at least one pod",
+            "goal `room` requires at least one pod",
             place="manifest",
             hint="Send a manifest or name a pending workload",
         )
@@ -236,7 +236,7 @@ def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec,
 
 def _check_number(pods: Sequence[PodSpec]) -> None:
     if len(pods) > MOST_PODS:
-        message = Message("{n} pods are more than {m} at once", n=len(pods), m=MOST_PODS)
+        message = Message("{n} pods exceed the maximum of {m} per request", n=len(pods), m=MOST_PODS)
         raise InputError("WorkloadTooLarge", message, place="manifest")
 
 

@@ -92,7 +92,7 @@ class HeadroomView(ApiView):
         table = headroom(cluster)
         if table is None:
             wait = {"Retry-After": str(int(PATIENCE_SECONDS))}
-            raise RequestRefused(503, "HeadroomBusy", "the first count is in progress", headers=wait)
+            raise RequestRefused(503, "HeadroomBusy", "the headroom is being computed for the first time", headers=wait)
         return answer(request, _document(cluster.name, table, self.subject))
 
 

@@ -111,9 +111,9 @@ def _stale_plan(code: str, asked: WhatIf, tried: WhatIfRun) -> RequestRefused:
     fresh = with_plan(asked, tried)
     why = "the plan has expired" if code == "PlanExpired" else "the placement has changed"
     again = (
-        "Check whatIf; use the new plan in whatIf.plan"
+        "Check whatIf, and use the new plan in whatIf.plan"
         if fresh.plan is not None
-        else "Check whatIf; check whatIf for the reason why it cannot be planned any more"
+        else "Check whatIf for the reason why the placement can no longer be planned"
     )
     causes = [Message(why)] if fresh.verdict is Verdict.PLACED else [Message(why), fresh.summary]
     detail = Message("nothing was submitted: {said}", said=joined("; ", causes))

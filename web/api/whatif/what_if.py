@@ -238,7 +238,7 @@ def simulate(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
         message, hint = "the manifest contains no pod to place", kind_hint(content.warnings)
         raise InputError("WorkloadEmpty", message, place="manifest", hint=hint)
     if len(pods) > MOST_PODS:
-        message = Message("{n} pods are more than {m} at once", n=len(pods), m=MOST_PODS)
+        message = Message("{n} pods exceed the maximum of {m} per request", n=len(pods), m=MOST_PODS)
         raise InputError("WorkloadTooLarge", message, place="manifest")
     request_scope.check_namespaces(subject, {pod.namespace for pod in pods})
     spec, pods = _choose(asked, cluster, inline, content)
@@ -307,11 +307,13 @@ def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
     taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
     if taken is not None:
         message = Message("a pod named {pod} already runs in the cluster", pod=taken)
-        raise InputError("PodExists", message, place="manifest", hint="Rename it")
+        raise InputError("PodExists", message, place="manifest", hint="Use another name")
     if asked.explain and len(pods) * len(state.reports) > MOST_CELLS:
         raise InputError(
             "ExplainTooLarge",
-            Message("{n} pods on {m} nodes are more than {k} rows", n=len(pods), m=len(state.reports), k=MOST_CELLS),
+            Message(
+                "{n} pods on {m} nodes exceed the maximum of {k} rows", n=len(pods), m=len(state.reports), k=MOST_CELLS
+            ),
             place="explain",
             hint="Explain fewer pods per request",
         )

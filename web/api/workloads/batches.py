@@ -98,7 +98,7 @@ class BatchSubmissionsView(ApiView):
         if len(key) > LONGEST_KEY:
             raise InputError(
                 "IdempotencyKeyInvalid",
-                Message("the key of a batch has at most {n} characters", n=LONGEST_KEY),
+                Message("the key of a batch must have at most {n} characters", n=LONGEST_KEY),
                 place="Idempotency-Key",
                 hint="Send a shorter key, such as a UUID",
             )
@@ -106,7 +106,7 @@ class BatchSubmissionsView(ApiView):
         _check(batch)
         most = max_submissions(SUBMIT, self.subject)
         if most is not None and len(batch.items) > most:
-            template = "{n} items are more than the {m} that you may submit at once"
+            template = "{n} items exceed the {m} that you may submit in one request"
             message = Message(template, n=len(batch.items), m=most)
             raise InputError("BatchSize", message, place="items", hint="Send several smaller batches")
         self.headers |= take_token(SUBMIT, self.subject, len(batch.items))
@@ -180,7 +180,7 @@ def _submit_all(items: _Items, looked: list[_Looked], keys: list[str], subject: 
         if not wrong:
             return answers
         first = wrong[0]
-        template = "nothing was submitted: {n} of {m} items are refused"
+        template = "nothing was submitted: {n} of {m} items were rejected"
         raise RequestRefused(
             422, "BatchRefused", Message(template, n=len(wrong), m=len(items)),
             place=f"items[{first.index}]", hint="Fix the named items, or omit allOrNothing",

@@ -136,7 +136,7 @@ def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str)
     if there and asked.priority is not None:
         # An API server knows priorities only as priority classes.
         raise InputError(
-            "PriorityInvalid", "a live cluster takes priorities from PriorityClass objects", place="priority",
+            "PriorityInvalid", "on a live cluster, priorities are set by PriorityClass objects", place="priority",
             hint="Set priorityClassName in the manifest",
         )  # fmt: skip
     common: dict[str, Any] = {

@@ -261,12 +261,12 @@ class WorkloadActionsView(WorkloadResource):
         """Retry, cancel, or change the priority of a workload; needs If-Match."""
         asked = bodies.read(request, WorkloadAction)
         if asked.action == "priority" and not self.subject.may(Action.OPERATE):
-            raise RequestRefused(403, "PermissionDenied", "a change of priority needs the right 'operate'")
+            raise RequestRefused(403, "PermissionDenied", "changing the priority requires the right 'operate'")
         reason, allowance = require_reason(asked.reason), allowance_of(self.subject.token)
         with self.matched_object() as workload:
             if asked.action == "priority":
                 if asked.priority is None:
-                    raise InputError("ActionIncomplete", "this action needs the field priority", place="priority")
+                    raise InputError("ActionIncomplete", "this action requires the field priority", place="priority")
                 set_priority(workload, asked.priority, actor=self.subject, reason=reason, allowance=allowance)
             elif asked.action == "retry":
                 retry(workload, actor=self.subject, reason=reason, allowance=allowance)

@@ -37,7 +37,7 @@ class LeastAllocatedParams(Params, frozen=True):
         Literal["requested", "measured"], msgspec.Meta(title="Use", description="Requested or measured use.")
     ] = "requested"
     pods: Annotated[
-        Literal["all", "cpu"], msgspec.Meta(title="Pods", description="Score all pods, or only those without GPUs.")
+        Literal["all", "cpu"], msgspec.Meta(title="Pods", description="Score all pods, or only pods without GPUs.")
     ] = "all"
 
 

@@ -35,7 +35,7 @@ class MbcgtParams(Params, frozen=True):
 
     dispersion: Annotated[
         Literal["variance", "std"],
-        msgspec.Meta(title="Dispersion", description="Variance, or its root, of a node's four utilisations."),
+        msgspec.Meta(title="Dispersion", description="Variance or standard deviation of a node's four utilisations."),
     ] = "variance"
 
 

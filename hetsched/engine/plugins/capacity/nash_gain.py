@@ -34,14 +34,16 @@ class NashGainParams(Params, frozen=True):
 
     dispersion: Annotated[
         Literal["variance", "std"],
-        msgspec.Meta(title="Dispersion", description="Variance, or its root, of a node's four utilisations."),
+        msgspec.Meta(title="Dispersion", description="Variance or standard deviation of a node's four utilisations."),
     ] = "variance"
     full: Annotated[
         float,
-        msgspec.Meta(ge=0.001, le=1, title="Full gain", description="Gain that scores 100; its negative scores 0."),
+        msgspec.Meta(
+            ge=0.001, le=1, title="Full gain", description=("Gain with a score of 100; the same loss has a score of 0.")
+        ),
     ] = 1 / 3
     pods: Annotated[
-        Literal["all", "cpu"], msgspec.Meta(title="Pods", description="Score all pods, or only those without GPUs.")
+        Literal["all", "cpu"], msgspec.Meta(title="Pods", description="Score all pods, or only pods without GPUs.")
     ] = "all"
 
 

@@ -49,7 +49,10 @@ class PowerParams(Params, frozen=True):
 
     saving: Annotated[
         _Part,
-        msgspec.Meta(title="Saving", description="Score factor of a power-saving node; a node that is on has 1."),
+        msgspec.Meta(
+            title="Power saving",
+            description=("Score factor of a node in power-saving mode; a node in normal mode has factor 1."),
+        ),
     ] = 0.5
     capped: Annotated[_Part, msgspec.Meta(title="Capped", description="Score factor of a node with capped power.")] = (
         0.5

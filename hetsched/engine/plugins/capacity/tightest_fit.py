@@ -35,7 +35,7 @@ class TightestFitParams(Params, frozen=True):
     memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory.")] = 1.0
     gpu: Annotated[_Share, msgspec.Meta(title="GPU weight", description="Share of the free thousandths of GPUs.")] = 1.0
     pods: Annotated[
-        Literal["all", "gpu"], msgspec.Meta(title="Pods", description="Score all pods, or only those with GPUs.")
+        Literal["all", "gpu"], msgspec.Meta(title="Pods", description="Score all pods, or only pods with GPUs.")
     ] = "all"
 
 

@@ -131,7 +131,13 @@ class GangParams(Params, frozen=True):
     ] = 0.0
     gap_percent: Annotated[
         _Percent,
-        msgspec.Meta(title="Gap", description="Share of missing members that is waited for, where queues have no end."),
+        msgspec.Meta(
+            title="Gap",
+            description=(
+                "Maximum share of missing members with which the others keep waiting, "
+                "if the queue is not known in advance."
+            ),
+        ),
     ] = 10
 
 

@@ -36,7 +36,8 @@ class ClassSplitParams(Params, frozen=True):
     """Strictness of the split: a filter or a preference."""
 
     strict: Annotated[
-        bool, msgspec.Meta(title="Strict", description="Refuse GPU nodes to CPU pods; else only prefer CPU nodes.")
+        bool,
+        msgspec.Meta(title="Strict", description=("Exclude GPU nodes for CPU pods; otherwise only prefer CPU nodes.")),
     ] = True
 
 

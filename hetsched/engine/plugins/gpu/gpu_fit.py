@@ -78,11 +78,13 @@ class GpuFitParams(Params, frozen=True):
 
     check: Annotated[
         Literal["all", "model", "count"],
-        msgspec.Meta(title="Facts checked", description="All facts, only the model, or only the number of free GPUs."),
+        msgspec.Meta(
+            title="Facts checked", description=("All GPU properties, only the model, or only the number of free GPUs.")
+        ),
     ] = "all"
     links: Annotated[
         Literal["best", "ignore"],
-        msgspec.Meta(title="Card links", description="Select the best-linked GPUs, or those with the lowest indices."),
+        msgspec.Meta(title="GPU links", description="Select the best-linked GPUs, or those with the lowest indices."),
     ] = "best"
 
 

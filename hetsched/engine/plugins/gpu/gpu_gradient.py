@@ -35,7 +35,7 @@ class GpuGradientParams(Params, frozen=True):
 
     fill: Annotated[
         float,
-        msgspec.Meta(ge=0, le=10, title="Rest of a card", description="Weight of W relative to F; 0 leaves it out."),
+        msgspec.Meta(ge=0, le=10, title="Remaining GPU share", description="Weight of W relative to F; 0 disables W."),
     ] = 1.0
 
 

@@ -54,7 +54,10 @@ class GpuHeadroomParams(Params, frozen=True):
 
     need: Annotated[
         Literal["mix", "capacity"],
-        msgspec.Meta(title="Need", description="CPU per GPU of the workload mix, or of the cluster's median GPU."),
+        msgspec.Meta(
+            title="Demand",
+            description=("CPU needed per GPU: of the workload mix, or the cluster's median CPU per GPU."),
+        ),
     ] = "mix"
     tightness: Annotated[
         float,

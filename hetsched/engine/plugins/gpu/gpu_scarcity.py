@@ -53,7 +53,7 @@ class GpuScarcityParams(Params, frozen=True):
 
     need: Annotated[
         Literal["mix", "capacity"],
-        msgspec.Meta(title="Need", description="Demand of the workload mix, or the frequency of the models alone."),
+        msgspec.Meta(title="Demand", description="Demand of the workload mix, or the frequency of the models alone."),
     ] = "mix"
     rarity: Annotated[
         float,

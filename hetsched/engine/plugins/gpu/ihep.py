@@ -71,7 +71,7 @@ class IhepParams(Params, frozen=True):
     memory_weight: Annotated[_Weight, msgspec.Meta(title="Memory weight", description="Share of free memory.")] = 1.0
     pods: Annotated[
         Literal["all", "cpu", "gpu"],
-        msgspec.Meta(title="Pods", description="Score all pods, or only those without or with GPUs."),
+        msgspec.Meta(title="Pods", description="Score all pods, only pods without GPUs, or only pods with GPUs."),
     ] = "all"
 
 

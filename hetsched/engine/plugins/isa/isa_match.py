@@ -48,7 +48,7 @@ class IsaMatchParams(IsaParams, frozen=True):
         Literal["refuse", "warn"],
         msgspec.Meta(
             title="Unreadable image",
-            description="refuse: no node until the index of the image is read. warn: ignore the image.",
+            description="refuse: exclude all nodes until the index of the image is read. warn: ignore the image.",
         ),
     ] = msgspec.field(default="warn", name="unknownImage")
 

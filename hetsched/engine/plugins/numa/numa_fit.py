@@ -67,16 +67,19 @@ class NumaFitParams(Params, frozen=True):
         msgspec.Meta(title="CPU order", description="One thread of each core first, or whole cores first."),
     ] = "spread"
     memory: Annotated[
-        bool, msgspec.Meta(title="Memory counts", description="A zone must also have the memory of the pod free.")
+        bool, msgspec.Meta(title="Check memory", description="A zone must also have enough free memory for the pod.")
     ] = False
     cards: Annotated[
         Literal["prefer", "require"],
-        msgspec.Meta(title="Cards in the zone", description="Prefer a zone with the GPUs of the pod, or require it."),
+        msgspec.Meta(title="GPUs in the zone", description="Prefer or require a zone with the GPUs of the pod."),
     ] = "prefer"
     pods: Annotated[
         Literal["asking", "whole-cpus"],
         msgspec.Meta(
-            title="Pods", description="Pods that request zones, or all pods with whole-CPU containers, as in crane."
+            title="Pods",
+            description=(
+                "asking: pods that request zones. whole-cpus: all pods with whole-CPU containers, as in crane."
+            ),
         ),
     ] = "asking"
 

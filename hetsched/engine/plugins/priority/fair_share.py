@@ -30,7 +30,10 @@ class FairShareParams(Params, frozen=True):
     """Groups and their weights."""
 
     team_label: Annotated[
-        str, msgspec.Meta(title="Team label", description="Label of pod or namespace that names the team; empty: none.")
+        str,
+        msgspec.Meta(
+            title="Team label", description=("Label of the pod or namespace that names the team; empty for none.")
+        ),
     ] = ""
     team_weights: Annotated[
         dict[str, _Weight], msgspec.Meta(title="Weights of teams", description="Weight by team; 1 for others.")

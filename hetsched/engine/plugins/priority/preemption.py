@@ -44,7 +44,9 @@ class PreemptionParams(Params, frozen=True):
             ge=1,
             le=10000,
             title="Nodes searched in detail",
-            description="Number of nodes searched, in order of estimated cost; the best one wins.",
+            description=(
+                "Number of nodes searched, in order of estimated cost; the node with the best result is selected."
+            ),
         ),
     ] = 100
     foreign: Annotated[

@@ -126,7 +126,7 @@ class PodTransitions:
                 self.cancelled[Message("bound to {node} by another scheduler", node=seen.node_name)].append(row)
                 self._add_new(seen)
             elif seen.ended or seen.deleting:
-                self.cancelled[verbatim(seen.reason) or Message("ended before it was placed")].append(row)
+                self.cancelled[verbatim(seen.reason) or Message("the pod ended before it was placed")].append(row)
             elif seen.spec is not None:
                 self.pending[row.pk] = row, seen
             return
@@ -137,7 +137,7 @@ class PodTransitions:
             return
         if not seen.node_name:
             if seen.ended or (seen.deleting and state is State.PLACED):
-                self.cancelled[verbatim(seen.reason) or Message("ended before it was bound")].append(row)
+                self.cancelled[verbatim(seen.reason) or Message("the pod ended before it was bound")].append(row)
             else:
                 self._record_changed_spec(row, seen)
             return
@@ -324,4 +324,4 @@ def _waiting_container(seen: ObservedPod) -> str:
         return ""
     wait = seen.wait
     text = f"{wait.reason}: {wait.message}" if wait.message else wait.reason
-    return Message("container {name} waits: {text}", name=wait.container, text=text[:1000])
+    return Message("container {name} is waiting: {text}", name=wait.container, text=text[:1000])
