@@ -86,7 +86,7 @@ def run() -> int:
             found = compare(cluster, lease)
         except Exception:  # a failing cluster must not block the others
             log.exception("discovery failed", cluster=cluster.name)
-            failure = Message("an error of this server; see its log")
+            failure = Message("internal server error; see the log of the server")
             found = Discovery(reason=Message("discovery failed"), failures=(failure,))
         finally:
             discovering.give_up(lease)
@@ -111,7 +111,7 @@ def compare(cluster: Cluster, lease: Lease) -> Discovery:
         check_identity(cluster, api)
         if not reason:
             missing = _missing_rights(api)
-            reason = Message("{n} rights are missing", n=len(missing)) if missing else _ownership_problem(cluster, api)
+            reason = Message("missing rights: {n}", n=len(missing)) if missing else _ownership_problem(cluster, api)
         known = _known(cluster, timezone.now())
         listed, served = _read_published(api)
         for one in listed:
@@ -228,7 +228,7 @@ def _write(api: Api, lease: Lease, writes: list[Write]) -> tuple[int, Message, l
     failures: list[Message] = []
     for number, write in enumerate(writes[:_MOST_WRITES]):
         if number % 50 == 0 and not discovering.renew(lease):
-            return written, Message("another worker is the leader now"), failures
+            return written, Message("another worker is now the leader"), failures
         try:
             perform(api, write)
             written += 1

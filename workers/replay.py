@@ -69,7 +69,7 @@ class _Clock:
             raise InputError(
                 "PreviewTooLong",
                 Message(
-                    "the preview took more than {n} s at {share}",
+                    "the preview was stopped after {n} s, with {share} of the decisions replayed",
                     n=settings.HETSCHED_REPLAY_SECONDS,
                     share=f"{share:.0%}",
                 ),

@@ -73,5 +73,5 @@ def _refuse_repeated(kind: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InputError("ObjectDuplicate", Message("two {kind} objects are called {name}", kind=kind, name=name))
+            raise InputError("ObjectDuplicate", Message("two {kind} objects are named {name}", kind=kind, name=name))
         seen.add(name)

@@ -56,7 +56,7 @@ def query(ask: CollectorClient, url: str, text: str) -> list[LabelledNumber]:
     if answer.status != "success" or answer.data is None or answer.data.result_type != "vector":
         raise SourceError("AnswerNotPrometheus", "the answer to the query is no vector")
     if len(answer.data.result) > MOST_SERIES:
-        raise SourceError("AnswerTooLarge", Message("the query gives more than {n} series", n=MOST_SERIES))
+        raise SourceError("AnswerTooLarge", Message("the query returns more than {n} series", n=MOST_SERIES))
     found = [LabelledNumber(one.metric, one.value[0], _number(one.value[1])) for one in answer.data.result]
     return [one for one in found if math.isfinite(one.value) and math.isfinite(one.at)]
 

@@ -62,7 +62,7 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
         if answer.granted:
             granted += 1
             continue
-        detail = Message("needed to {purpose}", purpose=answer.right.purpose)
+        detail = Message("required to {purpose}", purpose=answer.right.purpose)
         if answer.namespace:
             detail = Message("{said} in namespace {namespace}", said=detail, namespace=answer.namespace)
         if answer.reason:
@@ -131,17 +131,17 @@ def _discovered(cluster: Cluster) -> Iterator[Check]:
         return
     found = connection.discovery
     if found is None:
-        detail = Message("discovery has not run for this cluster; start a worker of the queue `discover`")
+        detail = Message("discovery has not run for this cluster; start a worker for the queue `discover`")
         yield Check("discovery", True, detail)
         return
     for right in found.missing:
-        detail = Message("needed to publish node facts in the cluster")
+        detail = Message("required to publish node facts in the cluster")
         yield Check(f"discovery's right to {right}", False, detail)
     seen = Message(
-        "{n} nodes, {m} with an agent, {k} of them silent, at {time}",
+        "{n} nodes, {m} with an agent, {k} agents without a recent report, at {time}",
         n=found.nodes, m=found.reported, k=found.silent_count, time=found.at,
     )  # fmt: skip
-    differences = Message("{n} differences, not written: {said}", n=found.differing, said=found.reason)
+    differences = Message("{n} differences, but nothing was written: {said}", n=found.differing, said=found.reason)
     if found.writes:
         differences = Message(
             "{n} of {m} differences written, {k} owned by other managers",

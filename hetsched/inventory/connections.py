@@ -294,7 +294,9 @@ def _check_server(server: str) -> None:
 
 def _check_namespaces(namespaces: Sequence[str]) -> list[str]:
     if len(namespaces) > MOST_NAMESPACES:
-        raise InputError("NamespaceInvalid", Message("more than {n} namespaces", n=MOST_NAMESPACES), place="namespaces")
+        raise InputError(
+            "NamespaceInvalid", Message("there are more than {n} namespaces", n=MOST_NAMESPACES), place="namespaces"
+        )
     for name in namespaces:
         if not re.fullmatch(DNS_LABEL.regex, name):
             raise InputError(

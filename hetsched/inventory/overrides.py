@@ -85,9 +85,9 @@ def _zone(report: NodeReport, name: str, millis: int) -> NodeReport:
 
 def _card(report: NodeReport, index: str, value: str) -> NodeReport:
     if all(str(card.index) != index for card in report.gpus or ()):
-        raise InputError("FactUnknown", Message("the node has no card {card}", card=repr(index[:20])), place="fact")
+        raise InputError("FactUnknown", Message("the node has no GPU {card}", card=repr(index[:20])), place="fact")
     if value not in (*_HEALTH, MAINTENANCE):
-        message = Message("the health of a card is {text}", text=joined(" or ", _HEALTH))
+        message = Message("the health of a GPU must be {text}", text=joined(" or ", _HEALTH))
         raise InputError("FactInvalid", message, place="value")
     cards = tuple(_with_health(card, value) if str(card.index) == index else card for card in report.gpus or ())
     return _replace(report, gpus=cards)

@@ -56,7 +56,7 @@ def detect(cpuinfo_text: str) -> Isa:
     if report.isa is None:
         refuse(
             "IsaNotDetected",
-            Message("a {n}-bit {family} machine has no place in the ISA lattice", n=report.xlen, family=report.family),
+            Message("{n}-bit {family} machines are not supported", n=report.xlen, family=report.family),
         )
     return report.isa
 
@@ -81,7 +81,7 @@ def read_cpuinfo(cpuinfo_text: str) -> CpuReport:
         level, _, rest = power[0].partition(",")
         features = frozenset(word for word in rest.split() if word != "supported")
         return CpuReport("power", 64, level.strip(), tuple(sorted(features)), None, cpus)
-    refuse("IsaNotDetected", "the text shows no CPU: no isa, flags, Features or cpu line")
+    refuse("IsaNotDetected", "the text contains no CPU: there is no isa, flags, Features or cpu line")
 
 
 def _blocks(text: str) -> list[Block]:
@@ -109,7 +109,7 @@ def _distinct(lines: list[str]) -> list[str]:
     if len(distinct) > _MAX_KINDS:
         refuse(
             "IsaNotDetected",
-            Message("the text shows {n} kinds of cores, at most {m} are believed", n=len(distinct), m=_MAX_KINDS),
+            Message("the text lists {n} kinds of cores, the maximum is {m}", n=len(distinct), m=_MAX_KINDS),
         )
     return distinct
 

@@ -219,7 +219,7 @@ def _blobs(header: _Header, segment_kinds: tuple[int, ...], section_kind: int) -
                 Message("the ELF file has more than {n} bytes of notes or attributes", n=_MAX_NOTE_BYTES),
             )
         if offset + length > len(header.data):
-            refuse("ElfMalformed", "a part of the ELF file lies outside of it")
+            refuse("ElfMalformed", "a part of the ELF file lies outside the file")
         yield header.data[offset : offset + length]
 
 
@@ -265,7 +265,9 @@ def _x86_need(header: _Header) -> ElfNeed:
     if level > 4:
         refuse(
             "IsaUnknownLevel",
-            Message("the program needs x86-64 level bits {text}, levels 1 to 4 are known", text=f"{needed:#x}"),
+            Message(
+                "the program requires x86-64 level bits {text}, but only levels 1 to 4 are known", text=f"{needed:#x}"
+            ),
         )
     return ElfNeed("x86-64", header.bits, f"x86-64-v{level}", "GNU property ISA needed" if needed else "ELF header")
 

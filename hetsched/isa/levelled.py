@@ -58,7 +58,7 @@ def levelled_isa(
     if level is None:
         refuse(
             "IsaUnknownLevel",
-            Message("the features of {text} do not make a 64-bit {arch} level", text=repr(original), arch=family.arch),
+            Message("the features of {text} do not form a 64-bit {arch} level", text=repr(original), arch=family.arch),
         )
     return Isa(
         input=original,

@@ -30,7 +30,7 @@ def modules(label: str) -> frozenset[str]:
     """Return the modules of a RISC-V label with implied modules, or an empty set if it names none."""
     found = _LABEL.fullmatch(label.strip().upper())
     if found is None:
-        refuse("IsaUnknownArchitecture", Message("{text} is no RISC-V label of the form RV64IMFDV", text=repr(label)))
+        refuse("IsaUnknownArchitecture", Message("{text} is not a RISC-V label such as RV64IMFDV", text=repr(label)))
     names: set[str] = set()
     for word in found[2].split("_"):
         letters = _LETTERS.match(word)
@@ -61,7 +61,9 @@ def paper_match(pod_label: str, node_label: str) -> bool:
     if "RV" not in pod:
         return bool(pod) and pod in node
     if not modules(pod):
-        refuse("IsaMissingBase", Message("{text} names no module", text=repr(pod_label)), hint="write at least RV64I")
+        refuse(
+            "IsaMissingBase", Message("{text} contains no module", text=repr(pod_label)), hint="write at least RV64I"
+        )
     if _LABEL.fullmatch(node) is None:
         return False
     return pod[:4] == node[:4] and letters_subset(pod, node)

@@ -44,12 +44,12 @@ def _parse(text: str, source: Source) -> Isa:
     if source not in SOURCES:
         refuse(
             "IsaUnknownSource",
-            Message("{text} is no source of ISA strings", text=repr(source)),
+            Message("{text} is not a source of ISA strings", text=repr(source)),
             hint=Message("known: {text}", text=joined(", ", SOURCES)),
         )
     if len(text) > MAX_LENGTH:
         refuse(
-            "IsaTooLong", Message("the ISA string has {n} characters, at most {m} are read", n=len(text), m=MAX_LENGTH)
+            "IsaTooLong", Message("the ISA string has {n} characters, the maximum is {m}", n=len(text), m=MAX_LENGTH)
         )
     # Lower-casing must not turn non-ASCII letters into ASCII letters (the Kelvin sign would become a k).
     plain = text.strip().encode("ascii", "replace").decode().lower()

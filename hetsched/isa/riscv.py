@@ -89,7 +89,7 @@ def read_items(body: str, *, strict: bool) -> Items:
                 version = (int(number[1]), int(number[2] or 0))
                 at = number.end()
                 if strict and body[at : at + 1] == "p":
-                    refuse("IsaBadVersion", Message("the version of {text} is not written like 2p1 or 2", text=letter))
+                    refuse("IsaBadVersion", Message("the version of {text} is not of the form 2 or 2p1", text=letter))
             if letter == "u" and not strict:
                 legacy = True
                 continue
@@ -97,7 +97,7 @@ def read_items(body: str, *, strict: bool) -> Items:
                 _check_known(letter)
             items.append(Item(letter, version))
         elif strict:
-            refuse("IsaBadCharacter", Message("{text} is no part of an ISA string", text=repr(letter)))
+            refuse("IsaBadCharacter", Message("{text} is not valid in an ISA string", text=repr(letter)))
         else:
             at += 1
     return Items(items, legacy, unreadable)
@@ -111,13 +111,13 @@ def _read_long(word: str, *, strict: bool) -> Item | None:
             bad = next(letter for letter in word if not letter.isalnum() or not letter.isascii())
             refuse(
                 "IsaBadCharacter",
-                Message("{text} in {text_b} is no part of an ISA string", text=repr(bad), text_b=repr(word)),
+                Message("{text} in {text_b} is not valid in an ISA string", text=repr(bad), text_b=repr(word)),
             )
         return None
     name = found[1]
     if _DIGIT_P.search(name):
         if strict:
-            refuse("IsaBadVersion", Message("the version of {text} is not written like 2p1 or 2", text=repr(word)))
+            refuse("IsaBadVersion", Message("the version of {text} is not of the form 2 or 2p1", text=repr(word)))
         return None
     if strict:
         _check_known(name)
@@ -133,7 +133,7 @@ def _check_known(name: str) -> None:
     if row is None:
         hint = ""
         if len(name) == 1:
-            hint = "longer names begin with z, s or x and follow a _" if name not in "sxz" else ""
+            hint = "multi-letter extensions begin with z, s or x and follow _" if name not in "sxz" else ""
         else:
             from difflib import get_close_matches
 
@@ -176,7 +176,8 @@ def parse_riscv(original: str, text: str, source: Source) -> Isa:
         refuse("IsaMissingBase", Message("rv{xlen} must be followed by the base letter i, e or g", xlen=head[1]))
     if strict and base[2] and (base[1] == "g" or base[4].startswith("p")):
         refuse(
-            "IsaBadVersion", Message("the version of {text} is not written like 2p1 or 2, or it has none", text=base[1])
+            "IsaBadVersion",
+            Message("the version of {text} is not of the form 2 or 2p1, or {text} cannot have a version", text=base[1]),
         )
     first = Item(base[1], (int(base[2]), int(base[3] or 0)) if base[2] else None)
     items, legacy, unreadable = read_items(base[4], strict=strict)
@@ -211,8 +212,8 @@ def _parse_profile(original: str, name: str, rest: str, source: Source) -> Isa:
     if rest and not rest.startswith("_"):
         refuse(
             "IsaUnknownProfile",
-            Message("{name} is no profile", name=name + rest),
-            hint=Message("additions follow after a _: {name}", name=f"{name}_v"),
+            Message("{name} is not a profile", name=name + rest),
+            hint=Message("write additional extensions after _: {name}", name=f"{name}_v"),
         )
     items, _, unreadable = read_items(rest, strict=strict)
     mandatory = frozenset(profile["mandatory"]) | {profile["base"]}
@@ -246,7 +247,7 @@ def _state(items: Iterable[Item], base: str, present: frozenset[str], *, strict:
             elif strict:
                 twice = Message("{part} (part of {name})", part=part, name=name) if part != name else part
                 said = Message("{text} occurs twice", text=twice)
-                refuse("IsaRepeatedItem", said, hint="g and a profile name their parts")
+                refuse("IsaRepeatedItem", said, hint="g and profiles already include their extensions")
         drafted = version is not None and name in VERSIONS and version[0] != VERSIONS[name][0]
         if drafted and not strict and name != base:
             untrusted.add(name)

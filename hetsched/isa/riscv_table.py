@@ -134,7 +134,7 @@ def check_coherent(extensions: frozenset[str], xlen: int) -> None:
         if row.get("xlen", xlen) != xlen:
             refuse(
                 "IsaWrongXlen",
-                Message("{name} exists on rv{xlen} only, this is rv{other}", name=name, xlen=row["xlen"], other=xlen),
+                Message("{name} exists only on rv{xlen}, this is rv{other}", name=name, xlen=row["xlen"], other=xlen),
             )
         for other in row.get("conflicts", ()):
             if other in extensions:
@@ -146,5 +146,5 @@ def check_coherent(extensions: frozenset[str], xlen: int) -> None:
         ):
             refuse(
                 "IsaMissingDependency",
-                Message("{name} also needs one of {names}", name=name, names=joined(", ", needs)),
+                Message("{name} also requires one of {names}", name=name, names=joined(", ", needs)),
             )

@@ -133,7 +133,7 @@ def _check_owner(owner: str, most: Mapping[str, int], wanted: Mapping[str, int])
     for name, bound in most.items():
         if held[name] > bound:
             text = _excess_message(name, bound, wanted[name], held[name] - wanted[name])
-            raise InputError("QuotaExceeded", text, place=name, hint="Wait for the end of workloads, or cancel some")
+            raise InputError("QuotaExceeded", text, place=name, hint="Wait until workloads end, or cancel some")
 
 
 def _excess_message(name: str, bound: int, wanted: int, held: int) -> Message:

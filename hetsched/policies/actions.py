@@ -273,7 +273,7 @@ def lock_policy(name: str, *, kept: bool = False) -> Policy:
                 name=name,
                 cluster=policy.keeper.name,
             ),
-            hint="Change the object there, or take over the policy first: POST /api/v1/policies/NAME/owner/",
+            hint="Change the object in the cluster, or take over the policy first: POST /api/v1/policies/NAME/owner/",
         )
     return policy
 

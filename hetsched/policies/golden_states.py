@@ -45,7 +45,7 @@ def store_state(row: GoldenPlacement, agreed: RecordedCluster) -> None:
         raise InputError("GoldensTooMany", message, place="decision", hint=hint)
     if len(content) > MOST_BYTES or kept + len(content) > MOST_BYTES_IN_ALL:
         message = Message(
-            "the state has {n} bytes, of at most {m} for one and {k} for all",
+            "the state has {n} bytes; the maximum is {m} for one state and {k} for all states",
             n=len(content), m=MOST_BYTES, k=MOST_BYTES_IN_ALL,
         )  # fmt: skip
         raise InputError("GoldenStateTooLarge", message, place="decision", hint=hint)

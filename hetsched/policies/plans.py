@@ -341,8 +341,8 @@ def forecast_switches(condition: Condition, *, now: datetime | None = None) -> F
             note = Message("only {n} samples are recorded", n=len(curve))
         return Forecast(False, len(curve), None, None, [], note)
     found = past_switches(condition, curve)
-    template = "the plan would have switched {n} times between {start} and {end}"
+    template = "the plan would have switched the policy {n} times between {start} and {end}"
     if len(found) == 1:
-        template = "the plan would have switched once between {start} and {end}"
+        template = "the plan would have switched the policy once between {start} and {end}"
     note = Message(template, n=len(found), start=rfc3339(curve[0][0]), end=rfc3339(curve[-1][0]))
     return Forecast(True, len(curve), curve[0][0], curve[-1][0], found, note)

@@ -88,13 +88,15 @@ def waits_for(node: str, going: Sequence[Booking]) -> Reason:
     """Return the reason that names the victims for which a nominated pod waits."""
     victims = [(one.pod.key.partition(MARK)[0], one.pod.priority) for one in going]
     pods = format_pods([Message("{pod} (priority {number})", pod=key, number=priority) for key, priority in victims])
-    message = Message("it gets its place on {node} once {pods} left", node=node, pods=pods)
+    message = Message("it can be placed on {node} after {pods} are deleted", node=node, pods=pods)
     return Reason("PreemptionPending", PREEMPTION_SOURCE, 1, message)
 
 
 def was_refused(victim: str, message: str) -> Reason:
     """Return the reason for a victim whose eviction was refused."""
-    return Reason("PreemptionRefused", PREEMPTION_SOURCE, 0, Message("{pods} stays: {said}", pods=victim, said=message))
+    return Reason(
+        "PreemptionRefused", PREEMPTION_SOURCE, 0, Message("{pods} was not evicted: {said}", pods=victim, said=message)
+    )
 
 
 def _is_booked(booking: Booking | None, uid: str) -> bool:

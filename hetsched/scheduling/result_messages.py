@@ -12,7 +12,7 @@ from hetsched.engine.framework.outcome import Outcome
 
 from .force_deleted import HELD
 
-_POSSIBLE = "it would fit on {node} without {pods}, which are not evicted on this cluster"
+_POSSIBLE = "it would fit on {node} without {pods}, but hetsched does not evict pods on this cluster"
 
 
 def held_by(diagnosis: Diagnosis) -> tuple[Message, ...]:
@@ -44,7 +44,7 @@ def placement_summary(pod: str, outcome: Outcome, score: str) -> Message:
     else:
         said = Message("{pod} placed on {node} with GPU {card}, score {score}", card=cards[0].index, **where)
     left = [booking.pod.key for booking in outcome.evicted]
-    return Message("{said}, in the place of {pods}", said=said, pods=format_pods(left, 1)) if left else said
+    return Message("{said}, replacing {pods}", said=said, pods=format_pods(left, 1)) if left else said
 
 
 def unknown_images(pod: PodSpec) -> tuple[Message, ...]:

@@ -242,7 +242,7 @@ class SchedulingCycle:
         self._outcomes[pending.spec.key] = assignment.outcome
         self._assumed.append((position, assignment.outcome, scheduler))
         result = self._placed_result(pending, spec, assignment.outcome, assignment.top, ())
-        template = "{said}, in the reserved capacity of hold {n}"
+        template = "{said}, on the capacity reserved by hold {n}"
         summary = Message(template, said=result.summary, n=assignment.hold_id)
         return msgspec.structs.replace(result, summary=summary, room=assignment.reservation)
 

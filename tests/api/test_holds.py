@@ -105,7 +105,7 @@ def test_decision_names_the_used_hold_and_can_be_recomputed(operator: Api, clust
     run(cluster.pk)
     number = operator.get(f"workloads/{accepted['id']}/")["pods"][0]["decision"]
     decision = operator.get(f"decisions/{number}/")
-    assert f"in the reserved capacity of hold {hold['id']}" in decision["summary"]
+    assert f"on the capacity reserved by hold {hold['id']}" in decision["summary"]
     again = operator.get(f"decisions/{number}/again/")
     assert (again["same"], again["differences"]) == (True, [])
 

@@ -119,4 +119,4 @@ def test_an_archive_over_a_limit_is_413_with_a_remedy(operator: Api) -> None:
         status=413,
     ).json()
     assert (refused["code"], bool(refused["hint"])) == ("OciTooLarge", True)
-    assert "unpacks to more than 2 GiB" in refused["detail"]
+    assert "is larger than 2 GiB when unpacked" in refused["detail"]

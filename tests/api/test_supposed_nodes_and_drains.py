@@ -60,7 +60,7 @@ def test_a_drain_that_leaves_a_pod_without_a_node_is_a_failure(viewer: Api) -> N
     for manifest in (nothing, POD):
         answer = ask(viewer, manifest, drain=["n2"])
         assert answer["verdict"] == "not-now"
-        assert answer["summary"].startswith("the displaced pod finds no other node; default/wide does not fit now: ")
+        assert answer["summary"].startswith("the displaced pod fits on no other node; default/wide does not fit now: ")
         assert answer["displaced"][0]["to"] is None
 
 

@@ -15,7 +15,7 @@ WEB = Redaction(frozenset({"web"}))
 @pytest.mark.parametrize(
     "text",
     [
-        "web/a placed on n1, in the place of other/b",
+        "web/a placed on n1, replacing other/b",
         "Preempted by other/b: exit code 1",
         "CPU 1 shares a core with CPU 5 of kubelet:other/b, which is idle",
         "n1 was filled by web/c, other/b before it was bound",
@@ -33,7 +33,7 @@ def test_text_without_parameters_that_names_an_unseen_pod_is_hidden(text: str) -
     "text",
     [
         "the annotation hetsched.io/gpu is not known",
-        "web/a placed on n1, in the place of web/b",
+        "web/a placed on n1, replacing web/b",
         "Insufficient nvidia.com/gpu: 2 requested",
         "what docker.io/library/nginx is built for is not known",
         "read https://docs.example/web/pods",
@@ -58,7 +58,7 @@ def test_parameters_with_text_of_the_caller_stay() -> None:
 
 
 def test_differences_of_a_repeated_decision_are_redacted_by_parameters() -> None:
-    said = Message("{pods} stays: {said}", pods="other/b", said="budget other/c has no room")
+    said = Message("{pods} was not evicted: {said}", pods="other/b", said="budget other/c has no room")
     one = DecisionDifference(Message("{name}: {said}", name="preemption", said=said), "0", "1")
     assert WEB._redacted(one.what) == f"preemption: {HIDDEN} stays"
     assert one.what == "preemption: other/b stays: budget other/c has no room"

@@ -187,7 +187,7 @@ def test_nodes_are_drained_and_copied_before_the_question(visitor: Visitor) -> N
 
 
 def test_a_displaced_pod_without_a_node_is_shown_as_a_failure(visitor: Visitor) -> None:
-    summary = "the displaced pod finds no other node; hpc/solver does not fit now: 0 of 47 nodes fit"
+    summary = "the displaced pod fits on no other node; hpc/solver does not fit now: 0 of 47 nodes fit"
     displaced = {
         "pod": "hpc/solver",
         "from": "k1-0",
@@ -205,7 +205,7 @@ def test_a_displaced_pod_without_a_node_is_shown_as_a_failure(visitor: Visitor) 
     page = visitor.open("/what-if/?cpu=1&drain=k1-0")
     headline = page.locator("#result .verdict-line")
     expect(headline.locator(".chip")).to_have_class("chip wait")
-    expect(headline).to_contain_text("the displaced pod finds no other node")
+    expect(headline).to_contain_text("the displaced pod fits on no other node")
     row = page.locator("#result tr", has_text="hpc/solver")
     expect(row).to_contain_text("no node")
     expect(row.locator(".chip")).to_have_class("chip wait")

@@ -91,7 +91,7 @@ def test_permanent_rejection_evicts_the_other_members(api: Api, cluster: Cluster
     for name in ("g-0", "g-2"):
         api.send("DELETE", PODS.path(namespace="default", name=name), query={"gracePeriodSeconds": "0"})
     eventually(placed, lambda: states()["g-0"] == states()["g-2"] == "cancelled")
-    assert "Binding reverted, gang default/g: g-1 could not be bound" in Pod.objects.get(name="g-0").message
+    assert "Binding reverted: gang default/g: g-1 could not be bound" in Pod.objects.get(name="g-0").message
     assert not Reservation.objects.filter(active=True).exists()
     # Their Job creates them again, and this time no binding is rejected.
     for name in ("g-3", "g-4"):

@@ -148,7 +148,7 @@ def test_volume_bound_by_another_scheduler_requeues_the_pod(api: Api, cluster: C
     change(api, VOLUMES.path(name="disk-a"), {"spec": {"claimRef": theirs}})
     binding_cycle.run(cluster.pk)
     assert states() == {"db": "pending"}
-    assert Pod.objects.get().message == "volume disk-a is another claim's by now"
+    assert Pod.objects.get().message == "volume disk-a is now bound to another claim"
 
 
 def test_pod_with_a_late_claim_is_decided_when_it_exists(api: Api, cluster: Cluster, followed: Informer) -> None:

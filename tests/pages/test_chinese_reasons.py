@@ -97,7 +97,7 @@ FREE = Message("a node with {names} free", names=joined(", ", ["cpu 32", "memory
         ),
         (
             Message(
-                "{said}, in the place of {pods}",
+                "{said}, replacing {pods}",
                 said=Message(
                     "{pod} placed on {node} with {n}/1000 of GPU {card}, score {score}",
                     pod="ml/p",

@@ -103,9 +103,7 @@ def test_no_template_is_composed() -> None:
         ),
         (Message("the node lacks {names}", names=joined(", ", ["v", "zba"])), "节点缺少 v、zba"),
         (
-            Message(
-                "{said}, in the place of {pods}", said=Message("placed on {node}", node="n"), pods=format_pods(["a/x"])
-            ),
+            Message("{said}, replacing {pods}", said=Message("placed on {node}", node="n"), pods=format_pods(["a/x"])),
             "放置到 n，取代 a/x",
         ),
         (Message("the taint {taint} is not tolerated", taint="the node is cordoned"), None),

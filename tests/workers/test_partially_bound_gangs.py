@@ -235,7 +235,7 @@ def test_members_with_a_controller_are_evicted_after_the_deadline(cluster: Clust
     assert settle_incomplete_gangs(cluster.pk) == 1
     eviction = Eviction.objects.get()
     assert (eviction.victim.name, eviction.nomination) == ("g-0", None)
-    assert eviction.reason == f"Binding reverted, gang default/g: g-1 could not be bound: {NO}"
+    assert eviction.reason == f"Binding reverted: gang default/g: g-1 could not be bound: {NO}"
     assert "no controller would recreate it" in Pod.objects.get(name="g-2").message
     assert not HalfGang.objects.exists()
     assert settle_incomplete_gangs(cluster.pk) == 0

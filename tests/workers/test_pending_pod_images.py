@@ -178,7 +178,7 @@ def test_unlisted_registries_are_not_called(cluster: Cluster, settings: Any, reg
     comes(cluster, "p", "other.example/app:1", "no name")
     assert [facts.unknown for facts in Pod.objects.get().spec.image_facts] == [
         "this server is not allowed to read from other.example",
-        "'no name' is no name of an image",
+        "'no name' is not an image name",
     ]
     assert active_pods(cluster.pk).exists()
     assert not ImageIndex.objects.exists()
@@ -258,9 +258,7 @@ def test_decision_without_an_index_is_marked(cluster: Cluster, registry: Registr
     assert schedule.run(cluster.pk) == 1
     decision = Decision.objects.get()
     assert decision.verdict == "placed"
-    assert (
-        f"the platforms of {registry.host}/app:1 are unknown: {registry.host} has no such image" in decision.summary
-    )
+    assert f"the platforms of {registry.host}/app:1 are unknown: {registry.host} has no such image" in decision.summary
 
 
 def test_images_unused_for_long_are_deleted(cluster: Cluster, registry: Registry) -> None:
@@ -280,7 +278,10 @@ def test_image_with_variants_only_has_a_warning(cluster: Cluster, registry: Regi
     Sync.objects.create(cluster=cluster, resource="pods", epoch=1, synced_at=timezone.now(), alive_at=timezone.now())
     assert schedule.run(cluster.pk) == 1
     decision = Decision.objects.get()
-    warning = f"a stock containerd refuses {registry.host}/app:1 on this node: its index has CPU variants of amd64 only"
+    warning = (
+        f"containerd with default settings rejects {registry.host}/app:1 on this node: "
+        "its index has only CPU variants of amd64"
+    )
     assert (decision.verdict, decision.node_name) == ("placed", "new")
     assert decision.allocation.isa.warnings == (warning,)
     assert warning in decision.summary

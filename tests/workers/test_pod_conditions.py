@@ -12,12 +12,12 @@ from workers.report import _sentence
 
 @pytest.mark.parametrize(
     ("namespace", "expected"),
-    [("ml", "placed on n1, in the place of ml/b"), ("web", "placed on n1, in the place of {hidden}")],
+    [("ml", "placed on n1, replacing ml/b"), ("web", "placed on n1, replacing {hidden}")],
 )
 def test_victims_are_named_in_their_own_namespace_alone(namespace: str, expected: str) -> None:
     hidden = "(a pod of another namespace)"
     placed = Message("placed on {node}", node="n1")
-    summary = Message("{said}, in the place of {pods}", said=placed, pods="ml/b")
+    summary = Message("{said}, replacing {pods}", said=placed, pods="ml/b")
     assert _sentence(namespace, summary, "running", "") == expected.format(hidden=hidden)
 
 

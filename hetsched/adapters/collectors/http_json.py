@@ -50,9 +50,9 @@ def parse(path: str) -> tuple[str | int, ...]:
     while rest:
         match = _STEP.match(rest)
         if match is None or (steps and match["name"] and not rest.startswith(".")) or len(steps) >= _MOST_STEPS:
-            hint = 'Write names and numbers only, as $.racks[0]["power state"].watts'
+            hint = 'Use only names and numbers, such as $.racks[0]["power state"].watts'
             raise InputError(
-                "JsonPathMalformed", Message("{text} is no path to a value", text=repr(path[:80])), hint=hint
+                "JsonPathMalformed", Message("{text} is not a path to a value", text=repr(path[:80])), hint=hint
             )
         steps.append(int(match["index"]) if match["index"] else match["name"] or match["quoted"])
         rest = rest[match.end() :]
@@ -114,9 +114,9 @@ class HttpJson:
     def check(self) -> None:
         params = self.params
         if not params.url:
-            raise InputError("CollectorParamInvalid", "say where the document is", place="params.url")
+            raise InputError("CollectorParamInvalid", "the URL of the document is missing", place="params.url")
         if not (params.power_state or params.headroom_watts or params.zones):
-            raise InputError("CollectorParamInvalid", "there is no path to a fact", place="params")
+            raise InputError("CollectorParamInvalid", "at least one path to a node fact is required", place="params")
         for field in ("nodes", "name", "power_state", "headroom_watts", "zones", "zone_name", "offline_capacity",
                       "observed_at"):  # fmt: skip
             try:
@@ -129,7 +129,7 @@ class HttpJson:
         listed = find(ask.json(params.url), params.nodes)
         if not isinstance(listed, list | dict) or len(listed) > MOST_ITEMS:
             raise SourceError(
-                "AnswerMalformed", Message("there is no list or mapping of nodes at {text}", text=params.nodes)
+                "AnswerMalformed", Message("the value at {text} is not a list or an object of nodes", text=params.nodes)
             )
         seen = rfc3339(datetime.fromtimestamp(now, UTC))
         findings: dict[str, CollectedNode] = {}

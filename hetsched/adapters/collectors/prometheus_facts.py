@@ -74,9 +74,9 @@ class PrometheusFacts:
     def check(self) -> None:
         params = self.params
         if not params.url:
-            raise InputError("CollectorParamInvalid", "say where Prometheus is", place="params.url")
+            raise InputError("CollectorParamInvalid", "the URL of Prometheus is missing", place="params.url")
         if not (params.offline_capacity or params.power_state or params.headroom_watts):
-            raise InputError("CollectorParamInvalid", "there is no query to ask", place="params")
+            raise InputError("CollectorParamInvalid", "at least one query is required", place="params")
 
     def collect(self, ask: CollectorClient, nodes: Sequence[NodeAlias], now: float) -> Collected:
         params, reader, naming = self.params, FactReader(), Naming(nodes)

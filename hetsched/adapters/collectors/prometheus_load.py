@@ -119,14 +119,20 @@ class PrometheusLoad:
     def check(self) -> None:
         params = self.params
         if not params.url:
-            raise InputError("CollectorParamInvalid", "say where Prometheus is", place="params.url")
+            raise InputError("CollectorParamInvalid", "the URL of Prometheus is missing", place="params.url")
         if not MATCHERS.fullmatch(params.selector):
             hint = 'Write label="value" pairs, separated by commas, without braces'
-            raise InputError("CollectorParamInvalid", "the selector is none", place="params.selector", hint=hint)
+            raise InputError(
+                "CollectorParamInvalid", "the value is not a label selector", place="params.selector", hint=hint
+            )
         if params.node_label and not _LABEL.fullmatch(params.node_label):
-            raise InputError("CollectorParamInvalid", "that is no name of a label", place="params.node_label")
+            raise InputError("CollectorParamInvalid", "the value is not a label name", place="params.node_label")
         if params.time_query == OMITTED:
-            raise InputError("CollectorParamInvalid", "without times nothing is fresh", place="params.time_query")
+            raise InputError(
+                "CollectorParamInvalid",
+                "the query for the sample time is required, because samples without a time are never fresh",
+                place="params.time_query",
+            )
 
     def queries(self) -> dict[str, str]:
         """Return the queries by resource, and the query for the time of the last scrape under `time`."""

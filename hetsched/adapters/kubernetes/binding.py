@@ -42,7 +42,8 @@ _BUSY = frozenset({429, 500, 502, 503, 504})
 _NOT_TAKEN = 429  # the only busy status that guarantees that nothing was written
 _WRONG_UID = "00000000-0000-0000-0000-000000000000"
 UNPROVEN = Message(
-    "the API server binds pods under wrong uids, so hetsched does not bind; fix the API server, then restart"
+    "the API server does not check the uid of a binding, so hetsched binds no pods; fix the API server, then restart "
+    "hetsched"
 )
 # API clients whose servers refused a wrong uid.
 _proven: WeakSet[Api] = WeakSet()

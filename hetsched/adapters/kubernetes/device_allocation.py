@@ -65,12 +65,12 @@ def release(api: Api, one: BindingRequest) -> None:
 def _claim(api: Api, one: BindingRequest, name: str, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
     claim = _read(api, name, one.namespace)
     if claim is None:
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is gone", claim=name))
+        return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} no longer exists", claim=name))
     meta, status = claim["metadata"], claim.get("status", {})
     if "deletionTimestamp" in meta:
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name))
     if grants and grants[0].uid not in ("", meta["uid"]):
-        message = Message("another claim has the name {name} by now", name=name)
+        message = Message("another claim now has the name {name}", name=name)
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
     user = {"resource": "pods", "name": one.name, "uid": one.uid}
     users = _users(claim)
@@ -82,7 +82,7 @@ def _claim(api: Api, one: BindingRequest, name: str, grants: Sequence[DeviceGran
             _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
         return None
     if not grants:
-        message = Message("claim {claim} has no devices, and none were chosen for it", claim=name)
+        message = Message("claim {claim} has no devices, and the decision selected none", claim=name)
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
     if FINALIZER not in meta.get("finalizers", []):
         claim = _patch(api, claim, {"metadata": {"finalizers": [*meta.get("finalizers", []), FINALIZER]}})

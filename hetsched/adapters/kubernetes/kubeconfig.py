@@ -48,7 +48,7 @@ def read(text: bytes) -> Plain:
     """
     documents = load_documents(text, name="kubeconfig", max_bytes=MAX_BYTES, max_nodes=MAX_VALUES)
     if len(documents) != 1:
-        raise _malformed("kubeconfig", Message("it holds {n} documents, not one", n=len(documents)))
+        raise _malformed("kubeconfig", Message("it contains {n} documents, not one", n=len(documents)))
     return documents[0].object
 
 
@@ -137,7 +137,7 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
     if not found or not name:
         return None
     if len(found) > 1:
-        raise _malformed(_LISTS[kind], Message("two entries are called {text}", text=repr(str(name)[:80])))
+        raise _malformed(_LISTS[kind], Message("two entries are named {text}", text=repr(str(name)[:80])))
     place = f"{_LISTS[kind]}.{kind}"
     kept = {}
     for key, value in _mapping(found[0].get(kind) or {}, place).items():
@@ -146,7 +146,7 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
         if key not in _FIELDS[kind]:
             raise InputError(
                 "KubeconfigRefused",
-                "only an inline server, authority, token and client certificate are taken",
+                "only an inline server, certificate authority, token and client certificate are accepted",
                 place=f"{place}.{key[:80]}",
                 hint="kubectl config view --raw --flatten --minify writes such a file",
             )

@@ -129,7 +129,7 @@ class Reflector:
                     self._failures = max(self._failures, self._expired - 2)
                 yield from self._fail(failure.text, failure.retry_after_seconds, failure.status)
             except msgspec.DecodeError as error:
-                yield from self._fail(Message("an answer cannot be read: {text}", text=str(error)))
+                yield from self._fail(Message("a response cannot be read: {text}", text=str(error)))
 
     def _fail(self, reason: Message, at_least: float = 0.0, status: int = 0) -> Iterator[Event]:
         self._failures += 1
@@ -196,8 +196,8 @@ class Reflector:
 
 
 _OUTDATED = (
-    "the list is of version {version}, and {other} was seen already; "
-    "if the cluster was restored from a backup, restart this process"
+    "the resource version {version} of the list is older than {other}, which was received before; if the cluster was "
+    "restored from a backup, restart this process"
 )
 
 

@@ -56,7 +56,7 @@ def _claim(api: Api, one: BindingRequest, name: str, volume: str) -> BindingOutc
         return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name))
     if found.get("status", {}).get("phase") == "Bound":
         if volume and spec.get("volumeName") != volume:
-            message = Message("claim {claim} got another volume than {volume}", claim=name, volume=volume)
+            message = Message("claim {claim} was bound to a volume other than {volume}", claim=name, volume=volume)
             return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
         return None
     waits = BindingOutcome(
@@ -71,7 +71,9 @@ def _take(api: Api, one: BindingRequest, claim: dict[str, Any], name: str) -> Bi
     """Set the claimRef of the chosen volume; return a refusal if the volume references another claim."""
     volume = _read(api, VOLUMES, name)
     if volume is None:
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("volume {volume} is gone", volume=name))
+        return BindingOutcome(
+            one.pod_id, BindingResult.REFUSED, Message("volume {volume} no longer exists", volume=name)
+        )
     meta, own = claim["metadata"], volume.get("spec", {}).get("claimRef")
     if own is None:
         reference = {
@@ -83,7 +85,7 @@ def _take(api: Api, one: BindingRequest, claim: dict[str, Any], name: str) -> Bi
     same = (own.get("namespace"), own.get("name")) == (meta["namespace"], meta["name"])
     if same and own.get("uid") in (None, "", meta["uid"]):
         return None
-    message = Message("volume {volume} is another claim's by now", volume=name)
+    message = Message("volume {volume} is now bound to another claim", volume=name)
     return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
 
 

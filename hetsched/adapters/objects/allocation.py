@@ -91,7 +91,7 @@ def parse_allocation(text: str) -> Allocation:
     in_zones = frozenset[int]().union(*(parse_cpuset(zone.cpus or "") for zone in found.zones + found.predicted))
     elsewhere = parse_cpuset(found.cpus) - in_zones
     if len({gpu.index for gpu in found.gpus}) != len(found.gpus):
-        raise InputError("AllocationMalformed", "it names a card twice")
+        raise InputError("AllocationMalformed", "it names a GPU twice")
     isa = found.isa
     return Allocation(
         gpus=tuple(CardGrant(gpu.index, gpu.milli, gpu.memory_mib, gpu.uuid) for gpu in found.gpus),

@@ -33,7 +33,7 @@ def expand(root: FieldView, kind: str, reader: PodReader, taken: set[str]) -> It
     template = spec.view("template")
     count, first = _count(spec, kind), spec.view("ordinals").integer("start") if kind == "StatefulSet" else 0
     if len(taken) + count > MAX_PODS:
-        spec.fail(Message("a file may ask for at most {n} pods", n=MAX_PODS), code="TooManyPods")
+        spec.fail(Message("a file may create at most {n} pods", n=MAX_PODS), code="TooManyPods")
     pod = reader.template(template, name, namespace)
     made = storage.templates_of(spec) if kind == "StatefulSet" else {}
     for ordinal in range(first, first + count):

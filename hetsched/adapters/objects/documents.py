@@ -156,7 +156,7 @@ def read_json(text: str, *, max_nodes: int = MAX_NODES) -> Any:
     except InputError:
         raise
     except ValueError:
-        raise InputError("NumberTooLarge", "a number has more digits than this program reads") from None
+        raise InputError("NumberTooLarge", "a number has too many digits") from None
     _check_tree(value, max_nodes)
     return value
 
@@ -174,7 +174,7 @@ def _duplicate(key: str) -> NoReturn:
 
 
 def _not_finite(word: str) -> NoReturn:
-    raise InputError("NumberNotFinite", Message("{text} is not a number that can be used", text=word))
+    raise InputError("NumberNotFinite", Message("{text} is not a usable number", text=word))
 
 
 def _too_deep() -> InputError:

@@ -104,7 +104,7 @@ class FieldView:
         if found is None:
             return default
         if type(found) is not str:
-            self.fail(Message("must be text, it is {text}", text=_shown(found)), key)
+            self.fail(Message("must be a string, not {text}", text=_shown(found)), key)
         return found
 
     def choice(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
@@ -114,7 +114,7 @@ class FieldView:
         found = self.text(key)
         if found not in allowed:
             names = joined(", ", filter(None, allowed))
-            self.fail(Message("must be one of {names}, it is {text}", names=names, text=repr(found[:80])), key)
+            self.fail(Message("must be one of {names}, not {text}", names=names, text=repr(found[:80])), key)
         return found
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -122,7 +122,7 @@ class FieldView:
         if found is None:
             return default
         if type(found) is not bool:
-            self.fail(Message("must be true or false, it is {text}", text=_shown(found)), key)
+            self.fail(Message("must be true or false, not {text}", text=_shown(found)), key)
         return found
 
     def integer(self, key: str, default: int = 0, *, least: int = 0, most: int = _INT64) -> int:
@@ -137,20 +137,20 @@ class FieldView:
 
     def _integer(self, found: Any, key: str, least: int, most: int) -> int:
         if type(found) is not int:
-            self.fail(Message("must be a whole number, it is {text}", text=_shown(found)), key)
+            self.fail(Message("must be a whole number, not {text}", text=_shown(found)), key)
         if not least <= found <= most:
             self._out_of_range(found, key, least, most)
         return found
 
     def _out_of_range(self, found: Any, key: str, least: int | str, most: int | str) -> NoReturn:
-        self.fail(Message("must be from {low} to {high}, it is {text}", low=least, high=most, text=_shown(found)), key)
+        self.fail(Message("must be from {low} to {high}, not {text}", low=least, high=most, text=_shown(found)), key)
 
     def maybe_number(self, key: str, *, least: float = 0, most: float = 1e12) -> float | None:
         found = self.value.get(key)
         if found is None:
             return None
         if type(found) not in (int, float):
-            self.fail(Message("must be a number, it is {text}", text=_shown(found)), key)
+            self.fail(Message("must be a number, not {text}", text=_shown(found)), key)
         if not least <= found <= most:
             self._out_of_range(found, key, f"{least:g}", f"{most:g}")
         return float(found)
@@ -160,7 +160,7 @@ class FieldView:
         if found is None:
             return ()
         if type(found) is not list or any(type(item) is not str for item in found):
-            self.fail("must be a list of texts", key)
+            self.fail("must be a list of strings", key)
         return tuple(found)
 
     def text_map(self, key: str) -> dict[str, str]:
@@ -172,7 +172,7 @@ class FieldView:
             self.fail("must be an object", key)
         for name, value in found.items():
             if type(value) is not str:
-                self.view(key).fail(Message("must be text, it is {text}", text=_shown(value)), name)
+                self.view(key).fail(Message("must be a string, not {text}", text=_shown(value)), name)
         return found
 
     def labels(self, key: str = "labels") -> dict[str, str]:
@@ -191,7 +191,7 @@ class FieldView:
         found = self.text_map("annotations")
         if sum(len(name) + len(value) for name, value in found.items()) > MAX_ANNOTATIONS:
             self.fail(
-                Message("may hold at most {n} characters together", n=MAX_ANNOTATIONS),
+                Message("may have at most {n} characters in total", n=MAX_ANNOTATIONS),
                 "annotations",
                 code="ObjectTooLarge",
             )
@@ -218,9 +218,9 @@ class FieldView:
         """Return a required object name: a DNS label if `label` is true, otherwise a DNS subdomain."""
         found = self.text(key)
         if not (is_dns_label(found) if label else is_dns_subdomain(found)):
-            wanted = "must be a lower-case RFC 1123 name, it is {text}"
+            wanted = "must be a lower-case RFC 1123 name, not {text}"
             if label:
-                wanted = "must be a lower-case RFC 1123 label, it is {text}"
+                wanted = "must be a lower-case RFC 1123 label, not {text}"
             self.fail(Message(wanted, text=repr(found[:80])), key, code="NameInvalid")
         return found
 

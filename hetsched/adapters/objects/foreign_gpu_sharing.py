@@ -116,7 +116,7 @@ def held_by_koordinator(annotations: Mapping[str, str], requests: Mapping[str, i
     if DEVICES in annotations and any(name.startswith(_KOORDINATOR) or name in GPU_RESOURCES for name in requests):
         gpus = tuple(map(_grant, _decoded(annotations[DEVICES], _Devices).gpu))
         if len({grant.index for grant in gpus}) != len(gpus):
-            raise InputError("AllocationMalformed", "it names a card twice")
+            raise InputError("AllocationMalformed", "it names a GPU twice")
     if not cpus and not gpus:
         return None
     return Allocation(gpus=gpus, zones=(ZoneGrant("", cpus),) if cpus else ())
@@ -126,7 +126,7 @@ def _grant(device: _Device) -> CardGrant:
     amounts = {name.removeprefix(_KOORDINATOR): parse_amount(name, value) for name, value in device.resources.items()}
     percent = max(amounts.get("gpu-core", 0), amounts.get("gpu-memory-ratio", 0)) or 100
     if not 0 <= device.minor < MAX_CARDS:
-        raise InputError("AllocationMalformed", Message("there is no card {n}", n=device.minor))
+        raise InputError("AllocationMalformed", Message("there is no GPU {n}", n=device.minor))
     return CardGrant(device.minor, min(10 * percent, 1000), amounts.get("gpu-memory", 0) // MIB)
 
 
@@ -135,5 +135,5 @@ def _decoded(text: str, kind: Any) -> Any:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(
-            "AllocationMalformed", Message("it is no allocation of Koordinator's: {text}", text=str(error))
+            "AllocationMalformed", Message("it is not a Koordinator allocation: {text}", text=str(error))
         ) from None

@@ -65,13 +65,13 @@ def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterCont
     if not found:
         raise InputError(
             "GoldensMissing",
-            Message("there is no {kind} in it", kind=KIND),
+            Message("it contains no {kind} objects", kind=KIND),
             place=", ".join(name for name, _ in sources),
         )
     names = [one.golden.name for one in found]
     for name in names:
         if names.count(name) > 1:
-            raise InputError("ObjectDuplicate", Message("two {kind} objects are called {name}", kind=KIND, name=name))
+            raise InputError("ObjectDuplicate", Message("two {kind} objects are named {name}", kind=KIND, name=name))
     return found
 
 
@@ -82,9 +82,9 @@ def one_pod(data: bytes, known: ClusterContent | None) -> PodSpec:
     """
     pods = parse_workload([("manifest", data)], known=known).pending
     if not pods or len({pod.shape for pod in pods}) > 1:
-        said = "the manifest holds no pod to place, not one"
+        said = "the manifest must contain one pod, but contains none"
         if pods:
-            said = "the manifest holds pods that ask for different things, not one"
+            said = "the manifest must contain one pod, but contains pods with different requests"
         raise InputError("GoldenPodInvalid", said, place="manifest")
     return pods[0]
 

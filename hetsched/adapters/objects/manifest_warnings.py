@@ -60,19 +60,19 @@ _STORED = frozenset({"PodTemplate", "ControllerRevision"})
 _PATTERN = frozenset("*?!|<>=()^+${}")
 _ADMISSION = {
     "ResourceQuota": (
-        "kube-apiserver enforces a ResourceQuota when pods are created, hetsched does not count it",
-        "Write an ElasticQuota for a limit that hetsched counts",
+        "kube-apiserver enforces a ResourceQuota when pods are created; hetsched ignores it",
+        "Use an ElasticQuota for a limit that hetsched enforces",
     ),
     "LimitRange": (
-        "kube-apiserver applies a LimitRange when pods are created, hetsched does not apply it",
+        "kube-apiserver applies a LimitRange when pods are created; hetsched ignores it",
         "Write the requests and limits into the pods",
     ),
 }
 
-_KIND_NOT_READ = "the kind {text} is not one that is read; its pods are ignored"
+_KIND_NOT_READ = "the kind {text} is not supported; its pods are ignored"
 _MISPLACED = {
-    "annotations": (Message("it is read among labels only"), Message("Move it to labels")),
-    "labels": (Message("it is read among annotations only"), Message("Move it to annotations")),
+    "annotations": (Message("it has an effect only as a label"), Message("Move it to labels")),
+    "labels": (Message("it has an effect only as an annotation"), Message("Move it to annotations")),
 }
 _UNKNOWN_KEY = {
     "annotations": ("AnnotationUnknown", Message("the annotation is not known")),
@@ -232,7 +232,7 @@ def _of_kind(root: dict[str, Any], kind: str, prefix: str) -> Iterator[ManifestW
         message = Message(_KIND_NOT_READ, text=f"{version[:80]}/{kind[:80]}")
         hint = suggestion(f"{right}/{meant}") if meant else msgspec.UNSET
     elif kind in _GROUPS:
-        message = Message("{text} has no kind {name}; its pods are ignored", text=version, name=kind)
+        message = Message("{text} has no kind {name}; pods of this object are ignored", text=version, name=kind)
         hint = Message("Write apiVersion: {name}", name=right)
     else:
         message = Message(_KIND_NOT_READ, text=repr(kind[:80]))
@@ -290,7 +290,7 @@ def _of_keys(meta: dict[str, Any], path: str, pod: str) -> Iterator[ManifestWarn
         if isinstance(value, str) and unknown_to_crane(key, value):
             default = Message("the node's setting") if key in keys.AWARENESS else "none"
             message = Message(
-                "the value {text} is not known; the default counts: {value}", text=repr(value[:40]), value=default
+                "the value {text} is not known; the default is used: {value}", text=repr(value[:40]), value=default
             )
             values = AWARENESS_VALUES if key in keys.AWARENESS else CPU_POLICIES
             hint = Message("Use {text}", text=joined(" or ", values))

@@ -22,13 +22,13 @@ def cards(root: FieldView) -> tuple[GpuCard, ...]:
             view.fail("is required", "index")
         index = view.integer("index", most=MAX_CARDS - 1)
         if index in seen:
-            view.fail(Message("two cards have index {n}", n=index), "index", code="CardDuplicate")
+            view.fail(Message("two GPUs have index {n}", n=index), "index", code="CardDuplicate")
         seen.add(index)
         uuid = view.text("uuid")
         if len(uuid) > MAX_CARD_UUID:
             view.fail(Message("may have at most {n} characters", n=MAX_CARD_UUID), "uuid")
         if uuid in uuids:
-            view.fail(Message("two cards have the uuid {text}", text=repr(uuid)), "uuid", code="CardDuplicate")
+            view.fail(Message("two GPUs have the UUID {text}", text=repr(uuid)), "uuid", code="CardDuplicate")
         uuids |= {uuid} - {""}
         model = view.text("model") or None
         found.append(
@@ -59,8 +59,8 @@ def _links(card: FieldView, index: int) -> tuple[CardLink, ...]:
             view.fail("is required", "to")
         to = view.integer("to", most=MAX_CARDS - 1)
         if to == index or to in found:
-            itself = Message("card {n} has a link to itself", n=index)
-            twice = Message("card {n} has two links to card {m}", n=index, m=to)
+            itself = Message("GPU {n} has a link to itself", n=index)
+            twice = Message("GPU {n} has two links to GPU {m}", n=index, m=to)
             view.fail(itself if to == index else twice, "to")
         found[to] = CardLink(to, view.choice("kind", LINK_KINDS), view.maybe_number("bandwidthGBs", most=1e6))
     return tuple(found[to] for to in sorted(found))

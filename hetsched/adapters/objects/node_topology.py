@@ -56,7 +56,7 @@ def numa(root: FieldView, problems: list[str]) -> NumaReport:
     else:
         cpu = attributes.get("cpuManagerPolicy")
     views = [view for view in root.views("zones") if view.text("type", "Node") == "Node"]
-    unique_names(views, "two zones are called {name}")
+    unique_names(views, "two zones are named {name}")
     if len(views) > _MAX_ZONES:
         root.fail(Message("may have at most {n} zones", n=_MAX_ZONES), "zones")
     zones = tuple(_zone(view, problems) for view in views)
@@ -64,7 +64,9 @@ def numa(root: FieldView, problems: list[str]) -> NumaReport:
     for view, zone in zip(views, zones, strict=True):
         cpus = parse_cpuset(zone.cpus or "")
         if not named.isdisjoint(cpus):
-            view.fail(Message("CPU {n} is in another zone too", n=min(named & cpus)), "attributes", code="CpuDuplicate")
+            view.fail(
+                Message("CPU {n} is also in another zone", n=min(named & cpus)), "attributes", code="CpuDuplicate"
+            )
         named |= cpus
     return NumaReport(
         zones=zones,
@@ -89,11 +91,11 @@ def _grants(root: FieldView, text: str | None) -> tuple[KubeletGrant, ...]:
     try:
         grants = msgspec.json.decode(text, type=tuple[KubeletGrant, ...])
     except (msgspec.DecodeError, RecursionError):
-        root.fail("is not a list of grants", "attributes", code="GrantsMalformed")
+        root.fail("is not a list of kubelet grants", "attributes", code="GrantsMalformed")
     for grant in grants:
         _cpus(root, {_GRANTS: grant.cpus}, _GRANTS)
         if any(count < 0 for counts in grant.devices.values() for count in counts.values()):
-            root.fail("counts devices below 0", "attributes", code="GrantsMalformed")
+            root.fail("contains a negative number of devices", "attributes", code="GrantsMalformed")
     return grants
 
 

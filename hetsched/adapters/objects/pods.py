@@ -160,9 +160,9 @@ class PodReader:
         spread = selectors.spread(spec, labels)
         if sum(map(len, (required, preferred, anti_required, anti_preferred, spread))) > MAX_POD_TERMS:
             message = Message(
-                "may have at most {n} terms about other pods, of affinity and spread together", n=MAX_POD_TERMS
+                "may have at most {n} pod affinity, anti-affinity and topology spread terms in total", n=MAX_POD_TERMS
             )
-            hint = "Say it with fewer: a selector may name many values"
+            hint = "Combine terms: a selector can list several values"
             spec.fail(message, "affinity", code="TooManyTerms", hint=hint)
         add_unsupported(spec, problems)
         arch = demands.fixed_arch(node_selector, node_terms)

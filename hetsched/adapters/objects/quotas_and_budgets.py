@@ -53,7 +53,7 @@ def _amount(spec: FieldView, key: str) -> int | str | None:
     text = spec.text(key)
     match = _PERCENT.fullmatch(text)
     if match is None or int(match[1]) > 100:
-        spec.fail(Message("must be a whole number or a percentage up to 100%, it is {text}", text=repr(text[:80])), key)
+        spec.fail(Message("must be a whole number or a percentage up to 100%, not {text}", text=repr(text[:80])), key)
     return text
 
 

@@ -191,7 +191,7 @@ def _stated_requests(spec: FieldView) -> Amounts:
 def _containers(spec: FieldView, key: str) -> list[_Container]:
     views = spec.views(key)
     if len(views) > 1:
-        unique_names((view for view in views if "name" in view), "two containers are called {name}")
+        unique_names((view for view in views if "name" in view), "two containers are named {name}")
     return [_container(view) for view in views]
 
 
@@ -205,7 +205,7 @@ def _container(view: FieldView) -> _Container:
         for resource in amounts:
             if resource not in _STANDARD and "/" not in resource and not resource.startswith("hugepages-"):
                 resources.view(field).fail(
-                    "is not a resource of containers", resource, code="ResourceNameInvalid", hint=_meant(resource)
+                    "is not a container resource", resource, code="ResourceNameInvalid", hint=_meant(resource)
                 )
     for resource, amount in requests.items():
         limit = limits.get(resource)

@@ -143,7 +143,7 @@ def pod_term(view: FieldView, labels: dict[str, str], weight: int = 0) -> PodTer
     namespaces = view.texts("namespaces")
     for namespace in namespaces:
         if not is_label_value(namespace):
-            view.fail("must hold namespace names", "namespaces", code="NameInvalid")
+            view.fail("must contain namespace names", "namespaces", code="NameInvalid")
     return PodTerm(
         topology_key=_topology_key(view),
         selector=_with_own_labels(label_selector(view, "labelSelector"), view, labels),

@@ -156,7 +156,8 @@ def _modes(spec: FieldView) -> tuple[str, ...]:
     for mode in modes:
         if mode not in MODES:
             spec.fail(
-                Message("must hold {names}, not {text}", names=joined(", ", MODES), text=repr(mode[:80])), "accessModes"
+                Message("must contain only {names}, not {text}", names=joined(", ", MODES), text=repr(mode[:80])),
+                "accessModes",
             )
     return modes
 

@@ -52,7 +52,7 @@ class InspectionBudget:
     def check(self) -> None:
         """Check the time limit. Raises: InputError (OciTooLarge)."""
         if time.thread_time() > self._until:
-            raise too_large(Message("looking into it takes more than {n} s of processor time", n=f"{MAX_SECONDS:.0f}"))
+            raise too_large(Message("its inspection takes more than {n} s of CPU time", n=f"{MAX_SECONDS:.0f}"))
 
     def take_member(self) -> None:
         """Count a member of an archive. Raises: InputError (OciTooLarge)."""
@@ -65,7 +65,7 @@ class InspectionBudget:
         """Count an index entry that is kept in memory. Raises: InputError (OciTooLarge)."""
         self.index_bytes -= _ENTRY_BYTES + sum(getsizeof(name) for name in names if name is not None)
         if self.index_bytes < 0:
-            raise too_large("the names of its files take too much memory")
+            raise too_large("its file names require too much memory")
 
 
 def too_large(message: str) -> InputError:
@@ -97,7 +97,7 @@ class Unpacked:
         found = self._plain(size) if not self.is_packed else self._unpack(size)
         self._left -= len(found)
         if self._left < 0 and self.is_packed:
-            raise too_large(Message("it unpacks to more than {n} GiB", n=MAX_UNPACKED_BYTES >> 30))
+            raise too_large(Message("it is larger than {n} GiB when unpacked", n=MAX_UNPACKED_BYTES >> 30))
         return found
 
     def _plain(self, size: int) -> bytes:
@@ -237,7 +237,7 @@ def members(file: Readable, effort: InspectionBudget) -> Iterator[tuple[tarfile.
             effort.take_member()
             left -= member.size
             if left < 0:
-                raise too_large(Message("it unpacks to more than {n} GiB", n=MAX_UNPACKED_BYTES >> 30))
+                raise too_large(Message("it is larger than {n} GiB when unpacked", n=MAX_UNPACKED_BYTES >> 30))
             yield archive, member
 
 

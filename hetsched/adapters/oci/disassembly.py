@@ -92,6 +92,6 @@ def _listing(file: Path, machine: str) -> tuple[str, str]:
             return name, done.stdout.decode("utf-8", "replace")
     raise InputError(
         "DisassemblerMissing",
-        Message("no objdump here reads {arch} programs", arch=machine),
-        hint="install its binutils",
+        Message("no installed objdump can read {arch} programs", arch=machine),
+        hint="install binutils for this architecture",
     )

@@ -62,9 +62,9 @@ def parse_document(content: bytes, name: str) -> Document:
     try:
         decoded = msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise malformed(Message("{name} is no JSON: {text}", name=name, text=str(error))) from error
+        raise malformed(Message("{name} is not JSON: {text}", name=name, text=str(error))) from error
     if not isinstance(decoded, dict):
-        raise malformed(Message("{name} is no JSON object", name=name))
+        raise malformed(Message("{name} is not a JSON object", name=name))
     return cast(Document, decoded)
 
 
@@ -72,7 +72,7 @@ def split_digest(digest: Any) -> tuple[str, str]:
     """Return the algorithm and the hexadecimal digits of a digest. Raises: InputError (OciMalformed)."""
     found = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
     if found is None:
-        raise malformed(Message("{text} is no digest", text=repr(str(digest)[:80])))
+        raise malformed(Message("{text} is not a digest", text=repr(str(digest)[:80])))
     return found[1] or found[3], found[2] or found[4]
 
 
@@ -80,7 +80,7 @@ def check_digest(content: bytes, digest: str) -> None:
     """Check content against its digest. Raises: InputError (OciMalformed)."""
     algorithm, expected = split_digest(digest)
     if hashlib.new(algorithm, content).hexdigest() != expected:
-        raise malformed(Message("a document does not have its digest {digest}", digest=digest))
+        raise malformed(Message("a document does not match its digest {digest}", digest=digest))
 
 
 def malformed(message: str) -> InputError:
@@ -90,7 +90,7 @@ def malformed(message: str) -> InputError:
 def _of(document: Document, read: Read, depth: int) -> Iterator[str]:
     if "manifests" not in document:
         if "config" not in document:
-            raise malformed("a manifest has no configuration; one of schema version 1 has to be pushed again")
+            raise malformed("a manifest has no configuration; push images with manifests of schema version 1 again")
         yield _written(_fetched(document["config"], read, is_manifest=False))
         return
     if depth > _MAX_DEPTH:
@@ -119,7 +119,7 @@ def _written(platform: Any) -> str:
     if not all(isinstance(part, str) and part for part in parts[:2]):
         raise malformed("a platform lacks os or architecture")
     if not all(isinstance(part, str) and _PART.fullmatch(part) for part in parts if part):
-        raise malformed("a platform is no plain word")
+        raise malformed("a platform contains invalid characters")
     if needed := _field(platform, "os.features"):
         # The OS features of nodes are unknown, so such an entry is listed but matches no node.
         features = "+".join(str(feature)[:40] for feature in needed) if isinstance(needed, list) else "features"

@@ -249,7 +249,7 @@ def _folder(root: Path) -> Inspection:
             reason = error.message if isinstance(error, InputError) else str(error)
             problems.append(f"{file.relative_to(root)}: {reason}")
     if not programs:
-        raise InputError("OciMalformed", "the folder is no image layout and holds no program")
+        raise InputError("OciMalformed", "the folder is not an image layout and contains no program")
     requirements: dict[str, str | None] = {}
     for architecture in sorted({_architecture(need) for need in programs}):
         needs = [need.requirement for need in programs if _architecture(need) == architecture]

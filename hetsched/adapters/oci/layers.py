@@ -171,7 +171,7 @@ def _reversed_parts(path: str) -> list[str]:
 
 @contextmanager
 def _opened(layer: Open) -> Iterator[Readable]:
-    with readable("a layer cannot be read, or is packed in a way not known here: {text}"), layer() as file:
+    with readable("a layer cannot be read, or its compression is not supported: {text}"), layer() as file:
         yield file
 
 

@@ -171,7 +171,7 @@ def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterat
                 line.fail(key, f"the row has {len(row)} cells, the header {len(header)}")
             own = line.text(key)
             if not is_dns_subdomain(own):
-                line.fail(key, f"must be a lower-case RFC 1123 name, it is {own[:80]!r}")
+                line.fail(key, f"must be a lower-case RFC 1123 name, not {own[:80]!r}")
             if own in seen:
                 line.fail(key, f"{own!r} occurs twice")
             seen.add(own)

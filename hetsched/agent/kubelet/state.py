@@ -207,7 +207,7 @@ def _cpu_manager_state(tree: Tree, path: str) -> CpuManagerState | None:
         except (ValueError, RecursionError):
             inner = None
         if inner is None:
-            _unreadable(tree, path, "its data is no JSON object")
+            _unreadable(tree, path, "its data is not a JSON object")
             return None
         document = inner | {"checksum": 0}
     state = _as_state(tree, path, document)
@@ -298,7 +298,7 @@ def _json_object(tree: Tree, path: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         document = None
     if document is None:
-        _unreadable(tree, path, "it is no JSON object")
+        _unreadable(tree, path, "it is not a JSON object")
     return document
 
 

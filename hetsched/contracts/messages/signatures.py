@@ -78,7 +78,9 @@ def verify(text: str, key: bytes, *, uid: str, node: str) -> VerifiedAllocation:
     if given is None:
         raise InputError("AllocationUnsigned", "it is not signed")
     if not isinstance(given, str) or not _matches(document, given, key):
-        raise InputError("AllocationForged", "its signature is not the control plane's for this node")
+        raise InputError(
+            "AllocationForged", "its signature is not a valid signature of the control plane for this node"
+        )
     granted = _typed(document)
     if granted.uid != uid:
         raise InputError("AllocationForeign", Message("it was signed for pod {uid}", uid=granted.uid[:64]))

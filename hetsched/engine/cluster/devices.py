@@ -150,7 +150,7 @@ class DeviceState:
                 if unknown:
                     one = self.known.devices[min(unknown)].id
                     message = Message(
-                        "claim {claim}: a selector of request {name} is unknown for device {device}: {text}",
+                        "claim {claim}: a selector of request {name} cannot be evaluated for device {device}: {text}",
                         claim=claim.name,
                         name=request.name,
                         device=str(one),

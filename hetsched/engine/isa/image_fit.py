@@ -81,7 +81,7 @@ def variant_warnings(images: ImageDemand, offer: IsaReport) -> tuple[str, ...]:
     arch = offer.arch if offer.native is None else architecture(offered_isa(offer.native))
     return tuple(
         Message(
-            "a stock containerd refuses {image} on this node: its index has CPU variants of {arch} only",
+            "containerd with default settings rejects {image} on this node: its index has only CPU variants of {arch}",
             image=image,
             arch=arch,
         )

@@ -70,7 +70,9 @@ def pairings(state: ClusterState, key: str) -> Iterator[Message]:
                 continue
             if key in held.get(sibling, ()) and cpu < sibling:
                 yield Message(
-                    "CPUs {cpu} and {sibling} are threads of one core, both its own", cpu=cpu, sibling=sibling
+                    "CPUs {cpu} and {sibling}, both assigned to this pod, are threads of one core",
+                    cpu=cpu,
+                    sibling=sibling,
                 )
             for holder in held.get(sibling, ()):
                 if holder != key:
@@ -94,4 +96,8 @@ def _together(own: frozenset[int] | None, other: frozenset[int] | None) -> Messa
     if own is None:
         return Message("which is busy {n} hours a day", n=len(other))
     shared = len(own & other)
-    return Message("busy at the same time {n} hours a day", n=shared) if shared else Message("busy at other hours")
+    return (
+        Message("both are busy at the same time for {n} hours a day", n=shared)
+        if shared
+        else Message("which is busy at other hours")
+    )

@@ -54,7 +54,7 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
     moves = [board.to_move(moved, _evens(board, moved)) for moved in made]
     if board.balance >= goal - _TRIFLE:
         text = Message(
-            "by {moves} the balance rises from {was} to {now}",
+            "after {moves}, the balance rises from {was} to {now}",
             moves=move_count(made), was=four_digits(began), now=four_digits(board.balance),
         )  # fmt: skip
         return SearchResult(AdviceVerdict.PLAN, text, moves, at_least=1)
@@ -69,7 +69,7 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
     if not made:
         return SearchResult(AdviceVerdict.NONE, Message(NO_PLAN, said=stays), [], nearest=nearest)
     text = Message(
-        "by {moves} the balance rises from {was} to {now} of {goal}; {said}",
+        "after {moves}, the balance rises from {was} to {now} of {goal}; {said}",
         moves=move_count(made), was=four_digits(began), now=now, goal=aim, said=why,
     )  # fmt: skip
     return SearchResult(AdviceVerdict.PARTLY, text, moves, nearest=nearest)
@@ -160,6 +160,6 @@ def _take_back(board: Board, made: Sequence[AppliedMove]) -> None:
 
 def _evens(board: Board, moved: AppliedMove) -> Message:
     return Message(
-        "evens out {names}: balance {was} -> {now}",
+        "balances {names}: balance {was} -> {now}",
         names=node_names(board, moved), was=four_digits(moved.before), now=four_digits(moved.after),
     )  # fmt: skip

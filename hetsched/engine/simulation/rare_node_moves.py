@@ -37,7 +37,7 @@ def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchRes
             continue
         keys, shapes = {pod.key for pod in group}, {pod.shape for pod in group}
         if shapes & hopeless or board.tries >= question.most_tries:
-            stuck.append(Failure(group[0], Nearest("", Message("the search has come to its limit of tries"))))
+            stuck.append(Failure(group[0], Nearest("", Message("the search reached its maximum number of tries"))))
             continue
         narrow = _narrow(board, units, wanted, rarity)
         failure = search.make_room(group, narrow, _keeps_free(rarity, wanted))
@@ -48,7 +48,7 @@ def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchRes
             hopeless |= shapes
     if not helped and not stuck:
         return SearchResult(
-            AdviceVerdict.NOTHING, Message("no waiting pod needs a rare node on which there is no room"), []
+            AdviceVerdict.NOTHING, Message("no pending pod requires a rare node without enough free capacity"), []
         )
     search.drop_needless()
     moves = [_rare_move(board, search, moved, rarity) for moved in search.moves]
@@ -94,7 +94,7 @@ def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rar
     pods = search.helped_by(moved)
     ways = joined(", ", dict.fromkeys(_WORDS[way] for booking in moved.unit for way in rarity.ways(booking.row)))
     text = Message(
-        "{names} is rare by its {ways}; makes room for {pods}",
+        "{names} is rare because of its {ways}; frees capacity for {pods}",
         names=node_names(board, moved), ways=ways, pods=format_pods(pods, NAMED),
     )  # fmt: skip
     return board.to_move(moved, text, pods)
@@ -103,8 +103,8 @@ def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rar
 def _stuck(stuck: Sequence[Failure]) -> Message:
     pod, said = stuck[0].pod.key, stuck[0].nearest.message
     if len(stuck) == 1:
-        return Message("{pod} still finds no room: {said}", pod=pod, said=said)
-    return Message("{pod} and {n} more still find no room: {said}", pod=pod, n=len(stuck) - 1, said=said)
+        return Message("{pod} still does not fit: {said}", pod=pod, said=said)
+    return Message("{pod} and {n} more pods still do not fit: {said}", pod=pod, n=len(stuck) - 1, said=said)
 
 
 def _askers(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:
@@ -119,4 +119,4 @@ def _askers(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:
     return list(found.values())
 
 
-_WORDS = {"cards": Message("cards"), "isa": Message("instruction set"), "size": Message("size")}
+_WORDS = {"cards": Message("GPUs"), "isa": Message("instruction set"), "size": Message("size")}

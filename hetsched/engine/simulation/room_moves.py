@@ -24,7 +24,7 @@ def make_room(board: Board, units: Units, question: Question) -> SearchResult:
         failure = search.make_room(group, units.on_row)
         if failure is not None:
             text = Message(
-                "no useful plan: {pod} finds no room by {n} moves or fewer: {said}",
+                "no useful plan: {pod} does not fit after {n} moves or fewer: {said}",
                 pod=failure.pod.key, n=question.most_moves, said=failure.nearest.message,
             )  # fmt: skip
             search.take_back()
@@ -34,7 +34,7 @@ def make_room(board: Board, units: Units, question: Question) -> SearchResult:
     moves = [_room_move(board, search, moved) for moved in search.moves]
     if not moves:
         shown = joined(", ", [Message("{pod} on {node}", pod=place.pod, node=place.node) for place in places[:3]])
-        text = Message("there is room already: {names}", names=shown)
+        text = Message("there is already enough capacity: {names}", names=shown)
         return SearchResult(AdviceVerdict.NOTHING, text, [], places, fewest=True)
     asked = (
         format_pods([question.pods[0].key]) if len(question.pods) == 1 else Message("{n} pods", n=len(question.pods))
@@ -45,5 +45,7 @@ def make_room(board: Board, units: Units, question: Question) -> SearchResult:
 
 def _room_move(board: Board, search: RoomSearch, moved: AppliedMove) -> Move:
     pods = search.helped_by(moved)
-    text = Message("makes room for {pods} on {names}", pods=format_pods(pods, NAMED), names=node_names(board, moved))
+    text = Message(
+        "frees capacity for {pods} on {names}", pods=format_pods(pods, NAMED), names=node_names(board, moved)
+    )
     return board.to_move(moved, text, pods)

@@ -14,7 +14,7 @@ from .moves import AppliedMove, Board
 
 NAMED = 3  # maximum number of pods that a text names
 NO_PLAN = "no useful plan: {said}"
-ROOM = "by {moves} there is room for {pods} on {names}"
+ROOM = "after {moves}, there is enough capacity for {pods} on {names}"
 
 
 class SearchResult(msgspec.Struct):

@@ -236,7 +236,7 @@ def _displaced_twice(scheduler: Scheduler, item: Displaced, outcome: Outcome) ->
 def _drain_summary(displaced: Sequence[Displaced]) -> Message:
     """Summarise whether other nodes were found for the pods of drained nodes; of several failures, name the worst."""
     if not displaced:
-        return Message("no pod has to move")
+        return Message("no pod must be moved")
     homeless = [item for item in displaced if item.to is None]
     if not homeless:
         one = len(displaced) == 1
@@ -247,9 +247,9 @@ def _drain_summary(displaced: Sequence[Displaced]) -> Message:
         )
     worst = max(homeless, key=lambda item: item.verdict.exit_code)
     if len(displaced) == 1:
-        found = Message("the displaced pod finds no other node")
+        found = Message("the displaced pod fits on no other node")
     else:
-        template = "{n} of {m} displaced pods find no other node"
+        template = "{n} of {m} displaced pods fit on no other node"
         found = Message(template, n=len(homeless), m=len(displaced))
     return joined("; ", [found, worst.message or ""])
 
@@ -315,7 +315,7 @@ def evicting(evicted: Sequence[Evicted]) -> Message | None:
         said = Message(template, n=len(evicted), node=evicted[0].node)
     else:
         said = Message("it needs the eviction of {n} running pods from {m} nodes", n=len(evicted), m=nodes)
-    return Message("{said}, {n} against a disruption budget", said=said, n=broken) if broken else said
+    return Message("{said}, {n} of which violate a disruption budget", said=said, n=broken) if broken else said
 
 
 def _matrix_order(row: NodeOutcome) -> tuple[str, bool, int, str]:

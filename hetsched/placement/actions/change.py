@@ -101,7 +101,7 @@ class ClusterTransaction:
             return
         moved = move_rows([pod.pk for pod in pods], to, **columns)
         if moved != len(pods):
-            text = "{n} of {m} pods cannot change to {state} any more"
+            text = "{n} of {m} pods can no longer change to {state}"
             raise Conflict(Message(text, n=len(pods) - moved, m=len(pods), state=to.value))
         if to is State.CANCELLED:
             self.end_nominations([pod.pk for pod in pods], Message("the pod was deleted"))

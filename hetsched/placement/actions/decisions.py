@@ -124,7 +124,7 @@ def _check_policies(results: Sequence[Result]) -> None:
     active = active_versions()
     stale = sorted(name for name, version in cited.items() if active.get(name, 0) != version)
     if stale:
-        raise Conflict(Message("policy {policy} has another active version by now", policy=stale[0]))
+        raise Conflict(Message("policy {policy} now has another active version", policy=stale[0]))
 
 
 def _evict(change: ClusterTransaction, result: Result, decision_id: int | None) -> None:

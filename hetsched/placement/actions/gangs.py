@@ -110,7 +110,7 @@ def _is_incomplete(one: HalfGang, holding: list[Pod]) -> bool:
 def _evict_members(change: ClusterTransaction, one: HalfGang, holding: list[Pod]) -> None:
     leaving = [pod for pod in holding if pod.spec.controller]
     staying = [pod.pk for pod in holding if not pod.spec.controller]
-    message = Message("Binding reverted, {said}", said=one.reason)
+    message = Message("Binding reverted: {said}", said=one.reason)
     rows = (Eviction(cluster=change.cluster, victim=pod, reason=message) for pod in leaving)
     Eviction.objects.bulk_create(rows)
     alone = Message("the pod waits for its incomplete gang; no controller would recreate it: {said}", said=one.reason)

@@ -258,7 +258,9 @@ def prune_holds(cluster_id: int, *, before: Any) -> None:
 def _duration(seconds: int) -> timedelta:
     most = settings.HETSCHED_LONGEST_HOLD_SECONDS
     if not 1 <= seconds <= most:
-        raise InputError("HoldTooLong", Message("a hold lasts 1 to {n} seconds", n=most), place="seconds")
+        raise InputError(
+            "HoldTooLong", Message("the duration of a hold must be 1 to {n} seconds", n=most), place="seconds"
+        )
     return timedelta(seconds=seconds)
 
 
@@ -281,7 +283,7 @@ def _book(
     lock(lock_names(cluster_id, () if limited else namespaces, owner))
     cluster = advance(cluster_id, revision=revision)
     if Policy.objects.filter(name=policy.name).exclude(active_version=policy.version).exists():
-        raise Conflict(Message("policy {policy} has another active version by now", policy=policy.name))
+        raise Conflict(Message("policy {policy} now has another active version", policy=policy.name))
     open_ones = Hold.objects.filter(owner=owner, state=Hold.HELD)
     if limited and open_ones.count() >= settings.HETSCHED_MOST_HOLDS:
         raise InputError(
@@ -321,14 +323,14 @@ def _book(
 def check_hold_parts(rooms: Sequence[HoldPart]) -> None:
     """Reject pods that cannot be held. Raises: InputError `HoldNotPossible`."""
     if not 1 <= len(rooms) <= MOST_PODS:
-        message = Message("a hold has 1 to {n} pods, not {m}", n=MOST_PODS, m=len(rooms))
+        message = Message("a hold must have 1 to {n} pods, not {m}", n=MOST_PODS, m=len(rooms))
         raise InputError("HoldNotPossible", message, place="manifest")
     for room in rooms:
         if room.spec.shape.claims or room.spec.shape.devices:
             raise InputError(
                 "HoldNotPossible",
                 Message(
-                    "{pod} uses volume or device claims, which cannot be held for a pod that does not exist",
+                    "{pod} uses volume or device claims, which a hold cannot reserve",
                     pod=room.spec.key,
                 ),
                 place="manifest",
@@ -355,7 +357,7 @@ def _row(change: ClusterTransaction, row: Hold, room: HoldPart, node_id: int, at
     )  # fmt: skip
     pod = Pod.charged(change.cluster, spec, node_id, room.allocation, change.now)
     pod.origin, pod.hold = Pod.HELD, row
-    pod.message = Message("room for {pod}, held by {name}", pod=was.key, name=row.held_by)
+    pod.message = Message("capacity for {pod}, reserved by {name}", pod=was.key, name=row.held_by)
     return pod
 
 

@@ -51,7 +51,7 @@ def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, acto
             "RebalanceRunning",
             "another plan is in progress",
             place="cluster",
-            hint="Stop that plan, or wait for its end",
+            hint="Stop that plan, or wait until it ends",
         ) from None
     return plan
 

@@ -47,7 +47,7 @@ def _check_free(node: Node, _known: NodeReport) -> None:
         pods = [Message("{pod} ({part})", pod=pod, part=part) for pod, part in sorted(held)[:10]]
         raise InputError(
             "FactStillHeld",
-            Message("pods hold resources that the change removes: {pods}", pods=joined(", ", pods)),
+            Message("the change removes resources that are assigned to pods: {pods}", pods=joined(", ", pods)),
             place="fact",
-            hint="Wait for the end of these pods or delete them; until then the node accepts no new pods",
+            hint="Wait until these pods end, or delete them; until then the node accepts no new pods",
         )  # fmt: skip

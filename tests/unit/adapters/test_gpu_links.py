@@ -40,8 +40,8 @@ def test_cards_without_links_have_none() -> None:
     ("text", "message"),
     [
         ("{kind: nvlink}", "is required"),
-        ("{to: 0, kind: nvlink}", "card 0 has a link to itself"),
-        ("{to: 1, kind: nvlink}, {to: 1, kind: zone}", "card 0 has two links to card 1"),
+        ("{to: 0, kind: nvlink}", "GPU 0 has a link to itself"),
+        ("{to: 1, kind: nvlink}, {to: 1, kind: zone}", "GPU 0 has two links to GPU 1"),
         ("{to: 1, kind: string}", "must be one of nvlink, switch, zone, system"),
         ("{to: 1, kind: nvlink, bandwidthGBs: -1}", ""),
     ],

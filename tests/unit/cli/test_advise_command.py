@@ -17,7 +17,7 @@ def test_a_plan_for_people(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("new").cpu(4))
     result = run("advise", "--cluster", a_tight_cluster(tmp_path), "-f", pods)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("plan  by 1 move there is room for default/new on b")
+    assert result.stdout.startswith("plan  after 1 move, there is enough capacity for default/new on b")
     assert "default/right" in result.stdout
     assert "is not recreated by a controller" in result.stdout
     assert "minimum number of moves: 1" in result.stdout

@@ -71,7 +71,7 @@ def test_pinned_cpus_name_the_pods_on_their_cores(tmp_path: Path) -> None:
     node = a_node("n").cpu(4).zone("node-0", "0-3", siblings="0,2;1,3").kubelet("none", "none")
     pod = a_pod().guaranteed().cpu(4).numa(True, "exclusive")
     text = run("whatif", "-f", workload_file(tmp_path, pod), "--cluster", cluster_file(tmp_path, node)).stdout
-    assert "default/pod on n: CPUs 0 and 2 are threads of one core, both its own" in text
+    assert "default/pod on n: CPUs 0 and 2, both assigned to this pod, are threads of one core" in text
 
 
 def test_omitted_controller_is_named_with_the_answer(tmp_path: Path) -> None:

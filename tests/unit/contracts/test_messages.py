@@ -123,22 +123,22 @@ def test_the_first_pods_are_named_and_the_others_counted() -> None:
     ("message", "shown"),
     [
         (
-            Message("{said}, in the place of {pods}", said=Message("{pod} placed", pod="own/p"), pods="hush/x"),
-            f"own/p placed, in the place of {HIDDEN}",
+            Message("{said}, replacing {pods}", said=Message("{pod} placed", pod="own/p"), pods="hush/x"),
+            f"own/p placed, replacing {HIDDEN}",
         ),
         (
             Message(
-                "it gets its place on {node} once {pods} left",
+                "it can be placed on {node} after {pods} are deleted",
                 node="n1",
                 pods=format_pods(
                     [Message("{pod} (priority {number})", pod=pod, number=5) for pod in ("hush/x", "own/b")], 2
                 ),
             ),
-            f"it gets its place on n1 once {HIDDEN} (priority 5), own/b (priority 5) left",
+            f"it can be placed on n1 after {HIDDEN} (priority 5), own/b (priority 5) are deleted",
         ),
-        (Message("{pods} stays: {said}", pods="hush/x", said="budget hush/b has no room"), f"{HIDDEN} stays"),
+        (Message("{pods} was not evicted: {said}", pods="hush/x", said="budget hush/b has no room"), f"{HIDDEN} stays"),
         (
-            Message("{pods} stays: {said}", pods="own/x", said="budget own/b has no room"),
+            Message("{pods} was not evicted: {said}", pods="own/x", said="budget own/b has no room"),
             "own/x stays: budget own/b has no room",
         ),
         (

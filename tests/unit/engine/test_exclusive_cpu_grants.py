@@ -243,7 +243,7 @@ def test_busy_pod_shares_a_core_with_an_idle_one_when_none_is_free() -> None:
         "CPU 6 shares a core with CPU 2 of default/c, which is idle",
     ]
     assert list(pairings(chosen.state, "default/g")) == [
-        "CPU 5 shares a core with CPU 1 of default/b, busy at the same time 4 hours a day",
+        "CPU 5 shares a core with CPU 1 of default/b, both are busy at the same time for 4 hours a day",
     ]
 
 
@@ -252,7 +252,7 @@ def test_what_if_explains_the_final_pairing() -> None:
     policy = policy_of("numa-fit")
     answer = what_if(deciding(one_zone()).state, policy, pods, evaluated_at="2026-11-20T10:00:00Z")
     first, second = answer.document()["placements"]
-    assert list(first["pairings"]) == ["CPU 0 shares a core with CPU 4 of default/b, busy at other hours"]
+    assert list(first["pairings"]) == ["CPU 0 shares a core with CPU 4 of default/b, which is busy at other hours"]
     assert list(second["pairings"]) == ["CPU 4 shares a core with CPU 0 of default/a, which is idle"]
     (alone,) = what_if(deciding(one_zone()).state, policy, pods[:1], evaluated_at="2026-11-20T10:00:00Z").document()[
         "placements"
@@ -266,7 +266,7 @@ def test_opposite_peaks_share_cores() -> None:
     granted(chosen, loaded("busy", 2, "busy"))  # cores 2 and 3
     assert granted(chosen, loaded("night", 2, "peaks=20-08")) == {"node-0": "4-5"}
     assert next(pairings(chosen.state, "default/night")) == (
-        "CPU 4 shares a core with CPU 0 of default/day, busy at other hours"
+        "CPU 4 shares a core with CPU 0 of default/day, which is busy at other hours"
     )
 
 
@@ -278,4 +278,6 @@ def test_a_busy_pod_is_spread_even_where_others_are_packed() -> None:
 def test_both_threads_are_its_own_only_when_every_core_gives_one() -> None:
     chosen = deciding(one_zone())
     assert granted(chosen, loaded("a", 5, "busy")) == {"node-0": "0-4"}
-    assert list(pairings(chosen.state, "default/a")) == ["CPUs 0 and 4 are threads of one core, both its own"]
+    assert list(pairings(chosen.state, "default/a")) == [
+        ("CPUs 0 and 4, both assigned to this pod, are threads of one core")
+    ]

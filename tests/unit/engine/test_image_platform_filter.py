@@ -135,7 +135,7 @@ def test_unknown_node_is_not_ruled_out() -> None:
 
 def test_image_with_variants_only_is_placed_with_a_warning() -> None:
     policy = policy_of("isa-match")
-    warning = "a stock containerd refuses image-0 on this node: its index has CPU variants of amd64 only"
+    warning = "containerd with default settings rejects image-0 on this node: its index has only CPU variants of amd64"
 
     def warnings(*platforms: str) -> object:
         found = scheduler([a_node("new").isa("x86-64-v4")], policy=policy).schedule(a_pod().images(platforms).build())

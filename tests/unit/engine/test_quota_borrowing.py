@@ -111,7 +111,10 @@ def test_rejection_names_the_exhausted_quota() -> None:
     scheduler.schedule(pod("rich", "all", "8").build())
     name = scheduler.state.quotas.limits["poor"].name
     summary = diagnose(scheduler, pod("poor", "more", "1").build()).summary
-    assert f"quota {name} of poor can borrow no more, what all quotas guarantee is in use: cpu 8 + 1 of 8" in summary
+    assert (
+        f"quota {name} of poor cannot borrow more, because the guaranteed resources of all quotas are in use: "
+        "cpu 8 + 1 of 8"
+    ) in summary
 
 
 def test_request_above_all_guarantees_never_fits() -> None:

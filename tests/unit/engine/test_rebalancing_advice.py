@@ -183,7 +183,7 @@ def test_a_plain_pod_leaves_the_node_with_the_cards_that_another_waits_for() -> 
     found = asked(Goal.RARE, CARDS, running, a_pod("waits").cpu(4).gpu(2))
     assert [(pod, source) for pod, source, _ in moves(found)] == [("default/plain", "cards")]
     assert (found.verdict, found.moves[0].makes_room_for) == (AdviceVerdict.PLAN, ("default/waits",))
-    assert "makes room for default/waits" in found.moves[0].why
+    assert "frees capacity for default/waits" in found.moves[0].why
     assert [(place.pod, place.node) for place in found.places] == [("default/waits", "cards")]
 
 
@@ -200,7 +200,7 @@ def test_pods_with_useless_moves_stay() -> None:
     running = [*(a_service(f"plain-{n}", "cards").cpu("100m") for n in range(10)), a_service("gpu", "cards").gpu(1)]
     found = asked(Goal.RARE, CARDS, running, a_pod("waits").gpu(4))
     assert (found.verdict, found.moves) == (AdviceVerdict.NONE, ())
-    assert found.summary.startswith("no useful plan: default/waits still finds no room: ")
+    assert found.summary.startswith("no useful plan: default/waits still does not fit: ")
     assert found.exit_code == 10
 
 

@@ -97,7 +97,7 @@ def test_a_displaced_pod_without_a_node_fails_the_request() -> None:
     )
     answer = asked(state, drain=["a"])
     assert (answer.verdict, answer.verdict.exit_code) == (Verdict.NOT_NOW, 10)
-    assert answer.summary.startswith("1 of 2 displaced pods find no other node; default/big does not fit now: ")
+    assert answer.summary.startswith("1 of 2 displaced pods fit on no other node; default/big does not fit now: ")
     document = answer.document()
     assert document["verdict"] == "not-now"
     messages = {one["pod"]: one.get("message") for one in document["displaced"]}
@@ -116,13 +116,13 @@ def test_displaced_pod_that_the_asked_pod_evicts_fails_the_request() -> None:
     assert "default/new" in moved.message
     assert [one.node for one in answer.placements] == ["b"]
     assert answer.evictions == ()  # it ran on a, not on the node that is said to be removed
-    assert answer.summary.startswith("the displaced pod finds no other node; ")
+    assert answer.summary.startswith("the displaced pod fits on no other node; ")
 
 
 def test_complete_drain_is_reported() -> None:
     state = cluster([a_node("a"), a_node("b")], [a_pod("old").running_on("a")])
     assert asked(state, drain=["a"]).summary == "the displaced pod fits on another node"
-    assert asked(state, drain=["b"]).summary == "no pod has to move"
+    assert asked(state, drain=["b"]).summary == "no pod must be moved"
 
 
 def test_pods_of_a_daemon_set_and_static_pods_stay_on_a_drained_node() -> None:

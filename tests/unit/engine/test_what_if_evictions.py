@@ -58,7 +58,7 @@ def test_matrix_shows_the_capacity_of_the_evicted_pods() -> None:
 def test_a_broken_budget_is_named() -> None:
     answer = asked(a_pod("urgent").cpu("2").priority(5), BUDGET)
     assert answer.evictions == (Evicted("default/web", "a", 0, "default/keep"),)
-    assert "against a disruption budget" in answer.summary
+    assert "violate a disruption budget" in answer.summary
 
 
 def test_several_evictions_are_summed_up() -> None:

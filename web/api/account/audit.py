@@ -134,7 +134,7 @@ def _moment(text: str, name: str, *, end: bool = False) -> datetime:
         return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         message = Message("{text} is not a date or time in RFC 3339", text=repr(text[:40]))
-        hint = "Write it as 2026-11-22 or 2026-11-22T10:00:00Z"
+        hint = "Use a form such as 2026-11-22 or 2026-11-22T10:00:00Z"
         raise InputError("QueryInvalid", message, place=name, hint=hint) from None
 
 

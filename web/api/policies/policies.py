@@ -280,7 +280,7 @@ def read_draft(request: Any, name: str = "") -> Draft:
             return _named(draft, draft.name, name)
     found = parse_cluster([("policy", bodies.raw(request))]).policies
     if len(found) != 1:
-        message = Message("the body holds {n} SchedulingPolicy objects, not 1", n=len(found))
+        message = Message("the body must contain one SchedulingPolicy object, not {n}", n=len(found))
         raise InputError("PolicyAmbiguous", message)
     spec = found[0]
     return _named(Draft(spec.plugins, ties=spec.ties, description=spec.description), spec.name, name)

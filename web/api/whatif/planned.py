@@ -45,7 +45,7 @@ def check_known(cluster: Cluster) -> None:
         raise RequestRefused(409, "ClusterInShadow", Message(template, cluster=cluster.name))
     if not is_synced(cluster):
         message = Message("the data of cluster {cluster} may be stale", cluster=cluster.name)
-        hint = "Retry when the informer of the cluster is in sync; GET clusters/ shows why it is not"
+        hint = "Retry when the informer of the cluster is in sync; GET clusters/ shows its state"
         raise RequestRefused(409, "ClusterNotInStep", message, hint=hint, headers={"Retry-After": "5"})
 
 

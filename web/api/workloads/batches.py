@@ -125,7 +125,7 @@ _Looked = ParsedSubmission | ItemAnswer
 def _check(batch: Batch) -> None:
     most = MOST_TOGETHER if batch.all_or_nothing else MOST_ITEMS
     if not 1 <= len(batch.items) <= most:
-        message = Message("a batch has 1 to {n} items, not {m}", n=most, m=len(batch.items))
+        message = Message("a batch must have 1 to {n} items, not {m}", n=most, m=len(batch.items))
         raise InputError("BatchSize", message, place="items")
     keys: set[str] = set()
     for index, item in enumerate(batch.items):

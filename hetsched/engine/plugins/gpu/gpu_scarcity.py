@@ -53,15 +53,17 @@ class GpuScarcityParams(Params, frozen=True):
 
     need: Annotated[
         Literal["mix", "capacity"],
-        msgspec.Meta(title="Demand", description="Demand of the workload mix, or the frequency of the models alone."),
+        msgspec.Meta(title="Demand", description="Demand of the workload mix, or only the frequency of the models."),
     ] = "mix"
     rarity: Annotated[
         float,
-        msgspec.Meta(ge=0, le=1, title="Rarity", description="Price of a rare model without a known demand for it."),
+        msgspec.Meta(ge=0, le=1, title="Rarity", description="Price of a rare GPU model for which no demand is known."),
     ] = 0.0
     reserve: Annotated[
         float,
-        msgspec.Meta(ge=0, le=10, title="Reserve", description="Price of a GPU on the last node of its model by name."),
+        msgspec.Meta(
+            ge=0, le=10, title="Reserve", description=("Price of a GPU on the last node, by name, of its model.")
+        ),
     ] = 0.0
 
 

@@ -296,7 +296,9 @@ def _misaligned(policy: str, scope: str) -> Refusal:
 
 @lru_cache(maxsize=64)
 def _no_whole_core(threads: int) -> Refusal:
-    template = "the kubelet would reject it with {name}: its CPUs are no multiple of {number}, a whole core"
+    template = (
+        "the kubelet would reject it with {name}: its number of CPUs is not a multiple of {number}, the CPUs of a core"
+    )
     return Refusal("SmtAlignmentPredicted", Message(template, name=SMT_ALIGNMENT_ERROR, number=threads), (CPU,))
 
 

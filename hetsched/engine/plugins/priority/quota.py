@@ -57,7 +57,8 @@ class Quota:
             text = _sums(request, {name: (shared[name] - quotas.remaining(name), shared[name]) for name in short})
             name = quotas.limits[pod.namespace].name
             message = Message(
-                "quota {name} of {namespace} can borrow no more, what all quotas guarantee is in use: {text}",
+                "quota {name} of {namespace} cannot borrow more, because the guaranteed resources of all quotas are "
+                "in use: {text}",
                 name=name,
                 namespace=pod.namespace,
                 text=text,
