@@ -80,12 +80,12 @@ def check(
             "--artefact",
             "--artifact",
             metavar="[IMAGE=]PATH",
-            help="Built program, image layout or archive: used by the pods with IMAGE, or by all pods.",
+            help="Built program, image layout or image archive of the pods with IMAGE, or of all pods.",
         ),
     ] = None,
     strict: Strict = False,
     fail_on: Annotated[
-        CheckFailure, typer.Option("--fail-on", help="Lowest level that fails the check.")
+        CheckFailure, typer.Option("--fail-on", help="Verdict that fails the check; not-now includes never-fits.")
     ] = CheckFailure.NEVER_FITS,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="JUnit report to write.")] = None,
     sarif: Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="SARIF report to write.")] = None,

@@ -214,7 +214,7 @@ def check(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", metavar="NAME|FILE", help="Policy to check; may be repeated with -f.", show_default=False
+            "--policy", metavar="NAME|FILE", help="Policy to check; with -f, repeat for more.", show_default=False
         ),
     ] = None,
     version: Annotated[

@@ -23,7 +23,7 @@ def root() -> None:
 def report(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[str, typer.Option(help="Name of the cluster; default: the default or only cluster.")] = "",
+    cluster: Annotated[str, typer.Option(help="Name of the cluster; may be omitted if the server has one.")] = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Report how often both schedulers chose the same node, the score difference, and the largest differences."""

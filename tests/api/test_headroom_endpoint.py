@@ -62,7 +62,7 @@ def test_placement_reduces_headroom(api: Callable[..., Api], cluster: Cluster) -
     # floor(8 / 3) = 2 on a1; b1 runs RISC-V.
     shape = shape_of(before, "3")
     assert (shape["counts"], shape["exact"], shape["like"]) == ([0, 2], [True, True], "default/web")
-    assert "x86-64-v2 is needed" in shape["reasons"][0]
+    assert "the pod requires x86-64-v2" in shape["reasons"][0]
     assert shape["manifest"]["metadata"]["annotations"] == {"hetsched.io/isa": "x86-64-v2"}
     schedule(cluster.pk)
     after = viewer.get(ADDRESS)

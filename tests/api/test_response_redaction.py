@@ -149,7 +149,7 @@ class TestStoredRows:
         own = submit(operator, pod("strong", "team", priority=1000))
         run(cluster.pk)
         found = Decision.objects.get(workload=own)
-        assert found.summary.endswith(", in the place of hush/x")
+        assert found.summary.endswith(", replacing hush/x")
         return found
 
     def test_victims_are_redacted_in_every_view_of_a_decision(
@@ -159,7 +159,7 @@ class TestStoredRows:
         detail = viewer.get(f"decisions/{decided.pk}/")
         (row,) = viewer.get("decisions/")["items"]
         why = viewer.get(f"pods/{decided.pod_id}/why/")
-        assert {one["summary"].partition(", in ")[2] for one in (detail, row, why)} == {f"the place of {HIDDEN}"}
+        assert {one["summary"].partition(", replacing ")[2] for one in (detail, row, why)} == {HIDDEN}
         assert [(one["pod"], one["priority"]) for one in detail["evictions"]] == [(HIDDEN, 1)]
         for found in (detail, row, why):
             assert "hush" not in str(found)
@@ -169,7 +169,7 @@ class TestStoredRows:
         kept = ("cluster_id", "namespace", "verdict", "summary", "created_at")
         ForgottenDecision.objects.create(id=10**6, **{name: getattr(decided, name) for name in kept})
         gone = api("viewer", "team")("GET", f"decisions/{10**6}/", status=410).json()
-        assert gone["detail"].endswith(f"in the place of {HIDDEN}")
+        assert gone["detail"].endswith(f"replacing {HIDDEN}")
 
     @pytest.mark.parametrize(
         ("message", "redacted"),

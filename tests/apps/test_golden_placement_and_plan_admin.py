@@ -125,7 +125,7 @@ def test_an_activation_is_planned_by_a_figure(browser: Client, cluster: Cluster)
     missing = plan(browser, **{**figure, "above": ""})
     assert "This field is required." in missing.content.decode()
     crossed = plan(browser, **{**figure, "below": "0.7"})
-    assert "0.7 is not less than 0.6" in crossed.content.decode()
+    assert "0.7 is not less than the upper bound 0.6" in crossed.content.decode()
     assert plan(browser, **figure).status_code == 302
     condition = PolicyPlan.objects.get().condition
     assert condition is not None

@@ -32,7 +32,7 @@ def test_headroom_of_zero_has_a_reason(visitor: Visitor) -> None:
         answer = route.fetch()
         document = answer.json()
         document["shapes"][0]["counts"][0] = 0
-        document["shapes"][0]["reasons"][0] = "the node runs rv64, amd64 is needed"
+        document["shapes"][0]["reasons"][0] = "the node runs rv64, but the pod requires amd64"
         route.fulfill(response=answer, json=document)
 
     visitor.page.route("**/api/v1/metrics/headroom/**", full)
@@ -40,7 +40,7 @@ def test_headroom_of_zero_has_a_reason(visitor: Visitor) -> None:
     none = page.locator("#headroom td a.none").first
     none.focus()
     expect(page.locator(".headroom-note")).to_contain_text("none fits in")
-    expect(page.locator(".headroom-note")).to_contain_text("amd64 is needed")
+    expect(page.locator(".headroom-note")).to_contain_text("the pod requires amd64")
 
 
 def test_copies_that_run_by_emulation_are_marked(visitor: Visitor) -> None:

@@ -67,7 +67,7 @@ def test_administrator_only_lacks_an_informer(plane: ControlPlane) -> None:
 def test_each_missing_permission_of_the_account_is_named(account: dict[str, Any]) -> None:
     missing = failed(check_cluster(connected(account)))
     assert {"right to list runtimeclasses.node.k8s.io", "right to create pods/eviction"} <= set(missing)
-    assert missing["right to create jobs.batch"].startswith("needed to submit in namespace team")
+    assert missing["right to create jobs.batch"].startswith("required to submit in namespace team")
     granted = {"right to list nodes", "right to watch pods", "right to create pods/binding"}
     assert not granted & set(missing)
     assert "right to get namespaces kube-system" not in missing

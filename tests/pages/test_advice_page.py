@@ -62,7 +62,7 @@ def test_an_operators_button_carries_the_question_and_the_plans_tag(
     answer = operator.post(press["act"], json.dumps(body), content_type="application/json", headers=headers)
     assert answer.status_code == 202, answer.content
     text = words(operator, "/advice/")
-    assert "Confirmed plans under way Capacity · 0 of 1 pods moved" in text
+    assert "Confirmed plans in progress Capacity · 0 of 1 pods moved" in text
     assert "Stop…" in text
     assert words(operator, "/advice/?look=1&goal=balance&target=0.5").count("No moves needed") == 1
 

@@ -170,7 +170,7 @@ def test_next_pod_backs_off_and_other_owners_use_the_node(cluster: Cluster, cloc
     decision = Decision.objects.get(pod__name="b")
     assert decision.verdict == "not-now"
     assert (decision.reasons[0].plugin, decision.reasons[0].code) == ("admission", "KubeletRefused")
-    message = "kubelet of n1 rejected 1 pod of this owner: TopologyAffinityError; tried again at 10:01 UTC"
+    message = "kubelet of n1 rejected 1 pod of this owner: TopologyAffinityError; the next attempt is at 10:01 UTC"
     assert message in decision.summary
 
 

@@ -26,7 +26,7 @@ from .problems import RequestRefused, not_found
 M = TypeVar("M", bound=Model)
 
 _MOST_NAMED = 10  # maximum number of clusters in a hint
-CLUSTER_QUERY = {"cluster": "Name of the cluster; default: the default or only cluster."}
+CLUSTER_QUERY = {"cluster": "Name of the cluster; may be omitted if the server has one."}
 
 
 def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:

@@ -42,7 +42,10 @@ def bench(
     ] = False,
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="cluster: an API server without nodes, such as `make kube-up` starts."),
+        typer.Option(
+            metavar="FILE",
+            help=("cluster: kubeconfig of an API server without nodes, such as the one of `make kube-up`."),
+        ),
     ] = None,
     nodes: Annotated[
         int | None, typer.Option(help="cluster, watch, console: number of nodes.", min=1, max=20_000)

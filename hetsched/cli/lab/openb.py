@@ -46,7 +46,7 @@ Arrival = Annotated[
     list[float] | None,
     typer.Option(
         metavar="X",
-        help="openb: ratio of GPU demand to capacity, such as 1.3, or several rising ratios.",
+        help="openb: ratio of GPU demand to capacity, such as 1.3, or several ascending ratios.",
         show_default=False,
     ),
 ]

@@ -19,7 +19,10 @@ from rich.text import Text
 from ..output import console
 
 Watch = Annotated[
-    bool, typer.Option("--watch", help="Show changes until the end: a live view on a terminal, lines in a log.")
+    bool,
+    typer.Option(
+        "--watch", help=("Show changes until the command ends: as a live view on a terminal, otherwise as lines.")
+    ),
 ]
 Seen = TypeVar("Seen")
 

@@ -40,7 +40,8 @@ def add(
         list[str] | None, typer.Option("--namespace", "-n", help="Only workloads in this namespace; repeat for more.")
     ] = None,
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only events that enter this state; repeat for more.")
+        list[str] | None,
+        typer.Option("--state", help=("Only events of workloads that enter this state; repeat for more.")),
     ] = None,
     reason: Reason = "added by command",
     output: Output = OutputFormat.TEXT,
@@ -77,7 +78,10 @@ def rotate(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     overlap: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="Time until the old secret stops signing: 90s, 10m, 2h, 1d.")
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help=("Time for which the old secret still signs deliveries: 90s, 10m, 2h, 1d.")
+        ),
     ] = "1d",
     reason: Reason = "rotated by command",
     output: Output = OutputFormat.TEXT,

@@ -30,7 +30,7 @@ Identity = Annotated[
     typer.Argument(metavar="ID", help="Workload id as printed by `hetsched submit`.", autocompletion=complete_workload),
 ]
 Timeout = Annotated[float, typer.Option(help="Maximum wait in seconds; then exit code 13.", min=0, max=86400)]
-Patient = Annotated[bool, typer.Option("--patient", help="Keep waiting while the verdict is not now.")]
+Patient = Annotated[bool, typer.Option("--patient", help="Keep waiting while the verdict is not-now.")]
 Reason = Annotated[str, typer.Option(help="Reason for the audit trail.")]
 
 

@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
                 (
                     "state",
                     models.CharField(
-                        choices=[("running", "under way"), ("done", "done"), ("stopped", "stopped")],
+                        choices=[("running", "in progress"), ("done", "done"), ("stopped", "stopped")],
                         default="running",
                         max_length=8,
                         verbose_name="state",
@@ -63,7 +63,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         choices=[
                             ("waiting", "waiting"),
-                            ("leaving", "leaving"),
+                            ("leaving", "evicting"),
                             ("moved", "moved"),
                             ("stopped", "stopped"),
                         ],

@@ -19,8 +19,8 @@ class Migration(migrations.Migration):
                 ('amounts', models.JSONField(verbose_name='amounts')),
             ],
             options={
-                'verbose_name': 'charge',
-                'verbose_name_plural': 'charges',
+                'verbose_name': 'quota charge',
+                'verbose_name_plural': 'quota charges',
             },
         ),
     ]

@@ -21,5 +21,5 @@ class Migration(migrations.Migration):
         migrations.AlterField("rebalancemove", "message", models.TextField(blank=True, verbose_name="message")),
         migrations.AlterField("rejection", "message", models.TextField(blank=True, verbose_name="message")),
         migrations.AlterField("submittedobject", "message", models.TextField(blank=True, verbose_name="message")),
-        migrations.AlterField("webhook", "paused_because", models.TextField(blank=True, verbose_name="paused because")),
+        migrations.AlterField("webhook", "paused_because", models.TextField(blank=True, verbose_name="pause reason")),
     ]

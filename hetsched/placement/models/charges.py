@@ -22,8 +22,8 @@ class Charge(models.Model):
     bounds = models.JSONField(_("quota"), default=dict)  # the quota when the amounts were charged
 
     class Meta:
-        verbose_name = _("charge")
-        verbose_name_plural = _("charges")
+        verbose_name = _("quota charge")
+        verbose_name_plural = _("quota charges")
 
     def __str__(self) -> str:
         return f"{self.workload_id}: {self.owner}"

@@ -22,7 +22,7 @@ class Rebalance(models.Model):
     """One confirmed plan: its goal, the operator who confirmed it and the reason."""
 
     RUNNING, DONE, STOPPED = "running", "done", "stopped"
-    STATES = ((RUNNING, _("under way")), (DONE, _("done")), (STOPPED, _("stopped")))
+    STATES = ((RUNNING, _("in progress")), (DONE, _("done")), (STOPPED, _("stopped")))
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="rebalances", verbose_name=_("cluster"))
     goal = models.CharField(_("goal"), max_length=10)
@@ -54,7 +54,7 @@ class RebalanceMove(models.Model):
     """One pod of a plan; pods of one gang share a step. `came_to` is the node of the pod or of its replacement."""
 
     WAITING, LEAVING, MOVED, STOPPED = "waiting", "leaving", "moved", "stopped"
-    STATES = ((WAITING, _("waiting")), (LEAVING, _("leaving")), (MOVED, _("moved")), (STOPPED, _("stopped")))
+    STATES = ((WAITING, _("waiting")), (LEAVING, _("evicting")), (MOVED, _("moved")), (STOPPED, _("stopped")))
 
     rebalance = models.ForeignKey(Rebalance, on_delete=models.CASCADE, related_name="moves")
     step = models.IntegerField(_("step"))

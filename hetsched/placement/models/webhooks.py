@@ -44,7 +44,7 @@ class Webhook(models.Model):
     namespaces = models.JSONField(_("namespaces"), default=list, blank=True)
     states = models.JSONField(_("states"), default=list, blank=True)
     enabled = models.BooleanField(_("enabled"), default=True)
-    paused_because = MessageField(_("paused because"), blank=True)
+    paused_because = MessageField(_("pause reason"), blank=True)
     given_up_in_a_row = models.PositiveIntegerField(default=0, editable=False)
     owner = models.CharField(_("owner"), max_length=200)
     created_by = models.CharField(_("created by"), max_length=255)
@@ -113,7 +113,7 @@ class Delivery(models.Model):
     began_at = models.DateTimeField()
     created_at = models.DateTimeField(_("created"))
     ended_at = models.DateTimeField(_("ended"), null=True)
-    status = models.PositiveIntegerField(_("answer"), null=True)
+    status = models.PositiveIntegerField(_("response status"), null=True)
     code = models.CharField(max_length=63, blank=True)
     message = MessageField(_("message"), blank=True)
 
@@ -139,9 +139,9 @@ class DeliveryAttempt(models.Model):
     """The result of one attempt; `status` is null if there was no response, and `code` is the reason."""
 
     delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="log")
-    at = models.DateTimeField(_("at"))
-    took_millis = models.PositiveIntegerField(_("took"))
-    status = models.PositiveIntegerField(_("answer"), null=True)
+    at = models.DateTimeField(_("time"))
+    took_millis = models.PositiveIntegerField(_("duration in ms"))
+    status = models.PositiveIntegerField(_("response status"), null=True)
     code = models.CharField(max_length=63, blank=True)
     message = MessageField(_("message"), blank=True)
 

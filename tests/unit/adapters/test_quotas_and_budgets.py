@@ -57,7 +57,7 @@ def test_a_quota_of_either_group(group: str) -> None:
 
 def test_a_namespace_has_one_quota() -> None:
     text = "".join(QUOTA.format(group="scheduling.x-k8s.io", name=name, namespace="team") for name in "ab")
-    with pytest.raises(InputError, match="has a quota already") as caught:
+    with pytest.raises(InputError, match="already has a quota") as caught:
         read(text)
     assert caught.value.code == "QuotaDuplicate"
 

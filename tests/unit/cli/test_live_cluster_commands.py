@@ -96,7 +96,7 @@ def result_of_test(server: Server, *checks: dict[str, Any]) -> Any:
 
 
 def test_missing_permissions_are_reported(server: Server) -> None:
-    right = {"check": "right to create pods/binding", "ok": False, "detail": "needed to bind"}
+    right = {"check": "right to create pods/binding", "ok": False, "detail": "required to bind"}
     result = result_of_test(server, {"check": "API server", "ok": True, "detail": "v1"}, right)
     assert result.exit_code == 1
     assert right in document(result)["checks"]

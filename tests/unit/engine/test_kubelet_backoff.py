@@ -46,7 +46,8 @@ def test_rejection_has_kubelet_reason_and_end_of_the_backoff() -> None:
     assert [(reason.code, reason.plugin, reason.nodes) for reason in found.reasons] == [
         ("KubeletRefused", "admission", 1)
     ]
-    assert "kubelet of n1 rejected 2 pods of this owner: TopologyAffinityError; tried again at 10:31" in found.summary
+    rejected = "kubelet of n1 rejected 2 pods of this owner: TopologyAffinityError"
+    assert f"{rejected}; the next attempt is at 10:31" in found.summary
 
 
 def test_one_pod_is_tried_after_the_backoff_and_the_next_once_it_runs() -> None:
@@ -69,7 +70,8 @@ def test_an_owner_that_is_refused_everywhere_rests() -> None:
     assert scheduler.schedule(of("red", "a")).node is None
     found = diagnose(scheduler, of("red", "a"))
     assert (found.verdict, found.reasons[0].nodes) == (Verdict.NOT_NOW, 2)
-    assert "kubelets of the cluster rejected 5 pods of this owner: OutOfcpu; tried again at 10:40" in found.summary
+    rejected = "kubelets of the cluster rejected 5 pods of this owner: OutOfcpu"
+    assert f"{rejected}; the next attempt is at 10:40" in found.summary
 
 
 def test_many_nodes_are_summarised() -> None:

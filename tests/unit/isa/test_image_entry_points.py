@@ -155,7 +155,7 @@ def test_a_program_for_another_machine_is_a_warning(tmp_path: Path) -> None:
         ({"Entrypoint": ["/a"]}, layer({"a": ("link", "b"), "b": ("link", "a")}), "in none of its layers"),
         ({"Entrypoint": ["/a"]}, layer({"a": ("link", "../../../../etc/passwd")}), "in none of its layers"),
         ({"Entrypoint": ["/a"]}, layer({"a": b"#!/a\n"}), "script of a script"),
-        ({"Entrypoint": ["/a"]}, layer({"a": b"text"}), "no ELF file"),
+        ({"Entrypoint": ["/a"]}, layer({"a": b"text"}), "not an ELF file"),
         ({"Entrypoint": "a", "Cmd": [5], "Env": 7}, layer({}), "names no program"),
     ],
 )
