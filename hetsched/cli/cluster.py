@@ -133,9 +133,7 @@ def reconnect(
     Omitted options keep their value.
     """
     if no_shadow and shadow:
-        raise InputError(
-            "ConnectionUnclear", "--shadow and --no-shadow exclude each other: use one of them", place="--shadow"
-        )
+        raise InputError("ConnectionUnclear", "--shadow and --no-shadow cannot be combined", place="--shadow")
     shadow = "" if no_shadow else shadow
     how = _connection_fields(
         kubeconfig, context, in_cluster, namespace, shadow, read_pull_secrets, discovery_kubeconfig

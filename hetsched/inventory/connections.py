@@ -70,9 +70,7 @@ def connect(
         )
         raise InputError("ClusterNotLive", message)
     if in_cluster and (kubeconfig is not None or context):
-        raise InputError(
-            "ConnectionUnclear", "kubeconfig and in-cluster exclude each other: use one of them", place="inCluster"
-        )
+        raise InputError("ConnectionUnclear", "kubeconfig and in-cluster cannot be combined", place="inCluster")
     kept, server = _read_context(kubeconfig, context)
     discovering = None if discovery_kubeconfig is None else _read_context(discovery_kubeconfig or None, "")[0]
     namespaces = None if enrolled_namespaces is None else _check_namespaces(enrolled_namespaces)

@@ -238,7 +238,7 @@ def _state(items: Iterable[Item], base: str, present: frozenset[str], *, strict:
     for name, version in items:
         if name in _OTHER_BASE[base]:
             if strict:
-                refuse("IsaConflict", Message("the bases {base} and {name} exclude each other", base=base, name=name))
+                refuse("IsaConflict", Message("the bases {base} and {name} cannot be combined", base=base, name=name))
             continue
         parts = G_LETTERS if name == "g" else (name,)
         for part in parts:

@@ -138,7 +138,7 @@ def check_coherent(extensions: frozenset[str], xlen: int) -> None:
             )
         for other in row.get("conflicts", ()):
             if other in extensions:
-                refuse("IsaConflict", Message("{name} and {other} exclude each other", name=name, other=other))
+                refuse("IsaConflict", Message("{name} and {other} cannot be combined", name=name, other=other))
         needs = row.get("needs_any")
         if needs and not any(
             any(has.startswith(need[:-1]) for has in extensions) if need.endswith("*") else need in extensions

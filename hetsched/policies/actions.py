@@ -291,7 +291,7 @@ def policy_unknown_message(name: str) -> Message:
 def version_unknown_error(name: str, version: int, *, place: str) -> InputError:
     """Return the error about a version that a policy does not have."""
     message = Message("policy {name} has no version {version}", name=name, version=version)
-    hint = Message("GET {path} lists the existing ones", path=f"policies/{name}/versions/")
+    hint = Message("GET {path} lists the existing objects", path=f"policies/{name}/versions/")
     return InputError("PolicyVersionUnknown", message, place=place, hint=hint)
 
 

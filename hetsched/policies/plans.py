@@ -164,7 +164,7 @@ def _obstacles(policy: Policy, once: Once | None, condition: Condition | None) -
         broken = [one.golden for one in check_goldens(revision.spec).results if one.state == "broken"]
         if broken:
             names = joined(", ", broken[:5])
-            template = "version {version} is rejected now: it breaks {names}"
+            template = "version {version} cannot be activated now: it breaks {names}"
             problems.append(Message(template, version=revision.version, names=names))
     return joined("; ", problems)
 

@@ -76,7 +76,7 @@ def test_any_version_can_be_compared_with(api: Callable[..., Api], viewer: Api) 
     refused = unknown.json()
     assert (refused["code"], refused["place"]) == ("PolicyVersionUnknown", "against")
     assert refused["detail"] == "policy spread has no version 9"
-    assert refused["hint"] == "GET policies/spread/versions/ lists the existing ones"
+    assert refused["hint"] == "GET policies/spread/versions/ lists the existing objects"
 
 
 def test_a_policy_that_is_not_there_yet_can_be_checked(viewer: Api) -> None:

@@ -87,7 +87,7 @@ def test_a_decision_that_is_not_known_is_refused(admin: Api, decided: Decision) 
     assert (refused["code"], refused["place"]) == ("DecisionUnknown", "decision")
     name = decided.cluster.name
     assert refused["detail"] == f"cluster {name} has no decision 1000000"
-    assert refused["hint"] == f"GET decisions/?cluster={name} lists the existing ones"
+    assert refused["hint"] == f"GET decisions/?cluster={name} lists the existing objects"
     admin("GET", f"decisions/?cluster={name}", status=200)
 
 

@@ -89,7 +89,7 @@ def test_a_version_that_is_not_there_cannot_decide(admin: Api) -> None:
     refused = activate(admin, 99, status=400).json()
     assert (refused["code"], refused["place"]) == ("PolicyVersionUnknown", "version")
     assert refused["detail"] == "policy hetsched has no version 99"
-    assert refused["hint"] == "GET policies/hetsched/versions/ lists the existing ones"
+    assert refused["hint"] == "GET policies/hetsched/versions/ lists the existing objects"
     admin("GET", "policies/hetsched/versions/", status=200)
 
 

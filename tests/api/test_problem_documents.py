@@ -54,12 +54,12 @@ def test_a_thing_that_is_not_there(operator: Api, cluster: Any, address: str) ->
 @pytest.mark.parametrize(
     ("address", "hint"),
     [
-        ("nodes/none/", "GET nodes/ lists the existing ones"),
-        ("policies/none/", "GET policies/ lists the existing ones"),
-        ("policies/hetsched/versions/99/", "GET policies/NAME/versions/ lists the existing ones"),
-        ("decisions/999/", "GET decisions/ lists the existing ones"),
-        ("workloads/w-0/", "GET workloads/ lists the existing ones"),
-        ("webhooks/none/", "GET webhooks/ lists the existing ones"),
+        ("nodes/none/", "GET nodes/ lists the existing objects"),
+        ("policies/none/", "GET policies/ lists the existing objects"),
+        ("policies/hetsched/versions/99/", "GET policies/NAME/versions/ lists the existing objects"),
+        ("decisions/999/", "GET decisions/ lists the existing objects"),
+        ("workloads/w-0/", "GET workloads/ lists the existing objects"),
+        ("webhooks/none/", "GET webhooks/ lists the existing objects"),
     ],
 )
 def test_unknown_object_names_its_list(operator: Api, cluster: Any, address: str, hint: str) -> None:

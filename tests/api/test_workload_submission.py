@@ -154,7 +154,7 @@ def test_error_without_any_cluster_has_a_remedy(operator: Api) -> None:
 def test_cluster_is_required_without_a_default(operator: Api, cluster: Any, settings: Any) -> None:
     operator("POST", "clusters/", {"name": "more", "reason": "second"}, status=201)
     problem = operator("POST", "workloads/", POD, kind="application/yaml", status=400).json()
-    assert (problem["code"], problem["hint"]) == ("ClusterAmbiguous", "Name one of them: lab, more")
+    assert (problem["code"], problem["hint"]) == ("ClusterAmbiguous", "Name one of these clusters: lab, more")
     settings.HETSCHED_DEFAULT_CLUSTER = "more"
     accepted = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()
     assert operator.get(f"workloads/{accepted['id']}/")["cluster"] == "more"

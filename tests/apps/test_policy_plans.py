@@ -186,7 +186,7 @@ def test_failed_activation_is_reported_and_retried(cluster: Cluster) -> None:
         "first", cluster=cluster, manifest=manifest, expectation=Expectation(nodes=("n1",)), actor=ALICE, reason="r"
     )
     row = planned(condition=condition(above_version=version))
-    assert row.note == f"version {version} is rejected now: it breaks first"
+    assert row.note == f"version {version} cannot be activated now: it breaks first"
     assert set(live(cluster, [0.9] * 9)) == {LOOSE}
     row.refresh_from_db()
     assert row.state == "refused"

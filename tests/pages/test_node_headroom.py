@@ -19,7 +19,7 @@ def test_first_sentence_has_the_headroom_and_the_limiting_resource(viewer: Clien
     placed(cluster, "n1", a_pod("build", "ci").cpu(2).memory("1Gi"))
     # 8 - 2 = 6 CPUs are left for copies of 2: three; memory suffices for 31.
     text = words(viewer, "/nodes/n1/")
-    assert "Fits 3 more like ci/build; CPU is the binding resource." in text
+    assert "Fits 3 more like ci/build; CPU is the limiting resource." in text
     assert "2 CPUs, 1 GiB as ci/build 3 CPU" in text
     assert "Insufficient" not in text  # it runs out, and the shape names its request
 
@@ -28,7 +28,7 @@ def test_gpu_memory_binds_where_shares_are_left(viewer: Client, cluster: Cluster
     # Two GPUs of 40 GiB: shares of 100 ‰ with 20 GiB each fit twice on a GPU, four times in all.
     placed(cluster, "n1", a_pod("slice", "ml").cpu("100m").gpu(1, milli=100, memory_mib=20480))
     Reservation.objects.all().update(allocation=Allocation(gpus=(CardGrant(0, 100, 20480),)))
-    assert "Fits 3 more like ml/slice; GPU memory is the binding resource." in words(viewer, "/nodes/n1/")
+    assert "Fits 3 more like ml/slice; GPU memory is the limiting resource." in words(viewer, "/nodes/n1/")
 
 
 def test_pending_pods_show_their_instruction_set_request(viewer: Client, db: None) -> None:

@@ -186,8 +186,8 @@ def not_found(what: str, name: object, hint: str = "") -> RequestRefused:
 
 
 def listed_at(path: str) -> Message:
-    """Return a hint that names the list of existing objects."""
-    return Message("GET {path} lists the existing ones", path=path)
+    """Return the hint that names the list of the existing objects."""
+    return Message("GET {path} lists the existing objects", path=path)
 
 
 def no_address() -> RequestRefused:

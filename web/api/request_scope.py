@@ -45,7 +45,9 @@ def cluster_of(name: str = "", *, hint: bool = True) -> Cluster:
     if not clusters:
         raise RequestRefused(404, "NotFound", "no cluster exists", hint="Add a cluster with POST clusters/")
     if len(clusters) > 1:
-        hint_names = Message("Name one of them: {names}", names=joined(", ", [cluster.name for cluster in clusters]))
+        hint_names = Message(
+            "Name one of these clusters: {names}", names=joined(", ", [cluster.name for cluster in clusters])
+        )
         raise InputError("ClusterAmbiguous", "there are several clusters", place="cluster", hint=hint_names)
     return clusters[0]
 

@@ -184,7 +184,7 @@ def why_texts() -> dict[str, str]:
     return {
         "waits-no-more": _("The pod is no longer pending. Reload the page."),
         "ask-again": _("Simulate as a what-if"),
-        "by-policy": _("By policy {name}."),
+        "by-policy": _("Evaluated with policy {name}."),
         "would-do": _("{count} nodes fit, for example {node}"),
         "would-do-one": _("{node} fits"),
         "try-it": _("simulate as a what-if"),

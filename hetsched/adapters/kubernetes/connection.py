@@ -53,7 +53,9 @@ def inside() -> client.Configuration:
     try:
         loader.load_incluster_config(client_configuration=made)
     except ConfigException as error:
-        raise InputError("NotInCluster", Message("there is no service account here: {text}", text=str(error))) from None
+        raise InputError(
+            "NotInCluster", Message("this process has no service account: {text}", text=str(error))
+        ) from None
     return made
 
 

@@ -131,7 +131,7 @@ def _behind(place: str, error: InputError) -> InputError:
     return error.at(f"{place} " if error.place else place)
 
 
-_SYNTAX = "Check the brackets, quotes and indentation there"
+_SYNTAX = "Check the brackets, quotes and indentation at this place"
 _AN_OBJECT = "Write a Kubernetes object"
 
 

@@ -46,9 +46,9 @@ def tolerations(spec: FieldView, key: str = "tolerations") -> tuple[Toleration, 
             view.text("key"), operator, view.text("value"), view.choice("effect", ("", *_EFFECTS), "")
         )
         if not toleration.key and operator != "Exists":
-            view.fail("must be Exists where the key is empty", "operator")
+            view.fail("must be Exists if the key is empty", "operator")
         if operator == "Exists" and toleration.value:
-            view.fail("must be empty where the operator is Exists", "value")
+            view.fail("must be empty if the operator is Exists", "value")
         found.append(toleration)
     return tuple(found)
 
@@ -169,7 +169,7 @@ def spread(spec: FieldView, labels: dict[str, str]) -> tuple[SpreadConstraint, .
     for view in spec.views("topologySpreadConstraints"):
         hard = view.choice("whenUnsatisfiable", ("DoNotSchedule", "ScheduleAnyway")) == "DoNotSchedule"
         if "minDomains" in view and not hard:
-            view.fail("is allowed with DoNotSchedule only", "minDomains")
+            view.fail("is allowed only with DoNotSchedule", "minDomains")
         if "maxSkew" not in view:
             view.fail("is required", "maxSkew")
         found.append(

@@ -68,7 +68,7 @@ def stated_facts(
     try:
         stated = read_json(annotations[IMAGE_PLATFORMS])
         if not isinstance(stated, dict):
-            raise InputError("ImagePlatformsInvalid", "it must be a JSON object: image to list of platforms")
+            raise InputError("ImagePlatformsInvalid", "it must be a JSON object that maps images to lists of platforms")
         return tuple(_stated(image, stated[image]) for image in images if image in stated)
     except JSONDecodeError as error:
         message = Message("it is not JSON: {text}", text=error.msg)

@@ -131,7 +131,7 @@ BUILTIN: dict[str, PolicySpec] = {
                 PluginUse("least-allocated", params={"use": "measured"}),
                 PluginUse("balanced-allocation", params={"use": "measured", "form": "difference"}),
             ),
-            description="MBCGT's baseline: the least and most evenly loaded node by measured CPU and memory.",
+            description="MBCGT's baseline: the node with the lowest and most even measured use of CPU and memory.",
         ),
         PolicySpec("first-fit", _FILTERS_ONLY, description="The first feasible node by name."),
         PolicySpec(

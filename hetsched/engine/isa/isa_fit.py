@@ -67,7 +67,10 @@ class IsaParams(Params, frozen=True):
         Passes,
         msgspec.Meta(
             title="First pass",
-            description="native-first, or qemu-first: emulation if the pod allows it, native only if no node can.",
+            description=(
+                "native-first: native, then emulated. qemu-first: emulated if the pod allows it, native only "
+                "if no node can emulate."
+            ),
         ),
     ] = "native-first"
 

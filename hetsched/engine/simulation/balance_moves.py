@@ -64,7 +64,7 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
         else Message(_NO_GAIN, value=f"{LEAST_GAIN:g}")
     )
     now, aim = four_digits(board.balance), f"{goal:g}"
-    stays = Message("the balance stays at {value} of {goal}: {said}", value=now, goal=aim, said=why)
+    stays = Message("the balance remains at {value} of {goal}: {said}", value=now, goal=aim, said=why)
     nearest = Nearest("", stays)
     if not made:
         return SearchResult(AdviceVerdict.NONE, Message(NO_PLAN, said=stays), [], nearest=nearest)

@@ -236,7 +236,7 @@ def _displaced_twice(scheduler: Scheduler, item: Displaced, outcome: Outcome) ->
 def _drain_summary(displaced: Sequence[Displaced]) -> Message:
     """Summarise whether other nodes were found for the pods of drained nodes; of several failures, name the worst."""
     if not displaced:
-        return Message("no pod must be moved")
+        return Message("no pods need to be moved")
     homeless = [item for item in displaced if item.to is None]
     if not homeless:
         one = len(displaced) == 1
@@ -308,13 +308,13 @@ def evicting(evicted: Sequence[Evicted]) -> Message | None:
     broken = sum(item.pdb is not None for item in evicted)
     if len(evicted) == 1:
         only = evicted[0]
-        template = "it needs the eviction of {pod} (priority {number}) from {node}"
+        template = "it requires the eviction of {pod} (priority {number}) from {node}"
         said = Message(template, pod=only.pod, number=only.priority, node=only.node)
     elif (nodes := len({item.node for item in evicted})) == 1:
-        template = "it needs the eviction of {n} running pods from {node}"
+        template = "it requires the eviction of {n} running pods from {node}"
         said = Message(template, n=len(evicted), node=evicted[0].node)
     else:
-        said = Message("it needs the eviction of {n} running pods from {m} nodes", n=len(evicted), m=nodes)
+        said = Message("it requires the eviction of {n} running pods from {m} nodes", n=len(evicted), m=nodes)
     return Message("{said}, {n} of which violate a disruption budget", said=said, n=broken) if broken else said
 
 

@@ -68,7 +68,7 @@ def request_preview(
         raise InputError(
             "PreviewRunning",
             Message(
-                "your preview {number} of policy {name} is {state}",
+                "your preview {number} of policy {name} is still {state}",
                 number=open_one.pk,
                 name=open_one.policy.name,
                 state=open_one.state,

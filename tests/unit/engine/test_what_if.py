@@ -122,7 +122,7 @@ def test_displaced_pod_that_the_asked_pod_evicts_fails_the_request() -> None:
 def test_complete_drain_is_reported() -> None:
     state = cluster([a_node("a"), a_node("b")], [a_pod("old").running_on("a")])
     assert asked(state, drain=["a"]).summary == "the displaced pod fits on another node"
-    assert asked(state, drain=["b"]).summary == "no pod must be moved"
+    assert asked(state, drain=["b"]).summary == "no pods need to be moved"
 
 
 def test_pods_of_a_daemon_set_and_static_pods_stay_on_a_drained_node() -> None:

@@ -132,7 +132,7 @@ def _check(batch: Batch) -> None:
         if item.key in keys:
             raise InputError(
                 "IdempotencyKeyInvalid", "an earlier item of the batch has the same key", place=f"items[{index}].key",
-                hint="Give each item a key of its own",
+                hint="Give each item its own key",
             )  # fmt: skip
         if item.key:
             check_key(item.key, f"items[{index}].key")

@@ -163,7 +163,7 @@ def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str)
         return write(request_scope.own_hold(subject, asked.hold).pk if asked.hold else "")
     if asked.hold:
         raise InputError(
-            "PlanNotPossible", "hold and plan exclude each other", place="hold", hint="Use only one of them"
+            "PlanNotPossible", "hold and plan cannot be combined", place="hold", hint="Use either hold or plan"
         )
     wish = WhatIf(manifest=asked.manifest, cluster=asked.cluster, policy=asked.policy, priority=asked.priority)
     return submit_plan(asked.plan, wish, subject, cluster, write)
@@ -253,7 +253,7 @@ def fingerprint(request: Any, what: str = "") -> str:
 
 def _checked_name(name: str) -> str:
     if len(name) > 253 or "\0" in name:
-        raise InputError("NameInvalid", "a name has at most 253 characters", place="name")
+        raise InputError("NameInvalid", "a name must have at most 253 characters", place="name")
     return name
 
 

@@ -62,7 +62,7 @@ def _sentence(found: list[ShapeHeadroom]) -> str:
     if not fitting:
         said = _("None of the common pod shapes fits now.")
         return (
-            f"{said} {_('The binding resource for %(shape)s is %(binding)s.') % {**names, 'binding': binding}}"
+            f"{said} {_('The limiting resource for %(shape)s is %(binding)s.') % {**names, 'binding': binding}}"
             if binding
             else said
         )
@@ -72,7 +72,7 @@ def _sentence(found: list[ShapeHeadroom]) -> str:
     text = said % {**names, "count": room.copies}
     if not binding:
         return f"{text}."
-    return _("%(fits)s; %(binding)s is the binding resource.") % {"fits": text, "binding": binding}
+    return _("%(fits)s; %(binding)s is the limiting resource.") % {"fits": text, "binding": binding}
 
 
 def binding_text(room: NodeCapacity) -> str:

@@ -40,7 +40,8 @@ class BinpackParams(Params, frozen=True):
     """Curve, counted resources and arithmetic."""
 
     shape: Annotated[
-        _Points, msgspec.Meta(title="Curve", description="Points [utilisation 0-100, score 0-10], rising utilisation.")
+        _Points,
+        msgspec.Meta(title="Curve", description=("Points [utilisation 0-100, score 0-10], in order of utilisation.")),
     ] = ((0, 0), (100, 10))
     resources: Annotated[
         dict[str, _Weight], msgspec.Meta(title="Resources", description="Weight of each resource, 1-100.")

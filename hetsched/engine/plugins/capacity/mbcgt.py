@@ -39,7 +39,11 @@ class MbcgtParams(Params, frozen=True):
     ] = "variance"
 
 
-@plugin("mbcgt", summary="Raise the product of all nodes' balance over four resources.", params=MbcgtParams)
+@plugin(
+    "mbcgt",
+    summary="Prefer the node that most raises the product of all nodes' balance over four resources.",
+    params=MbcgtParams,
+)
 class Mbcgt:
     params: MbcgtParams
     measures = True

@@ -33,7 +33,9 @@ class TightestFitParams(Params, frozen=True):
 
     cpu: Annotated[_Share, msgspec.Meta(title="CPU weight", description="Share of CPU in the score.")] = 1.0
     memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory.")] = 1.0
-    gpu: Annotated[_Share, msgspec.Meta(title="GPU weight", description="Share of the free thousandths of GPUs.")] = 1.0
+    gpu: Annotated[
+        _Share, msgspec.Meta(title="GPU weight", description="Share of free GPU thousandths in the score.")
+    ] = 1.0
     pods: Annotated[
         Literal["all", "gpu"], msgspec.Meta(title="Pods", description="Score all pods, or only pods with GPUs.")
     ] = "all"

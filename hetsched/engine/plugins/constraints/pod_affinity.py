@@ -48,7 +48,10 @@ class PodAffinityParams(Params, frozen=True):
     hard_weight: Annotated[
         int,
         msgspec.Meta(
-            ge=0, le=100, title="Hard affinity weight", description="Weight of a placed pod that requires this pod."
+            ge=0,
+            le=100,
+            title="Hard affinity weight",
+            description=("Weight of a placed pod whose required affinity matches this pod."),
         ),
     ] = 1
 

@@ -124,7 +124,7 @@ class GangParams(Params, frozen=True):
 
     timeout_seconds: Annotated[
         _Seconds,
-        msgspec.Meta(title="Time-out", description="Waiting time of members without a time-out in their PodGroup."),
+        msgspec.Meta(title="Time-out", description="Time-out for waiting members whose PodGroup has no time-out."),
     ] = 60.0
     backoff_seconds: Annotated[
         _Seconds, msgspec.Meta(title="Back-off", description="Back-off of a gang after its rejection.")

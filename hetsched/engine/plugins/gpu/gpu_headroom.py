@@ -186,7 +186,7 @@ def _inputs(
     return FormulaInput(_gpu_headroom, (cpu, memory, tightness, taken, POINTS_PER_GPU))
 
 
-@plugin("gpu-headroom", summary="Keep CPU and memory for free GPUs.", params=GpuHeadroomParams)
+@plugin("gpu-headroom", summary="Keep CPU and memory available on nodes with free GPUs.", params=GpuHeadroomParams)
 class GpuHeadroom:
     params: GpuHeadroomParams
     compiled_term = CompiledTerm((_gpu_headroom,), _inputs, ("card_milli_free",), _gpu_demand)

@@ -62,13 +62,21 @@ class IhepParams(Params, frozen=True):
         Literal["capability", "fp32", "cores"],
         msgspec.Meta(title="Compute", description="Compute of a GPU: CUDA compute capability, FP32 TFLOPS or cores."),
     ] = "capability"
-    compute_weight: Annotated[_Weight, msgspec.Meta(title="Compute weight", description="Share of compute.")] = 1.0
-    bandwidth_weight: Annotated[
-        _Weight, msgspec.Meta(title="Bandwidth weight", description="Share of memory bandwidth.")
+    compute_weight: Annotated[
+        _Weight, msgspec.Meta(title="Compute weight", description="Share of compute in the score.")
     ] = 1.0
-    clock_weight: Annotated[_Weight, msgspec.Meta(title="Clock weight", description="Share of the clock rate.")] = 1.0
-    cpu_weight: Annotated[_Weight, msgspec.Meta(title="CPU weight", description="Share of free CPU.")] = 1.0
-    memory_weight: Annotated[_Weight, msgspec.Meta(title="Memory weight", description="Share of free memory.")] = 1.0
+    bandwidth_weight: Annotated[
+        _Weight, msgspec.Meta(title="Bandwidth weight", description="Share of memory bandwidth in the score.")
+    ] = 1.0
+    clock_weight: Annotated[
+        _Weight, msgspec.Meta(title="Clock weight", description="Share of the clock rate in the score.")
+    ] = 1.0
+    cpu_weight: Annotated[_Weight, msgspec.Meta(title="CPU weight", description="Share of free CPU in the score.")] = (
+        1.0
+    )
+    memory_weight: Annotated[
+        _Weight, msgspec.Meta(title="Memory weight", description="Share of free memory in the score.")
+    ] = 1.0
     pods: Annotated[
         Literal["all", "cpu", "gpu"],
         msgspec.Meta(title="Pods", description="Score all pods, only pods without GPUs, or only pods with GPUs."),

@@ -289,7 +289,7 @@ _FEW_CORES = Refusal(
 
 @lru_cache(maxsize=64)
 def _misaligned(policy: str, scope: str) -> Refusal:
-    template = "the kubelet would reject it with {name}: policy {policy}, scope {scope}"
+    template = "the kubelet would reject it with {name}: topology manager policy {policy}, scope {scope}"
     text = Message(template, name=TOPOLOGY_AFFINITY_ERROR, policy=policy, scope=scope)
     return Refusal("TopologyAffinityPredicted", text, resolvable=True)
 
