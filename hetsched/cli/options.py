@@ -342,7 +342,7 @@ def _resolve_policy(argument: str, known: dict[str, PolicySpec]) -> PolicySpec:
     if len(policies) != 1:
         raise InputError(
             "PolicyAmbiguous",
-            f"the file holds {len(policies)} SchedulingPolicy objects, not 1",
+            f"the file must contain one SchedulingPolicy object, not {len(policies)}",
             place=place,
             hint="Write one SchedulingPolicy into the file",
         )

@@ -262,7 +262,7 @@ def _check_server(cluster: list[str], policy: list[str], version: int, server: s
     if policy[0] == STDIN or Path(policy[0]).is_file():
         read = parse_cluster(read_sources(policy, "--policy")).policies
         if len(read) != 1:
-            message = f"the file holds {len(read)} SchedulingPolicy objects, not 1"
+            message = f"the file must contain one SchedulingPolicy object, not {len(read)}"
             raise InputError("PolicyAmbiguous", message, place=f"--policy {policy[0]}")
         spec = read[0]
         asked |= {"policy": spec.name, "version": 0, "plugins": to_plain(spec.plugins)}

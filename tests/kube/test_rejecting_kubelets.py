@@ -129,7 +129,7 @@ def test_failing_containers_are_named(api: Api, cluster: Cluster, followed: Info
         eventually(followed, lambda: states()["hungry"] == "failed")
         eventually(followed, lambda: Pod.objects.get(name="foreign").message != "")
     assert Pod.objects.get(name="hungry").message == "container main ended with exit code 137 (OOMKilled)"
-    assert Pod.objects.get(name="foreign").message == f"container main waits: ErrImagePull: {IMAGE}"
+    assert Pod.objects.get(name="foreign").message == f"container main is waiting: ErrImagePull: {IMAGE}"
     assert [(doubt.fact, doubt.pod) for doubt in Node.objects.get().doubts] == [("isa", "default/foreign")]
 
 

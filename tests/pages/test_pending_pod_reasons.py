@@ -14,7 +14,7 @@ from tests.builders import a_node, a_pod
 from tests.situations import a_cluster, submitted
 from workers import schedule
 
-WAITS = "a node with 3 free A100 cards"
+WAITS = "a node with 3 free A100 GPUs"
 
 
 def refused() -> Pod:

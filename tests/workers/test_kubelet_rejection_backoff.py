@@ -234,7 +234,7 @@ def test_image_for_another_machine_counts_once_and_is_reported(cluster: Cluster,
     pod = Pod.objects.get()
     assert (pod.state, pod.message) == (
         "bound",
-        "container main waits: ErrImagePull: no match for platform in manifest",
+        "container main is waiting: ErrImagePull: no match for platform in manifest",
     )
     assert Rejection.objects.count() == 1
     assert [doubt.fact for doubt in Node.objects.get().doubts] == ["isa"]

@@ -112,7 +112,7 @@ def _gpu(line: _TraceRow) -> GpuDemand | None:
     if not milli:
         line.fail("gpu_milli", "a pod with cards must ask for a part of each, 1 to 1000")
     if count > 1 and milli < 1000:
-        line.fail("gpu_milli", f"only one card can be shared, but {count} are asked for")
+        line.fail("gpu_milli", f"only a single GPU can be shared, but {count} are requested")
     spec = line.text(SPEC_COLUMN) if SPEC_COLUMN in line.row else ""
     models = tuple(part.strip() for part in spec.split("|")) if spec else ()
     if not all(models):

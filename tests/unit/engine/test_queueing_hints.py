@@ -87,14 +87,14 @@ def test_hints_have_a_text() -> None:
     pod = a_pod("p").cpu("4").gpu(2, model="A100")
     found = explained(pod, a_node("full").cpu(2), a_node("bare").cpu(8), policy=policy_of("resource-fit", "gpu-fit"))
     # The first lacks CPU and GPUs, the other only GPUs: a node with CPU alone would not help.
-    assert describe_waits(found.waits_for) == "a node with 2 free A100 cards"
+    assert describe_waits(found.waits_for) == "a node with 2 free A100 GPUs"
     assert [one.plugin for one in found.waits_for] == ["resource-fit", "gpu-fit"]
 
 
 def test_text_names_each_sufficient_condition() -> None:
     nodes = a_node("small").cpu(2).gpus(2), a_node("bare").cpu(8)
     found = explained(a_pod("p").cpu("4").gpu(2, model="A100"), *nodes, policy=policy_of("resource-fit", "gpu-fit"))
-    assert describe_waits(found.waits_for) == "a node with cpu 4, memory 1Gi free, or a node with 2 free A100 cards"
+    assert describe_waits(found.waits_for) == "a node with cpu 4, memory 1Gi free, or a node with 2 free A100 GPUs"
 
 
 def test_text_omits_insufficient_conditions() -> None:
