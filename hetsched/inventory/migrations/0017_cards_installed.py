@@ -41,8 +41,8 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.AddField("cluster", "cards_installed", models.IntegerField(default=0, verbose_name="installed GPUs")),
-        migrations.AddField("node", "cards_installed", models.IntegerField(default=0, verbose_name="installed GPUs")),
+        migrations.AddField("cluster", "cards_installed", models.IntegerField(default=0, verbose_name="cards installed")),
+        migrations.AddField("node", "cards_installed", models.IntegerField(default=0, verbose_name="cards installed")),
         migrations.AddField(
             "node", "maintenance", models.JSONField(blank=True, default=tuple, verbose_name="in maintenance")
         ),

@@ -78,7 +78,7 @@ class Migration(migrations.Migration):
                 ("attempts", models.PositiveIntegerField(default=0, verbose_name="attempts")),
                 ("not_before", models.DateTimeField(verbose_name="next attempt")),
                 ("began_at", models.DateTimeField()),
-                ("created_at", models.DateTimeField(verbose_name="created")),
+                ("created_at", models.DateTimeField(verbose_name="made")),
                 ("ended_at", models.DateTimeField(null=True, verbose_name="ended")),
                 ("status", models.PositiveIntegerField(null=True, verbose_name="response status")),
                 ("code", models.CharField(blank=True, max_length=63)),
@@ -94,7 +94,7 @@ class Migration(migrations.Migration):
             name="DeliveryAttempt",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("at", models.DateTimeField(verbose_name="time")),
+                ("at", models.DateTimeField(verbose_name="at")),
                 ("took_millis", models.PositiveIntegerField(verbose_name="duration in ms")),
                 ("status", models.PositiveIntegerField(null=True, verbose_name="response status")),
                 ("code", models.CharField(blank=True, max_length=63)),
@@ -113,7 +113,7 @@ class Migration(migrations.Migration):
                 ("sealed", models.TextField()),
                 ("sealed_before", models.TextField(blank=True)),
                 ("before_until", models.DateTimeField(null=True)),
-                ("made_at", models.DateTimeField(verbose_name="created")),
+                ("made_at", models.DateTimeField(verbose_name="made")),
             ],
         ),
         migrations.CreateModel(
@@ -138,8 +138,8 @@ class Migration(migrations.Migration):
                 ("paused_because", models.CharField(blank=True, max_length=300, verbose_name="pause reason")),
                 ("given_up_in_a_row", models.PositiveIntegerField(default=0, editable=False)),
                 ("owner", models.CharField(max_length=200, verbose_name="owner")),
-                ("created_by", models.CharField(max_length=255, verbose_name="created by")),
-                ("created_at", models.DateTimeField(verbose_name="created")),
+                ("created_by", models.CharField(max_length=255, verbose_name="made by")),
+                ("created_at", models.DateTimeField(verbose_name="made")),
                 ("version", models.PositiveIntegerField(default=1, editable=False)),
             ],
             options={

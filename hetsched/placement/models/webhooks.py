@@ -47,8 +47,8 @@ class Webhook(models.Model):
     paused_because = MessageField(_("pause reason"), blank=True)
     given_up_in_a_row = models.PositiveIntegerField(default=0, editable=False)
     owner = models.CharField(_("owner"), max_length=200)
-    created_by = models.CharField(_("created by"), max_length=255)
-    created_at = models.DateTimeField(_("created"))
+    created_by = models.CharField(_("made by"), max_length=255)
+    created_at = models.DateTimeField(_("made"))
     version = models.PositiveIntegerField(default=1, editable=False)
 
     class Meta:
@@ -71,7 +71,7 @@ class SigningSecret(models.Model):
     sealed = models.TextField()
     sealed_before = models.TextField(blank=True)
     before_until = models.DateTimeField(null=True)
-    made_at = models.DateTimeField(_("created"))
+    made_at = models.DateTimeField(_("made"))
 
     def __str__(self) -> str:
         return self.holder
@@ -111,7 +111,7 @@ class Delivery(models.Model):
     attempts = models.PositiveIntegerField(_("attempts"), default=0)
     not_before = models.DateTimeField(_("next attempt"))
     began_at = models.DateTimeField()
-    created_at = models.DateTimeField(_("created"))
+    created_at = models.DateTimeField(_("made"))
     ended_at = models.DateTimeField(_("ended"), null=True)
     status = models.PositiveIntegerField(_("response status"), null=True)
     code = models.CharField(max_length=63, blank=True)
@@ -139,7 +139,7 @@ class DeliveryAttempt(models.Model):
     """The result of one attempt; `status` is null if there was no response, and `code` is the reason."""
 
     delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="log")
-    at = models.DateTimeField(_("time"))
+    at = models.DateTimeField(_("at"))
     took_millis = models.PositiveIntegerField(_("duration in ms"))
     status = models.PositiveIntegerField(_("response status"), null=True)
     code = models.CharField(max_length=63, blank=True)
