@@ -23,7 +23,9 @@ def root() -> None:
 def report(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
-    cluster: Annotated[str, typer.Option(help="Name of the cluster; may be omitted if the server has one.")] = "",
+    cluster: Annotated[
+        str, typer.Option(help=("Name of the cluster; if omitted, the default cluster or the only cluster is used."))
+    ] = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Report how often both schedulers chose the same node, the score difference, and the largest differences."""
