@@ -330,7 +330,7 @@ def test_nominated_pod_names_its_force_deleted_victim(cluster: Cluster, monkeypa
     worker_host.run(cluster.pk)
     second = Decision.objects.latest("id")
     assert (second.pk > first.pk, second.nominated_node) == (True, "n1")
-    assert "once default/p (priority 0) left; held by force-deleted pod default/p until " in second.summary
+    assert "after the deletion of default/p (priority 0); held by force-deleted pod default/p until " in second.summary
     assert isinstance(second.summary, Message)
     assert second.summary.redacted(lambda namespace: False).startswith(
         f"{HIDDEN} waits; held by force-deleted pod {HIDDEN} until "

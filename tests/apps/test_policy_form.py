@@ -227,7 +227,7 @@ def test_a_namespaces_policies_are_chosen_from_those_there_are(browser: Client) 
     url = reverse("admin:policies_namespacerule_add")
     sent = {"cluster": Cluster.objects.get().pk, "namespace": "team", "default_policy": "spread"}
     refused = browser.post(url, {**sent, "allowed_policies": ["random"]})
-    assert "not among the allowed" in refused.content.decode()
+    assert "not one of the allowed" in refused.content.decode()
     browser.post(url, {**sent, "allowed_policies": ["spread", "random"]})
     rule = NamespaceRule.objects.get()
     assert (rule.default_policy, rule.allowed_policies) == ("spread", ["spread", "random"])

@@ -62,7 +62,7 @@ def test_enforced_grant_is_not_shown_as_advice(viewer: Client, cluster: Cluster)
 def test_one_card_for_two_is_loud(viewer: Client, cluster: Cluster) -> None:
     report_devices(cluster, p="GPU-0", q="GPU-0")
     text = words(viewer, "/nodes/n1/gpu/")
-    assert "Pods with exclusive GPUs may share one." in text
+    assert "Pods with exclusive GPUs may share a GPU." in text
     assert "the kubelet allocated GPU 0, which is also assigned to another pod" in text
 
 

@@ -20,7 +20,7 @@ def test_first_sentence_has_the_headroom_and_the_limiting_resource(viewer: Clien
     # 8 - 2 = 6 CPUs are left for copies of 2: three; memory suffices for 31.
     text = words(viewer, "/nodes/n1/")
     assert "Fits 3 more like ci/build; CPU is the limiting resource." in text
-    assert "2 CPUs, 1 GiB as ci/build 3 CPU" in text
+    assert "2 CPUs, 1 GiB for example ci/build 3 CPU" in text
     assert "Insufficient" not in text  # it runs out, and the shape names its request
 
 
@@ -78,6 +78,7 @@ def test_the_last_day_is_drawn_and_written(viewer: Client, cluster: Cluster) -> 
     # u = .5 and .25: mean .375, variance .015625.
     text = words(viewer, "/nodes/n1/balance/")
     assert (
-        "Mean use 0.3750 Dispersion: variance 0.01563 Dispersion: standard deviation 0.1250 Nash utility 0.9844" in text
+        "Mean utilisation 0.3750 Dispersion: variance 0.01563 Dispersion: standard deviation 0.1250 Nash utility 0.9844"
+        in text
     )
     assert "Show as table" in text

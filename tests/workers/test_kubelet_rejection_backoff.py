@@ -210,7 +210,7 @@ def test_pods_without_a_controller_share_a_backoff_by_request(cluster: Cluster, 
     comes(bare("b"))
     comes(bare("c", image="alpine"))
     assert tried(cluster, clock) == ["c"]
-    assert "refused 1 pod of this owner" in Decision.objects.get(pod__name="b").summary
+    assert "rejected 1 pod of this owner" in Decision.objects.get(pod__name="b").summary
 
 
 def test_owner_rejected_on_every_node_backs_off(cluster: Cluster, clock: Clock) -> None:

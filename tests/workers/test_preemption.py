@@ -57,7 +57,7 @@ def test_victim_is_pending_again_and_names_its_preemptor() -> None:
     assert states() == {"low": "not-now", "high": "placed"}
     decision = Decision.objects.get(pod_name="high")
     assert decision.evictions == (Evicted("default/low", "n1", 0),)
-    assert "in the place of default/low" in decision.summary
+    assert "replacing default/low" in decision.summary
     ended = Reservation.objects.get(pod__name="low")
     assert (ended.active, ended.release_reason) == (False, "Preempted by default/high")
     entry = AuditEntry.objects.get(action="pod.preempt")

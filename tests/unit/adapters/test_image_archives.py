@@ -194,7 +194,7 @@ def test_a_dictionary_larger_than_40_mib_is_refused() -> None:
         ),
         (header("x", 512, tarfile.GNUTYPE_SPARSE) + bytes(512), "sparse file"),
         (header("x", 4096), "unexpected end"),
-        (b"x" * 600, "no ELF file|cannot be read"),
+        (b"x" * 600, "not an ELF file|cannot be read"),
     ],
     ids=["chain-of-names", "sparse", "cut-short", "no-archive"],
 )

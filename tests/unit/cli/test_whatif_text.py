@@ -53,7 +53,7 @@ def test_a_change_of_two_fields_names_both(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("web").cpu(16).on_nodes_with(disk="ssd"))
     text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path, a_node("n").cpu(8))).stdout
     assert (
-        "nearest fit: cpu 16 -> 8 and drop nodeSelector disk=ssd  on n  (resources.requests.cpu, spec.nodeSelector)"
+        "nearest fit: cpu 16 -> 8 and remove nodeSelector disk=ssd  on n  (resources.requests.cpu, spec.nodeSelector)"
         in text
     )
 

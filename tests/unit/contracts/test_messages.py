@@ -136,10 +136,13 @@ def test_the_first_pods_are_named_and_the_others_counted() -> None:
             ),
             f"it can be placed on n1 after the deletion of {HIDDEN} (priority 5), own/b (priority 5)",
         ),
-        (Message("{pods} was not evicted: {said}", pods="hush/x", said="budget hush/b has no room"), f"{HIDDEN} stays"),
+        (
+            Message("{pods} was not evicted: {said}", pods="hush/x", said="budget hush/b has no room"),
+            f"{HIDDEN} was not evicted",
+        ),
         (
             Message("{pods} was not evicted: {said}", pods="own/x", said="budget own/b has no room"),
-            "own/x stays: budget own/b has no room",
+            "own/x was not evicted: budget own/b has no room",
         ),
         (
             Message("held by {pods}", pods=format_pods(["hush/x", "own/c", "hush/y"], 2)),

@@ -127,7 +127,7 @@ def test_watts_and_expected_use_are_numbers_too() -> None:
 
 def test_two_fields_are_suggested_only_if_no_single_one_helps() -> None:
     (fit,) = suggestions(a_pod().cpu(16).on_nodes_with(disk="ssd"), [a_node("n").cpu(8)])
-    assert fit.change == "cpu 16 -> 8 and drop nodeSelector disk=ssd"
+    assert fit.change == "cpu 16 -> 8 and remove nodeSelector disk=ssd"
     assert (fit.field, fit.from_, fit.to) == ("resources.requests.cpu", "16", "8")
     assert fit.also == FieldChange("spec.nodeSelector", "disk=ssd", "")
     nodes = [a_node("n").cpu(8), a_node("m").labelled(disk="ssd")]
