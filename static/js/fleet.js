@@ -1,7 +1,7 @@
 // Fleet page: verdicts, headroom, nodes and decisions, updated from live documents.
 //
-// While the pointer or the focus is on the node grid, tiles do not move: a button shows the number of added, removed and
-// moved nodes and applies them. Changed values are shown immediately.
+// While the pointer is on the panel of the nodes or the focus is on a tile, tiles do not move: a button shows the number of
+// added, removed and moved nodes and applies them. Changed values are shown immediately.
 import { ago, counted, element, keeping, percent, setRatio, stateChip, updateTimes, words as readWords } from "./draw.js";
 import { MOST_LARGE_TILES, NodeGrid } from "./grid.js";
 import { HeatMap } from "./heat.js";
@@ -95,7 +95,9 @@ function drawMaintenance() {
 }
 
 const moved = new Set();
-const isRead = () => holder.matches(":hover") || holder.contains(document.activeElement);
+// The panel contains the button: on the way to it the pointer must not apply the updates and hide it.
+const panel = holder.closest(".panel");
+const isRead = () => panel.matches(":hover") || holder.contains(document.activeElement);
 
 function changeNodes(names) {
   const moving = names.filter((name) => !view.holds(nodes, [name]));
@@ -112,9 +114,9 @@ function showUpdates() {
 }
 
 updates.addEventListener("click", drawNodes);
-for (const kind of ["pointerleave", "focusout"]) {
-  holder.addEventListener(kind, () => setTimeout(() => moved.size && !isRead() && drawNodes()));
-}
+const drawUnlessRead = () => setTimeout(() => moved.size && !isRead() && drawNodes());
+panel.addEventListener("pointerleave", drawUnlessRead);
+holder.addEventListener("focusout", drawUnlessRead);
 
 function find() {
   const left = view.filter(finder.value);

@@ -262,7 +262,7 @@ def test_discovery_without_account_or_lease_does_not_write(api: Api, plane: Cont
     assert found(live).reason == "the connection has no kubeconfig for discovery"
     assert found(live).differing == 4
     (said,) = [check for check in check_cluster(live) if check.check == "discovery"]
-    assert "4 differences, not written" in said.detail
+    assert "4 differences, but nothing was written" in said.detail
     connect(live, discovery_kubeconfig=discovery_account.access.as_account(plane, discovery_account.NAME),
             actor=SYSTEM, reason="test")  # fmt: skip
     Connection.objects.update(installation="00000000-0000-4000-8000-000000000000")
