@@ -148,7 +148,7 @@ def test_victim_is_evicted_and_its_capacity_reserved_until_deletion(
     report.run(cluster.pk)
     assert nominated(api) == "n1"
     (condition,) = [one for one in pod_of(api, "urgent")["status"]["conditions"] if one["type"] == "PodScheduled"]
-    assert f"once default/{victim} (priority 0) left" in condition["message"]
+    assert f"after the deletion of default/{victim} (priority 0)" in condition["message"]
 
     # It is terminating and keeps its resources. A pod as small as the gap that it will leave must not be placed there.
     make_pod(api, "late", cpu="4")
