@@ -42,7 +42,7 @@ TargetCluster = Annotated[
 PlacementPolicy = Annotated[str, typer.Option(help="Policy for placement.", autocompletion=complete_policy)]
 Priority = Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)]
 WaitGoal = Annotated[
-    Goal | None, typer.Option("--for", help="State to wait for; --wait alone waits for placed.", show_default=False)
+    Goal | None, typer.Option("--for", help="State to wait for with --wait (default: placed).", show_default=False)
 ]
 
 

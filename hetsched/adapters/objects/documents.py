@@ -174,7 +174,7 @@ def _duplicate(key: str) -> NoReturn:
 
 
 def _not_finite(word: str) -> NoReturn:
-    raise InputError("NumberNotFinite", Message("{text} is not a usable number", text=word))
+    raise InputError("NumberNotFinite", Message("{text} is not a finite number", text=word))
 
 
 def _too_deep() -> InputError:

@@ -123,7 +123,9 @@ def _standard_input() -> Inspection:
 app = typer.Typer(no_args_is_help=True, help="Instruction sets: read, compare, detect, inspect.")
 app.command("inspect")(inspect_command)
 
-SourceOption = Annotated[Source, typer.Option("--source", help="Source of the string (for check: of OFFERED).")]
+SourceOption = Annotated[
+    Source, typer.Option("--source", help="Where the ISA string comes from; for `check`, this applies to OFFERED only.")
+]
 
 
 @app.command("parse")

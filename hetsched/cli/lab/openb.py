@@ -41,7 +41,7 @@ Nodes = Annotated[
         show_default=False,
     ),
 ]
-Seeds = Annotated[int, typer.Option(min=1, max=1000, help="openb: number of random streams per list.")]
+Seeds = Annotated[int, typer.Option(min=1, max=1000, help="openb: number of random pod sequences per pod list.")]
 Arrival = Annotated[
     list[float] | None,
     typer.Option(

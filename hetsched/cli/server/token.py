@@ -39,7 +39,9 @@ def create(
     quota: Annotated[
         list[str] | None, typer.Option(help="Quota of its pods, such as pods=20 or cpu=64; repeat for more.")
     ] = None,
-    most_priority: Annotated[int | None, typer.Option(help="Highest priority of its pods.")] = None,
+    most_priority: Annotated[
+        int | None, typer.Option(help="Maximum priority of pods submitted with this token.")
+    ] = None,
     submits_per_minute: Annotated[int | None, typer.Option(help="Limit of submissions per minute.")] = None,
     data: Annotated[Path | None, typer.Option(help="Data folder of a standalone server.")] = None,
     output: Output = OutputFormat.TEXT,

@@ -136,9 +136,10 @@ def _golden_words() -> dict[str, str]:
         "golden-from": _("Add as golden placement…"),
         "golden-add": _("Add a golden placement"),
         "golden-add-text": _(
-            "A golden placement that is created from a decision is evaluated on the cluster state of that decision. "
-            "Other golden placements are evaluated on empty nodes; for these, expect node labels or an instruction "
-            "set rather than one node name. A policy version that breaks a golden placement cannot be activated."
+            "A golden placement created from a decision is evaluated on the cluster state at the time of that "
+            "decision. All others are evaluated on empty nodes, so their expected result should be node labels or an "
+            "instruction set instead of a single node name. A policy version that breaks a golden placement cannot be "
+            "activated."
         ),
         "golden-then": _("Evaluate on the cluster state of decision {decision} (otherwise on empty nodes)"),
         "golden-agree": _("Add"),

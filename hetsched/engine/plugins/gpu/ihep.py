@@ -170,7 +170,7 @@ def _card_worth(plugin: Ihep, state: ClusterState) -> Floats:
 
 @plugin(
     "ihep",
-    summary="Match GPUs to the tightest-fitting pods; CPU pods prefer CPU nodes with capacity.",
+    summary="GPU pods prefer the better GPUs that they fit most tightly; CPU pods prefer nodes without GPUs.",
     params=IhepParams,
 )
 class Ihep:
