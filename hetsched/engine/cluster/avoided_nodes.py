@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 MOVED_AWAY = "MovedAway"  # reason if an operator moved a pod of the owner away from the node
-# Message codes of refused nodes: after a rejection by the kubelet, and after a move by an operator.
+# Message codes for the refusal of an avoided node: after a rejection by the kubelet, after a move by an operator.
 REFUSED_CODE, MOVED_CODE = "KubeletRefused", "MovedAway"
 
 

@@ -41,7 +41,7 @@ class ClusterMetrics(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def node_balance(state: ClusterState) -> Floats:
-    """Return (N,) the balance degree of every node, 0.75-1."""
+    """Return the balance degree of every node, shape (N,), 0.75-1."""
     resources = nash.resources_of(state)
     nodes = state.all_rows
     utilities, _ = nash.utility(nash.used(nodes, resources), nash.capacity(nodes, resources))
@@ -77,13 +77,13 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def _free_milli(nodes: Window) -> Ints:
-    """Return (G, N) the free milli of the GPUs, never negative."""
+    """Return the free milli of every GPU of every node, shape (G, N), never negative."""
     free: Ints = np.maximum(nodes.load("card_milli_free"), 0)
     return free
 
 
 def workload_mix(pods: Sequence[PodSpec]) -> list[tuple[Shape, float]]:
-    """Return the most frequent shapes that cover 95 % of the pods, with their share of all pods."""
+    """Return the most frequent pod shapes that together cover 95 % of the pods, each with its share of all pods."""
     return mix_of(pods).typical()
 
 

@@ -22,9 +22,9 @@ class Booking(msgspec.Struct, eq=False, gc=False):
 
 
 def grant_card(card: GpuCard, milli: int, memory_mib: int) -> CardGrant:
-    """Return the grant of `milli` of a GPU, with its memory.
+    """Return the allocation of `milli` thousandths of a GPU, with the GPU memory (MiB) that belongs to it.
 
-    A whole GPU is granted with all its memory, a share with the requested memory or, without a request, a
+    A whole GPU comes with all its memory, a share with the requested memory or, without a memory request, with a
     proportional part.
     """
     total = card.memory_mib or 0

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 UNKNOWN = -1
 UNLIMITED = 2**60
 WHOLE_CARD_MILLI = 1000
-WORD_BITS = 62  # bits of a CPU set per cell; with more, a cell could be negative
+WORD_BITS = 62  # bits of a CPU set per int64 cell; with 64 bits, a cell could be negative
 
 USAGE_RESOURCES = ("cpu", "memory", "hetsched.io/network-mbps", "hetsched.io/disk-mbps")
 
@@ -64,7 +64,7 @@ class _ResourceRows(dict[str, int]):
 
 
 class ResourceRows(Vocabulary[str]):
-    """The rows of resources; if `UNKNOWN_RESOURCE` has a row, `index[name]` returns it for names that no node has."""
+    """Resource name -> row; names that no node has map to the row of `UNKNOWN_RESOURCE`, if there is one."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         super().__init__()
@@ -195,14 +195,14 @@ class Window:
         self._fields: dict[str, Ints] = {}
 
     def static(self, name: str) -> Ints:
-        """Return a field of the inventory."""
+        """Return a field of the static block, that is, of the inventory."""
         field = self._fields.get(name)
         if field is None:
             field = self._fields[name] = self._cut(self.columns.static[self.columns.layout.static[name]])
         return field
 
     def load(self, name: str) -> Ints:
-        """Return a field that placements change."""
+        """Return a field of the load block, which placements change."""
         field = self._fields.get(name)
         if field is None:
             field = self._fields[name] = self._cut(self.columns.load[self.columns.layout.load[name]])
@@ -213,7 +213,7 @@ class Window:
         return field if self.rows is None else field.take(self.rows, axis=-1)
 
     def pick(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values that an array over all nodes has for the nodes of this window."""
+        """Restrict an array over all nodes, (N,), to the nodes of this window, (n,)."""
         return values if self.rows is None else values.take(self.rows)
 
     def names(self) -> list[str]:

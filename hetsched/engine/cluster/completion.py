@@ -19,7 +19,7 @@ from .state import ClusterState
 
 
 class CompletedAllocations:
-    """The placed pods whose allocations the state completes, each with its allocation as reserved."""
+    """Placed pods whose allocations the state completes, each with the allocation that was reserved for it."""
 
     def __init__(self) -> None:
         self._reserved: dict[str, tuple[Booking, Allocation]] = {}
@@ -32,7 +32,7 @@ class CompletedAllocations:
         return booking
 
     def note(self, state: ClusterState, booking: Booking, reserved: Allocation) -> None:
-        """Register a placed pod if its allocation was completed, or may be after a change of its row."""
+        """Register a placed pod if `assume` may complete its allocation, now or after a later change of the row."""
         if state.completes(booking.compiled, booking.row, reserved):
             self._reserved[booking.pod.key] = (booking, reserved)
 
@@ -44,7 +44,7 @@ class CompletedAllocations:
             by_row: defaultdict[int, list[tuple[Booking, Allocation]]] = defaultdict(list)
             for key, (booking, reserved) in list(self._reserved.items()):
                 if state.bookings.get(key) is not booking:
-                    del self._reserved[key]  # removed since the last call
+                    del self._reserved[key]  # the pod was removed since the last call
                 elif booking.row in changed:
                     by_row[booking.row].append((booking, reserved))
             for row in sorted(by_row):

@@ -136,7 +136,7 @@ class DeviceState:
         return self._obstacle(claim) or claim
 
     def _obstacle(self, claim: ResourceClaim) -> Refusal | None:
-        """Return why an open claim cannot be evaluated: a missing class or a selector without a result."""
+        """Return why an open claim cannot be evaluated, a missing class or a selector without a result, or None."""
         for request in claim.requests:
             for wish in request.wishes:
                 if wish.device_class not in self.known.classes:
@@ -160,7 +160,7 @@ class DeviceState:
         return None
 
     def matching(self, wish: DeviceWish) -> tuple[frozenset[int], frozenset[int], str]:
-        """Return the indexes of the matching devices, those of devices that cannot be evaluated, and why not."""
+        """Return the indexes of matching devices, those for which a selector has no result, and the first reason."""
         found = self._found.get(wish)
         if found is None:
             left, unknown, reason = frozenset(range(len(self.known.devices))), frozenset[int](), ""
@@ -203,7 +203,7 @@ class _DeviceSearch:
         self._ledger = ledger
         self._places = sorted(places, key=lambda place: ledger.known.devices[place].id)
         self._taken = taken
-        self._chosen: list[tuple[ResourceClaim, str, str, Device]] = []  # claim, request, its name in results, device
+        self._chosen: list[tuple[ResourceClaim, str, str, Device]] = []  # claim, request, name in the result, device
         self._used: set[DeviceId] = set()
         self._steps = 0
 

@@ -39,11 +39,11 @@ class DigestedState(StateView, Protocol):
 
 
 class Digests:
-    """The digests of the rows at the last call."""
+    """Digests of the rows, cached from the last call of `of`."""
 
     def __init__(self) -> None:
         self._rows: list[bytes] = []
-        self._seen = (-1, 0)  # epoch and log length of the state at that call
+        self._seen = (-1, 0)  # epoch and log length of the state at the last call
 
     def of(self, state: DigestedState) -> str:
         """Return the digest of the current state."""
@@ -73,7 +73,7 @@ class Digests:
         self._seen = (epoch + (epoch == state.epoch), seen)
 
     def copy(self, state: DigestedState) -> Digests:
-        """Return these digests of `state` for a copy of the state, whose log starts empty."""
+        """Return a copy of these digests for a copy of `state`, whose change log starts empty."""
         other = Digests()
         if self._seen == (state.epoch, len(state.log)):
             other._rows, other._seen = self._rows, (state.epoch, 0)

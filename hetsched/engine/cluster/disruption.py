@@ -30,7 +30,10 @@ def evictions_left(budget: DisruptionBudget, state: ClusterState) -> int:
 
 
 def disruptions_allowed(pods: Sequence[PodSpec], state: ClusterState) -> dict[str, int]:
-    """Return by `namespace/name` the head-room of affected budgets after evicting these pods; < 0 is a violation."""
+    """Return the head-room that each affected budget has left after the eviction of these pods.
+
+    The keys are `namespace/name` of the budgets; a negative value means that the budget would be violated.
+    """
     allowed: dict[str, int] = {}
     for budget in state.budgets:
         selected = sum(matcher(budget).matches(pod, state.namespaces) for pod in pods)

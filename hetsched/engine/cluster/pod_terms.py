@@ -78,7 +78,7 @@ class InterPodTerms:
         return found
 
     def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:
-        """Return (N,) the number of placed pods on each node that match all of `matchers`; read-only."""
+        """Return the number of placed pods on each node that match all of `matchers`, shape (N,), read-only."""
         if self._tallies.overgrown:
             self._tallies = SelectorCounts()
         return self._tallies.matching(state, matchers)
@@ -88,7 +88,7 @@ class InterPodTerms:
         self._tallies = SelectorCounts()
 
     def copy(self, state: StateView) -> InterPodTerms:
-        """Return these rules of `state` for a copy of the state, whose log starts empty."""
+        """Return a copy of these rules for a copy of `state`, whose change log starts empty."""
         other = InterPodTerms()
         for ours, theirs in (
             (self.repelling, other.repelling),
@@ -120,13 +120,13 @@ def in_same_domain(state: StateView, topology_key: str, rows: Rows) -> Bools:
     ids, values = state.label(topology_key)
     domains = np.zeros(len(values) + 1, np.bool_)
     domains[ids[rows]] = True
-    domains[-1] = False  # Nodes without the label have id -1; they are in no domain, not in a shared one.
+    domains[-1] = False  # Nodes without the label have id -1: they belong to no domain.
     inside: Bools = domains[ids]
     return inside
 
 
 def per_domain(state: StateView, topology_key: str, counts: Ints) -> Ints:
-    """Return (N,) the sum of `counts` (N,) over each node's domain, 0 for nodes without the topology label."""
+    """Sum `counts` (N,) over the domain of each node, shape (N,); 0 for nodes without the topology label."""
     ids, values = state.label(topology_key)
     sums = np.zeros(len(values) + 1, np.int64)
     np.add.at(sums, ids, counts)

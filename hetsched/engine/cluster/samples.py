@@ -49,14 +49,14 @@ class Samples:
 
     @classmethod
     def of(cls, state: StateView) -> Samples:
-        """Start from the samples of all nodes; they include all placed pods."""
+        """Create the samples of a state from the node reports, which include the use of all placed pods."""
         samples = cls(fresh_rows(state.reports, clocked=state.clocked))
         for row in range(len(state.reports)):
             samples._write(state, row)
         return samples
 
     def take(self, state: StateView, row: int) -> None:
-        """Start from a node's new sample, which includes all placed pods; it may make other nodes' samples stale."""
+        """Apply a node's new sample, which includes the use of all placed pods and may make other samples stale."""
         fresh = fresh_rows(state.reports, clocked=state.clocked)
         changed = {other for other, now in enumerate(fresh) if now != self.fresh[other]} - {row}
         self.fresh = fresh

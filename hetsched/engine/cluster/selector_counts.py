@@ -27,7 +27,7 @@ _MOST_ENTRIES = 200_000
 
 
 class Matcher(NamedTuple):
-    """Selector and namespaces of a term."""
+    """Selector and namespaces of an inter-pod term."""
 
     selector: LabelSelector | None
     namespaces: tuple[str, ...]
@@ -35,7 +35,7 @@ class Matcher(NamedTuple):
 
     @staticmethod
     def of(term: PodTerm, namespace: str) -> Matcher:
-        """Convert a term that a pod of `namespace` states."""
+        """Return the matcher of an inter-pod term that belongs to a pod of `namespace`."""
         own = not term.namespaces and term.namespace_selector is None
         return Matcher(term.selector, (namespace,) if own else term.namespaces, term.namespace_selector)
 
@@ -51,7 +51,7 @@ class Matcher(NamedTuple):
 
 
 class _Tally:
-    """Matching pods per row, the matching kinds, and the position in the journal."""
+    """Cached counts of one selector: matching pods per row, whether each kind matches, entries of the journal read."""
 
     __slots__ = ("counts", "hits", "read")
 
@@ -68,12 +68,12 @@ class SelectorCounts:
         self._kinds: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
         self._faces: list[PodSpec] = []  # one pod of each kind
         self._on_row: list[dict[str, tuple[PodSpec, int]]] = []
-        self._journal: list[tuple[int, int, int]] = []  # kind, row, +1 or -1
+        self._journal: list[tuple[int, int, int]] = []  # kind, row, +1 (added) or -1 (removed)
         self._seen = 0
         self._tallies: dict[tuple[Matcher, ...], _Tally] = {}
 
     def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:
-        """Return (N,) the number of placed pods on each node that match all of `matchers`; read-only."""
+        """Return the number of placed pods on each node that match all of `matchers`, shape (N,), read-only."""
         self._follow(state)
         tally = self._tallies.get(matchers)
         fresh = tally is None
@@ -101,7 +101,7 @@ class SelectorCounts:
         return len(self._journal) > _MOST_ENTRIES or len(self._faces) > _MOST_KINDS
 
     def _follow(self, state: StateView) -> None:
-        """Record additions and removals since the last call."""
+        """Append the pods added and removed since the last call to the journal."""
         if not self._on_row:
             self._on_row = [{} for _ in state.on_row]
             changed = set(range(len(state.on_row)))
@@ -127,7 +127,7 @@ class SelectorCounts:
         return kind
 
     def copy(self, state: StateView) -> SelectorCounts:
-        """Return these counts of `state` for a copy of the state, whose log starts empty."""
+        """Return a copy of these counts for a copy of `state`, whose change log starts empty."""
         other = SelectorCounts()
         if not self._on_row:
             return other

@@ -38,7 +38,7 @@ def expression_text(expression: Expression) -> str:
 
 
 def _first(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first texts, and the number of further ones."""
+    """Shorten a list for a message: its first `MOST_NAMED` texts, then `N more`."""
     more = len(texts) - MOST_NAMED
     return (*texts[:MOST_NAMED], f"{more} more") if more > 0 else texts
 
@@ -49,7 +49,7 @@ def term_text(term: NodeTerm) -> str:
 
 
 def term_texts(terms: tuple[NodeTerm, ...]) -> tuple[str, ...]:
-    """Format the first terms for messages, and the number of further ones."""
+    """Format terms for a message: the first `MOST_NAMED` of them, then `N more`."""
     more = len(terms) - MOST_NAMED
     texts = tuple(term_text(term) for term in terms[:MOST_NAMED])
     return (*texts, f"{more} more") if more > 0 else texts
@@ -132,8 +132,9 @@ def _requires_absent_label(state: StateView, term: NodeTerm) -> bool:
 
 
 def nodes_of_affinity(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:
-    """Return the (N,) mask of nodes that meet at least one term of a required node affinity; used by filters and
-    reasons.
+    """Return the (N,) mask of nodes that meet at least one term of a required node affinity.
+
+    The result is cached, because filters and explanations both need it.
     """
     known: Callable[[tuple[NodeTerm, ...]], Bools] = state.once(
         "nodes-of-affinity", lambda: lru_cache(_KEPT)(partial(nodes_of_terms, state))

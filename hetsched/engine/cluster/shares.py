@@ -125,7 +125,7 @@ class _ShareQueue:
         for position, (_, step) in enumerate(groupby(together(pods), key=_step)):
             members = list(step)
             self._steps.setdefault(shares.groups(members[0]), deque()).append((position, members))
-        self._listed: set[str] = set()  # teams that are in `_teams`
+        self._listed: set[str] = set()  # teams that have an entry in the heap `_teams`
         for group in self._steps:
             self._enter(group)
 

@@ -71,7 +71,7 @@ class ClusterState:
         experience: UsageHistory | None = None,
         clocked: bool = False,
     ) -> None:
-        self.clocked = clocked  # the caller's clock decided which samples are stale: see `samples`
+        self.clocked = clocked  # whether only `Usage.stale` decides which samples are stale: see `samples`
         self.reports = sorted(nodes, key=lambda report: report.name)
         self.namespaces = dict(namespaces or {})
         self.row_of = {report.name: row for row, report in enumerate(self.reports)}
@@ -101,7 +101,7 @@ class ClusterState:
         self.epoch = 0
         self._digests = Digests()
         self.mix, self.mix_is_set = Mix(), False
-        self._once: tuple[int, dict[Any, Any]] = (-1, {})  # the epoch, and the values computed in it
+        self._once: tuple[int, dict[Any, Any]] = (-1, {})  # epoch, and the results of `once` in that epoch
         self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
         self._label_keys: frozenset[str] | None = None
         self._compiled: dict[Shape, CompiledShape] = {}
@@ -218,7 +218,7 @@ class ClusterState:
             self._facts_changed()
 
     def use_mix(self, mix: Mix) -> None:
-        """Set the workload mix; evaluations under another mix are dropped."""
+        """Set the workload mix, and drop all cached evaluations if it differs from the current one."""
         self.mix_is_set = True
         if mix != self.mix:
             self.mix = mix

@@ -48,7 +48,7 @@ ONE_POD = "ReadWriteOncePod"
 K = TypeVar("K")
 J = TypeVar("J")
 V = TypeVar("V")
-Attachment = tuple[str, str]  # driver, and handle or claim
+Attachment = tuple[str, str]  # driver, and handle of the volume or name of the claim
 
 
 class PendingClaim(NamedTuple):
@@ -89,7 +89,7 @@ class VolumeState:
     # -- claims of pods --------------------------------------------------------------------------------------------
 
     def claim(self, pod: PodSpec, use: ClaimUse) -> VolumeClaim | None:
-        """Return a claim of a pod, or the claim of the pod's template if it does not exist yet, or None."""
+        """Return the claim that a pod uses; if it does not exist yet, one made from the pod's template, else None."""
         found = self.storage.claims.get(f"{pod.namespace}/{use.name}")
         if found is None and use.template is not None:
             return VolumeClaim(pod.namespace, use.name, use.template)
@@ -287,7 +287,10 @@ def nodes_of_selected_volume(state: _StorageState, claim: VolumeClaim) -> Bools 
 
 
 def choose(state: StateView, claims: list[PendingClaim], row: int) -> dict[str, str] | None:
-    """Return the volume (empty: to provision) for each of a pod's waiting claims on a row; None if one has none."""
+    """Choose a volume on a row for each of a pod's waiting claims: claim name -> volume name, empty to provision one.
+
+    Returns None if some claim has neither a free volume nor a class that can provision one on the row.
+    """
     found: dict[str, str] = {}
     for waiting in sorted(claims, key=lambda waiting: waiting.claim.asks.request_bytes):
         volumes = () if waiting.claim.selected_node and waiting.provisioner else waiting.volumes

@@ -162,7 +162,7 @@ class _Learnt:
         self.plans = plans.Plans(scheduler.state, policy, scheduler.evaluator, self._loop.codes)
         self._position: dict[int, int] = {}
         self._of_compiled: dict[int, int] = {}
-        self._shapes: list[Shape] = []  # referenced so that their ids stay valid
+        self._shapes: list[Shape] = []  # keeps the shapes alive, so that their `id()` values are not reused
         self._grants: dict[tuple[int, int, int, int], CardGrant] = {}
         self._log: Ints = np.zeros(0, np.int64)
         self._logged = 0
@@ -183,7 +183,7 @@ class _Learnt:
     # -- shapes --------------------------------------------------------------------------------------------------
 
     def positions(self, pods: Sequence[PodSpec]) -> Ints | None:
-        """Return (P,) the positions of the pods' shapes, -1 for those that the loop cannot place.
+        """Return the position of each pod's shape, shape (P,); -1 for pods that the loop cannot place.
 
         The result is None if compiling a pod changed the layout, which makes all cached shapes invalid.
         """
@@ -202,7 +202,7 @@ class _Learnt:
         if kinds.size:
             found[kinds[found] < 0] = -1
         counts = np.bincount(found[found >= 0], minlength=len(plans.requests))
-        counts[:before] *= 2  # shapes of earlier batches recur
+        counts[:before] *= 2  # a shape of an earlier batch recurs even if only one pod has it now
         for position in np.flatnonzero((counts > 1) & (plans.shapes.slot[: len(counts)] < 0)).tolist():
             plans.keep(position)
         return found
@@ -288,7 +288,7 @@ class _Learnt:
         return outcomes
 
     def _sync_log(self, room: int) -> None:
-        """Add the rows changed outside the loop to its log, and reserve space for `room` more rows."""
+        """Add the rows that were changed outside the loop to the loop's log, and reserve space for `room` more rows."""
         missed = self.scheduler.state.log[self._synced :]
         if self._logged + len(missed) > _LOG_ROOM:
             self._logged = 0

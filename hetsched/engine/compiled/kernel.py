@@ -103,7 +103,7 @@ def _greatest(values: Any) -> Any:
 def _add_score(
     code: int, total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
 ) -> None:
-    """Run the formula with this code. `loop_of` replaces this placeholder by the formulas of all plugins."""
+    """Run the formula with number `code`. `loop_of` replaces this placeholder by the formulas of all plugins."""
 
 
 @loop_function

@@ -38,7 +38,7 @@ class Linker:
         self._compiled[function] = other
 
     def linked(self, function: F) -> F:
-        """Return the function, not compiled itself, linked to compiled versions of the marked functions it calls."""
+        """Return an uncompiled copy of a function that calls the compiled versions of the marked functions it uses."""
         plain = cast("FunctionType", function)
         code, names = plain.__code__, plain.__globals__
         self._codes.update(marshal.dumps(code.replace(co_filename=""), _WITHOUT_REFERENCES))

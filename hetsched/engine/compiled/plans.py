@@ -1,14 +1,14 @@
 """The compiled loop's data of a policy and of every shape, laid out as arrays.
 
 A shape is covered if each plugin of the policy is one of
-    STATIC              its answers are cached by its static key, and become part of the shape's base totals
+    STATIC              its results are cached by its static key, and become part of the shape's base totals
     compiled            it declares a `compiled_term` or `compiled_filter` that covers its parameters and the shape
     selective           it declares which shapes or pods it handles (`handles`, `handled_pods`, `concerns`); those are
                         left to the cycle
     any other plugin    that skips the shape (SKIP)
 and no score is normalised. Every other shape is left to the cycle. A shape with inter-pod rules, claims, devices or
 zones is also left to the cycle, because placing it changes more than the loop's columns. Shapes share equal parts: a
-*kind* is a set of resources, a *base* the answers of STATIC plugins, a *variant* the formulas that run and their
+*kind* is a set of resources, a *base* the results of STATIC plugins, a *variant* the formulas that run and their
 numbers.
 Invariants: a position denotes the same shape until the epoch changes.
 """
@@ -41,7 +41,7 @@ _MOST_BASES_BYTES = 2**28
 
 
 class _StaticPart(NamedTuple):
-    """Answers of the STATIC plugins for all shapes with the same static keys."""
+    """Results of the STATIC plugins for all shapes with the same static keys."""
 
     number: int
     mask: Bools
@@ -137,7 +137,7 @@ class Plans:
         )
 
     def _card_worth(self) -> Floats:
-        """Return (G, N) the value of each GPU to the plugin that scores single GPUs; (0, 0) without such a plugin."""
+        """Return the value of each GPU to the plugin that scores single GPUs, (G, N); (0, 0) without such a plugin."""
         for plugin, declared, _ in self._terms:
             if declared.card_worth is not None:
                 worth: Floats = np.ascontiguousarray(declared.card_worth(plugin.instance, self.state))
@@ -185,7 +185,7 @@ class Plans:
             (compiled.kubelet_pins and setup.pins) or (compiled.zoned_devices and setup.policy != "none")
             for setup in state.setups.values
         ):
-            return needs_full_cycle  # its allocation includes the kubelet's predicted assignment
+            return needs_full_cycle  # the allocation would include the predicted assignment of the kubelet
         if shape.gpu is not None and self._needs_choice(shape.gpu):
             return needs_full_cycle
         key = tuple([static_key(request) for static_key in self._static_keys])
@@ -207,7 +207,7 @@ class Plans:
         return self.at.cards > _MOST_CARDS or (bool(self.state.links) and gpu.count > 1)
 
     def _static_masks(self, request: Request) -> _StaticPart | None:
-        """Return the answers of the STATIC plugins for all shapes with these keys; None if the loop cannot use them."""
+        """Return the results of the STATIC plugins for all shapes with these keys; None if the loop cannot use them."""
         state = self.state
         mask: Bools = np.ones(self._nodes, np.bool_)
         scores: dict[str, Floats] = {}

@@ -51,10 +51,10 @@ def _evicted(choice: Choice, state: ClusterState) -> tuple[Evicted, ...]:
 
 
 class _Everywhere(VictimSearch):
-    """Search that examines the most promising nodes independently."""
+    """Victim search that returns a result for each of the most promising nodes, not only for the best one."""
 
     def choices(self) -> list[Choice]:
-        """Return the result of each examined node."""
+        """Return the smallest set of blocking pods of each examined node that has one."""
         removable = Removable.of(self.state, self.rule.key, self.rule.is_evictable)
         bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
         looked_at = islice(bounds.cheapest_first(), _LOOKED_AT)

@@ -9,7 +9,7 @@ waiting can help. Every node is counted for the first filter, in policy order, t
                    node that no single filter rejects both now and when empty.
 Explanations run the filters and scores of the decision, as full evaluations, outside the hot path. The events to wait
 for are those of the first filter that rejects each node: no node becomes feasible before one of these filters changes
-its answer.
+its result.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Sweep:
         )
 
     def candidates(self, rows: Bools, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """Return for each reason the names of the first of these rows that it applies to."""
+        """Return, for each reason, the names of the first of these rows to which the reason applies."""
         found: dict[tuple[str, Refusal], list[str]] = {}
         for plugin, refusal, charged in self.first:
             places = np.flatnonzero(charged & rows)[:_MOST_CANDIDATES].tolist()
@@ -325,7 +325,7 @@ def _scores(columns: list[Column], position: int) -> tuple[PluginScore, ...]:
 
 
 def score_columns(scheduler: Handle, request: Request, feasible: Bools) -> list[Column]:
-    """Return raw and normalised scores of the plugins that take part, over all rows."""
+    """Return the raw and normalised scores over all rows, for each plugin that scores this pod."""
     state = scheduler.state
     return _columns(scores_taking_part(scheduler.policy, request, state), request, state, feasible, None)
 

@@ -128,7 +128,7 @@ class _FieldSearch:
     def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: SearchBudget) -> None:
         state = scheduler.state
         self._scheduler, self._pod, self._budget = scheduler, pod, budget
-        # A trial has its own waiting pods, so that it does not affect those of the scheduler.
+        # The trial scheduler has its own waiting pods, so that trials do not affect those of the real scheduler.
         self._trial = type(scheduler)(state, scheduler.policy)
         self._trial.evaluator = scheduler.evaluator
         self._relaxations: list[Relaxation] = [
@@ -141,7 +141,10 @@ class _FieldSearch:
                 self._relaxations += plugin.relaxations(pod.shape, state)
 
     def candidates(self) -> list[_Candidate]:
-        """Return the sufficient changes of one field, and those of two fields if smaller than dropping one field."""
+        """Return the sufficient changes of one field.
+
+        If none of them is smaller than dropping a whole field, sufficient changes of two fields are added.
+        """
         found: list[_Candidate] = []
         with suppress(_Exhausted):
             helping: set[int] = set()
@@ -192,7 +195,7 @@ class _FieldSearch:
         return placed
 
     def changed(self, candidate: _Candidate) -> tuple[PodSpec, ...]:
-        """Return the pods with the changed request."""
+        """Return the pods that the change applies to, with the changed request."""
         return (msgspec.structs.replace(self._pod, shape=candidate.shape),)
 
     def fits(self, shape: Shape, rows: Rows | None) -> Rows:

@@ -107,7 +107,7 @@ class Number:
             yield self._step(found)
 
     def _halve(self, shape: Shape, fits: Fits, values: Sequence[int], rows: Rows) -> int | None:
-        """Return the first of the values that fits, if those after it fit too."""
+        """Return the first value that fits, by bisection; every value after a fitting one must fit, too."""
         if not values or not fits(self._put(shape, values[-1]), rows).size:
             return None
         low, high = 0, len(values) - 1

@@ -53,11 +53,11 @@ class FiltersCards(Protocol):
     """Filter for which the loop itself chooses the GPUs (`BuiltinFilter.CARDS`)."""
 
     def card_demand(self, demand: GpuDemand, state: ClusterState) -> CardDemand:
-        """Return the demand as this filter checks it."""
+        """Return the demand, prepared for the facts of a GPU that this filter checks."""
 
     @property
     def checks_every_fact(self) -> bool:
-        """Return whether this filter checks every part of the demand."""
+        """Return whether this filter checks every fact of a GPU that a demand can name."""
 
 
 class FormulaInput(NamedTuple):
@@ -79,7 +79,7 @@ class CompiledTerm(NamedTuple):
     plugin skips the shape, and None if no formula covers these parameters; the shape is then left to the scheduling
     cycle. Shapes with the same `key` get the same input. `fields` are the fields that a formula reads beyond CPU and
     memory; for `allocatable` these are the resources with measured use; `used` itself is not listed.
-    `card_worth(plugin, state)` returns (G, N) the value of each GPU; at most one plugin of a policy may define it.
+    `card_worth(plugin, state)` returns the value of each GPU, (G, N); at most one plugin of a policy may define it.
     """
 
     formulas: tuple[Formula, ...]

@@ -205,7 +205,7 @@ class Scheduler:
             self.waiting_pods.add(outcome, waits)
 
     def settle(self) -> None:
-        """Undo the placements that still wait for a permit; the queue is empty, so no further members arrive."""
+        """Undo the placements that still wait for a permit; call this when no further gang members can arrive."""
         for key, waiting_pod in list(self.waiting_pods.pods.items()):
             self.waiting_pods.reject(key, (min(waiting_pod.holders), OTHERS_NOT_PLACED))
         self._undo_rejected()
@@ -217,7 +217,7 @@ class Scheduler:
         self._undo_rejected()
 
     def undo(self, outcome: Outcome) -> None:
-        """Undo a placement, even after later placements, and those that waited for it; idempotent.
+        """Undo a placement, even after later placements, and the placements that waited for it; idempotent.
 
         The pods evicted for it are restored, so undo several placements in reverse order.
         """

@@ -130,7 +130,9 @@ def prioritize_nodes(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -
 def find_victims(
     scheduler: Scheduler, pod: PodSpec, offered: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return, for each node on which `pod` would fit, the uids of the victims; `offered` contains uids, too.
+    """Return, for each node on which `pod` would fit, the uids of the victims.
+
+    `offered` maps each node to the uids of the victims that the other scheduler selected there.
 
     The result omits nodes on which the pod would not fit even without the victims, and nodes whose victims may not be
     preempted.

@@ -1,4 +1,4 @@
-"""The extension points: methods, parameters, and the data that an answer depends on.
+"""The extension points: methods, parameters, and the data that the result of a plugin depends on.
 
 A plugin serves exactly the points whose methods it has; `plugin_interfaces` describes them. Names and order are those
 of the Kubernetes Scheduling Framework: QueueSort | PreFilter, Filter, PostFilter, PreScore, Score, NormalizeScore,
@@ -12,14 +12,14 @@ import enum
 
 
 class Reads(enum.StrEnum):
-    """Whether a plugin's answer depends on placements; STATIC answers are cached until the inventory changes."""
+    """Whether a plugin's result depends on placements; STATIC results are cached until the inventory changes."""
 
     STATIC = "static"
     LOAD = "load"
 
 
 class Scope(enum.StrEnum):
-    """Whether the answer for a row depends on that row only, or on the whole cluster and is never cached."""
+    """Whether a plugin's result for a row depends on that row only, or on the whole cluster (then never cached)."""
 
     ROW = "row"
     CLUSTER = "cluster"

@@ -68,7 +68,7 @@ class GangMembers:
         return shape in self._known
 
     def missed(self, pod: PodSpec, diagnosis: Diagnosis | None) -> None:
-        """Record that a member has no feasible node; without a diagnosis, the last one of its shape is used."""
+        """Record that a member has no feasible node; without `diagnosis`, the last verdict on its shape is used."""
         if diagnosis is not None:
             self._known[pod.shape] = diagnosis.verdict
             self.breaker = self.breaker or (pod.key, diagnosis)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Dispersion = Literal["variance", "std"]
 
 _QUANTUM = 1e-9
-_QUANTA = 1e9  # quanta per unit
+_QUANTA = 1e9  # 1 / _QUANTUM
 
 
 class FourResources(NamedTuple):
@@ -53,12 +53,12 @@ def resources_of(state: ClusterState) -> FourResources:
 
 
 def capacity(nodes: Window, resources: FourResources) -> Ints:
-    """Return (k, n) the nodes' capacity; 0 for resources that they lack."""
+    """Return the capacity of each node, shape (k, n); 0 for resources that it lacks."""
     return nodes.static("allocatable").take(resources.allocatable, axis=0)
 
 
 def used(nodes: Window, resources: FourResources) -> Ints:
-    """Return (k, n) the usage: measured, or requested if there is no measurement.
+    """Return the usage of each node, shape (k, n): measured, or requested if there is no measurement.
 
     A sample may be lower than the expected use of the pods deleted since; the result is clamped at 0.
     """
@@ -67,7 +67,7 @@ def used(nodes: Window, resources: FourResources) -> Ints:
 
 
 def demand(request: Request, nodes: Window, resources: FourResources) -> Ints:
-    """Return (k, n) the pod's contribution to `used`: its expected use on measured nodes, else its request."""
+    """Return the pod's contribution to `used`, shape (k, n): its expected use on measured nodes, else its request."""
     compiled = request.compiled
     requests = _requests(request, nodes, resources)
     if compiled.expected_extra is None:
@@ -78,7 +78,7 @@ def demand(request: Request, nodes: Window, resources: FourResources) -> Ints:
 
 
 def _requests(request: Request, nodes: Window, resources: FourResources) -> Ints:
-    """Return (k,) the pod's requests."""
+    """Return the pod's requests of these resources, shape (k,)."""
     return _rows(request.compiled.delta[nodes.columns.layout.load["used"]], resources.used)
 
 
@@ -88,7 +88,7 @@ def _rows(field: Ints, rows: Rows) -> Ints:
 
 
 def utility(use: Ints, room: Ints, dispersion: Dispersion = "variance") -> tuple[Floats, Floats]:
-    """Return (n,) the utilities S and (n,) the means mu of nodes with usage `use` (k, n) and capacity `room` (k, n)."""
+    """Return the utility S and the mean mu of each node, both (n,), from usage `use` and capacity `room`, (k, n)."""
     has = room > 0
     share: Floats = np.where(has, np.clip(use / np.maximum(room, 1), 0.0, 1.0), 0.0)
     count: Floats = np.maximum(has.sum(axis=0), 1).astype(np.float64)
@@ -98,7 +98,7 @@ def utility(use: Ints, room: Ints, dispersion: Dispersion = "variance") -> tuple
 
 
 def gain(request: Request, nodes: Window, resources: FourResources, dispersion: Dispersion) -> tuple[Floats, Floats]:
-    """Return (n,) S_new / S_old of placing the pod on each node, and (n,) mu after it."""
+    """Return S_new / S_old for placing the pod on each node, and mu after the placement; both have shape (n,)."""
     room = capacity(nodes, resources)
     both: Ints = np.empty((2, *room.shape), np.int64)
     np.maximum(_rows(nodes.load("used"), resources.used), 0, out=both[0])
@@ -136,7 +136,7 @@ def all_equal(gains: Floats) -> bool:
 
 
 def overloaded(request: Request, nodes: Window, resources: FourResources, free_percent: int = 0) -> Bools:
-    """Return (k, n) True where the pod would raise the use of a requested resource above the node's capacity.
+    """Return a mask (k, n): True where the pod would raise the use of a requested resource above the node's capacity.
 
     `free_percent` of every capacity must remain free; a resource that a node does not state is not limited.
     Source: MBCGT, constraints (9)-(12).
@@ -147,7 +147,7 @@ def overloaded(request: Request, nodes: Window, resources: FourResources, free_p
 
 
 def log_product(utilities: Floats) -> float:
-    """Return ln of the Nash product."""
+    """Return the natural logarithm of the Nash product."""
     return math.fsum(np.log(utilities).tolist())
 
 

@@ -15,7 +15,7 @@ MAX_SCORE = 100.0
 
 
 def by_largest(scores: Floats, feasible: Bools, *, less_is_better: bool = False) -> Floats:
-    """Return (N,) scores 0-100 on the feasible rows; raw scores are whole numbers, 0 or more."""
+    """Return normalised scores, shape (N,), 0-100 on the feasible rows; `scores` are whole numbers, 0 or more."""
     largest = float(scores.max(initial=0.0, where=feasible))
     share = np.floor(MAX_SCORE * scores / largest) if largest > 0 else np.zeros(len(scores))
     normal: Floats = MAX_SCORE - share if less_is_better else share

@@ -38,10 +38,10 @@ class PreFilter(Protocol):
 
 class Filter(Protocol):
     def filter(self, request: Request, nodes: Window) -> Bools:
-        """Return (n,) True where the pod may run."""
+        """Return the (n,) mask of nodes on which the pod may run."""
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        """Yield reasons with the rows (n,) that they apply to; together they cover the rows that `filter` rejects."""
+        """Yield reasons, each with the (n,) mask of its nodes; together they cover the nodes that `filter` rejects."""
 
 
 class PreScore(Protocol):
@@ -51,7 +51,7 @@ class PreScore(Protocol):
 
 class Score(Protocol):
     def score(self, request: Request, nodes: Window) -> Floats:
-        """Return (n,) scores, 0-100 unless `normalize` follows; higher is better."""
+        """Return the score of each node, shape (n,), 0-100 unless `normalize` follows; higher is better."""
 
 
 class NormalizeScore(Protocol):
@@ -102,7 +102,7 @@ class ArrangesQueue(Protocol):
 
 @runtime_checkable
 class KeepsGangsTogether(Protocol):
-    """Queue order in which the members of a gang may be adjacent."""
+    """Queue order that can keep the members of each gang together."""
 
     @property
     def together(self) -> bool:
@@ -111,7 +111,7 @@ class KeepsGangsTogether(Protocol):
 
 @runtime_checkable
 class OrdersByPriority(Protocol):
-    """Queue order that may be by priority, then submission, except that members of a gang may be adjacent."""
+    """Queue order that can be by priority, then submission, except that gang members may follow their first member."""
 
     @property
     def by_priority(self) -> bool:
@@ -132,7 +132,7 @@ class WantsMix(Protocol):
 
     @property
     def wants_mix(self) -> bool:
-        """Return whether a plugin with these parameters reads the mix; a state without one gets that of its pods."""
+        """Return whether a plugin with these parameters reads the mix; a state without a mix gets that of its pods."""
 
 
 @runtime_checkable
@@ -155,10 +155,10 @@ class CountsZoneMemory(Protocol):
 
 @runtime_checkable
 class HasStaticKey(Protocol):
-    """STATIC plugin whose answer is shared by many shapes."""
+    """STATIC plugin whose result many shapes share."""
 
     def static_key(self, request: Request) -> Hashable:
-        """Return a key; requests with the same key get the same answers until the inventory changes."""
+        """Return a key; requests with the same key get the same results until the inventory changes."""
 
 
 @runtime_checkable
@@ -206,7 +206,7 @@ class HandlesPods(Protocol):
     """Plugin that cannot affect most pods in the current state; the compiled loop places these without the plugin."""
 
     def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
-        """Return a predicate for the pods that the plugin can affect now, or None if none; called once per batch."""
+        """Return a predicate for the pods that the plugin can affect now, None for no pods; called once per batch."""
 
 
 @runtime_checkable
@@ -214,7 +214,7 @@ class OnMissed(Protocol):
     """Permit plugin with waiting pods that depend on a pod without a feasible node."""
 
     def missed(self, request: Request, room: WaitingPods, diagnose: Callable[[], Diagnosis]) -> None:
-        """Allow or reject waiting pods after no node was found for a pod, and no pods are preempted for it."""
+        """Allow or reject waiting pods after no node was found for a pod and no pods were preempted for it."""
 
 
 @runtime_checkable

@@ -69,7 +69,7 @@ class ActivePlugin:
         self.instance = instance
         self.weight = weight
         self.static = info.reads is Reads.STATIC and info.scope is Scope.ROW
-        kind = type(instance)  # issubclass answers from a cache; isinstance inspects protocols again for each call
+        kind = type(instance)  # issubclass uses a cache; isinstance inspects the protocol again on each call
         self.static_key: Callable[[Request], Hashable] = (
             instance.static_key if issubclass(kind, HasStaticKey) else shape_of
         )

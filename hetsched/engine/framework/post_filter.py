@@ -2,7 +2,7 @@
 
 The policy's own filters decide whether an eviction would help. `fits` runs all of them on one row of the current
 state, so a plugin may remove pods, call it, and restore them; `possible` runs the row-scoped ones on rows with a
-hypothetical load. Evictions do not change facts, so cached STATIC answers are used. The diagnosis is computed on first
+hypothetical load. Evictions do not change facts, so cached STATIC results are used. The diagnosis is computed on first
 access: it costs two full evaluations.
 """
 
@@ -48,7 +48,7 @@ class Attempt:
         return self.diagnosis.resolvable
 
     def possible(self, columns: Columns, rows: Rows) -> Rows:
-        """Return those of `rows` that would fit with the load of `columns`, by row-scoped filters only."""
+        """Return the subset of `rows` that all row-scoped filters would accept with the load in `columns`."""
         evaluation, request = self._evaluation, self._request
         rows = rows[evaluation.static_mask[rows]]
         nodes = Window(columns, rows)
@@ -76,7 +76,7 @@ class Attempt:
         return True
 
     def local(self) -> bool:
-        """Return whether only the state of the node decides if the pod may run there."""
+        """Return whether no cluster-scoped filter applies to the pod, so that a node's own state decides if it fits."""
         request, state = self._request, self._scheduler.state
         return all(
             plugin.serves("pre-filter") and plugin.instance.pre_filter(request, state) is SKIP

@@ -1,7 +1,7 @@
 """QueueingHint: the events that may make an unschedulable pod schedulable.
 
 Retrying every pending pod after every change costs a batch each time; retrying too few pods leaves some pending
-forever. A node becomes feasible only after the first filter that rejects it changes its answer. The events to register
+forever. A node becomes feasible only after the first filter that rejects it changes its result. The events to register
 are therefore the union of the events of these filters (`helped_by`). The filters also describe the condition in words
 (`waits`). If the filters accepted a node but the reservation failed, all events are registered. For a pod that fits no
 empty node, additions and deletions of pods are omitted. PostFilter plugins may add an event after which other pods
@@ -68,7 +68,7 @@ def waits_for(
     """Return the events that may help a refused pod, per plugin; `reasons` are the first refusals of all nodes.
 
     `together` holds sets of plugins that all must accept a node before it becomes feasible. The first plugin of a set
-    describes the condition for the whole set. If it is None, each plugin describes its own condition.
+    describes the condition for the whole set. If `together` is None, each plugin describes its own condition.
     """
     if verdict is Verdict.MISCONFIGURED:
         return ()

@@ -2,7 +2,7 @@
 
 Three properties make a node rare, and a pod may need each of them:
     cards   the node has healthy GPUs                    a pod needs it if it requests a GPU
-    isa     at most `_FEW` of all nodes run all that     a pod needs it if it runs on no more nodes than could
+    isa     at most `_FEW` of all nodes run all that     a pod needs it if no more nodes can run the pod than could
             it runs, by the ISA lattice                  replace this one
     size    it has `_LARGE` times the median CPU, or     a pod needs it if it requests whole CPUs in one NUMA
             more zones than the median node              zone, or more CPU than the median node has
@@ -73,7 +73,7 @@ def _unless_all(rows: Iterable[int], count: int) -> frozenset[int]:
 
 
 def _stand_ins(state: ClusterState) -> list[int]:
-    """Return (N,) the number of nodes that run everything that each node runs; a node with unknown ISA is not rare."""
+    """Return, for each node, how many nodes run everything that it runs, (N,); a node with unknown ISA is not rare."""
     offers = tuple(state.offers.values)
     at = state.all_rows.static("isa_offer")
     nodes = np.bincount(at, minlength=len(offers)).tolist()

@@ -86,7 +86,7 @@ def plugin(
 
     For a filter, `helped_by` lists the events that may turn its refusal into an acceptance; for a PostFilter, the
     events after which other pods could be evicted. The default is any event and the passage of time. For a filter whose
-    answer placements cannot change (STATIC, row scope), the default is any change of a node fact. `translations` maps a
+    result placements cannot change (STATIC, row scope), the default is any change of a node fact. `translations` maps a
     language such as zh-hans to the plugin's messages and their translations, with placeholders in braces: `{"{n} pods":
     ...}`.
     """
