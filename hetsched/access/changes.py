@@ -1,10 +1,10 @@
 """Publish changes of access rights to every process, so that open sockets check their rights again.
 
-The transaction of a change raises the revision of the topic `access`: a token expired or changed, an account was closed
-or its roles changed, or a session ended. REST checks rights at every request and does not need an event. Sockets also
-check every 30 seconds, which covers changes that bypass the models (`QuerySet.update`). There is no signal for
-sessions: `sessions` publishes the end of each session that was in use, and deletes the rows of ended sessions without
-reading them.
+A change or deletion of a token, an account or a role assignment, and the end of a session, raise the revision of the
+topic `access` in the same transaction. REST checks rights at every request and does not need an event. Sockets also
+check every 30 seconds, which covers changes that bypass the models (`QuerySet.update`). No model signal is used for
+sessions: the module `sessions` publishes the end of each session that was in use, and deletes the rows of ended
+sessions without reading them.
 """
 
 from __future__ import annotations

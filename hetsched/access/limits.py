@@ -63,7 +63,7 @@ def take(key: str, limit: Limit, amount: int = 1) -> RateLimitResult:
     each = limit.token_micros
     cost, most = each * min(amount, limit.burst), each * limit.burst
     table, now, greatest = Bucket._meta.db_table, _NOW[connection.vendor], _GREATEST[connection.vendor]
-    # A time that is further in the future than a whole bucket was written before the clock was set back.
+    # Ignore a `full_at` that is further ahead than the time to fill an empty bucket: the clock was set back since then.
     since = f"CASE WHEN {table}.full_at - {now} > %s THEN 0 ELSE {table}.full_at END"
     later = f"{greatest}({since}, {now}) + %s"
     with write_lock(), connection.cursor() as cursor:

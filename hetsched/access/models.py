@@ -74,9 +74,9 @@ class Token(AbstractAuthToken):
 
     @property
     def priority_ceiling(self) -> int | None:
-        """Highest priority of the token's pods, or None for no limit.
+        """Maximum priority of pods submitted with this token, or None for no limit.
 
-        The default is 0 for a token that is limited to namespaces. It is evaluated at each use, so it also applies to
+        The default is 0 for a token that is limited to namespaces. The default is not stored, so it also applies to
         older tokens.
         """
         if self.most_priority is not None:

@@ -256,7 +256,7 @@ def _remove_roles(subject: str) -> None:
 def _name(claims: dict[str, Any], subject: str) -> str:
     for claim in ("preferred_username", "email", "name"):
         if isinstance(claims.get(claim), str) and claims[claim].strip():
-            normalized = get_user_model().normalize_username(claims[claim].strip())  # the form that is stored
+            normalized = get_user_model().normalize_username(claims[claim].strip())  # as Django stores it
             return "".join(sign for sign in normalized if sign.isprintable())[:100]
     return subject[:100]
 

@@ -45,7 +45,7 @@ class Subject:
 
     @property
     def namespaces(self) -> frozenset[str] | None:
-        """Return the only visible namespaces, or None for all."""
+        """Return the namespaces to which the subject is limited, or None if it is not limited."""
         return frozenset(self.token.namespaces) if self.token and self.token.namespaces else None
 
     def may(self, action: str) -> bool:

@@ -65,8 +65,8 @@ def create_token(
     Without `user`, the token belongs to a service account of its role, which cannot log in. `actor` is None if an
     operator of this machine uses the command line; any other actor needs the action `admin`. An agent's token requires
     the `cluster` and `node` that the agent reports; other tokens must not have them. `most_priority`,
-    `submits_per_minute` and `quota` (a resource list) limit its submissions. The default of `most_priority` for a token
-    with namespaces is 0.
+    `submits_per_minute` and `quota` (a resource list) limit the submissions with this token. The default of
+    `most_priority` for a token with namespaces is 0.
     Raises: InputError `RoleUnknown`, `NamespaceInvalid`, `NodeInvalid`, `TokenLifetimeInvalid`, `TokenBoundInvalid`,
     `QuotaInvalid`, `PermissionDenied`.
     """
@@ -129,7 +129,7 @@ def check_binding(role: str, cluster: str, node: str) -> None:
 
 
 def check_bounds(role: str, most_priority: Any, submits_per_minute: Any, quota: Any) -> dict[str, Any]:
-    """Check the limits of a token's submissions, and return its columns.
+    """Check the limits of a token's submissions, and return the column values to store.
 
     Raises: InputError `TokenBoundInvalid`, `QuotaInvalid`.
     """

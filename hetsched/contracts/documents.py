@@ -13,10 +13,10 @@ from .message import as_text
 def encode(
     document: Any, *, order: Literal["deterministic", "sorted"] | None = None, hook: Callable[[Any], Any] = as_text
 ) -> bytes:
-    """Return a document as JSON; `hook` encodes the messages."""
+    """Encode a document as JSON; `hook` converts its messages."""
     return msgspec.json.encode(document, order=order, enc_hook=hook)
 
 
 def to_plain(document: Any, *, hook: Callable[[Any], Any] = as_text) -> Any:
-    """Return a document as plain values; `hook` encodes the messages."""
+    """Convert a document to dicts, lists and scalars; `hook` converts its messages."""
     return msgspec.to_builtins(document, enc_hook=hook)

@@ -17,7 +17,7 @@ import msgspec
 
 from .message import Message, as_message, joined
 
-# Patterns in the order in which they are tried.
+# Templates of msgspec's error messages, in the order in which they are tried.
 _KNOWN = (
     "Object contains unknown field {text}",
     "Object missing required field {text}",

@@ -132,7 +132,7 @@ def from_column(text: str) -> str:
         LookupError,
         AttributeError,
         ValueError,
-    ):  # plain text of an earlier version with the same beginning
+    ):  # plain text, stored by an earlier version, that happens to begin like an encoded message
         return Message(text)
 
 

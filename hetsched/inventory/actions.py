@@ -127,10 +127,10 @@ FACT_COLUMNS = (
 
 
 def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
-    """Replace the cluster's nodes by the reported ones, inside the caller's transaction; return the removed names.
+    """Replace a cluster's nodes by the reported nodes, inside the caller's transaction; return the removed node names.
 
-    The cluster must be locked by `advance`. Nodes keep their load and an operator's cordon. Removed nodes must have no
-    allocations.
+    The caller must have locked the cluster with `advance`. Nodes that are reported again keep their load and an
+    operator's cordon. Removed nodes must have no allocations.
     """
     known = {node.name: node for node in cluster.nodes.defer("report")}
     added: list[Node] = []
@@ -154,8 +154,8 @@ def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
 def recompute_totals(cluster: Cluster, *, same_layout: bool = False, decisive: bool = True) -> None:
     """Recompute the cluster's totals from its nodes, and mark the inventory as changed.
 
-    `same_layout` means that only individual nodes changed, each with its own revision. If `decisive` is false,
-    decisions in progress stay valid.
+    `same_layout` means that no node was added or removed; each changed node has its own `changed_revision`. If
+    `decisive` is false, decisions in progress stay valid.
     """
     capacity: Counter[str] = Counter()
     requested: Counter[str] = Counter()

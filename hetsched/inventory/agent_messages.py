@@ -40,7 +40,7 @@ _MOST_AHEAD = timedelta(minutes=5)
 
 
 class MessageResult(msgspec.Struct, frozen=True):
-    """The result of a message. `wanted` means that its report is not stored here: the agent must send it in full."""
+    """The result of a message. `wanted`: its report is not stored on the server, so the agent must send a full one."""
 
     node: Node
     wanted: bool = False
@@ -52,8 +52,8 @@ Known = Callable[[KubeletState], Collection[str]]
 def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda kubelet: ()) -> MessageResult:
     """Process one message of a node's agent.
 
-    `known` returns those pods with grants from the node's kubelet (keys of `exclusive` and `devices`) that the control
-    plane knows. Their resources are already counted through its own reservations.
+    `known` receives the state of the node's kubelet and returns those keys of `exclusive` and `devices` whose pods the
+    control plane knows. The resources of these pods are already counted through its own reservations.
     Raises: InputError `NodeUnknown`, `ReportMalformed`, `AgentSuperseded`, `ReportOutOfOrder` or `ReportTooSoon`.
     """
     now = timezone.now()
@@ -83,7 +83,7 @@ def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda ku
 
 
 def _with_unknown_pods(report: AgentReport, known: Known) -> AgentReport:
-    """Add the pods with kubelet grants that are unknown to the control plane to a report."""
+    """Set `foreign` in a report: the pods with kubelet grants that are unknown to the control plane."""
     kubelet = report.kubelet
     if kubelet is None:
         return report

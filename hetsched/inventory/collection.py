@@ -3,8 +3,8 @@
 A source that has stopped reporting must not influence decisions, and users must see that it has stopped.
 The task that claims a due collector queries it outside any transaction. The results are written under the cluster's
 lock. A fact is stale once its observation is older than the collector allows, once the collector has failed as often in
-a row as configured (once, for usage), or when a usage source no longer reports a node. A stale usage fact stays as a
-marker that requests are used instead; other stale facts are ignored.
+a row as configured (for usage sources: after one failure), or when a usage source no longer reports a node. A stale
+usage fact is kept, so that resource requests are used instead of it; other stale facts are ignored.
 Only hosts of `HETSCHED_SOURCE_HOSTS` are called. Tokens never appear in audit entries, errors or log records.
 Invariant: a run whose collector was changed in the meantime writes nothing.
 """
@@ -79,7 +79,7 @@ def configure(
     actor: Actor,
     reason: str,
 ) -> Collector:
-    """Add a collector to a cluster, or change it; `token` None keeps the stored one, an empty one removes it.
+    """Add a collector to a cluster, or change it; `token` None keeps the stored token, an empty string removes it.
 
     Raises: InputError `ReasonMissing`, `CollectorNameInvalid`, `CollectorUnknown`, `CollectorParamInvalid`,
     `SourceNotAllowed`, `TokenMissing`, `CollectorsTooMany` or `SecretKeyMissing`.
@@ -197,7 +197,7 @@ def http_client(row: Collector) -> CollectorClient:
 
 
 def node_aliases(cluster_id: int) -> list[NodeAlias]:
-    """Return the name and the addresses of each node of a cluster."""
+    """Return the name and addresses of each node of a cluster, to match nodes in the results of a collector."""
     nodes = Node.objects.filter(cluster_id=cluster_id, gone=False).only("name", "report")
     return [NodeAlias(node.name, node.report.addresses) for node in nodes]
 
@@ -283,7 +283,7 @@ def _fact(
     finding = None if found is None else found.get(node)
     if finding is not None:
         return CollectedFact(collector.name, collector.load, finding, node in late)
-    if collector.load:  # a usage source should measure every node
+    if collector.load:  # a usage source should measure every node, so a missing node has a stale sample
         return CollectedFact(collector.name, True, old.finding if old else None, stale=True)
     if found is None and old is not None:
         return CollectedFact(collector.name, False, old.finding, stale=True)
@@ -346,7 +346,7 @@ def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | N
 def _record_statements(
     row: NodeFacts, collector: Collector, old: CollectedFact | None, new: CollectedFact | None, now: datetime
 ) -> None:
-    """Record a collector's statements in the stored statements (`claims`) of the node."""
+    """Record a collector's values in `row.claims`; values that it no longer reports become history."""
     words = words_of(new) if new is not None else {}
     before = words_of(old) if old is not None else {}
     if words or before:

@@ -1,7 +1,7 @@
 """Diagnose the connection to a live cluster: API server, access rights, and the sync state of every resource.
 
-Every check yields one line; checks that require a failed step are omitted. A cluster without an API server is checked
-only for its collectors.
+Every check yields one line; checks that depend on a failed check are omitted. For a cluster without an API server, only
+its collectors are checked.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
 
 
 def _collectors(cluster: Cluster) -> list[Check]:
-    """Query every external source and return the number of nodes that it reports."""
+    """Query every enabled collector and return one check for each, with the number of nodes that it reports."""
     from hetsched.adapters.collectors.registry import build
     from hetsched.adapters.collectors.requests import SourceError
 
@@ -95,7 +95,7 @@ def _collectors(cluster: Cluster) -> list[Check]:
 
 
 def _sources(cluster: Cluster) -> Iterator[Check]:
-    """Yield the sync state of every resource in the current informer."""
+    """Yield one check per resource type: its sync state in the current informer."""
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
         return
@@ -125,7 +125,7 @@ def _sources(cluster: Cluster) -> Iterator[Check]:
 
 
 def _discovered(cluster: Cluster) -> Iterator[Check]:
-    """Return the result of the last discovery run, which checks its own access rights."""
+    """Yield checks from the stored result of the last discovery run, which includes its missing access rights."""
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
         return

@@ -172,9 +172,9 @@ def api_of(cluster: Cluster) -> Api:
 
 
 def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
-    """Return the API client for discovery, and the reason why it must not write, which is empty if it may write.
+    """Return the API client for discovery, and the reason why discovery must not write (empty if it may).
 
-    Inside a cluster, it uses the service account of this process. Raises: the same errors as `api_of`.
+    Inside a cluster, the client uses the service account of this process. Raises: the same errors as `api_of`.
     """
     from hetsched.adapters.kubernetes.api import Api
     from hetsched.adapters.kubernetes.connection import from_kubeconfig, inside
@@ -261,7 +261,7 @@ def _purpose(cluster: Cluster, whose: str = "") -> str:
 
 
 def _read_context(kubeconfig: Any, context: str) -> tuple[str, str]:
-    """Return the context of a kubeconfig to store, and its server. Both are empty if `kubeconfig` is None."""
+    """Return a kubeconfig reduced to one context, as text, and the server address; both empty for None."""
     if kubeconfig is None:
         return "", ""
     from hetsched.adapters.kubernetes.kubeconfig import Access, one_context, read

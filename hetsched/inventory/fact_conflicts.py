@@ -27,7 +27,7 @@ _COLUMNS = ("doubts",)
 
 
 def record_conflicts(cluster: Cluster, raised: Mapping[int, Sequence[FactConflict]]) -> list[Node]:
-    """Record conflicts of node facts (by node id), inside the caller's transaction; return the nodes to publish."""
+    """Record conflicts of node facts (by node id), inside the caller's transaction; return the changed nodes."""
     changed = []
     for node in Node.objects.filter(cluster=cluster, pk__in=raised).defer("report"):
         known = {one.fact for one in node.doubts}
@@ -54,9 +54,10 @@ def clear_owner_conflicts(cluster: Cluster, owners: Mapping[int, set[str]]) -> l
 
 
 def clear_conflicts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, reason: str) -> Node:
-    """Confirm a node's reported facts, inside the caller's transaction.
+    """Clear all conflicts of a node because an operator confirms its facts, inside the caller's transaction.
 
-    `freed` is the number of rejections that the caller cleared, so that their owners may use the node again.
+    `freed` is the number of rejections that the caller has removed, so that the rejected pods' owners may use the
+    node again. It is recorded in the audit entry.
     Raises: InputError `NodeUnknown`, or `NothingInDoubt`.
     """
     node = Node.objects.filter(cluster=cluster, name=node_name).first()

@@ -28,15 +28,17 @@ from .models.node_facts import NodeFacts
 from .overrides import read_override
 
 _replace = msgspec.structs.replace
-# Called with a node and its known report without the missing parts; raises if pods use resources that would be removed.
+# Called with a node and its report after the approval; raises if pods use resources that the report no longer contains.
 Check = Callable[[Node, NodeReport], None]
 
 
 def approve(
     cluster: Cluster, node_name: str, fact: str, *, actor: Actor, reason: str, check: Check | None = None
 ) -> Node:
-    """Accept the reported value of a quarantined fact: missing parts are removed, additional amounts are used.
+    """Accept the reported value of a quarantined fact.
 
+    GPUs, zones and amounts that the report no longer contains are removed from the node; additional ones become
+    available.
     Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, or the errors of `check`.
     """
     return _rule(cluster, node_name, fact, "approve", actor, reason, check)
@@ -90,7 +92,7 @@ def override(
 ) -> Node:
     """Override a fact of a node until a time, with priority over every source. The value None removes the override.
 
-    `action` is its name in the audit trail.
+    `action` is the action name of the audit entry.
 
     Raises: InputError `NodeUnknown`, `ReasonMissing`, `FactUnknown`, `FactInvalid`, `ExpiryInvalid`.
     """

@@ -60,7 +60,7 @@ def _source(report: NodeReport) -> str:
 
 
 def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int]]:
-    """Return the merged report of all sources, and the agent's resource amounts except CPU and memory."""
+    """Return the merged report of all sources, and the allocatable amounts from the agent except CPU and memory."""
     if row.reported is None:
         return with_collected(mark_expired_report(row.base, now), row.collected), {}
     reported = facts_of(_replace(row.reported, usage=row.usage), observed_at=rfc3339(row.reported_at or now))
@@ -103,7 +103,7 @@ def write_facts(
 ) -> None:
     """Write and publish the node's merged facts. The caller has locked the cluster and then read the node.
 
-    `columns` of the row are written in addition to those that the acceptance check changes.
+    `columns` are columns of `row` to write in addition to those that the acceptance check changes.
     """
     before, stood = node.report, row.quarantined
     report = _review(row, now, first=first, approved=approved)
@@ -198,7 +198,7 @@ def _record_quarantine(
 
 
 def audit_name(cluster: Cluster, node: Node) -> tuple[str, str]:
-    """Return the kind and the name of a node in the audit trail."""
+    """Return the object kind and name that audit entries use for a node."""
     return "node", f"{cluster.name}/{node.name}"
 
 

@@ -62,7 +62,7 @@ class Load(msgspec.Struct):
 
 
 class ClusterColumns(NamedTuple):
-    """The columns of a cluster that each batch reads, in the order of `hot_statements.CLUSTER_COLUMNS`.
+    """The columns of a cluster that each scheduling batch reads, in the order of `hot_statements.CLUSTER_COLUMNS`.
 
     `follower_epoch` and `shadow_of` belong to the cluster's connection and are None for an offline cluster.
     """

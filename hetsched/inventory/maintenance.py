@@ -1,8 +1,8 @@
 """Maintenance of GPUs and NUMA zones: they accept no new pods until a given time, and pods that use them stay.
 
 A GPU in maintenance accepts no new pods. A zone in maintenance offers no CPU to pods that request zones. The check
-against an empty cluster ignores maintenance, so a pod that fits only there is *not now* instead of *never fits*. Both
-are stored as operator overrides, so they expire and are listed with the others.
+against an empty cluster ignores maintenance, so a pod that fits only on resources in maintenance gets the verdict *not
+now* instead of *never fits*. Maintenance is stored as operator overrides, so it expires and is listed with the others.
 """
 
 from __future__ import annotations

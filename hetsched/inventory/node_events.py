@@ -1,8 +1,9 @@
 """Apply the node changes that a live API server reports.
 
-Runs inside the caller's transaction, on a cluster locked by `advance`. Changed facts of a known node, its volumes,
-devices and budgets are written at the new revision, so that snapshots refresh only that node. Added or removed nodes
-and changed names make snapshots reload. A node deleted from the API server stays, not ready, while it has allocations.
+Runs inside the caller's transaction, on a cluster locked by `advance`. Changed facts of a known node are written at the
+new revision, so that snapshots refresh only that node; most changed definitions are applied in place. Added or removed
+nodes and changes of namespaces or quotas make snapshots reload. A node deleted from the API server is kept as not ready
+while it has allocations.
 A new usage sample of a node includes the load of the pods allocated on the node at that time.
 Invariant: the cluster's totals are the sums over its nodes.
 """
@@ -88,7 +89,7 @@ def apply_node_changes(cluster: Cluster, changes: Changes) -> NodeChanges:
 
 def _definition_events(before: ClusterContent, after: ClusterContent) -> set[Event]:
     """Return the events for changed definitions."""
-    events = {Event.NAMES_CHANGED}  # always sent: changes of definitions are rare
+    events = {Event.NAMES_CHANGED}  # sent without comparing names, because changes of definitions are rare
     if before.storage != after.storage:
         events.add(Event.STORAGE_CHANGED)
     if before.quotas != after.quotas:

@@ -3,9 +3,9 @@
 Without the age, users could mistake a page with yesterday's data for a page with current data.
 The data is as old as the last event of the required resource that has been silent longest. It is stale while no
 decision may be based on it (`is_synced`), while a failure prevents watching the cluster, and once a required resource
-fails for `TROUBLE`; it is then stale since its last event. The published state is stored in the connection's row, so
-that the snapshot and the deltas of the topic `watch:<cluster>` agree. The informer publishes it; without an informer,
-the sweep does (`report_staleness`).
+has failed for `TROUBLE`; it is then stale since its last event. The published state is stored in the connection's row,
+so that the snapshot and the deltas of the topic `watch:<cluster>` agree. The informer publishes it; if no informer
+runs, a periodic task does (`report_staleness`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PUBLISH_EVERY = timedelta(seconds=15)
 
 
 class Staleness(msgspec.Struct, frozen=True):
-    """The time of the data, the time since when it has been stale, and the reason."""
+    """The time up to which the data is current; if the data is stale, since when and why."""
 
     facts_at: datetime | None
     stale_since: datetime | None = None
@@ -42,7 +42,7 @@ def watch_topic(cluster: Cluster) -> str:
 
 
 def current_staleness(connection: Connection) -> Staleness:
-    """Return the current state."""
+    """Determine the current staleness of the cluster's data from the sync states of its resources."""
     now = timezone.now()
     syncs = list(Sync.objects.filter(cluster_id=connection.cluster_id, required=True).defer("quarantined"))
     alive = [sync.alive_at for sync in syncs]
@@ -57,12 +57,15 @@ def current_staleness(connection: Connection) -> Staleness:
 
 
 def published_staleness(connection: Connection) -> Staleness:
-    """Return the last published state."""
+    """Return the staleness that was last published, from the connection's row."""
     return Staleness(connection.facts_at, connection.stale_since, connection.stale_reason)
 
 
 def watch_document(connection: Connection) -> dict[str, Any]:
-    """Return the document of the topic; sockets translate its `reason`, which includes the message parameters."""
+    """Return the document of the topic `watch:<cluster>`.
+
+    `reason` is an untranslated message with its parameters, because each socket translates it for its user.
+    """
     said = published_staleness(connection)
     return {
         "factsAt": rfc3339(said.facts_at) if said.facts_at else None,

@@ -91,8 +91,8 @@ def tile(node: Node) -> dict[str, Any]:
 def _maintenance(parts: Sequence[Maintenance], cards_out: int) -> dict[str, Any] | None:
     """Return the numbers of GPUs and zones in maintenance, the time when all maintenance ends, and the reasons.
 
-    `cards_out` is the number of listed GPUs that accept no new pods; GPUs that the node no longer lists are not
-    counted.
+    `cards_out` is the number of the node's current GPUs that accept no new pods. It limits the number of GPUs, so that
+    GPUs that the node no longer reports are not counted.
     """
     cards = min(sum(one.part == "card" for one in parts), cards_out)
     zones = sum(one.part == "zone" for one in parts)
@@ -151,12 +151,12 @@ def _ten_thousandths(part: int, whole: int) -> int:
 
 
 def node_load(node: Node) -> dict[str, Any]:
-    """Return those values of a node's page that placements change."""
+    """Return the values of a node's page that change when pods are placed or removed."""
     return {"tile": tile(node), "requested": node.requested, "gpuMilliUsed": node.gpu_milli_used}
 
 
 def node_facts(node: Node) -> dict[str, Any]:
-    """Return the inventory facts of a node. Its keys vary, so a changed report is published as a difference."""
+    """Return a node's inventory facts for its page. The keys of `report` vary, so a change is published as a patch."""
     return {
         "name": node.name,
         "cluster": node.cluster.name,
@@ -187,7 +187,7 @@ def cluster_head(cluster: Cluster) -> dict[str, Any]:
 
 
 def to_json_types(value: Any) -> Any:
-    """Return a contract value as JSON types: mappings, lists and scalars."""
+    """Convert an object of a type in `hetsched.contracts` to JSON types: mappings, lists and scalars."""
     return msgspec.json.decode(encode(value))
 
 

@@ -1,10 +1,10 @@
 """The only writers of policies; each action is one transaction with its audit entry and live event.
 
-`save_draft` adds a revision without activating it. `activate` activates one, with a reason and only if it satisfies
-every golden placement. `rollback` activates the previously active revision. These actions are used by all callers:
-pages, admin, REST, plans, imports, the setup of built-in policies and the informers of cluster objects. Workers read
-the active version before each batch, so a change does not require a restart. A policy owned by a cluster is changed
-only through its object (`kept_by`).
+`save_draft` adds a revision without activating it. `activate` activates a revision; it requires a reason, and the
+revision must satisfy every golden placement. `rollback` activates the previously active revision. All callers use these
+actions: pages, admin, REST, plans, imports, the setup of built-in policies and the informers of cluster objects.
+Workers read the active version before each batch, so a change does not require a restart. A policy owned by a cluster
+is changed only through the SchedulingPolicy object in that cluster (parameter `kept_by`).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def check_policy(spec: PolicySpec) -> PolicySpec:
 def save_draft(spec: PolicySpec, *, actor: Actor, reason: str = "", kept_by: Cluster | None = None) -> PolicyRevision:
     """Save a new revision of the policy `spec.name` without activating it; create the policy if it does not exist.
 
-    `kept_by` is the cluster whose object contains the policy; for it, repeated calls with the same content create only
-    one draft.
+    `kept_by` is the cluster whose SchedulingPolicy object contains the policy, or None for any other caller. If it is
+    set, repeated calls with the same content create only one draft.
     Raises: InputError `PolicyKeptInCluster`, or the errors of `check_policy`.
     """
     check_policy(spec)
@@ -104,9 +104,9 @@ def activate(
     expected_active: int | None = None,
     kept_by: Cluster | None = None,
 ) -> PolicyRevision:
-    """Activate a revision if it satisfies every golden placement; it is used from the next batch on.
+    """Activate a revision if it satisfies every golden placement. Workers use it from their next batch on.
 
-    `expected_active` is the active version that the caller saw; the call is rejected if another one is active now.
+    `expected_active` is the active version that the caller saw; the call is rejected if another version is active now.
     Raises: InputError `ReasonMissing`, `PolicyUnknown`, `PolicyKeptInCluster`, `PolicyVersionUnknown`,
     `PolicyChanged`, GoldenPlacementBroken, or the errors of `check_policy` if the revision is no longer valid.
     """
@@ -130,9 +130,9 @@ def activate(
 
 
 def try_activate(name: str, version: int, *, actor: Actor, reason: str) -> PolicyRevision | None:
-    """Activate a revision; one that breaks a golden placement stays a draft, and the audit trail records why.
+    """Activate a revision, or return None and record the rejection in the audit trail if it breaks a golden placement.
 
-    Raises: the other errors of `activate`.
+    Raises: the errors of `activate` except GoldenPlacementBroken.
     """
     try:
         return activate(name, version, actor=actor, reason=reason)
@@ -253,12 +253,12 @@ def is_cluster_owned(name: str) -> bool:
 
 
 def has_same_content(one: PolicySpec, other: PolicySpec) -> bool:
-    """Return whether two versions have the same content."""
+    """Return whether two policies are equal apart from their version numbers."""
     return msgspec.structs.replace(one, version=0) == msgspec.structs.replace(other, version=0)
 
 
 def lock_policy(name: str, *, kept: bool = False) -> Policy:
-    """Lock and return a policy; cluster-owned policies require `kept`.
+    """Lock the row of a policy and return it; `kept` permits policies that a cluster owns.
 
     Raises: InputError `PolicyUnknown`, or `PolicyKeptInCluster` for a cluster-owned policy if `kept` is false.
     """

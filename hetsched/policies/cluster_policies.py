@@ -84,7 +84,7 @@ def set_owner(name: str, cluster: Cluster | None, *, actor: Actor, reason: str) 
 
 
 def owner_of(cluster: Cluster | None) -> Message:
-    """Return the owner of a policy."""
+    """Return the text that names the owner of a policy: this database (None) or a cluster."""
     return Message("the database") if cluster is None else Message("cluster {cluster}", cluster=cluster.name)
 
 

@@ -57,7 +57,7 @@ def revision_document(revision: PolicyRevision) -> dict[str, Any]:
 
 
 def policies_document() -> dict[str, Any]:
-    """Return the whole document of the topic."""
+    """Return the complete document of the policies topic: all policies by name."""
     return {policy.name: policy_document(policy) for policy in _all()}
 
 
@@ -80,7 +80,7 @@ def golden_document(golden: GoldenPlacement) -> dict[str, Any]:
 
 
 def goldens_document() -> dict[str, Any]:
-    """Return the whole document of the topic."""
+    """Return the complete document of the golden placements topic: all golden placements by name."""
     rows = GoldenPlacement.objects.select_related("cluster").defer("manifest", "pod", "cluster__definitions")
     return {golden.name: golden_document(golden) for golden in rows}
 
@@ -101,7 +101,7 @@ def plan_document(plan: PolicyPlan) -> dict[str, Any]:
 
 
 def plans_document() -> dict[str, Any]:
-    """Return the whole document of the topic."""
+    """Return the complete document of the plans topic: all policy plans by plan name."""
     return {plan.name: plan_document(plan) for plan in PolicyPlan.objects.select_related("policy")}
 
 

@@ -75,7 +75,7 @@ class Chooser:
 
 
 def active_specs(names: set[str]) -> dict[str, PolicySpec]:
-    """Return the active content of these policies by name, without unknown ones; `spec.version` is the version."""
+    """Return the active version of these policies by name; names without an active version are omitted."""
     return {name: _content(pk, written) for name, _, pk, written in ACTIVE_POLICIES() if name in names}
 
 

@@ -136,7 +136,7 @@ class PolicyForm(forms.Form):
 
     @property
     def rows(self) -> list[PluginRow]:
-        """Return the plugins for the template: those in use first, in order."""
+        """Return one row per plugin for the template: the policy's plugins in their order, then all other plugins."""
         rows = [PluginRow(self, info) for info in self._known]
         return sorted(rows, key=lambda row: (not row.on.value(), _whole(row.order.value()), row.name))
 

@@ -105,7 +105,11 @@ def inventory_key(cluster: Cluster) -> str:
 
 @lru_cache(maxsize=4)
 def _empty_state(cluster_id: int, created_at: datetime, basis: str) -> ClusterState:
-    """Read the nodes. `created_at` distinguishes the cluster from a cluster of another database."""
+    """Build the state from the stored nodes.
+
+    `created_at` and `basis` (the inventory key) are only part of the cache key. `created_at` distinguishes the cluster
+    from one with the same id in another database.
+    """
     definitions = Cluster.objects.only("definitions").get(pk=cluster_id).definitions
     reports = [effective_report(node) for node in Node.objects.filter(cluster_id=cluster_id).only(*_NODE)]
     return ClusterState.of(definitions, nodes=empty(reports), running=())

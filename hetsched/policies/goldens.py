@@ -156,7 +156,7 @@ def recheck_goldens(now: datetime | None = None) -> dict[str, int]:
         if row.judged_on != _check_key(row, specs):
             try:
                 _recheck(row, specs, now)
-            except Exception:  # one failure must not block the others
+            except Exception:  # one failing check must not block the other checks
                 log.exception("a golden placement could not be looked at", golden=row.name)
     states = Counter(GoldenPlacement.objects.filter(enabled=True).values_list("state", flat=True))
     counted = {state.value: states.get(state.value, 0) for state in GoldenState}

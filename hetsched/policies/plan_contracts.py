@@ -1,4 +1,4 @@
-"""Contracts of plans and previews, and the metrics that plans use.
+"""Types of plans and previews, and the metrics that plans use.
 
 Units: metrics are ratios 0-1, except `pendingPods`, a number of pods; minutes are whole.
 """

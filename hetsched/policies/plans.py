@@ -3,9 +3,9 @@
 Plans activate another policy without an operator, for example at night or while nearly all GPUs are in use.
 A plan calls `activate` under its own name, on behalf of its author. Golden placements apply, and the reason names the
 plan and the metric. Rejected, skipped or late activations are recorded on the plan and in the audit trail.
-A missed activation is made up for within `late_minutes`, or else skipped. A run claims a plan by advancing its due
-time. If a run crashes, it is repeated; this is safe because activating the active version changes nothing. The result
-is saved only if the plan was not changed or removed in the meantime; a changed plan restarts.
+An activation at a set time may be up to `late_minutes` late and is skipped after that. A run claims a plan by advancing
+its due time. If a run crashes, it is repeated; this is safe because activating the active version changes nothing. The
+result is saved only if the plan was not changed or removed in the meantime; a changed plan restarts.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def evaluate_plans(now: datetime | None = None) -> int:
         if PolicyPlan.objects.filter(pk=pk, due_at=at, enabled=True).update(due_at=now + LOOK_EVERY):
             try:
                 switched += _evaluate(pk, now)
-            except Exception:  # one failure must not block the others
+            except Exception:  # one failing plan must not block the other plans
                 log.exception("a plan could not be looked at", plan=pk)
     return switched
 
@@ -227,7 +227,7 @@ def _evaluate_once(row: PolicyPlan, now: datetime) -> bool:
 
 
 def _evaluate_condition(row: PolicyPlan, now: datetime) -> bool:
-    """Process the latest sample, and activate the other side's version if the condition is met."""
+    """Process the latest sample; if a side of the condition is entered, activate its version."""
     condition = row.condition
     assert condition is not None
     latest = Measure.objects.filter(cluster=row.cluster, at__gt=now - FRESH, at__lte=now).order_by("-at").first()
@@ -269,7 +269,7 @@ def _side(row: PolicyPlan) -> Side:
 
 
 def _save_state(row: PolicyPlan, watch: HysteresisState, now: datetime) -> bool:
-    """Save the state of the evaluation."""
+    """Save the hysteresis state of a plan; return False because no version was activated."""
     row.side, row.above_since, row.below_since, row.last_looked_at = (
         watch.side, watch.above_since, watch.below_since, now,
     )  # fmt: skip
@@ -319,7 +319,7 @@ def _save(row: PolicyPlan, *columns: str) -> bool:
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """The effect that a condition would have had; `known` is false if too few samples were recorded."""
+    """The switches that a condition would have caused on recorded samples; `known` is false for too few samples."""
 
     known: bool
     samples: int

@@ -18,7 +18,7 @@ from hetsched.engine.framework.registry import Registry, load_registry
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """One value that differs; None on a side with neither a value nor a default."""
+    """One setting with its values in both versions, or None where there is neither a value nor a default."""
 
     name: str
     before: Any
@@ -26,7 +26,7 @@ class SettingChange(msgspec.Struct, frozen=True):
 
 
 class PluginChange(msgspec.Struct, frozen=True, rename="camel"):
-    """The differences of one plugin. Positions are counted from 1 and None in a version without the plugin."""
+    """The differences of one plugin. Its position is counted from 1, or None in a version without it."""
 
     plugin: str
     change: Literal["added", "removed", "changed"]

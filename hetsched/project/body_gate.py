@@ -51,6 +51,6 @@ def _is_admitted(view: Any, request: Any, args: Any, kwargs: Any) -> bool:
     try:
         view.perform_authentication(view.request)
         view.check_permissions(view.request)
-    except Exception:  # the view raises any error again and responds
+    except Exception:  # the view runs the same checks again and responds with the error
         return False
     return bool(view.request.user and view.request.user.is_authenticated)

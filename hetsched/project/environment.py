@@ -46,7 +46,7 @@ class RedisAddress(msgspec.Struct, frozen=True):
         return self.url == "memory://"
 
     def for_celery(self) -> str:
-        """Return the URL in kombu's format: unix sockets have the scheme `redis+socket` and `virtual_host`."""
+        """Return the URL in kombu's format: `redis+socket://` and `virtual_host` instead of `unix://` and `db`."""
         if not self.url.startswith("unix://"):
             return self.url
         return self.url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=")
@@ -112,7 +112,10 @@ class Environment:
         return [part.strip() for part in value.split(",") if part.strip()] if value else list(default)
 
     def places(self, name: str, *, port: bool = False, others: Collection[str] = ()) -> list[str]:
-        """Parse a list of `host` or `host:port` into lower case. `port` requires a port; `others` are also accepted."""
+        """Parse a list of `host` or `host:port` into lower case.
+
+        If `port` is true, every item must have a port. `others` lists further valid items, such as `*`.
+        """
         found = [place.lower() for place in self.names(name)]
         for place in found:
             if place not in others and not (is_place(place) and (":" in place.rpartition("]")[2] or not port)):
@@ -183,7 +186,7 @@ class Environment:
         )
 
     def database(self, name: str, default: str) -> dict[str, Any]:
-        """Return Django's settings for a database URL, without our engine options."""
+        """Return Django's DATABASES entry for a database URL; the settings module adds the options for the engine."""
         value = self._get(name) or default
         scheme = value.partition(":")[0]
         if scheme not in {"sqlite", "postgres", "postgresql"}:

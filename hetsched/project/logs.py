@@ -46,7 +46,7 @@ def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mutab
     """Redact secrets in one log record, by the name of the field and by the shape of the text."""
     for key, value in event.items():
         if key.startswith("_"):
-            continue  # record and formatter of structlog
+            continue  # `_record` and `_from_structlog`, which structlog adds for its formatter
         event[key] = HIDDEN if _SECRET_NAME.search(key) else _clean(value)
     return event
 

@@ -185,7 +185,8 @@ HETSCHED_IMAGE_WAIT_SECONDS = ENV.number("HETSCHED_IMAGE_WAIT_SECONDS", 5, least
 HETSCHED_IMAGE_TAG_SECONDS = ENV.number("HETSCHED_IMAGE_TAG_SECONDS", 3600, least=10, most=2_592_000)
 # Report interval of node agents.
 HETSCHED_AGENT_REPORT_SECONDS = ENV.number("HETSCHED_AGENT_REPORT_SECONDS", 30, least=1, most=3600)
-# Off by default, because an eavesdropper could read the key that signs allocations of the agent's node.
+# Whether agents may also receive the key that signs allocations of their node over plain HTTP, where an eavesdropper
+# could read it.
 HETSCHED_AGENT_KEYS_OVER_HTTP = ENV.flag("HETSCHED_AGENT_KEYS_OVER_HTTP", default=False)
 # Minimum time between two messages of one node.
 HETSCHED_AGENT_PAUSE_MILLIS = ENV.number("HETSCHED_AGENT_PAUSE_MILLIS", 500, least=0, most=60_000)
@@ -299,12 +300,12 @@ if HETSCHED_DEMO:
     CELERY_BEAT_SCHEDULE["demo"] = _every("workers.demo.tick", HETSCHED_DEMO_SECONDS)
 
 # --- Requests, limits and authentication ------------------------------------------------------------------------------
-# Manifests and cluster files may be large; all other bodies are small.
+# Maximum size of a request body in bytes: in general, and on the paths that accept manifests and cluster files.
 HETSCHED_BODY_BYTES = ENV.number("HETSCHED_BODY_BYTES", 1 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_MANIFEST_BYTES = ENV.number("HETSCHED_MANIFEST_BYTES", 32 << 20, least=1 << 10, most=1 << 30)
 HETSCHED_LARGE_PATHS = ("/api/v1/clusters/", "/api/v1/workloads/", "/api/v1/what-if/", "/admin/inventory/")
 HETSCHED_REPORT_PATHS = ("/api/v1/agent/",)
-# A program or image archive, which is inspected and then discarded.
+# Maximum size in bytes of an uploaded program or image archive, which is inspected and then discarded.
 HETSCHED_BINARY_BYTES = ENV.number("HETSCHED_BINARY_BYTES", 256 << 20, least=1 << 10, most=4 << 30)
 HETSCHED_BINARY_PATHS = ("/api/v1/isa/inspect/",)
 # Maximum memory for request bodies in one web process, for all clients and for one address, then the minimum transfer
@@ -322,9 +323,9 @@ HETSCHED_METRICS_TOKEN = ENV.secret("HETSCHED_METRICS_TOKEN", least_characters=2
 HETSCHED_SOCKETS_PER_USER = ENV.number("HETSCHED_SOCKETS_PER_USER", 20, least=1, most=100_000)
 # Maximum number of open live sockets of one address; all clients behind one gateway share an address.
 HETSCHED_SOCKETS_PER_ADDRESS = ENV.number("HETSCHED_SOCKETS_PER_ADDRESS", 100, least=1, most=100_000)
-# Maximum number of open connections of one web process, including live sockets; requests above it get 503. The limit
-# for one address counts only HTTP; further connections are closed. The last two are the deadline of a request head and
-# the time after which a client that does not read its response is disconnected.
+# Maximum number of open connections of one web process, including live sockets, above which requests get 503; maximum
+# number of HTTP connections of one address, above which new connections are closed; deadline of a request head; time
+# after which a client that does not read its response is disconnected.
 HETSCHED_CONNECTIONS = ENV.number("HETSCHED_CONNECTIONS", 2000, least=10, most=1_000_000)
 HETSCHED_CONNECTIONS_PER_ADDRESS = ENV.number("HETSCHED_CONNECTIONS_PER_ADDRESS", 500, least=1, most=1_000_000)
 HETSCHED_HEAD_SECONDS = ENV.number("HETSCHED_HEAD_SECONDS", 10, least=1, most=600)
@@ -344,7 +345,7 @@ HETSCHED_WRITES_AT_ONCE = ENV.number("HETSCHED_WRITES_AT_ONCE", 500, least=1, mo
 # Rate limit of requests that do not write, in each web process.
 HETSCHED_READS_PER_MINUTE = ENV.number("HETSCHED_READS_PER_MINUTE", 30_000, least=0, most=10_000_000)
 HETSCHED_READS_AT_ONCE = ENV.number("HETSCHED_READS_AT_ONCE", 5_000, least=1, most=10_000_000)
-# Rate limit for one address without a credential, which may read the product's public information.
+# Rate limit of requests without a credential, per address; they may read only the product's public information.
 HETSCHED_STRANGERS_PER_MINUTE = ENV.number("HETSCHED_STRANGERS_PER_MINUTE", 60, least=0, most=10_000_000)
 HETSCHED_STRANGERS_AT_ONCE = ENV.number("HETSCHED_STRANGERS_AT_ONCE", 60, least=1, most=10_000_000)
 # Maximum queue time of a write in an overloaded web process, above which it is refused with Retry-After. 0 disables the

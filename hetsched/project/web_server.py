@@ -29,7 +29,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 from .connections import AddressLimit, BoundedHttp, BoundedWebSocket, addresses
 
 handshakes = AddressLimit(lambda: settings.HETSCHED_CONNECTIONS_PER_ADDRESS)
-_keys: dict[int, str] = {}  # address keys by file descriptor
+_keys: dict[int, str] = {}  # file descriptor -> client-address key that is counted in `handshakes`
 
 
 def end_handshake(descriptor: int) -> None:
@@ -104,7 +104,10 @@ class BoundedHttps(BoundedHttp):
 def configuration(
     host: str, port: int, grace_seconds: int, certificate: str | None = None, key: str | None = None
 ) -> uvicorn.Config:
-    """Return uvicorn's options: limited frames and connections, no compression (decompression bombs)."""
+    """Return uvicorn's options, with limits on frames and connections.
+
+    Compression of WebSocket messages is off, to prevent decompression bombs.
+    """
     return uvicorn.Config(
         "hetsched.project.asgi:application",
         host=host,
@@ -126,7 +129,7 @@ def configuration(
 
 
 def _raise_descriptor_limit(connections: int) -> None:
-    """Raise the soft limit of open files as the connections require, up to the hard limit."""
+    """Raise the soft limit of open files to what this number of connections requires, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OWN_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""Advice: the fewest moves of running pods that reach a goal, with their gain and cost, or why there are none.
+"""Advice: the fewest moves of running pods that reach a goal, with their gain and cost, or why no moves do.
 
 The camelCase JSON is the same for pages, REST and command line; fields may be added but not renamed. A move consists of
 one pod or all members of a gang. Moves are applied one after the other, in this order; each was evaluated on the result
@@ -162,6 +162,6 @@ class Advice(msgspec.Struct, frozen=True, rename="camel"):
         return {"plan": 0, "nothing-to-do": 0, "partly": 1, "no-plan": 10}[self.verdict.value]
 
     def document(self) -> dict[str, Any]:
-        """Return the contract's JSON document."""
+        """Return the advice as a JSON document of dicts, lists and scalars."""
         plain: dict[str, Any] = to_plain(self)
         return plain

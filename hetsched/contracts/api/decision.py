@@ -85,8 +85,8 @@ class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
 
     `field` is the field of the pod if the pod itself is invalid. A plugin may refuse one node for several reasons, so
     the sum of the counts may exceed the number of nodes. `before` and `after` are the numbers of nodes before and after
-    the plugin. In stored decisions, `candidates` are the first of these nodes on which the pod would fit if they were
-    empty, so that the condition can be resolved there.
+    the plugin. In stored decisions, `candidates` lists the first of the refused nodes that would accept the pod if they
+    were empty, so the reason can go away there.
     """
 
     code: str
@@ -227,8 +227,9 @@ class Plan(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Complete result; `nodes` and `tipping` are null and omitted from the JSON unless an explanation was requested.
+    """Result of a what-if request.
 
+    `nodes` and `tipping` are null and omitted from the JSON unless an explanation was requested.
     These fields are also omitted: `doubts`, unless a node of a placement has facts in conflict; `replaced` (running
     pods that were assumed to be deleted), if there are none; `plan`, unless a plan was requested and all pods are
     placed without an eviction; `warnings`, unless the manifest probably contains a misspelling.
@@ -252,6 +253,6 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     warnings: tuple[ManifestWarning, ...] | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON document of the contract, as plain values."""
+        """Return the result as a JSON document of dicts, lists and scalars."""
         built: dict[str, Any] = to_plain(self)
         return built

@@ -1,4 +1,4 @@
-"""Parts of the explanation of a pod's state, as the server sends and the client reads them."""
+"""JSON objects in the explanation of a pod's state, shared by the server and the client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .decision import NearestFit
 
 
 class Difference(msgspec.Struct, frozen=True, rename="camel"):
-    """One reason in two attempts, with its number of nodes in each."""
+    """A rejection reason with the number of nodes that it applied to in the previous and the latest attempt."""
 
     plugin: str
     code: str

@@ -1,4 +1,4 @@
-"""Parts of workloads, submissions and holds, as the server sends and the client reads them."""
+"""JSON objects in workloads, submissions and holds, shared by the server and the client."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ class MachineZone(msgspec.Struct, frozen=True, rename="camel"):
     """One NUMA zone; `cpus` lists its online CPUs and is empty for a zone without CPUs.
 
     `distances` are in the order of the zones. `steal_ratio` is the share of the zone's CPU time that the hypervisor
-    gave to other guests, and `offline_capacity_millis` is the remaining CPU capacity of this machine.
+    gave to other guests, and `offline_capacity_millis` is the CPU capacity of the zone without that share, in
+    millicores.
     """
 
     id: int
@@ -75,7 +76,11 @@ class MachineZone(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineCpu(msgspec.Struct, frozen=True, rename="camel"):
-    """One hardware thread. `core` is the lowest CPU ID of its siblings, and `cache` that of its last-level cache."""
+    """One hardware thread.
+
+    `core` is the lowest CPU ID among the threads of the same core, and `cache` the lowest CPU ID among the threads that
+    share its last-level cache.
+    """
 
     id: int
     core: int | None

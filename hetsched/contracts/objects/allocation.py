@@ -63,8 +63,8 @@ class DeviceGrant(msgspec.Struct, frozen=True):
 class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """All resources that one pod uses exclusively or in exact amounts on its node.
 
-    If the node's kubelet pins CPUs (`cpu_policy` is static), `predicted` is its expected choice by zone until its
-    actual choice is known and stored in `zones`.
+    If the node's kubelet pins CPUs (`cpu_policy` is static), `predicted` is the kubelet's expected choice of zones,
+    until the actual choice is known and stored in `zones`.
     """
 
     gpus: tuple[CardGrant, ...] = ()

@@ -19,8 +19,8 @@ _MOST_NAMES = 32
 class Allowance(msgspec.Struct, frozen=True):
     """Limits of one submitter; `most` is the maximum by resource (see `parse_amount`) over unfinished workloads.
 
-    The resource `pods` counts pods, and `hetsched.io/gpu-milli` counts thousandths of GPUs. `priority` is the highest
-    priority allowed for its pods. Its objects must be in `namespaces`; None allows all.
+    The resource `pods` counts pods, and `hetsched.io/gpu-milli` counts thousandths of GPUs. `priority` is the maximum
+    priority of the submitter's pods. The submitter may use only `namespaces`; None allows all namespaces.
     """
 
     most: dict[str, int] = {}

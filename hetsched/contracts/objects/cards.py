@@ -117,7 +117,7 @@ def model_matches(term: str, model: str) -> bool:
 
 
 def model_accepted(demand: GpuDemand, model: str) -> bool:
-    """Return whether `demand` accepts a GPU of `model`; without a demanded model, every model is accepted."""
+    """Return whether `demand` accepts a GPU of `model`; a demand that names no model accepts every model."""
     if not demand.models:
         return True
     if demand.exact_models:
@@ -196,7 +196,7 @@ def _labelled(labels: dict[str, str], vendor: str, amount: int, first: int) -> l
 
 
 def _rounded_gib(text: str | None) -> int | None:
-    """Return the smallest MiB value for a label by AMD's node labeller, which rounds up or down to whole GiB."""
+    """Return the smallest memory in MiB for which AMD's node labeller, which rounds to whole GiB, writes this label."""
     gib = _whole(text.removesuffix("G")) if text is not None else None
     return 1024 * gib - 512 if gib else None
 

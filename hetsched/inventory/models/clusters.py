@@ -58,7 +58,8 @@ class Cluster(models.Model):
     # The revision at which the nodes' usage samples were measured. The samples include the pods allocated at that time.
     baseline_revision = models.BigIntegerField(_("baseline revision"), default=0)
 
-    # The latest revision of each kind of change, for decisions that were in progress at that time.
+    # Event -> revision of its latest occurrence. A pod that becomes unschedulable is requeued immediately if one of its
+    # events occurred after the revision of its decision.
     stirred = models.JSONField(_("changes"), default=dict, blank=True, editable=False)
 
     # Recent decision time per namespace, so that no namespace takes all of the scheduler's time.
@@ -147,7 +148,7 @@ class Connection(models.Model):
     cluster = models.OneToOneField(Cluster, on_delete=models.CASCADE, related_name="connection", primary_key=True)
     sealed_kubeconfig = models.TextField(blank=True, editable=False)  # empty: this process runs inside the cluster
     server = models.CharField(_("API server"), max_length=300, blank=True)
-    # The uid of the namespace kube-system at the first contact: no other cluster may replace it.
+    # The uid of the namespace kube-system, stored at the first contact. A cluster with another uid is rejected.
     cluster_uid = models.CharField(_("uid of the cluster"), max_length=64, blank=True)
     # The holder identity with which this database acquires the cluster's Lease.
     installation = models.UUIDField(_("installation"), default=uuid.uuid4, editable=False)
@@ -159,7 +160,7 @@ class Connection(models.Model):
     # to the cluster.
     shadow_of = models.CharField(_("scheduler compared in shadow mode"), max_length=63, blank=True)
     shadow_dropped = models.BigIntegerField(_("pods not compared"), default=0, editable=False)
-    # The time of the data and the time since when it has been stale, published to viewers of the cluster.
+    # The staleness of the cluster's data, as last published to its viewers; see `staleness`.
     facts_at = models.DateTimeField(_("data as of"), null=True, blank=True, editable=False)
     stale_since = models.DateTimeField(_("stale since"), null=True, blank=True, editable=False)
     stale_reason = MessageField(_("reason for stale data"), blank=True, editable=False)
@@ -184,7 +185,7 @@ class Connection(models.Model):
 
 
 class Sync(models.Model):
-    """Sync state of one resource type of a Kubernetes cluster, as written by the informer of an epoch."""
+    """Sync state of one resource type of a Kubernetes cluster, written by the informer with this epoch."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="syncs", verbose_name=_("cluster"))
     resource = models.CharField(_("resource"), max_length=120)

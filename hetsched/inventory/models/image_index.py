@@ -14,7 +14,10 @@ from hetsched.storage.message_field import MessageField
 
 
 class ImageIndex(models.Model):
-    """One image, looked up at `not_before` if `wanted`. `secrets` lists its pull secrets as `namespace/name`."""
+    """Lookup result of one image. If `wanted`, the image is due for a lookup at `not_before`.
+
+    `secrets` lists the pull secrets of the image as `namespace/name`.
+    """
 
     cluster = models.ForeignKey(
         "inventory.Cluster", on_delete=models.CASCADE, related_name="images", verbose_name=_("cluster")
