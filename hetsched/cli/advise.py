@@ -1,8 +1,8 @@
 """`hetsched advise`: propose moves of running pods to balance a cluster, make room for pods, or free rare nodes.
 
 With `--cluster` the command only reads files. Without it, the command queries the server about one of its clusters, and
-an operator may confirm the returned plan by its token. The server executes the plan if it is still the same plan. Exit
-codes: 0 a plan, or nothing to do; 1 a plan that reaches a part of the goal; 10 no plan.
+an operator may confirm the returned plan by its token. The server computes the plan again and executes it only if
+it is unchanged. Exit codes: 0 a plan, or nothing to do; 1 a plan that reaches only a part of the goal; 10 no plan.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def advise(
 ) -> None:
     """Propose moves of running pods with their gain and cost; they are executed only after confirmation.
 
-    Exit codes: 0 a plan or nothing to do, 1 a plan that reaches a part of the goal, 10 no plan, 2 invalid files or
+    Exit codes: 0 a plan or nothing to do, 1 a plan that reaches only a part of the goal, 10 no plan, 2 invalid files or
     options.
     """
     chosen = goal or (Goal.ROOM if filename else Goal.BALANCE)

@@ -1,10 +1,10 @@
 """`hetsched check`: check manifests, and the requirements of their programs, against a fleet before a merge.
 
-The command runs the engine on a copy and does not write anything. The fleet is a snapshot in files, or the current
-state of a server. The check fails for pods that are misconfigured or never fit, and for programs that require more than
-their pod requests. For a pod that merely has to wait, it fails only with `--fail-on not-now`. Running pods with the
-names of checked pods (for example from an earlier run) are treated as deleted, because the checked pods will replace
-them. Reports are written even if the check fails.
+The command runs the engine on a copy of the fleet and does not write anything. The fleet is a snapshot in files, or the
+current state of a server. The check fails for pods that are misconfigured or never fit, and for programs that require
+more than their pod requests. For a pod that merely has to wait, it fails only with `--fail-on not-now`. Running pods
+with the names of checked pods (for example from an earlier run) are treated as deleted, because the checked pods will
+replace them. Reports are written even if the check fails.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _online(server: str, token: str, on: str, filename: Sequence[str], policy: s
 
 
 def _pod_places(filename: Sequence[str], asked: ClusterContent) -> dict[str, Place]:
-    """Return the location of each pod; pods of openb lists do not have one."""
+    """Return each pod's file, document number and line; pods of openb lists are omitted."""
     places: dict[str, Place] = {}
     for name, data in read_sources([file for file in filename if file != "-"], "-f"):
         if looks_like_openb(data) is not None:

@@ -114,7 +114,7 @@ def _allowed(schema: dict[str, Any]) -> str:
 
 
 def lifecycle_page() -> str:
-    """Return the pod states and transitions of the lifecycle table."""
+    """Return the page of the pod lifecycle: all states and transitions of the lifecycle table."""
     from hetsched.placement.lifecycle import pairs
 
     arrows = "\n".join(f"    {_word(source)} --> {_word(target)}" for source, target in pairs())

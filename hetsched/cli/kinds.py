@@ -11,7 +11,8 @@ from hetsched.contracts.errors import InputError
 class ResourceList(NamedTuple):
     """List endpoint of the REST API and the columns of its table.
 
-    `address` is set if it differs from the name. `whole` means that the list is not paginated.
+    `also` lists other names of the kind. `address` is the path of the list if it differs from the name. `whole`
+    means that the list is not paginated.
     """
 
     name: str

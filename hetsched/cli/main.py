@@ -92,7 +92,7 @@ class RootCommand(TyperGroup):
             print_error(error.problem)
             code = EXIT_UNREACHABLE
         except typer.TyperException as error:
-            if error.format_message():  # empty after printing the help of a group without a subcommand
+            if error.format_message():  # empty if a group without a subcommand printed its help
                 print_error(_usage(error))
             code = EXIT_INPUT
         except OSError as error:
@@ -172,7 +172,7 @@ for _panel, _commands in _COMMANDS.items():
         if isinstance(_command, typer.Typer):
             _name = _GROUPS[_command]
             app.add_typer(_command, name=_name, rich_help_panel=_panel, epilog=examples(_name))
-        elif _command is agent:  # it parses its own options
+        elif _command is agent:  # the agent parses its own options
             app.command(rich_help_panel=_panel, context_settings=SETTINGS, add_help_option=False)(_command)
         else:
             app.command(rich_help_panel=_panel, epilog=examples(_command.__name__))(_command)

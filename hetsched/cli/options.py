@@ -262,7 +262,8 @@ def read_inventory(paths: Sequence[str]) -> str:
     if len(sources) == 1:
         return _text(sources[0])
     content = parse_cluster(sources)
-    print_warnings(content.warnings)  # warnings about objects that the joined list cannot contain
+    # The joined list omits the objects of some warnings, so that the server cannot report them.
+    print_warnings(content.warnings)
     return write_cluster(content).decode()
 
 

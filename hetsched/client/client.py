@@ -114,7 +114,10 @@ class Client(Transport):
     def wait(
         self, workload_id: str, goal: Goal = Goal.PLACED, *, timeout_seconds: float = 300.0, patient: bool = False
     ) -> Waited:
-        """Wait until a workload reaches or cannot reach `goal`, or times out; `patient` also waits for capacity."""
+        """Wait until a workload reaches `goal` or fails to, for at most `timeout_seconds`.
+
+        With `patient`, the verdict *not now* does not end the wait.
+        """
         return waiting.wait(self, workload_id, Goal(goal), timeout_seconds, patient=patient)
 
     def watch(
@@ -222,13 +225,13 @@ class Client(Transport):
         return (read(row, NodeRow) for row in self.items("nodes/", most=most, **query))
 
     def queue(self, *, most: int = 100, **query: str) -> Iterator[QueuedPod]:
-        """Yield pending pods; pods that are due come in scheduling order."""
+        """Yield pending pods: due pods in scheduling order, then the others."""
         return (read(row, QueuedPod) for row in self.items("queue/", most=most, **query))
 
     # -- raw documents -------------------------------------------------------------------------------------------------
 
     def post(self, path: str, body: Mapping[str, Any], *, key: str = "", repeat: bool = False) -> Any:
-        """Send a JSON document; with an idempotency key it may be retried."""
+        """Send a JSON document; the client may retry it if it has an idempotency key or `repeat` is set."""
         headers = {**JSON, **({KEY: key} if key else {})}
         return self.send("POST", path, body=encode(body), headers=headers, repeat=repeat or bool(key))
 
@@ -255,5 +258,5 @@ def _what_if(document: Mapping[str, Any]) -> WhatIfAnswer:
 
 
 def _filled(**fields: Any) -> dict[str, Any]:
-    """Return the fields that are set."""
+    """Return the fields that are neither empty strings nor None."""
     return {name: value for name, value in fields.items() if value not in ("", None)}

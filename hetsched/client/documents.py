@@ -296,7 +296,10 @@ class Hold(HoldRow, frozen=True, kw_only=True):
 
 
 class DeliveryRow(Answer, frozen=True):
-    """Delivery to a webhook or a callback: due, delivered or dead, with the response to the latest attempt."""
+    """Delivery to a webhook or a callback URL; `state` is due, delivered or dead.
+
+    `status`, `code` and `message` describe the latest attempt.
+    """
 
     id: str
     event: str
@@ -319,7 +322,7 @@ Read = TypeVar("Read", bound=Answer)
 def read(document: Mapping[str, Any], kind: type[Read]) -> Read:
     """Convert a response to a typed document.
 
-    Raises: InputError `AnswerUnreadable` if the server is not hetsched or uses another contract.
+    Raises: InputError `AnswerUnreadable` if the document is not that of a hetsched server of a compatible version.
     """
     try:
         return msgspec.convert({**document, "document": document}, kind, dec_hook=from_parts)

@@ -211,7 +211,10 @@ def checked_address(server: str) -> str:
 
 
 def _put_off(response: httpx.Response, repeat: bool) -> float | None:
-    """Return the seconds until the server permits a retry of this request, or None if the response does not say."""
+    """Return the Retry-After of a response in seconds, or None if it has none or does not permit a retry.
+
+    Any request may be retried after 429, and a request with `repeat` also after 503.
+    """
     if not (response.status_code == 429 or (response.status_code == 503 and repeat)):
         return None
     after = response.headers.get("Retry-After", "")

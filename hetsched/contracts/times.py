@@ -10,7 +10,7 @@ _NOISE = 1e-9  # rounding error of floating-point sums
 
 
 def whole_seconds(seconds: float) -> int:
-    """Return whole seconds, rounded up so that `in_units` shows them without a remainder.
+    """Round seconds up to a whole number that `in_units` can show exactly.
 
     Each unit is rounded up in turn: 59 min 59.5 s is 1 h, 23 h 59 min 1 s is 1 d.
     """

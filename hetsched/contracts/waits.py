@@ -1,7 +1,7 @@
 """Events that a pending pod waits for, and their description for users.
 
 An unschedulable pod is retried only when an event occurs that may change the result of a plugin that rejected the pod.
-There are few and coarse events: a superfluous event costs a retry, but a missing event leaves a pod pending.
+The events are few and coarse: a superfluous event costs a retry, but a missing event leaves a pod pending.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint.
 """
 

@@ -9,7 +9,7 @@ as with ideal kernel balancing.
 For a pod with the share s_z of its CPUs in zone z:
 
     steal_z   max(0, 1 - capacity_z / demand_z), demand_z the CPUs of all pods there steal     sum of s_z * steal_z
-    remote    1 - sum of s_z^2 for memory (touched by all threads alike); the part of (CPU, GPU) pairs in unlike zones
+    remote    1 - sum of s_z^2 for memory (touched by all threads alike); the share of (CPU, GPU) pairs across zones
     speed     (1 - steal) / (1 + memory_penalty * remote memory + card_penalty * remote GPUs)
 
 Pods whose steal reaches `evict_steal_ratio` are evicted one by one, the highest steal first, until no pod reaches it.
@@ -84,13 +84,13 @@ _GIB = 2**30
 
 
 def machines(count: int) -> list[NodeReport]:
-    """Return machines of all kinds; every second one shares its CPUs with online workloads and lets hetsched pin."""
+    """Return machines of all kinds; every second one has online workloads and leaves CPU pinning to hetsched."""
     each = ((_KINDS[number % len(_KINDS)], _KUBELETS[(number + number // len(_KINDS)) % 4]) for number in range(count))
     return [_machine(number, kind, kubelet) for number, (kind, kubelet) in enumerate(each)]
 
 
 def machines_of_every_kind(count: int, seed: int) -> list[NodeReport]:
-    """Return machines drawn from all kinds, each with a kubelet that pins and allows a single zone only."""
+    """Return machines drawn from all kinds, whose kubelets pin CPUs and use the policy `single-numa-node`."""
     draw = random.Random(seed)
     return [_machine(number, draw.choice(_EVERY_KIND), _SINGLE) for number in range(count)]
 
@@ -200,7 +200,7 @@ class Running(NamedTuple):
 
 
 def speeds(pods: Mapping[str, Running], capacity: Sequence[int], model: CostModel) -> dict[str, tuple[float, float]]:
-    """Return the speed and the steal of every pod on one machine; `capacity` is in millicores by zone."""
+    """Return the speed and the steal (0-1) of every pod on one machine; `capacity` is in millicores by zone."""
     shares = {key: _shares(pod, capacity) for key, pod in pods.items()}
     demand = [
         sum(1000 * pods[key].cpus * share[zone] for key, share in shares.items()) for zone in range(len(capacity))

@@ -97,7 +97,7 @@ def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.D
         if not is_plain(pod):
             raise ValueError(f"{pod.key} takes more than amounts")
     requests = [state.compile(pod) for pod in pods]
-    requests = [state.compile(pod) for pod in pods]  # the first round may have widened the columns
+    requests = [state.compile(pod) for pod in pods]  # again, because compiling a new shape may add columns
     known: dict[int, Request] = {}
     for request in requests:
         known.setdefault(id(request.compiled), request)
@@ -123,7 +123,10 @@ def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.D
 
 
 def greedy(problem: JointProblem) -> JointPlan:
-    """Place each pod, in queue order, on the node where the product grows most (ties: lower mean, then first node)."""
+    """Place each pod, in queue order, on the node where the product grows most.
+
+    Ties are broken by lower mean utilisation, then by node order.
+    """
     ground = _Ground(problem)
     for kind in problem.kinds:
         ground.put(kind, ground.best_node(kind)[0])
@@ -172,7 +175,7 @@ def exact(problem: JointProblem) -> JointPlan:
 
 
 def _factors(problem: JointProblem, node: int, takes: Ints) -> Floats:
-    """Return ln S, shape (T,), of one node with each combination of pods, or -inf where they do not fit."""
+    """Return ln S of one node with each combination of pods in `takes`, shape (T,); -inf if they do not fit."""
     added = takes @ problem.added[:, :, node]
     room = problem.room[:, node, None]
     use = problem.used[:, node, None] + added.T

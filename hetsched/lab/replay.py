@@ -126,7 +126,7 @@ def _pending(outcomes: Iterable[Outcome]) -> int:
 
 
 class _ReplayMeasurements:
-    """Measurements during a replay; the mix is computed only once."""
+    """Measurements during a replay; the mix of the workload is computed only once."""
 
     def __init__(self, state: ClusterState, workload: Sequence[PodSpec]) -> None:
         self.state = state

@@ -1,11 +1,11 @@
-"""Replay of recorded decisions under two policies, and their differences.
+"""Replay of recorded decisions under a baseline and a draft policy, and the differences between the results.
 
 A policy change is evaluated on the pods that actually arrived, in their order, together with the pods of other
 schedulers that arrived and ended in between. A stream has groups of pods that were scheduled together, and the events
 between them: pods placed by other schedulers (`PodPlacedElsewhere`) and ended pods (`PodEnded`), which end on the node
 where this run placed them. Each run starts with a copy of the same state. Each group is tried in the queue order of the
-run's ordering policy, and every pod is scheduled once, with its policy in that run. As in `replay`, a placed pod that
-is displaced is not placed again, the mix is that of the stream's pods, and the metrics are measured at the end.
+run's ordering policy, and every pod is scheduled once, with the policy it has in that run. As in `replay`, a placed pod
+that is displaced is not placed again, the mix is that of the stream's pods, and the metrics are measured at the end.
 
     margin = (total of the draft's node - total of the baseline's node, both under the draft) / sum of its weights
 
@@ -70,7 +70,7 @@ class PodChange(msgspec.Struct, frozen=True, rename={"from_node": "from", "to_no
 
 
 class ReplayCount(msgspec.Struct, frozen=True):
-    """Number of pods with the same reason."""
+    """Number of pods with the same reason `code`."""
 
     code: str
     pods: int
@@ -85,7 +85,7 @@ class ReplayFidelity(msgspec.Struct, frozen=True):
 
 
 class ReplayNote(msgspec.Struct, frozen=True):
-    """Note for the reader of the result."""
+    """Note shown with the result: a stable code and the text."""
 
     code: str
     message: Message
@@ -166,7 +166,7 @@ class RunPolicies(msgspec.Struct, frozen=True):
 
 
 class RunResult(msgspec.Struct):
-    """Node of each pod by decision, or None if not placed, with margins and reasons for compared pods."""
+    """Result of one run by decision ID: nodes (None if not placed), and margins and reasons of compared pods."""
 
     nodes: dict[int, str | None]
     evicted: int
@@ -242,7 +242,7 @@ class _Running:
         """Try every pod of a group once, in the order of this run."""
         entries = {entry.pod.key: entry for entry in group.entries}
         for key in entries:
-            self.state.forget(key)  # a pod name is available again once its previous pod has ended
+            self.state.forget(key)  # its previous pod with this name has ended
         self.state.gangs.end_backoffs(math.inf)
         order = self.cast.order.queue([entry.pod for entry in group.entries], self.state)
         if self.cast.order.follows_placements:

@@ -48,7 +48,7 @@ _GIB = 2**30
 
 
 def guaranteed_pod(name: str, cpus: int, cards: int, cpu_policy: str) -> PodSpec:
-    """Return a busy Guaranteed pod with one container with whole CPUs."""
+    """Return a Guaranteed pod with the load profile `busy` and one container that requests whole CPUs."""
     memory = 2 * _GIB * cpus
     shape = Shape(
         requests=(("cpu", 1000 * cpus), ("memory", memory), ("pods", 1)),
@@ -164,7 +164,7 @@ class TrainingRun:
         return tally
 
     def admit(self, pods: Sequence[PodSpec]) -> RunCounts:
-        """Place every pod once, without other changes, and return the counts."""
+        """Place every pod once, without load changes, evictions or ended pods, and return the counts."""
         for pod in pods:
             self._place(pod, set())
         tally = self.tally

@@ -1,4 +1,4 @@
-"""Observation of a page in Chromium, for `bench console`.
+"""Measurements of the console's first page in Chromium, for `bench console`.
 
 The browser itself measures (paint timing, frames by requestAnimationFrame). A change is considered visible in the task
 after the frame that drew it. Nothing is measured if playwright or Chromium is missing.
@@ -18,7 +18,8 @@ import msgspec
 from hetsched.contracts.errors import InputError
 
 _LIVE = r"/\/live(\.[0-9a-f]+)?\.js$/"
-# Installed before any script of the page; records frames from the start and drawings once the page reports them.
+# Runs before the scripts of the page. Records the time of each frame, and of each redraw that the page reports by its
+# `drawn` event.
 _WATCH = """
 window.bench = {frames: [], drawn: []};
 (() => {
@@ -62,7 +63,7 @@ _DOCUMENT = f"""async (topic) => {{
 
 
 def _wait_until_drawn(page: Any) -> Any:
-    """Wait until a page is painted and drawn, and return the browser's measurements."""
+    """Wait until a page has its first contentful paint and its fleet map, and return the browser's measurements."""
     until = time.monotonic() + 60
     while (noted := page.evaluate(_PAINTED)) is None:
         if time.monotonic() > until:
@@ -72,7 +73,11 @@ def _wait_until_drawn(page: Any) -> Any:
 
 
 class PageMeasurements(msgspec.Struct):
-    """Frame times of a page by activity, and the time, revision, nodes and duration in ms of each drawing."""
+    """Measurements of an open page.
+
+    `frames` contains the frame times in ms by activity, `drawn` the time (seconds since 1970), revision, node names and
+    duration in ms of each redraw.
+    """
 
     frames: dict[str, list[float]] = msgspec.field(default_factory=lambda: {"hover": [], "scroll": []})
     drawn: list[tuple[float, int, list[str], float]] = msgspec.field(default_factory=list)
@@ -86,7 +91,7 @@ class PageMeasurements(msgspec.Struct):
             last = revision
 
     def after(self, sent: Mapping[str, Sequence[float]]) -> Iterator[float]:
-        """Yield for each change of a node the time until it was visible."""
+        """Yield, for each change of a node, the seconds from sending it until the page showed it."""
         times: dict[str, list[float]] = {}
         for at, _, names, _ in self.drawn:
             for name in names:
@@ -102,7 +107,7 @@ class PageMeasurements(msgspec.Struct):
 
 
 class Browser:
-    """Chromium with one page on the first screen; if Chromium is missing, nothing is measured."""
+    """Chromium, logged in to the console; if Chromium or playwright is missing, nothing is measured."""
 
     def __init__(self, url: str, password: str) -> None:
         self._url = url
@@ -139,10 +144,10 @@ class Browser:
         return int(self._page is not None)
 
     def loads(self, count: int) -> list[dict[str, float]]:
-        """Open the first screen several times and return the browser's measurements, in ms since the request.
+        """Open the console's first page `count` times and return the browser's measurements, in ms since the request.
 
-        It is first opened once without measuring, because a server computes its first headroom table from the whole
-        cluster.
+        Before that, the page is opened once without measuring, because a server computes its first headroom table from
+        the whole cluster.
         """
         noted = []
         if self._program:
@@ -158,7 +163,7 @@ class Browser:
         return noted
 
     def watch(self, seconds: float) -> PageMeasurements:
-        """Keep the first screen open for the given time, moving the pointer and then scrolling."""
+        """Keep the console's first page open: move the pointer for half of the time, then scroll."""
         seen = PageMeasurements()
         if self._program is None:
             time.sleep(seconds)
@@ -191,7 +196,7 @@ class Browser:
         return [took for _, took in page.evaluate("window.bench.frames")]
 
     def differs(self, fresh: Any) -> int:
-        """Return 1 if the document of the open page differs from this document, else 0."""
+        """Return 1 if the document of the open page differs from `fresh`, else 0."""
         if self._page is None:
             return 0
         document = self._page.evaluate(_DOCUMENT, f"cluster:{fresh.get('name')}")

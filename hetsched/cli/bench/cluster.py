@@ -67,7 +67,7 @@ _object = msgspec.json.Decoder(_EventObject)
 
 
 class Rival(msgspec.Struct, frozen=True):
-    """Scheduler under test; `command` returns its command line, given the kubeconfig and a folder."""
+    """Scheduler under test; `command` returns its command line, given a kubeconfig and a working folder."""
 
     case: str
     name: str
@@ -139,7 +139,7 @@ def _rivals(kube_scheduler: Path) -> list[Rival]:
 def _measure(
     api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int
 ) -> tuple[list[BenchmarkRow], float, int]:
-    """Return the rows of one scheduler, its backlog rate, and the number of unbound pods."""
+    """Return the result rows of one scheduler, its backlog rate in pods/s, and the number of pods it did not bind."""
     (cluster,) = json.loads(kubeconfig.read_text())["clusters"]
     port = urlsplit(cluster["cluster"]["server"]).port or 443
     with _BindingWatch(api) as watch:
@@ -175,7 +175,7 @@ def _measure(
 
 @contextlib.contextmanager
 def _fleet(api: Api, count: int) -> Iterator[None]:
-    """Create nodes with 32 CPUs in three zones, and delete them at the end."""
+    """Context manager that creates nodes with 32 CPUs in three zones, and deletes all nodes and pods at the end."""
     room = {"cpu": "32", "memory": "128Gi", "pods": "250"}
     ready = [{"type": "Ready", "status": "True"}]
     nodes = [

@@ -1,10 +1,10 @@
 """`hetsched bench console`: measure how fast a large fleet is shown, and how the page keeps up with changes.
 
-A standalone server with separate processes and default settings watches a server of prepared lists, as in `bench
-watch`. Pods of another scheduler start and end at a steady rate, each on a different node. The requested number of
-sockets listen like pages, and one of them is a page in Chromium. "Push" is the time at which the server's outbox
-contains an event, and "pixel" the time at which the next frame is painted. Finally, the web server is killed: all
-clients must end up with the document of a fresh page.
+A standalone server with separate processes and default settings watches the stub API server of `bench watch`. Pods of
+another scheduler start and end at a steady rate, each on a different node. The requested number of sockets receive
+events like pages do, in addition to a page in Chromium. "Push" is the time at which the server's outbox contains an
+event, and "pixel" the time at which the next frame is painted. Finally, the web server is killed: all clients must end
+up with the document of a fresh page.
 Browser measurements are omitted if Chromium or playwright is missing.
 """
 
@@ -123,7 +123,7 @@ def _latencies(
 
 
 def _check_convergence(server: _Server, browser: Browser, listening: Sockets) -> Checks:
-    """Wait until all clients have the document of a fresh page; any other client missed an event unnoticed."""
+    """Wait until all clients have the document of a fresh page, and count those that missed an event unnoticed."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:
         newest = server.revision()
@@ -180,7 +180,7 @@ class _Server:
             self._process.wait()
 
     def connect(self, lists: Lists, folder: Path) -> None:
-        """Connect the server to the prepared lists."""
+        """Connect the server to the stub API server."""
         kubeconfig = folder / "kubeconfig"
         kubeconfig.touch(0o600)
         kubeconfig.write_text(json.dumps(lists.kubeconfig()))
@@ -241,7 +241,7 @@ def _wait(holds: Any, process: subprocess.Popen[bytes], failure: str) -> None:
 
 
 class _Changes:
-    """Pods that start and end on nodes at a steady rate; `sent` has the times of each node's changes."""
+    """Pods that start and end at a steady rate; `sent` has the times of changes by node, in seconds since 1970."""
 
     def __init__(self, lists: Lists, nodes: int, pods: int) -> None:
         self._lists = lists
@@ -267,7 +267,7 @@ class _Changes:
         while not over.is_set() or time.monotonic() - began < seconds:
             time.sleep(max(0.0, began + (self._number - first) / CHANGES_PER_SECOND - time.monotonic()))
             number, self._number = self._number, self._number + 1
-            # Spread consecutive changes over the screen.
+            # Consecutive changes affect nodes that are far apart on the page.
             node = (number * 1009) % self._nodes
             self.sent.setdefault(_name(node), []).append(time.time())
             if number % 2 and number // 2 < self._pods:

@@ -1,6 +1,6 @@
 """`hetsched bench watch`: measure the delay from an API server's event to the database.
 
-A server of prepared lists replaces the API server, so that only the delay of hetsched is measured and not that of etcd.
+A stub API server with prepared objects is used, so that only the delay of hetsched is measured and not that of etcd.
 It lists nodes and running pods of another scheduler in pages, then sends events at a steady rate for pods that are
 placed and pods that end. Our informer runs as a separate process with a SQLite file. An event has arrived when a reader
 of that file sees it; its delay is measured from the time at which it was sent. The files are removed afterwards.
@@ -140,7 +140,7 @@ class _Ledger:
             self.pods += 1
 
     def wait_for(self, holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
-        """Read until a condition is true; return True after a timeout."""
+        """Read the database until `holds()` is true; return whether that failed within the time limit."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             self.look()
@@ -154,7 +154,7 @@ class _Ledger:
 
 
 class Lists:
-    """Server that lists the prepared objects, and sends events to watchers of pods."""
+    """Stub API server that lists prepared nodes and pods, and sends events to watchers of pods."""
 
     def __init__(self, folder: Path, nodes: int, pods: int, node: Callable[[int], bytes] | None = None) -> None:
         self._nodes = nodes

@@ -33,7 +33,7 @@ Document = dict[str, Any]
 
 
 def fail(error: InputError, output: Output, given: str) -> NoReturn:
-    """Print an invalid input and exit with 2."""
+    """Print the error about an invalid input, and exit with code 2."""
     if output is OutputFormat.JSON:
         print_json(error_document(given, error))
     hint = error.hint or "Write an ISA such as rv64gc_zba, rva22u64, x86-64-v3+avx512f or armv8.2-a+sve"
@@ -97,7 +97,7 @@ def inspect_command(
         return
     programs = document.pop("programs", [])
     if len(document.get("requirements", {})) > 1:
-        del document["requirement"]  # the document has one per architecture
+        del document["requirement"]  # replaced by `requirements`, one per architecture
     if hints:
         document["hints"] = _hints_as_text(document["hints"])
     print_rows({name: as_text(value) for name, value in document.items()})

@@ -2,8 +2,8 @@
 
 The nodes are read from `openb_node_list_gpu_node.csv` next to the first list, or from the files of `--cluster`. The
 published figures are read from the folder of the first list, and omitted if the file is missing. A list has the name of
-its file without `openb_pod_list_` and `.csv`. With one `--arrival`, the run is measured at every tenth up to this load;
-with several, at exactly these loads.
+its file without `openb_pod_list_` and `.csv`. With one `--arrival`, the run is measured at this load and
+every lower multiple of 0.1; with several, at exactly these loads.
 """
 
 from __future__ import annotations

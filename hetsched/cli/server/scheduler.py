@@ -174,7 +174,7 @@ def connection(
 
 
 def environment(data_dir: Path, host: str, socket_file: Path | None) -> dict[str, str]:
-    """Return the shared environment of all processes: configured variables, and embedded services otherwise."""
+    """Return the environment of all processes: configured services, and embedded ones where none is configured."""
     env = dict(os.environ)
     if socket_file is not None:
         env["REDIS_URL"] = f"unix://{socket_file}"

@@ -129,7 +129,7 @@ def bring_up(
 
 
 def admin_of(said: bytes) -> dict[str, str] | None:
-    """Return the administrator's new credentials from the output of the preparation, if any."""
+    """Return the administrator's new credentials from the output of the `prepare` command, if any."""
     found: dict[str, str] | None = json.loads(said)["admin"]
     return found
 

@@ -40,9 +40,9 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class SupervisedProgram(msgspec.Struct, frozen=True):
-    """Program to run; `grace_seconds` is its time to finish after SIGTERM, and `fds` lists the files that it inherits.
+    """Program to run; `grace_seconds` is its time to finish after SIGTERM.
 
-    `probe`, if set, checks its liveness.
+    `fds` lists the file descriptors that it inherits. `probe`, if set, checks its liveness.
     """
 
     name: str
@@ -203,7 +203,7 @@ class Supervisor:
         for log in self.log_dir.glob("*.log"):
             if log.stat().st_size > LOG_BYTES:
                 shutil.copyfile(log, log.with_suffix(".log.1"))
-                os.truncate(log, 0)  # programs open the log in append mode, so they continue at the start of the file
+                os.truncate(log, 0)  # programs open their log in append mode, so the next write starts the file
 
 
 def _set_parent_death_signal() -> None:

@@ -86,7 +86,7 @@ def rotate(
     reason: Reason = "rotated by command",
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Set a new secret and print it once."""
+    """Replace the secret of a webhook, and print the new secret once."""
     body = {"reason": reason, "overlapSeconds": parse_duration(overlap)}
     with connect(server, token) as client:
         made = client.post(f"{_path(webhook)}secret/", body).json()

@@ -1,9 +1,8 @@
 """`hetsched whatif`: compute the placement of pods on a cluster, with reasons for pods that do not fit.
 
-The command runs the scheduling engine on a copy and does not write anything. The exit code is that of the worst
-verdict: 0 all placed,
-10 not now, 11 never fits this cluster, 12 misconfigured. A pod of a drained node that does not fit on another node is
-treated as not placed.
+The command runs the scheduling engine on a copy of the cluster and does not write anything. The exit code is that of
+the worst verdict: 0 all placed, 10 not now, 11 never fits this cluster, 12 misconfigured. A pod of a drained node that
+does not fit on another node is treated as not placed.
 """
 
 from __future__ import annotations

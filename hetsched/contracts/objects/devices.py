@@ -26,7 +26,7 @@ class DeviceId(msgspec.Struct, frozen=True, order=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """Device with its node (empty if it is reachable from all nodes) and its facts.
+    """One device of a ResourceSlice. `node` is empty if all nodes can access the device.
 
     `attributes` and `capacity` (in thousandths) have qualified names; `versions` contains the attributes of type
     version. `blocked` is the reason why the device must not be allocated.
@@ -41,7 +41,10 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class DeviceWish(msgspec.Struct, frozen=True):
-    """Demand for `count` devices of one kind, or for all; `name` is set if it is one of several alternatives."""
+    """Demand for `count` devices, or for all devices (`all`), of a class that match all selectors.
+
+    `name` is set if the request lists several alternatives, of which this is one.
+    """
 
     name: str
     device_class: str
@@ -65,7 +68,7 @@ class SameAttribute(msgspec.Struct, frozen=True):
 
 
 class ResourceClaim(msgspec.Struct, frozen=True):
-    """Resource claim. `allocated` contains its devices, or None if not allocated; `node` is the allocation's node.
+    """ResourceClaim. `allocated` contains its devices (None if it is not allocated) and `node` the node they are on.
 
     `users` lists the UIDs of the pods for which the claim is reserved.
     """
@@ -88,7 +91,10 @@ class ResourceClaim(msgspec.Struct, frozen=True):
 
 
 class SelectorVerdict(msgspec.Struct, frozen=True):
-    """Devices (indexes in `Devices.devices`) for which an expression is true or undecidable, and the reason."""
+    """Devices for which a selector expression is true or unknown, as indexes in `Devices.devices`.
+
+    `reason` says why the result is unknown.
+    """
 
     true: tuple[int, ...] = ()
     unknown: tuple[int, ...] = ()
@@ -96,7 +102,7 @@ class SelectorVerdict(msgspec.Struct, frozen=True):
 
 
 class Devices(msgspec.Struct, frozen=True):
-    """All devices, the selectors of each class, all claims by `namespace/name`, and the verdicts of the selectors.
+    """All devices, the selectors of each class, all claims by `namespace/name`, and the verdict of each selector.
 
     `incomplete` lists pools with missing slices, as `driver/pool`.
     """

@@ -14,7 +14,7 @@ import msgspec
 
 from .node_report import NodeReport
 
-# Reported value of each fact that can be in conflict.
+# Facts that can be in conflict, each with the function that reads its value from a report.
 STATED: dict[str, Callable[[NodeReport], Any]] = {
     "numa": lambda report: report.numa,
     "gpu": lambda report: (report.gpus, _devices(report)),

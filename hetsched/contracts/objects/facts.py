@@ -21,7 +21,10 @@ _MOST_TEXT = 600
 
 
 class FactStatement(msgspec.Struct, frozen=True, rename="camel"):
-    """Statement of one source about a fact, with its first and last time; `current` marks the latest one."""
+    """Statement of one source about a fact, with the times of its first and last report.
+
+    `current` marks the source's latest statement.
+    """
 
     source: str
     text: str
@@ -34,9 +37,10 @@ Claims = dict[str, tuple[FactStatement, ...]]
 
 
 class FactInQuarantine(msgspec.Struct, frozen=True, rename="camel"):
-    """Part of a node that is missing (`shrunk`) or not yet accepted (`grown`), with the operator's review decision.
+    """Quarantined change of a node: a part that is missing (`shrunk`) or has not yet been accepted (`grown`).
 
-    `known` is the previous value in effect and `reported` the new value; `state` is open or rejected.
+    `known` is the previous value in effect and `reported` the new value. `state` is the operator's decision:
+    `rejected`, or `open` if there is none yet.
     """
 
     id: str
@@ -44,7 +48,7 @@ class FactInQuarantine(msgspec.Struct, frozen=True, rename="camel"):
     item: str
     change: str
     known: str
-    reported: str = msgspec.field(name="told")  # the name in the API and the database
+    reported: str = msgspec.field(name="told")  # the name of this field in the API and the database
     source: str
     since: str
     state: str = "open"
@@ -106,7 +110,7 @@ def _bounded(said: list[FactStatement]) -> tuple[FactStatement, ...]:
 
 
 def conflicts(said: Iterable[FactStatement]) -> bool:
-    """Return whether current statements of sources contradict each other, which a lower bound never does."""
+    """Return whether current statements of sources contradict each other; lower bounds ("at least ...") are ignored."""
     texts = {one.text for one in said if one.current and not one.text.startswith("at least ")}
     return len(texts) > 1
 

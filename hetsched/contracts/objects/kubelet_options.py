@@ -17,15 +17,15 @@ from ..units import CPU
 from .node_report import NumaReport, NumaZone
 
 DEFAULT_MAX_NUMA_NODES = 8
-# With more NUMA nodes, only the policy `single-numa-node` is modelled, because the hints of other policies are sets of
-# nodes.
+# With more NUMA nodes, only the policy `single-numa-node` is modelled, because other policies need hints for all
+# sets of nodes.
 MOST_MODELLED_NUMA_NODES = 12
 CPU_MANAGER_OPTIONS = (
     "full-pcpus-only", "distribute-cpus-across-numa", "align-by-socket", "distribute-cpus-across-cores",
     "strict-cpu-reservation", "prefer-align-cpus-by-uncorecache",
 )  # fmt: skip
 PREFER_CLOSEST, MAX_NUMA_NODES = "prefer-closest-numa-nodes", "max-allowable-numa-nodes"
-_OF_SETS = ("best-effort", "restricted")  # policies that admit pods with hints of several nodes
+_OF_SETS = ("best-effort", "restricted")  # policies that admit pods whose hints contain several NUMA nodes
 _MAX_ITEMS = 32
 
 
@@ -44,7 +44,7 @@ class KubeletOptions(NamedTuple):
 
 
 def read_options(cpu_manager: Mapping[str, str], topology_manager: Mapping[str, str]) -> KubeletOptions:
-    """Read the options of both managers."""
+    """Read the policy options of the CPU manager and the topology manager."""
     found: dict[str, bool | int] = {}
     unknown: list[str] = []
     for name, value in sorted(cpu_manager.items()):
@@ -63,7 +63,7 @@ def read_options(cpu_manager: Mapping[str, str], topology_manager: Mapping[str, 
 
 
 def parse_options(text: str) -> dict[str, str]:
-    """Parse options written as `name=value,name=value`, the format of the kubelet's flags and our attributes."""
+    """Parse options written as `name=value,name=value`, as in kubelet flags and NodeResourceTopology attributes."""
     pairs = (item.partition("=") for item in text.split(",") if item.strip())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
@@ -83,12 +83,12 @@ def _shown(name: str, value: str) -> str:
 
 
 def unknown_options(cpu_manager: Mapping[str, str], topology_manager: Mapping[str, str]) -> Iterable[str]:
-    """Yield the options that are set but not modelled."""
+    """Yield the options that are set but not modelled, as `name=value`."""
     yield from read_options(cpu_manager, topology_manager).unknown
 
 
 def unmodelled(numa: NumaReport) -> Iterable[str]:
-    """Yield the kubelet settings of a node that the prediction ignores, including hints of the memory manager."""
+    """Yield the kubelet settings of a node that the prediction of kubelet admission ignores, as `name=value`."""
     options = read_options(numa.cpu_manager_options, numa.topology_manager_options)
     yield from options.unknown
     zones = [zone for zone in numa.zones if zone.cpus or zone.capacity.get(CPU) or zone.allocatable.get(CPU)]

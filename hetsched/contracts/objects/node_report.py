@@ -104,17 +104,17 @@ class NumaReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 POWER_STATES = ("on", "saving", "capped", "off", "maintenance")
-# Problem code of a node with a zone whose offline capacity is not a valid quantity, so that the zone is not used.
+# Problem code of a node with a zone whose `offline_capacity` is not a valid quantity, so that the zone is not used.
 ZONE_PROBLEM = "ZoneCapacityUnreadable"
 
 
 def zone_problem(zone: str, message: str) -> str:
-    """Return the problem of a zone whose offline capacity cannot be read."""
+    """Return the problem text of a zone whose `offline_capacity` is not a valid quantity."""
     return f"{ZONE_PROBLEM}: zone {zone}: {message}"
 
 
 def is_unreadable(zone: str, problems: tuple[str, ...]) -> bool:
-    """Return whether the problems of a node say that the zone's offline capacity cannot be read."""
+    """Return whether the problems of a node include that the zone's `offline_capacity` is not a valid quantity."""
     return any(problem.startswith(zone_problem(zone, "")) for problem in problems)
 
 

@@ -1,6 +1,6 @@
 """Observed state of a live cluster: pods with their requests and outcomes, policies and changes.
 
-The structs hold facts from the API server; other modules decide about consequences. `spec` is None for a pod that
+The structs hold facts from the API server without interpreting them. `spec` is None for a pod that
 neither uses nor requests resources because it ended or was deleted before it ran.
 """
 
@@ -16,7 +16,7 @@ from .workload import PodSpec
 
 
 class ContainerEnd(msgspec.Struct, frozen=True):
-    """The container because of which a pod failed."""
+    """Terminated container that made its pod fail."""
 
     container: str
     exit_code: int
@@ -79,9 +79,9 @@ class ObservedPolicy(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct):
     """Changes of a live cluster since the last read; `definitions` is None if no referenced object changed.
 
-    `bound` contains the keys of pods that were pending before and have a node now. For deleted pods that are not in
-    `stopped`, only the absence was observed, or containers were still running at the deletion. `rebooted` lists nodes
-    with a new boot ID.
+    `bound` contains the keys of pods that were pending before and have a node now. A deleted pod
+    that is not in `stopped` may still have had running containers, or its last state was not observed. `rebooted`
+    lists nodes with a new boot ID.
     """
 
     nodes: list[NodeReport] = []

@@ -13,7 +13,10 @@ NOT_SIMULATED = "AdmissionNotSimulated"
 
 
 class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One warning: a stable code, its place, and the probably intended form; `pod` is the name of a Pod object."""
+    """One warning: a stable code, its place in the manifest, and the probably intended form as a hint.
+
+    `pod` is the name of the Pod object, or empty for other kinds of objects.
+    """
 
     code: str
     message: Message
@@ -23,7 +26,7 @@ class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_refused_by_strict(self) -> bool:
-        """Whether strict mode rejects it. Objects that are only not simulated are accepted."""
+        """Whether strict mode treats this warning as an error: always, unless the object is only not simulated."""
         return self.code != NOT_SIMULATED
 
     @property
@@ -37,5 +40,5 @@ class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def in_order(warnings: Iterable[ManifestWarning]) -> tuple[ManifestWarning, ...]:
-    """Return warnings in order, with those that strict mode rejects first."""
+    """Return the warnings with those that strict mode treats as errors first, otherwise in the given order."""
     return tuple(sorted(warnings, key=lambda warning: not warning.is_refused_by_strict))

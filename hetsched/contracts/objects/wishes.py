@@ -29,6 +29,6 @@ EXPECTED_WATTS = "hetsched.io/expected-watts"
 
 GANG_NAME = "pod-group.scheduling.sigs.k8s.io/name"
 GANG_MIN_AVAILABLE: Final = "pod-group.scheduling.sigs.k8s.io/min-available"
-# Fields with the minimum of a PodGroup: of scheduler-plugins, and of Kubernetes itself.
+# Field with the minimum number of members of a PodGroup, in scheduler-plugins and in Kubernetes itself.
 GROUP_MIN_MEMBER: Final = "spec.minMember"
 GROUP_MIN_COUNT: Final = "spec.schedulingPolicy.gang.minCount"

@@ -85,7 +85,7 @@ class PodTerm(msgspec.Struct, frozen=True):
 
 
 class SpreadConstraint(msgspec.Struct, frozen=True):
-    """Topology spread constraint; `hard` is DoNotSchedule."""
+    """Topology spread constraint; `hard` means `whenUnsatisfiable: DoNotSchedule`."""
 
     topology_key: str
     max_skew: int
@@ -127,7 +127,10 @@ class DeviceUse(msgspec.Struct, frozen=True):
 
 
 class GpuDemand(msgspec.Struct, frozen=True):
-    """Demand for `count` GPUs with these facts; `milli` < 1000 shares one GPU. The resource determines `vendor`."""
+    """Demand for `count` GPUs with these properties, or for a share of one GPU (`milli` < 1000, in thousandths).
+
+    `vendor` follows from the name of the requested resource.
+    """
 
     count: int
     milli: int = 1000
@@ -165,7 +168,8 @@ class IsaDemand(msgspec.Struct, frozen=True):
     """Requirement strings validated by `hetsched.isa`; `emulated` allows binfmt, `cross` allows a toolchain.
 
     `qemu` is ISAMatch's label, which allows either. `source` is the origin of `native`: `annotation hetsched.io/isa`,
-    `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector). `images` restricts them further.
+    `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector). `images` adds the requirements of the
+    pod's images.
     """
 
     native: str = ""
@@ -182,7 +186,7 @@ class IsaDemand(msgspec.Struct, frozen=True):
 
 
 class NumaDemand(msgspec.Struct, frozen=True):
-    """Topology awareness (None if the node decides), and the CPU policy: none, exclusive, immovable or numa."""
+    """Requested topology awareness (None: the node's default) and CPU policy: none, exclusive, immovable or numa."""
 
     aware: bool | None = None
     cpu_policy: str = "none"
@@ -204,7 +208,7 @@ class ContainerDemand(msgspec.Struct, frozen=True):
 
 
 class PodGroup(msgspec.Struct, frozen=True):
-    """Declaration of a gang in its object. If `timeout_seconds` is null, the policy decides how long members wait.
+    """Gang declared by a PodGroup object. If `timeout_seconds` is null, the policy decides how long members wait.
 
     `native` marks a PodGroup of Kubernetes itself. `unsupported` names a field that is set but not implemented.
     """
@@ -240,8 +244,7 @@ class Shape(msgspec.Struct, frozen=True):
 
     `containers` lists the containers that request whole CPUs or GPUs, in start order. `guaranteed` means that the pod
     is of that QoS class and has a container with whole CPUs, so that a kubelet with the static policy assigns exclusive
-    CPUs. `expected_watts` is None if
-    the expected power draw is unknown.
+    CPUs. `expected_watts` is None if the expected power draw is unknown.
     """
 
     requests: tuple[tuple[str, int], ...] = ()

@@ -1,8 +1,8 @@
 """Time to match one ISA requirement against 5,000 nodes.
 
-The `isa-match` filter runs over the columns of all nodes, once with cached lattice results (the cost in a decision) and
-once for new requirements (the first decision of a new shape). The baseline alternates with the filter in the same run
-and is a plain loop that compares feature sets node by node. Parsing a string is measured separately.
+The `isa-match` filter runs over the columns of all nodes, once with cached comparisons of ISA strings (the cost in a
+decision) and once for new requirements (the first decision of a new shape). The baseline alternates with the filter in
+the same run and is a plain loop that compares feature sets node by node. Parsing a string is measured separately.
 Check: the loop and the filter accept the same nodes.
 """
 

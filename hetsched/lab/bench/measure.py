@@ -42,7 +42,7 @@ class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """Document of one benchmark."""
+    """Results of one benchmark, its checks and a description of the machine."""
 
     scenario: str
     rows: tuple[BenchmarkRow, ...]

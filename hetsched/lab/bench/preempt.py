@@ -137,7 +137,10 @@ Cost = tuple[int, int, int, int, int]
 
 
 def _sweep(state: ClusterState, policy: Policy, case: Case) -> tuple[float, int, int]:
-    """Return the loop's microseconds per preemptor, and the numbers of comparisons and of worse results of ours."""
+    """Return the loop's CPU time in microseconds per preemptor, the number of comparisons, and that of worse results.
+
+    A result is worse if the engine's victims have a higher cost than those of the loop.
+    """
     scheduler = Scheduler(state.fork(), policy, evicts=True)
     spent = 0.0
     worse = 0

@@ -1,7 +1,7 @@
-"""CPU time and memory by program during an external measurement.
+"""CPU time and memory of processes under measurement, by program.
 
-On Linux, this is the user and system time of a process and all its running descendants from `/proc`; other systems
-yield no result. The time of processes that ended in between is not included.
+On Linux, the CPU time is the user and system time of a process and all its running descendants from `/proc`; other
+systems yield no result. The time of processes that ended in between is not included.
 Source: proc(5).
 """
 
@@ -58,7 +58,7 @@ def used_seconds(before: Mapping[str, float], after: Mapping[str, float]) -> dic
 
 
 def _all() -> dict[int, tuple[int, list[str], float]]:
-    """Return the parent, the command line and the CPU seconds of every process."""
+    """Return the parent, the command line and the CPU time in seconds of every process, by process ID."""
     tick = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
     found: dict[int, tuple[int, list[str], float]] = {}
     for folder in _PROC.glob("[0-9]*"):

@@ -3,7 +3,7 @@
 Example: two nodes with 4 GPUs each, and six 1-GPU jobs. If the jobs are spread evenly (3 + 3), one GPU is left on each
 node and a 2-GPU job stays pending; if they are packed (4 + 2), it runs. Real policies place the six jobs and then the
 2-GPU job one by one. Then RequestedToCapacityRatio computes the score of one node in both arithmetics for each worked
-case; `plain` is shown as 0-10, `upstream` as 0-100.
+example; `plain` is shown as 0-10, `upstream` as 0-100.
 Source: the Scheduling Framework publication (fragment figure, formula); kube-scheduler
 `noderesources/requested_to_capacity_ratio.go` (upstream arithmetic).
 """
@@ -35,7 +35,7 @@ _KNEE = ((0, 0), (50, 8), (100, 10))
 
 
 class _ScoreCase(NamedTuple):
-    """One worked score: the utilisation of the node including the pod, and both results."""
+    """Worked example: the utilisation of the node including the pod, and the expected score in both arithmetics."""
 
     title: str
     curve: tuple[tuple[int, int], ...]
@@ -56,7 +56,7 @@ _CASES = (
 
 
 def run(progress: Progress) -> Experiment:
-    """Place the jobs under each policy and score the worked cases."""
+    """Place the jobs under each policy and score the worked examples."""
     rows: list[ResultRow] = []
     expectations: list[ExpectedResult] = []
     total = len(_PUBLISHED) + len(_CASES)
@@ -101,7 +101,7 @@ def _fragments(policy: str) -> tuple[int, int, int]:
 
 
 def _score(case: _ScoreCase, mode: str) -> float:
-    """Return the binpack score of an empty node for a pod that brings it to the case's utilisation."""
+    """Return the binpack score of an empty node for a pod that brings it to the utilisation of the example."""
     resources = {"cpu": 1} if case.cards is None else {"cpu": 1, "nvidia.com/gpu": 1}
     params = {"shape": case.curve, "resources": resources, "mode": mode}
     policy = compile_policy(PolicySpec("score", (PluginUse("binpack", params=params),)), load_registry())

@@ -194,7 +194,7 @@ class FleetTrial:
         self.partial = sum(0 < self.booked[key] < least for key, least in self.needs.items())
 
     def _held_for_nothing(self) -> float:
-        """Count the slots of gangs that are not complete, without the gang in progress."""
+        """Count the slots of incomplete gangs, without pods that still wait at Permit."""
         booked, held = self.scheduler.state.gangs.booked, self.scheduler.waiting_pods.pods.keys()
         return float(sum(len(members - held) for key, members in booked.items() if len(members) < self.needs[key]))
 

@@ -7,7 +7,7 @@ default policy on split clusters, and IHEP. It then evaluates every possible ord
 states of the nodes. Experiment 2 submits four GPU pods with GPU requirements to two nodes with different GPUs. The
 default policy only counts GPUs, and a pod whose GPU has less memory than requested is a mismatch. Nodes have 48 cores
 and 192 GiB. Pods of experiment 1 request 8 cores and 16 GiB: five fit in addition to the system's pods, but a sixth
-does not. In experiment 2, the system's pods request 1 core and 1 GiB, which results in the worked scores.
+does not. In experiment 2, the system's pods request 1 core and 1 GiB, which yields the scores of the worked example.
 Source: Liu et al., Computer Engineering 2023(2). Its Tables 1-5 were not available, so sizes and GPUs are our own.
 """
 
@@ -189,7 +189,7 @@ def _experiment_2() -> tuple[list[ResultRow], list[ExpectedResult]]:
 
 
 def mixed_cards(policy: Policy) -> tuple[int | None, ...]:
-    """Return the index of the GPU node of each test pod."""
+    """Return the index of the GPU node of each test pod, or None for a pod that is not placed."""
     scheduler = Scheduler(ClusterState(*card_fleet()), policy)
     rows = [scheduler.schedule(card_pod(number)).row for number in range(len(TESTS))]
     return tuple(row if row >= 0 else None for row in rows)

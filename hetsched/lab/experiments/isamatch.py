@@ -4,10 +4,10 @@ The cluster has one x86 node, one Arm node and three different RISC-V nodes. A p
 that spreads evenly chooses a right node only by chance: 3 of 5, 2 of 5 and 2 of 3 nodes are right for the three groups.
 The 100 tasks of `hetsched.lab.isa_cluster` (90 services, 10 compute jobs) are placed one by one by real policies, in
 three groups: the base set RV64I, RV64IMFD, and RV64IMFD on nodes that a selector limits to RISC-V. A placement is right
-if the node can run the pod's instructions. Seed 5708 is fitted: with the scores of version 1.18 it yields exactly the
-published 62 / 41 / 67. Twenty other seeds show the default without fitting. The other figures of the publication
-follow: the two tie-breaks on 14 nodes, the placement when the first choice is full, and the time of one match. In
-addition to the publication, the cost of narrow jobs on rare nodes is measured (`regret`).
+if the node can run the pod's instructions. Seed 5708 is fitted: with the scores of kube-scheduler 1.18 it yields
+exactly the published 62 / 41 / 67. Twenty other seeds show the default without fitting. The other results of the
+publication follow: the two tie-breaks on 14 nodes, the placement when the first choice is full, and the time of one
+match. In addition to the publication, the cost of narrow jobs on rare nodes is measured (`regret`).
 Source: Jiang et al., Computer Systems & Applications 2022 31(9). Its Table 1 was not available, so nodes and tasks are
 our own.
 
@@ -114,7 +114,7 @@ _OURS = ("isamatch", "hetsched")
 
 
 def run(progress: Progress) -> Experiment:
-    """Run the pod groups, the published figures and the regret."""
+    """Measure the pod groups, the other results of the publication and the regret."""
     steps = 4 + len(_REGRET_SEEDS)
     policies = {name: _policy(BUILTIN[name]) for name in ("default-kube", *_OURS)}
     policies[KUBE_1_18.name] = _policy(KUBE_1_18)
@@ -216,7 +216,10 @@ def _overflow(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
 
 
 def _figure_5(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
-    """Measure Fig. 5: 14 nodes, 9 RISC-V, 7 with I, M and F; shared sets and then utilisation break ties."""
+    """Measure Fig. 5: 14 nodes, of which 9 are RISC-V and 7 have I, M and F.
+
+    Among nodes of equal affinity, the more common instruction set is preferred, then the lower utilisation.
+    """
     found = figure_5(policy)
     rows = [ResultRow("isamatch", "Fig. 5, RV64IMF", metric, value, published) for metric, value, published in found]
     values = tuple(value for _, value, _ in found)
@@ -225,7 +228,7 @@ def _figure_5(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
 
 
 def figure_5(policy: Policy) -> list[tuple[str, float, float | None]]:
-    """Return the counts of the figure, as measured and as published."""
+    """Return the metrics of Fig. 5 as (name, measured value, published value or None)."""
     sets = ["X86"] * 3 + ["ARM64"] * 2 + ["RV64I", "RV64IM"] + ["RV64IMFD"] * 3 + ["RV64IMFC"] * 2 + ["RV64IMFDV"] * 2
     used = dict(zip((7, 8, 9), (60, 30, 50), strict=True))
     nodes = [node(f"node{number:02d}", isa, "") for number, isa in enumerate(sets)]
@@ -250,7 +253,10 @@ def figure_5(policy: Policy) -> list[tuple[str, float, float | None]]:
 
 
 def _match_microseconds(policy: Policy) -> float:
-    """Return the smallest measured mean time over all tasks to filter and order the five nodes by instruction set."""
+    """Return the time in microseconds to filter and order the five nodes by instruction set for one pod.
+
+    It is the mean over all tasks, and the minimum of several rounds.
+    """
     state = ClusterState(cluster())
     match, affinity = (next(p.instance for p in policy.plugins if p.name == n) for n in ("isa-match", "isa-affinity"))
     requests = [state.compile(pod) for pod in tasks(GROUPS[1], FITTED_SEED)]

@@ -49,7 +49,7 @@ RESOURCES = (CPU, MEMORY, NETWORK_MBPS, DISK_MBPS)
 _GIB = 2**30
 _SMALL = (4000, 8 * _GIB, 100, 100)
 _LARGE = (8000, 16 * _GIB, 200, 200)
-# Requested CPU and memory, and used CPU, memory, network and disk.
+# Of one pod of each kind: requested CPU and memory; used CPU, memory, network and disk.
 _KINDS = {
     "cpu": ((2000, _GIB), (3500, _GIB // 2, 5, 5)),
     "mem": ((500, 4 * _GIB), (300, 3 * _GIB, 5, 5)),
@@ -100,7 +100,7 @@ _SAME = 1e-12
 
 
 class _End(NamedTuple):
-    """Metrics of a cluster after all pods, or the mean over several clusters."""
+    """Metrics of a cluster after all pods were tried, or the mean over several clusters."""
 
     degree: float
     degree_as_std: float

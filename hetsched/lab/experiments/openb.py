@@ -279,7 +279,7 @@ class _Cell(msgspec.Struct, frozen=True):
 
     @property
     def below(self) -> float:
-        """Percentage points below the rival; negative if the policy allocates more."""
+        """Percentage points below the rival; negative if the policy allocated more than the rival."""
         return round(self.best - self.allocated, 2)
 
     @property
