@@ -416,7 +416,7 @@ def test_unknown_value_of_a_crane_annotation_counts_as_its_default(name: str, va
     assert (found.shape.numa, problems(found)) == (None, [])
     ((code, place, hint),) = warnings(pod_text(annotations={key: value}))
     assert (code, place) == ("AnnotationValueUnknown", f"file.yaml#1 metadata.annotations['{key}']")
-    assert hint in ("Write true or false", "Write none or exclusive or immovable or numa")
+    assert hint in ("Use true or false", "Use none or exclusive or immovable or numa")
     both = pod(annotations={"topology.crane.io/topology-awareness": "true", "topology.crane.io/cpu-policy": "static"})
     assert both.shape.numa == NumaDemand(aware=True)
 
