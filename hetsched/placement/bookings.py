@@ -118,7 +118,7 @@ def _devices(cluster: Cluster, reservation: Reservation, booked: BookedPod) -> l
 
 
 def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
-    """Reject GPUs whose shares add up to more than 1000 milli, because no index can check a sum."""
+    """Raise IntegrityError if the shares of a GPU exceed 1000 milli in total; no index can check a sum."""
     with connection.cursor() as cursor:
         for some in batched(node_ids):
             marks = ", ".join(["%s"] * len(some))
@@ -147,7 +147,7 @@ def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) ->
         one.active, one.released_revision, one.released_at = False, cluster.revision, now
         one.release_reason = reason[:60]
     bulk_rows.update(held, ("active", "released_revision", "released_at", "release_reason"))
-    # Most pods have no rows in these tables.
+    # Skip reservations without GPUs, exclusive CPUs or devices: most pods have no rows in these tables.
     for model, has in _PARTS:
         for ids in batched([one.pk for one in held if has(one.allocation)]):
             model.objects.filter(reservation_id__in=ids).update(active=False)

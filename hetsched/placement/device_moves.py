@@ -33,7 +33,7 @@ class GpuHolder(msgspec.Struct, frozen=True):
 
 
 class Moves(msgspec.Struct):
-    """New grants by pod, and a problem text of one sentence by pod."""
+    """New grants by pod key, and the problem of each affected pod in one sentence."""
 
     grants: dict[str, Grants] = {}
     problems: dict[str, str] = {}
@@ -64,7 +64,7 @@ def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Mo
         if not overfull:
             moves.grants = {key: grants for key, grants in trial.items() if grants != held[key]}
             break
-        # The last pod keeps its reservation. The loop ends, because a plan without moves is always valid.
+        # The last pod in conflict keeps its reservation. The loop ends, because a plan without moves is always valid.
         stays = [key for key in wanted if any(grant.index in overfull for grant in wanted[key])] or list(wanted)
         index = next((grant.index for grant in wanted[stays[-1]] if grant.index in overfull), min(overfull))
         others = sorted(key for key in overfull[index] if key != stays[-1])

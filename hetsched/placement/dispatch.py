@@ -98,10 +98,10 @@ def wake(row_id: int | str, task: str = SCHEDULE) -> None:
 
 
 def route_locally(row_id: int | str, task: str, act: Callable[[], None]) -> None:
-    """Route this process's wake-ups of this kind to `act`, until `route_to_workers` is called."""
+    """Call `act` for this process's wake-ups of this row and task, until `route_to_workers` is called."""
     _here[row_id, task] = act
 
 
 def route_to_workers(row_id: int | str, task: str) -> None:
-    """Send the wake-ups of this kind to the workers again."""
+    """Send the wake-ups of this row and task to the workers again."""
     _here.pop((row_id, task), None)

@@ -97,5 +97,5 @@ def allowed_from(target: State) -> list[str]:
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Return every permitted (from, to)."""
+    """Return every permitted transition as a pair (from, to)."""
     return [(source.value, target.value) for source in State for target in sorted(TRANSITIONS[source])]

@@ -55,7 +55,7 @@ BACK_IN_QUEUE = {
 
 
 def move_rows(pod_ids: Sequence[int], to: State, **columns: Any) -> int:
-    """Move pods whose state permits it and set these columns; return how many moved."""
+    """Move the pods whose state permits `to` and set these columns; return how many pods moved."""
     if "message" in columns:
         columns["message"] = to_column(columns["message"])
     return move_pods(tuple(sorted(columns)))(pods=pod_ids, before=allowed_from(to), state=to.value, **columns)
@@ -168,7 +168,7 @@ class ClusterTransaction:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self, decisions: Sequence[Decision] = ()) -> None:
-        """Write and publish the results of the moves and reservations; `publish_counts` may publish counts later."""
+        """Write and publish the results of the moves and reservations; pod counts may be published later."""
         nodes = add_loads(self.cluster, self._loads) if self._loads else {}
         if nodes:
             self._columns.update(TOTALS)
@@ -223,12 +223,13 @@ class ClusterTransaction:
         return True
 
 
-# Workload states implied by objects in a live cluster: `_ALWAYS` regardless of pods, `_WITHOUT_PODS` without any.
+# Workload states implied by the states of submitted objects: `_ALWAYS` whatever pods the workload has, `_WITHOUT_PODS`
+# only if it has no pods.
 _ALWAYS = {SubmittedObject.WANTED: State.PENDING, SubmittedObject.REFUSED: State.MISCONFIGURED}
 _WITHOUT_PODS = {SubmittedObject.UNWANTED: State.PENDING, SubmittedObject.GONE: State.CANCELLED}
 
 
-# Workload state implied by Jobs in a live cluster, regardless of single pods.
+# Workload states implied by Jobs in a live cluster; they replace the states of finished pods.
 _FINISHED = {state.value for state in FINISHED}
 _OF_JOBS = {
     SubmittedObject.ENDING: State.RUNNING,

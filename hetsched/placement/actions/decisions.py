@@ -232,9 +232,9 @@ def _booked_pod(result: Result) -> BookedPod:
 
 
 def _results_to_record(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[int, datetime]]:
-    """Return the results to record now, and the time from which a result may be recorded, by pod id.
+    """Return the results to record now, and the earliest time to record each postponed result, by pod id.
 
-    The second part covers pods that were rejected for other reasons too soon after their last decision.
+    A result is postponed if its pod was rejected for other reasons too soon after its last decision.
     """
     again = [
         result.waiting.decision_id
@@ -271,7 +271,10 @@ def _results_to_record(results: Sequence[Result], now: datetime) -> tuple[list[R
 
 
 def _stored_reasons(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
-    """Return the reasons to store with the decision; the summary covers them in one sentence in any case."""
+    """Return the reasons to store with a decision: none if the deployment keeps only verdicts.
+
+    The summary is stored in any case.
+    """
     return () if settings.HETSCHED_KEEP_WITH_DECISION == "verdict" else reasons
 
 
@@ -327,9 +330,10 @@ def _move(
     revision: int,
     news_at: dict[int, datetime],
 ) -> None:
-    """Move every pod out of the queue with its own columns; a pod with an in-flight event stays queued.
+    """Write the decided state and the queue columns of each pod.
 
-    Pods in `news_at` stay in the queue until that time.
+    A pod stays queued if one of its registered events occurred during the decision. Pods in `news_at` also stay queued,
+    but are not tried before that time.
     Raises: Conflict if a pod is not pending any more.
     """
     rows = [_row(result, decision_ids, change, revision, news_at.get(result.waiting.pod_id)) for result in results]

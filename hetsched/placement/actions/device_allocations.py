@@ -61,7 +61,7 @@ def reconcile_devices(
     """Move the GPU reservations of a node's pods to the devices that its kubelet reports.
 
     `advisory` is True if another device plugin assigns the GPUs.
-    `uuids` maps other device ids to GPU UUIDs: AMD's device plugin reports PCI addresses.
+    `uuids` maps device ids that are not UUIDs, such as the PCI addresses of AMD's device plugin, to GPU UUIDs.
     If concurrent writers keep moving pods of the node, nothing is written until the next report.
     """
     for _ in range(_TRIES):

@@ -32,7 +32,7 @@ _UNBOUND_OR_HELD = Q(state=State.PLACED.value, origin__in=Pod.OURS) | Q(state=St
 
 
 def displace_pods(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) -> int:
-    """Displace pods and holds that do not fit these nodes any more because of the pods in `by`; return how many."""
+    """Displace pods and holds that no longer fit on these nodes; return how many. `by` names the new pods."""
     candidates: dict[int, list[Pod]] = defaultdict(list)
     unbound = Pod.objects.filter(_UNBOUND_OR_HELD).defer("spec").order_by("priority", "-id")
     on_nodes = (unbound.filter(node__in=some) for some in batched(sorted(set(node_ids))))

@@ -57,7 +57,7 @@ class ClaimedEviction(msgspec.Struct):
 
     @property
     def sentence(self) -> str:
-        """Return the text for the victim's condition: the preemptor, redacted across namespaces, or the reason."""
+        """Return the text for the victim's condition: the preemptor (hidden in other namespaces), or the reason."""
         if self.nominee is None:
             return self.eviction.reason
         preemptor = self.nominee.key if self.nominee.namespace == self.victim.namespace else HIDDEN
@@ -74,7 +74,7 @@ def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
 
 
 def claim_evictions(cluster_id: int) -> Iterator[list[ClaimedEviction]]:
-    """Claim the due evictions exclusively; yield a list per nomination or plan step, and per other eviction.
+    """Claim the due evictions; yield one list per nomination or plan step, and one per remaining eviction.
 
     Each list is claimed just before it is yielded, so that no claim expires while earlier lists are processed.
     """
@@ -195,7 +195,7 @@ def end_overdue_nominations(cluster_id: int) -> int:
 
 
 def spared_pods(cluster_id: int) -> dict[str, tuple[int, str]]:
-    """Return the pods that may not be evicted for now, with the preemptor's pod id and the API server's message."""
+    """Return the pods that may not be evicted for now: pod key -> (preemptor's pod id, API server's message)."""
     refused = Eviction.objects.filter(cluster_id=cluster_id, state=Eviction.REFUSED, not_before__gt=timezone.now())
     columns = "victim__namespace", "victim__name", "nomination__pod_id", "message"
     found = refused.order_by("id").values_list(*columns)

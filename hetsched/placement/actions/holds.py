@@ -47,7 +47,7 @@ from .hold_claims import CLAIMED
 from .submissions import Submission, stored_response
 
 MOST_PODS = 1000  # per hold
-_NAME = 200  # characters of the pod's name that the row's name contains
+_NAME = 200  # maximum length of the pod's name within the name of its row
 _FINISHED = sorted(state.value for state in FINISHED)
 
 
@@ -229,9 +229,9 @@ def free_capacity(change: ClusterTransaction, rows: Sequence[Pod], reason: str) 
 
 
 def use_capacity(change: ClusterTransaction, row_ids: Sequence[int], by: str) -> None:
-    """Free the reserved capacity that the pods placed in this transaction use; end holds that no further pod can use.
+    """Free the reserved rows whose capacity pods placed in this transaction use; end holds that no further pod can use.
 
-    Only these rows are freed, because the decision did not account for other rows.
+    Other rows of the holds stay reserved, because the decision did not treat their capacity as free.
     Raises: Conflict if the reservation of a row has ended.
     """
     if not row_ids:

@@ -81,7 +81,7 @@ def add_image_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[Pod
 
 
 class _Images:
-    """The images of some pods and their known facts; if `asks` is True, reads of the other images are requested."""
+    """The images of some pods and their known facts; `asks` requests reads of unknown and due images."""
 
     def __init__(self, cluster: Cluster, registries: Allowed, pods: Sequence[PodSpec], *, asks: bool = True) -> None:
         self.cluster = cluster
@@ -130,7 +130,7 @@ class _Images:
             dispatch.wake(self.cluster.pk, dispatch.IMAGES)
 
     def _is_news(self, row: ImageIndex, secrets: list[str]) -> bool:
-        """Return True if a row needs an update because pods use its image; not every pod causes an update."""
+        """Return True if a row needs an update: it must be read again, has a new secret or was last used a day ago."""
         reread = not row.wanted and not _is_final(row)
         return reread or not set(secrets) <= set(row.secrets) or row.wanted_at < self.now - timedelta(days=1)
 

@@ -89,13 +89,13 @@ class _Rounds:
                 self._lately[row.owner].add(row.node_id)
 
     def next(self, pod: Pod, spec: PodSpec, reason: str, message: str) -> Rejection:
-        """Return the next rejection of a pod, unsaved."""
+        """Return a new, unsaved rejection record for the pod, with its back-off."""
         assert pod.node_id is not None
         now, pair = self._change.now, (spec.owner, pod.node_id)
         last = self._last.get(pair)
         step, until = 1, now + node_backoff(1)
         if last is not None and now < last.until:
-            step, until = last.step, last.until  # the pod was in flight before the previous rejection
+            step, until = last.step, last.until  # the pod was already in flight at the previous rejection
         elif last is not None and now < last.until + RESET_AFTER:
             step = last.step + 1
             until = now + node_backoff(step)

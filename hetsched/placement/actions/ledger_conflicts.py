@@ -2,9 +2,9 @@
 
 The scheduler cache can show free capacity on a node where the reservation rows show none. Without a limit the scheduler
 would retry the same node forever.
-A placement that passed against the cache but fails on the rows is recorded as a conflict of its node. After `MOST`
-conflicts within `WITHIN`, the node is cordoned and an audit entry with the reason is written. An operator inspects the
-node and uncordons it, which restarts the count.
+A placement that is valid in the cache but fails against the rows at commit is recorded as a conflict of its node.
+After `MOST` conflicts within `WITHIN`, the node is cordoned and an audit entry with the reason is written. An operator
+inspects the node and uncordons it, which restarts the count.
 Bindings that the API server rejects are not counted: they concern the pod, not the node.
 Source: HashiCorp Nomad's plan rejection tracker (Nomad#13421).
 """

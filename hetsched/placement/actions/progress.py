@@ -98,7 +98,7 @@ def release(cluster_id: int, pod_ids: Iterable[int], *, to: State, reason: str, 
     """End stopped pods as succeeded or failed, and free exactly the resources that they held.
 
     The caller must have proof that the pods stopped.
-    Raises: Conflict if a pod has no active reservation; ValueError for a state other than these two.
+    Raises: Conflict if a pod has no active reservation; ValueError if `to` is neither succeeded nor failed.
     """
     if to not in (State.SUCCEEDED, State.FAILED):
         raise ValueError(f"{to} is not a final state")
@@ -180,7 +180,7 @@ def set_priority(
     check_ceiling(allowance, (), priority)
     with write_transaction():
         change = ClusterTransaction(advance(workload.cluster_id))
-        # The spec must change too, so that a state loaded from the rows later equals the state of the decision.
+        # The spec must change too: a state loaded from the rows later must equal the state of the decision.
         waiting = [pod for pod in workload.pods.order_by("id") if pod.state in (State.PENDING, *UNPLACED)]
         for pod in waiting:
             pod.priority, pod.spec = priority, msgspec.structs.replace(pod.spec, priority=priority)

@@ -31,7 +31,7 @@ class StepTaken(Exception):
 
 
 def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, actor: Actor, reason: str) -> Rebalance:
-    """Execute the moves of a plan with these step indices (from 0).
+    """Confirm the moves of a plan with these step indices (from 0), so that a worker executes them.
 
     Raises: InputError `ReasonMissing`, `NothingToMove`, `RebalanceRunning`, or `ClusterNotFollowed`.
     """

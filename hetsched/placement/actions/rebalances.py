@@ -183,7 +183,7 @@ def _move_locally(plan: Rebalance, moves: Sequence[RebalanceMove], found: Advice
 
 
 def _state_digest(found: AdviceBasis, moved: AppliedMove) -> str:
-    """Return the digest of the state without the pods of a step; this removes the pods from the state in `found`."""
+    """Remove the pods of a step from the state in `found`, and return the digest of the remaining state."""
     for booking in moved.unit:
         found.board.state.forget(booking.pod.key)
     return found.board.state.digest()
@@ -285,7 +285,7 @@ def _move_message(plan: Rebalance) -> Message:
 
 
 def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:
-    """Return the node of a newer pod of the same controller, once it holds resources."""
+    """Return the node of the replacement of a moved pod, or None until the replacement holds resources."""
     if pod is None or not pod.spec.controller:
         return None
     rows = Pod.objects.filter(

@@ -61,7 +61,7 @@ def delete_ended_foreign_pods(cluster_id: int, *, finished_before: datetime, lim
 
 
 def delete_former_reservations(cluster_id: int, *, released_before: datetime, limit: int = 1000) -> int:
-    """Delete former reservations of pods that changed in place before a time; return how many rows were deleted."""
+    """Delete reservations that another reservation of the same pod replaced before a time; return how many."""
     changed = Reservation.objects.filter(cluster=cluster_id, release_reason__in=CONTINUED)
     if not changed.filter(released_at__lt=released_before).exists():
         return 0

@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 
 def record_bound_pods(cluster: Cluster, scheduler: str, charged: Sequence[ObservedPod]) -> int:
-    """Record the newly bound pods of this scheduler, in the transaction that reserves for them; return how many."""
+    """Record pods that `scheduler` bound, in the transaction that reserves their resources; return how many."""
     found = [seen for seen in charged if seen.scheduler_name == scheduler and seen.spec is not None]
     if not found:
         return 0
@@ -139,7 +139,10 @@ class PastState(SchedulerCache):
 
     @contextmanager
     def between(self, loaded: ClusterSnapshot, revision: int) -> Iterator[dict[str, Reservation]]:
-        """Remove pods that ended at a revision and yield the reservations that began then, by uid; restore at exit."""
+        """Remove the pods that ended at a revision and yield the reservations that began at it, by pod uid.
+
+        The state is restored at exit.
+        """
         rows = Reservation.objects.filter(cluster_id=self.cluster_id).select_related("pod", "node")
         went = rows.filter(released_revision=revision, revision__lt=revision).exclude(release_reason__in=CONTINUED)
         gone = [booking for row in went if (booking := loaded.state.forget(row.pod.key)) is not None]
@@ -163,7 +166,7 @@ def _past_state(cluster_id: int) -> PastState:
 
 
 def _judge(past: PastState, loaded: ClusterSnapshot, revision: int, rows: Sequence[Shadow]) -> None:
-    """Compare the pods that were reserved at one revision one by one; each is assumed before the next is compared."""
+    """Compare the pods reserved at a revision, in order; each is assumed on its node before the next is compared."""
     name = Cluster.objects.values_list("policy_name", flat=True).get(pk=past.cluster_id)
     spec = active_specs({name}).get(name)
     if spec is None:

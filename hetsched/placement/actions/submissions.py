@@ -110,7 +110,7 @@ def submit(
             _publish(cluster, [(workload, prepared)])
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
-        # A concurrent request used the same key, or a pod of this name is live or ended during this transaction.
+        # A concurrent request used the key, or a pod with one of these names is live or ended during this transaction.
         known = stored_response(owner, idempotency_key, body_hash) if idempotency_key else None
         if known is not None:
             return known
@@ -189,8 +189,8 @@ def build_pod_rows(
                 policy_rule=chosen.rule,
                 priority=spec.priority,
                 gang=spec.gang.name if spec.gang else "",
-                # In a live cluster, other controllers remove a pod's scheduling gates, and the watch reports the
-                # removal.
+                # In a live cluster other controllers remove scheduling gates; the pod is queued when the watch
+                # reports the removal.
                 queued=not (spec.gates and origin == Pod.WATCHED),
                 images_until=images_until,
                 message=_gate_message(spec),

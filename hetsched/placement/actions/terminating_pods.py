@@ -43,7 +43,7 @@ from .change import ClusterTransaction
 from .evictions import requeue_nominees_of_uids
 
 ANOTHER_MACHINE = timedelta(hours=24)
-_STARTED = {State.BINDING, State.BOUND, State.RUNNING}  # the kubelet may have started its containers
+_STARTED = {State.BINDING, State.BOUND, State.RUNNING}  # states in which the pod's containers may have started
 
 
 class TerminatingReservation(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ def reservation_time(spec: PodSpec) -> timedelta:
 
 
 def reserve_orphaned_pods(change: ClusterTransaction, left: Sequence[TerminatingReservation]) -> None:
-    """Reserve the resources that ended pods have just freed for orphaned pods."""
+    """Create an orphaned pod for each of these ended pods, and reserve the freed resources for it."""
     pods = [_orphaned_pod(change, one) for one in left]
     Pod.objects.bulk_create(pods, batch_size=500)
     booked = [

@@ -27,7 +27,7 @@ from ..ids import sortable_id
 CAME = "its pod came"  # release reason of held capacity that a pod now uses
 MARK = "~"  # invalid in Kubernetes names, so the name of a row never conflicts with a pod
 
-_NAME = 200  # characters of the pod's name in the row's name
+_NAME = 200  # maximum length of the pod's name within the name of its row
 
 
 def own_name(pod: str, of: str) -> str:
@@ -57,7 +57,7 @@ class Hold(models.Model):
     policy_name = models.CharField(_("policy"), max_length=63)
     policy_version = models.IntegerField(_("policy version"))
     pod_count = models.IntegerField(_("pods"))
-    # Amounts charged to the owner's quota. For a claimed hold only the excess over the charge of its workload is used.
+    # Amounts charged to the owner's quota. For a claimed hold only the excess over the charge of its workload counts.
     amounts = models.JSONField(_("amounts"), default=dict)
     workload = models.ForeignKey("placement.Workload", on_delete=models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(_("since"))

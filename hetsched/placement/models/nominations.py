@@ -120,7 +120,7 @@ class Preemption(models.Model):
 
 
 class HalfGang(models.Model):
-    """A gang with too few bound members after a rejected binding, with the time of the first and the last reason."""
+    """A gang with too few bound members; `since` and `reason` are those of the first rejected binding."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     namespace = models.CharField(_("namespace"), max_length=63)
@@ -142,7 +142,7 @@ class HalfGang(models.Model):
 
 
 class CommitRefusal(models.Model):
-    """One placement on a node that failed on the reservation rows at commit."""
+    """One placement on a node that was rejected at commit because it contradicted the reservation rows."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")

@@ -78,7 +78,10 @@ class SigningSecret(models.Model):
 
 
 class CallbackHost(models.Model):
-    """A host that receives callbacks; one process at a time calls it. After a call without an answer it is skipped."""
+    """A host that receives callbacks; one process at a time calls it.
+
+    After a call without an answer the host is skipped until `quiet_until`.
+    """
 
     host = models.CharField(max_length=300, primary_key=True)
     held_until = models.DateTimeField(null=True)

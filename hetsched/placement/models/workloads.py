@@ -106,9 +106,10 @@ class Pod(models.Model):
     queued = models.BooleanField(_("queued"), default=True)
     attempts = models.IntegerField(_("attempts"), default=0)
     not_before = models.DateTimeField(_("not before"), null=True)
-    # The pod waits until then for the platforms of its images; a past time: they may still change; null: final.
+    # Time until which the pod waits for the platforms of its images. If it has passed, the platforms may still change;
+    # null means that they are final.
     images_until = models.DateTimeField(_("waits for image platforms until"), null=True)
-    # The last try, and the events registered at it, also as a bit set that queries compare.
+    # The last attempt to place the pod, and the events that it registered (`helped_by`: as a bit set for queries).
     tried_at = models.DateTimeField(_("last attempt"), null=True)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     helped_by = models.IntegerField(default=EVERY_BIT, editable=False)

@@ -35,7 +35,7 @@ _SETTLED = frozenset({State.BOUND.value, State.RUNNING.value})
 
 
 class AdviceBasis(msgspec.Struct, frozen=True):
-    """A board on a copy of a cluster's current state, its revision and digest, and the pods that must not move."""
+    """A `Board` on a copy of a cluster's state, the state's revision and digest, and the pods that must not move."""
 
     board: Board
     revision: int
@@ -61,7 +61,7 @@ def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] 
         kept.update(dict.fromkeys(loaded.nominees, BUSY))
     for pod in waiting:
         if pod.key in state.bookings:
-            state.forget(pod.key)  # nominated pods, assumed in addition to their victims
+            state.forget(pod.key)  # a nominated pod is assumed in addition to its victims
     board = Board(
         state, policy, evaluated_at=rfc3339(timezone.now()), returns=reschedules_evicted_pods(cluster), own=own
     )
@@ -111,7 +111,7 @@ def _immovable_pods(cluster: Cluster) -> dict[str, str]:
 
 
 def _own_policies(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec]) -> dict[str, PolicySpec]:
-    """Return the policies of the pods whose policy is not `spec`; some pods of `waiting` may not exist yet."""
+    """Return the policies of the pods whose policy is not `spec`, by pod key; pods of `waiting` may not exist yet."""
     alive = [state.value for state in (*HOLDING, State.PENDING, State.NOT_NOW)]
     rows = Pod.objects.filter(cluster=cluster, state__in=alive).exclude(policy__in=["", spec.name])
     named = list(rows.values_list("namespace", "name", "policy"))

@@ -1,9 +1,9 @@
 """The most requested shapes of a cluster: those of its latest pods, or worked examples if it has no pods yet.
 
 The shapes are those of the latest pods of this scheduler with a valid and satisfiable request. Requests are reduced to
-the fields that decide whether a copy fits (`alone`) and counted by workload, so that one large workload does not
-displace the others. The result contains the few most frequent shapes. Their order depends only on the shapes, so that
-rows of a table keep their positions.
+the fields that decide whether a copy fits (`simulation.headroom.alone`) and counted by workload, so that one large
+workload does not displace the others. The result contains the few most frequent shapes. Their order depends only on the
+shapes, so that rows of a table keep their positions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EXAMPLES = """
 
 
 class CommonShape(msgspec.Struct, frozen=True):
-    """A shape as a pod with that shape; `like` is the latest pod that requested it, or empty for an example."""
+    """A requested shape, as a pod with that shape; `like` is the latest pod that requested it, empty for an example."""
 
     pod: PodSpec
     workloads: int
@@ -52,7 +52,7 @@ class CommonShape(msgspec.Struct, frozen=True):
 
 
 def common_shapes(cluster_id: int) -> list[CommonShape]:
-    """Return the shapes for a headroom table."""
+    """Return the most requested shapes of a cluster, or worked examples, for its headroom table."""
     return _of_latest(cluster_id) or _examples()
 
 

@@ -24,7 +24,7 @@ _DIGITS = 4
 
 
 class DecisionDifference(msgspec.Struct, frozen=True, rename="camel"):
-    """One part of the result that differs."""
+    """One field in which the re-run differs from the recorded decision."""
 
     what: Message
     was: str

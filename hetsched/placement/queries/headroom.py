@@ -35,7 +35,8 @@ KEPT_SECONDS = 3.0
 SHARE = 20
 SHAPES_SECONDS = 60.0
 PATIENCE_SECONDS = 20.0
-# Counting this many copies takes about a second; later tables count the remaining copies.
+# Budget of trial placements per table, about one second of work; counts that are still missing are computed for later
+# tables.
 BOOKINGS = 20_000
 
 
@@ -49,7 +50,10 @@ class NodePool(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One shape: per pool the copies that fit, those emulated, whether the count is exact, and why no copy fits."""
+    """Counts of one shape per pool: copies that fit, those of them that are emulated, and whether the count is exact.
+
+    `reasons` contains the reason why no copy fits the pool, or None.
+    """
 
     common: CommonShape
     counts: list[int]
@@ -162,7 +166,7 @@ def _selector(pool: str, labels: dict[str, str]) -> dict[str, str]:
 
 
 def _reasons(scheduler: Scheduler, pod: PodSpec, of_row: np.ndarray, pools: int) -> list[str | None]:
-    """Return for each pool the first rejection that most of its nodes share."""
+    """Return for each pool the most frequent first rejection by its nodes, or None."""
     best: list[tuple[int, str | None]] = [(0, None)] * pools
     for reason, rows in first_rejections(scheduler, scheduler.state.compile(pod)):
         for pool, count in enumerate(np.bincount(of_row[rows], minlength=pools).tolist()):

@@ -36,7 +36,7 @@ class ImageDetail(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def images_of(cluster: Cluster, pods: Sequence[PodSpec]) -> list[ImageDetail]:
-    """Return those images of these pods that have facts, by name."""
+    """Return the images of these pods for which facts are known, sorted by name."""
     facts = {one.image: one for pod in pods for one in pod.image_facts}
     if not facts:
         return []

@@ -79,7 +79,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 def check_invariants(cluster: Cluster | None = None) -> list[Violation]:
-    """Return all violations at one moment in one cluster, or in all clusters and in the tables that they share."""
+    """Return all violations in one cluster, or in all clusters and their shared tables, from one consistent read."""
     with consistent_reads():
         return list(_violations(cluster))
 
@@ -163,7 +163,7 @@ def _resized(cluster: Cluster) -> set[int]:
 
 
 def _zones(cluster: Cluster) -> Iterator[Violation]:
-    """I2, I4: no zone grants more than it has to pods that hetsched placed, and pods may use their exclusive CPUs."""
+    """I2, I4: grants to pods that hetsched placed fit each zone, and their exclusive CPUs are usable by pods."""
     rows = Reservation.objects.filter(cluster=cluster, active=True).exclude(pk__in=_resized(cluster))
     granted_by_us = rows.filter(pod__origin__in=Pod.GRANTED).values_list("node_id", "allocation").iterator(2000)
     nodes = {node_id for node_id, allocation in granted_by_us if allocation.zones}
@@ -173,7 +173,7 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
         state = single_node_state(node, held)
         facts = state.zones.nodes.get(0)
         if facts is None:
-            continue  # the report does not list the zones: I5 reports their CPUs
+            continue  # the report lists no zones; I5 reports the reserved CPUs
         column = {name: state.columns.field(name)[:, 0].tolist() for name in _ZONE_COLUMNS}
         granted = {facts.position(grant.name) for one in ours for grant in one.allocation.zones} - {None}
         for position in sorted(position for position in granted if position is not None):

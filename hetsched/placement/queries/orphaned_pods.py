@@ -1,4 +1,4 @@
-"""Query for the orphaned pods of a cluster. It has its own index, because it runs often and rarely finds a row."""
+"""Query for the orphaned pods of a cluster. The query has its own index: it runs often and rarely finds a row."""
 
 from __future__ import annotations
 

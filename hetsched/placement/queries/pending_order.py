@@ -75,7 +75,7 @@ class QueueEntry(msgspec.Struct, frozen=True):
 
 
 def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
-    """Return the number of pods in each queue state, except pods that never fit, and the number of those."""
+    """Return the number of pods in each queue state, without pods that never fit, and the number that never fit."""
     counted = dict.fromkeys(QueueState, 0)
     never = 0
     rows = _pending(cluster_id, timezone.now()).order_by().values_list("queue_state", "state").annotate(n=Count("id"))
@@ -168,7 +168,7 @@ def _queue_entry(row: dict[str, Any], queue_state: QueueState, position: int | N
 
 
 def _next_try(row: dict[str, Any], queue_state: QueueState) -> datetime | None:
-    """Return the latest time of a pod's next try; None for a pod that never fits: it waits for a cluster change."""
+    """Return the latest time of the next try, or None if unknown; a pod that never fits waits for a cluster change."""
     if row["state"] == State.NEVER_FITS:
         return None
     if queue_state is QueueState.BACK_OFF:

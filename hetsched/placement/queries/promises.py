@@ -33,7 +33,7 @@ _BY_THE_KUBELET = "static"
 
 
 def find_breaches(cluster: Cluster) -> Iterator[Breach]:
-    """Yield (invariant, place, message) of a cluster."""
+    """Yield (invariant, place, message) for each violation of I6 and I13 in a cluster."""
     yield from _zones(cluster)
     yield from _gangs(cluster)
     yield from _half_gangs(cluster)

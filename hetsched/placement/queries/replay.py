@@ -56,7 +56,7 @@ from hetsched.policies.plan_contracts import PreviewParameters
 from hetsched.storage.batches import batched
 from hetsched.storage.snapshot_read import consistent_reads
 
-# Releases with this prefix were caused by a decision, so each run determines for itself whether they happen.
+# Releases whose reason has this prefix were caused by a decision: each run determines whether they happen.
 _BY_A_DECISION = "Preempted by "
 _DECIDED = (
     "id", "pod_id", "verdict", "node_name", "policy_name", "policy_version", "cluster_revision", "inventory_revision",
@@ -183,7 +183,7 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
 
 
 def _pods(wanted: set[int]) -> dict[int, PodSpec]:
-    """Read pods in their pending form; equal shapes share one object, which makes comparisons cheap."""
+    """Read pods without node and allocation, by id; equal shapes share one object, which makes comparisons cheap."""
     pods: dict[int, PodSpec] = {}
     shapes: dict[Shape, Shape] = {}
     for some in batched(sorted(wanted)):
@@ -194,7 +194,7 @@ def _pods(wanted: set[int]) -> dict[int, PodSpec]:
 
 
 def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[int, dict[str, Any]], int]:
-    """Return by id the last decisions of distinct pods with a known policy, and the number with an unknown policy."""
+    """Return the latest decisions, one per pod, by id, and how many others were skipped for an unknown policy."""
     latest = Pod.objects.filter(cluster=cluster, decision__isnull=False).order_by("-decision_id")
     ids = list(latest.values_list("decision_id", flat=True)[:last])
     found: list[dict[str, Any]] = []
@@ -250,7 +250,10 @@ def _reservations_between(cluster: Cluster, start: int, end: int) -> Sequence[di
 
 
 class ReplayPolicies(NamedTuple):
-    """The policies of both runs, the baseline's name and version, and its deciding version by recorded version."""
+    """The policies of both runs, and the name and version of the baseline.
+
+    `decided_by` maps each recorded policy version to the version that decides in the baseline run.
+    """
 
     baseline: RunPolicies
     draft: RunPolicies

@@ -1,8 +1,8 @@
 """Summary of shadow mode: how often another scheduler chose the same node as hetsched, and its regret.
 
 Shares refer to the compared pods. `choices` is the number of pods with more than one feasible node, because with a
-single feasible node both schedulers always agree. Regret is computed over the pods on nodes that hetsched's filters
-accept.
+single feasible node both schedulers always agree. Regret is the score of hetsched's node minus the score of the
+other scheduler's node; it is computed over the pods on nodes that hetsched's filters accept.
 Units: points of the policy, 0-100.
 """
 

@@ -66,7 +66,7 @@ def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcom
             _publish_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
         if changes.definitions is not None:
-            dispatch.wake(cluster_id, dispatch.BIND)  # volume claims of pods that wait to be bound may be bound now
+            dispatch.wake(cluster_id, dispatch.BIND)  # pods that wait for volume claims may be ready to bind
     only = followed.arrivals_only and not (nodes or events or changes.nodes_gone or changes.definitions)
     return msgspec.structs.replace(followed, arrivals_only=only)
 

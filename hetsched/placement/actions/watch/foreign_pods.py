@@ -25,8 +25,8 @@ from ..displaced_pods import displace_pods
 def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
     """Reserve the resources of pods that another scheduler placed."""
     node_ids = _ids_of_nodes(change.cluster, (seen.node_name for seen in charged))
-    # Any user can write an annotation, so the pod gets the resources that hetsched reserved for it, or else its
-    # requests.
+    # Do not use the allocation in the pod's annotation, because any user can write it: `_allocations` chooses GPUs and
+    # CPUs for the requests.
     specs = [
         msgspec.structs.replace(seen.spec, allocation=None, node_name=seen.node_name)
         for seen in charged

@@ -48,7 +48,7 @@ from ..submissions import accept_pods, build_pod_rows
 from ..terminating_pods import orphaned_pods_on, reserve_orphaned_pods, terminating_reservations
 from .foreign_pods import charge_foreign_pods
 
-# may return to the queue with the spec from the time of the decision
+# Pods in these states may return to the queue, so a change in place also updates their spec.
 _NOT_BOUND = {State.PLACED.value, State.BINDING.value}
 _FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
 _SPEC_COLUMNS = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
@@ -85,7 +85,7 @@ class PodTransitions:
         self.charged: list[ObservedPod] = []
         self.arrivals: list[ObservedPod] = []
         self.pending: dict[int, tuple[Pod, ObservedPod]] = {}
-        self.changed_specs: list[tuple[Pod, PodSpec]] = []  # pods in which fields that can change in place have changed
+        self.changed_specs: list[tuple[Pod, PodSpec]] = []  # pods that changed in place, and their new specs
         self.deleted: list[Pod] = []
         self.stopped_uids: set[str] = set()
         self.freed_node_ids: set[int] = set()  # ids of nodes on which pods ended
@@ -222,7 +222,7 @@ class PodTransitions:
                 (now,) = build_pod_rows(self.cluster, [seen.spec], policy or "", None, Pod.WATCHED)
                 if now.spec == before:
                     continue
-                if row.state == State.MISCONFIGURED:  # misconfigured is a final verdict: treat the pod as new
+                if row.state == State.MISCONFIGURED:  # this verdict is final: treat the pod as a new pod
                     self.cancelled["its requests have changed"].append(row)
                     self._add_new(seen)
                     continue
