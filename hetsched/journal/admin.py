@@ -43,7 +43,7 @@ class AuditedAdmin(admin.ModelAdmin):
     unaudited: ClassVar[tuple[str, ...]] = ()  # fields whose values are left out of the audit trail
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        # Store the values before the change now; many-to-many rows are saved later.
+        # Read the values from before the change here; `log_change` runs after the many-to-many rows are saved.
         request.audited_before = self._auditable(self.model._default_manager.get(pk=obj.pk)) if change else {}  # type: ignore[attr-defined]
         super().save_model(request, obj, form, change)
 
@@ -116,12 +116,12 @@ def acting_user(request: HttpRequest) -> Program:
 
 
 def quantities(amounts: Mapping[str, int]) -> str:
-    """Format amounts in base units as quantities."""
+    """Format amounts in base units as Kubernetes quantities."""
     return pretty({name: format_amount(name, amount) for name, amount in amounts.items()})
 
 
 def pretty(value: Any) -> str:
-    """Format a contract value as indented JSON, and an empty value as a dash."""
+    """Format a struct or JSON value as indented JSON, and an empty value as a dash."""
     if value is None or value == {} or value == ():
         return "–"
     return format_html("<pre>{}</pre>", msgspec.json.format(encode(value)).decode())

@@ -56,7 +56,7 @@ log = structlog.get_logger(__name__)
 
 
 class Broken(msgspec.Struct, frozen=True, rename="camel"):
-    """Entries whose seal does not match them."""
+    """Range of audit entries (first and last ID) that does not match its seal."""
 
     first: int
     last: int
@@ -64,7 +64,7 @@ class Broken(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ChainState(msgspec.Struct, frozen=True, rename="camel"):
-    """State of the seals of the audit trail; `verifiedSince` is the oldest verification of any seal.
+    """State of the seals of the audit trail; every seal was verified at `verified_since` or later.
 
     `head` is the digest of the latest seal. `keyed` is True if the digest uses a key.
     """
@@ -119,7 +119,7 @@ def verify(seals: Iterable[AuditSeal] | None = None) -> Iterator[AuditSeal]:
 
 
 def verify_oldest(seals: int = 4) -> int:
-    """Verify the seals with the oldest verification; return the number of mismatches."""
+    """Verify the seals whose last verification is oldest; return the number of seals that do not match."""
     return sum(bool(seal.problem) for seal in verify(list(AuditSeal.objects.order_by("verified_at", "id")[:seals])))
 
 

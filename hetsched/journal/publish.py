@@ -182,7 +182,7 @@ def _send(events: list[OutboxEvent], run: Callable[[Any], Any] | None) -> None:
 
 
 def relay(older_than_seconds: float = 2.0, limit: int = 1000) -> int:
-    """Send events that the process that wrote them did not send; return the number sent."""
+    """Send events that are still unsent after `older_than_seconds`; return the number sent."""
     before = timezone.now() - timedelta(seconds=older_than_seconds)
     unsent = OutboxEvent.objects.filter(published_at=None, created_at__lt=before).order_by("id")
     events = list(unsent[:limit])

@@ -41,7 +41,7 @@ def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int |
         return
     pods = list(pods)
     for pod in pods if priority is None else ():
-        # The class may have been added to the live cluster since; hetsched does not know its priority then.
+        # The live cluster may have this class although hetsched has not seen it, so its priority is unknown.
         unknown = next((one for one in pod.problems if one.code == "PriorityClassUnknown"), None)
         if unknown is not None:
             raise InputError(
@@ -163,7 +163,8 @@ def has_queued(cluster: Cluster, count: int) -> bool:
 def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
     """Reject further pods of a namespace if too many are pending; the count includes the pods just written."""
     most = settings.HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE
-    # If the whole cluster has no more queued pods, the namespace need not be counted, and the index alone is read.
+    # If the whole cluster has at most `most` queued pods, the namespace need not be counted. This check reads only an
+    # index.
     if cluster.kind != ClusterKind.KUBERNETES and not has_queued(cluster, most + 1):
         return
     waiting = Pod.objects.filter(cluster=cluster, queued=True, namespace=namespace).count()

@@ -1,14 +1,14 @@
 """The scheduler cache: the engine's state of a cluster, loaded from the database and updated incrementally.
 
 A decision needs the whole cluster in memory, and loading it for each batch would take longer than the decisions.
-The state starts with the nodes and the reservations at the time of their usage samples (`Cluster.baseline_revision` or,
-if later, `Node.sampled_revision`); then every later reservation and release is applied. `SchedulerCache` keeps the
-state and applies changes since its revision: facts of single nodes, releases, reservations. Reservations that name no
-GPUs or CPUs are then completed again on changed rows (`CompletedAllocations`). It loads the state again after other
-changes: nodes added, removed or renamed, facts that could change the completion of reservations on a node, usage
-samples, and any other change that it cannot apply. Nominated pods are assumed in addition to their victims, so that no
-pod of lower priority is placed on the resources. The reservations of a row may therefore exceed its capacity; the row
-then accepts no pod.
+A load starts with the nodes and with the reservations that existed when the usage of the nodes was sampled
+(`Cluster.baseline_revision` or, if later, `Node.sampled_revision`); then it applies every later reservation and
+release. `SchedulerCache` keeps the state and applies changes since its revision: facts of single nodes, releases,
+reservations. Reservations that name no GPUs or CPUs are then completed again on changed nodes (`CompletedAllocations`).
+It loads the state again after other changes: nodes added, removed or renamed, facts that could change the completion of
+reservations on a node, usage samples, and any other change that it cannot apply. Nominated pods are assumed in addition
+to their victims, so that no pod of lower priority is placed on the resources of the victims. The reservations on a node
+may therefore exceed its capacity; the node then accepts no pod.
 Invariant: an incrementally updated state equals a reloaded one in every column, after any sequence of changes. Gangs in
 back-off stay in back-off when this process reloads the state.
 """
@@ -62,9 +62,9 @@ class Nominee(msgspec.Struct, frozen=True):
 
 
 class ClusterSnapshot(msgspec.Struct):
-    """A state with the cluster revision that it represents.
+    """An engine state with the cluster revision that it represents.
 
-    `evicts` is True if its scheduler may preempt pods. `nominates` is True if victims are evicted through the API
+    `evicts` is True if victims can be removed immediately. `nominates` is True if victims are evicted through the API
     server. `nominees` contains the nominated pods that are assumed in the state.
     """
 
@@ -81,7 +81,7 @@ class ClusterSnapshot(msgspec.Struct):
 
 
 def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSnapshot:
-    """Load a cluster's rows into a state: the current state, or that of a revision with the current inventory.
+    """Load the engine state of a cluster: the current state, or the reservations of a revision on the current nodes.
 
     The revision is read before the rows; the next refresh adds reservations written in between.
     """
@@ -215,7 +215,7 @@ class SchedulerCache:
 
     @contextmanager
     def locked_snapshot(self, seconds: float = -1) -> Iterator[ClusterSnapshot]:
-        """Refresh the state from the database and yield it; other threads are locked out until exit.
+        """Refresh the state from the database and yield it; other threads wait until the `with` block ends.
 
         Raises: TimeoutError if the lock is not free within `seconds`.
         """
@@ -282,7 +282,7 @@ class SchedulerCache:
         if revision < snapshot.revision:
             return False
         changed = CHANGED_RESERVATIONS(cluster=self.cluster_id, since=snapshot.revision, until=revision)
-        # Read this after the rows: they lack a release that was deleted before this read.
+        # Read the revision after the rows, so that it covers every release that was deleted before the rows were read.
         if current_columns(self.cluster_id).forgotten_revision > snapshot.revision:
             return False
         state, written = snapshot.state, snapshot.committed_revisions
@@ -325,7 +325,7 @@ class SchedulerCache:
         return list(rows.select_related("pod").only(*columns).order_by("id"))
 
     def policy(self, spec: PolicySpec) -> Policy:
-        """Return the compiled form of a policy revision, compiled once."""
+        """Return a compiled policy revision from the cache; compile it at its first use."""
         key = (spec.name, spec.version)
         known = self._policies.get(key)
         if known is None or known.spec != spec:
@@ -362,7 +362,7 @@ class SchedulerCache:
         if revision == self._snapshot.revision + 1:
             self._snapshot.revision = revision
         else:
-            # Revisions of other writers between these must still be applied.
+            # The revisions in between, which other writers committed, must still be applied.
             self._snapshot.committed_revisions.add(revision)
 
     def mark_unchanged(self, revision: int) -> None:
@@ -395,7 +395,7 @@ def cache_of(cluster_id: int) -> SchedulerCache:
 
 
 def fork(cluster_id: int) -> tuple[ClusterState, int]:
-    """Return a copy of the current state for a simulation, which may modify the copy, and its revision."""
+    """Return a copy of the current state, which a simulation may modify, and the revision of the state."""
     with cache_of(cluster_id).locked_snapshot() as snapshot:
         snapshot.state.digest()  # copies then share the digests of the rows and hash only changed rows
         return snapshot.state.fork(), snapshot.revision

@@ -29,7 +29,7 @@ class ReservationUse(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The decision for one pending pod. `node_id` is None unless it was placed; `evicted` lists its victims.
+    """The decision for one pending pod. `node_id` is None unless the pod was placed; `evicted` lists victims.
 
     If `nominated` is set, the pod waits, and `evicted` lists the victims whose eviction is not requested yet.
     `overridden` lists pods whose nominations are superseded. `room` is the hold's reservation for this pod, which is

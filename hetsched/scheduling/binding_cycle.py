@@ -183,7 +183,7 @@ def write(api: Api, name: str, one: BindingRequest, *, is_ours: Callable[[], boo
 
 
 def binding_requests(pod_ids: Sequence[int], *, tried: bool = False) -> list[BindingRequest]:
-    """Return the bindings to write for these pods, with allocations; `tried` is True after a possible earlier try."""
+    """Return the bindings to write for these pods, with allocations; `tried` is True if this may be a retry."""
     now = database_now()
     reservations = Reservation.objects.filter(pod_id__in=pod_ids, active=True)
     epochs = dict(reservations.values_list("pod_id", "leader_epoch"))
@@ -216,7 +216,7 @@ def binding_request(
 def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     """Record binding results; return the number bound.
 
-    The resources of pods that were deleted or bound by another scheduler are freed when the watch reports it.
+    The resources of pods that were deleted or bound by another scheduler are freed when the watch reports that event.
     """
     by_result: dict[BindingResult, list[BindingOutcome]] = defaultdict(list)
     for one in outcomes:

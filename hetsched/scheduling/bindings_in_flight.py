@@ -32,7 +32,7 @@ from hetsched.placement.scheduling_result import Result
 from . import binding_cycle
 from .leases import Lease
 
-CONFIRM_SECONDS = 0.5  # not urgent: until they are written, confirmations are recorded and skipped
+CONFIRM_SECONDS = 0.5  # not urgent: until a binding is written, its watch confirmations are recorded and skipped
 CONFIRM_AT_ONCE = 200
 RETAIN_SECONDS = 30.0
 DRAIN_SECONDS = 10.0
@@ -40,7 +40,7 @@ _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 
 
 class _InFlight:
-    """A binding in flight: whether it was accepted and written, its start time and the pod's fingerprint then."""
+    """A binding in flight: whether it was accepted and written, its start time and the pod's fingerprint at start."""
 
     __slots__ = ("accepted", "fingerprint", "since", "to", "written")
 
@@ -122,7 +122,7 @@ class BindingsInFlight:
             future.add_done_callback(partial(self._done, to))
 
     def close(self) -> None:
-        """Wait for bindings in flight and write their results; workers claim the remaining ones."""
+        """Wait for bindings in flight and write their results; workers claim the remaining bindings."""
         wait(set(self._futures), timeout=DRAIN_SECONDS)
         self._closing = True
         self._threads.shutdown(wait=False, cancel_futures=True)

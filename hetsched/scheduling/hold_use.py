@@ -31,7 +31,7 @@ MAX_TRIED = 8  # number of reservations tried per pod: the reservations of a hol
 
 
 class HoldAssignment(msgspec.Struct, frozen=True):
-    """A reservation with the pod placed in it, and the best nodes, which may not include the reservation's node."""
+    """The placement of a pod in a reservation; the best nodes in `top` need not include the reservation's node."""
 
     reservation: ReservationUse
     hold_id: str

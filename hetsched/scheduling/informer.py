@@ -45,15 +45,15 @@ from hetsched.scheduling.leases import Lease, following
 
 from .informer_host import InformerHost
 
-_NODE = b'"nodeName":'  # the JSON of a pod on a node contains this key
+_NODE = b'"nodeName":'  # the JSON of a pod contains this key once the pod is assigned to a node
 COLLECT_SECONDS = 0.05
 RELEASE_SECONDS = 0.5  # interval at which reservations of force-deleted pods are checked
 REWRITE_AFTER = timedelta(seconds=1)
 MOST_EVENTS = 500
 REPORT_SECONDS = 2.0
 MOST_CONFLICTS = 20
-MAX_OPTIONAL_FAILURES = 5  # takes at least 15 seconds: a server that is merely busy responds within that time
-# The time of the last iteration by cluster; the liveness check fails if a time is too old.
+MAX_OPTIONAL_FAILURES = 5  # these failures take at least 15 seconds; a server that is only busy responds sooner
+# cluster id -> time.monotonic() of the last iteration; the liveness check fails if a time is too old
 iterated_at: dict[int, float] = {}
 log = structlog.get_logger(__name__)
 
@@ -256,7 +256,7 @@ class Informer:
         self._has_changes = False
         if not self._has_applied:
             if self._host is not None:
-                # acquire it before the first pods are due; otherwise a worker that is woken for them becomes the leader
+                # acquire the lease before the first pods are due; otherwise a worker woken for them becomes the leader
                 self._host.acquire_leadership()
             changes.nodes_gone, changes.pods_gone = self._missing_from_lists()
             changes.bound = set()  # no earlier state is stored for these bindings, so shadow mode cannot compare them

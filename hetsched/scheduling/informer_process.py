@@ -80,7 +80,7 @@ def _start_informers(
 
 
 def _run_informer(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
-    """Run the informer of one cluster; record a failure on the connection and end, so that it is retried."""
+    """Run the informer of one cluster; record a failure on the connection and return, so that `main` restarts it."""
     connection = Connection.objects.filter(cluster=cluster)
     try:
         api = api_of(cluster)

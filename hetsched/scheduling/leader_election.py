@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 def leadership(
     cluster: Cluster, api: Api, lease: Lease, ended: threading.Event
 ) -> Iterator[tuple[threading.Event, Callable[[], bool]]]:
-    """Hold the cluster's Lease inside the block.
+    """Hold the cluster's Lease while the `with` block runs.
 
     Yield an event that is set when the process ends or another installation becomes the leader, and a function that
     returns True while the Lease is held. Raises: InputError `AnotherInstallation`; ApiFailure.
@@ -78,7 +78,7 @@ def _keep(
     done: threading.Event,
     over: threading.Event,
 ) -> None:
-    """Renew the Lease until the block or the process ends."""
+    """Renew the Lease until the `with leadership()` block or the process ends."""
     renew_at = time.monotonic() + RENEW_SECONDS
     try:
         while not (ended.wait(_TICK_SECONDS) or done.is_set()):

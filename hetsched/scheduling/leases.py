@@ -79,7 +79,7 @@ def _end() -> Any:
 
 
 def end_all() -> None:
-    """End every lease and leave a gap in the epochs, in a database restored from a backup.
+    """End every lease in a database restored from a backup, and skip epochs that may have been used already.
 
     Epochs that were used after the backup are missing from these rows. To the clusters, the restored database is a
     different installation, which waits while the previous installation is still active.

@@ -37,7 +37,7 @@ class Nominees:
         return None if nominee is None or booking is None else (nominee, booking)
 
     def restore(self, nominee: Nominee, booking: Booking) -> NominatedNode:
-        """Restore a removed pod and its nomination."""
+        """Put a pod that `suspend` removed back into the snapshot, and return its nomination."""
         self._snapshot.state.restore(booking)
         self._snapshot.nominees[booking.pod.key] = nominee
         return NominatedNode(self._snapshot.node_ids[nominee.node], nominee.node, booking.allocation)
@@ -50,7 +50,10 @@ class Nominees:
         return [bookings[name] for name in found]
 
     def would_fit(self, scheduler: Scheduler, pod: PodSpec, nominee: Nominee, going: Sequence[Booking]) -> bool:
-        """Return True if a pod removed from the snapshot would fit its nominated node without its victims."""
+        """Return True if a pod would fit its nominated node without its remaining victims (`going`).
+
+        The caller must already have removed the pod from the snapshot.
+        """
         state = self._snapshot.state
         row = state.row_of.get(nominee.node)
         if row is None:
@@ -73,7 +76,7 @@ class Nominees:
         left = [booking.pod.key for booking in outcome.evicted]
         superseded = tuple(key for key in left if snapshot.nominees.pop(key, None) is not None)
         staying = [booking for booking in outcome.evicted if booking.pod.key in keys.difference(superseded)]
-        outcome.evicted = ()  # prevents that the victims are restored twice
+        outcome.evicted = ()  # so that the victims are not restored twice
         if not staying:
             return None, superseded
         for booking in staying:
@@ -93,7 +96,7 @@ def waits_for(node: str, going: Sequence[Booking]) -> Reason:
 
 
 def was_refused(victim: str, message: str) -> Reason:
-    """Return the reason for a victim whose eviction was refused."""
+    """Return the reason that reports that the eviction of `victim` was refused."""
     return Reason(
         "PreemptionRefused", PREEMPTION_SOURCE, 0, Message("{pods} was not evicted: {said}", pods=victim, said=message)
     )

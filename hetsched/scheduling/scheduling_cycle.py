@@ -45,7 +45,7 @@ from .nominations import Nominees, waits_for, was_refused
 from .result_messages import held_by, image_warnings, placement_summary, possible_preemption, unknown_images
 
 _SCORE_DIGITS = 6
-TURN_SECONDS = 1.25 * FREE_SECONDS  # the next batch then orders the namespace last, although its used time decays
+TURN_SECONDS = 1.25 * FREE_SECONDS  # still above FREE_SECONDS in the next batch, which then orders the namespace last
 log = structlog.get_logger(__name__)
 
 
@@ -91,7 +91,7 @@ class SchedulingCycle:
             self._protect_victims(spared_pods(cache.cluster_id) if has_refused_evictions else {})
 
     def _protect_victims(self, refused: dict[str, tuple[int, str]]) -> None:
-        """Protect pods from preemption whose eviction was recently refused."""
+        """Protect pods whose eviction was recently refused from being chosen as victims again."""
         self.snapshot.state.spared = ProtectedPods(frozenset(refused), foreign=True)
         for victim, (pod_id, message) in refused.items():
             self._refused_evictions[pod_id].append(was_refused(victim, message))
@@ -150,7 +150,7 @@ class SchedulingCycle:
         self.cache.decision_seconds[pod.namespace] += took
 
     def _may_end_before(self, pod: PodSpec, last: PodSpec) -> bool:
-        """Return True if the batch may end between these two pods: their gangs differ or their gang has its minimum."""
+        """Return True if the batch may end between these pods: their gangs differ or the gang reached its minimum."""
         gang = pod.gang
         if gang is None or gang_key(pod) != gang_key(last):
             return True
@@ -210,7 +210,7 @@ class SchedulingCycle:
         top = best(scheduler, pod, self.top_nodes)
         outcome = scheduler.schedule(pod, preempts=not waits)
         if any(self._waits_in_permit(booking.pod.key) for booking in outcome.evicted):
-            scheduler.undo(outcome)  # the victim waits under another policy and may still start with its gang
+            scheduler.undo(outcome)  # a victim waits in permit under another policy and may still start with its gang
             outcome.eviction = None
         if outcome.node is None:
             diagnosis = self._diagnose(scheduler, spec, pod)
@@ -300,7 +300,7 @@ class SchedulingCycle:
         if not pod.ready or (group is not None and group.refusal is not None):
             return diagnose(scheduler, pod)
         if pod.owner in scheduler.state.avoided:
-            return diagnose(scheduler, pod)  # the reasons depend on the pod's owner
+            return diagnose(scheduler, pod)  # the reasons depend on the pod's owner and are not shared
         known = self._diagnosed.get(self._explained_at(scheduler, spec, pod))
         if known is None or not _shares_explanation(known[0], pod):
             diagnosis = diagnose(scheduler, pod)
@@ -373,7 +373,7 @@ class SchedulingCycle:
         return Result(pending, Verdict.NOT_NOW, message, pending.policy, version, reasons=(reason,))
 
     def _end_batch(self, results: list[Result]) -> list[Result]:
-        """Undo placements that permit neither allowed nor rejected, and explain them and the displaced placements."""
+        """Undo placements that Permit plugins neither allowed nor rejected; explain these and displaced pods."""
         for scheduler in self._schedulers.values():
             scheduler.settle()
             scheduler.waiting_pods.drain()
@@ -384,9 +384,9 @@ class SchedulingCycle:
                 # the database row of the reservation still exists
                 self.failed = self.failed or results[position].room is not None
                 if results[position].nominated is not None:
-                    evicted = ()  # the evictions were not requested yet
+                    evicted = ()  # evictions for a nominated pod were not requested yet
                 undone = self._undone_result(pending, self.specs[pending.policy], outcome, scheduler)
-                # The victims are evicted in any case, because the next pod was placed on their resources.
+                # Other victims are evicted in any case, because later pods may have been placed on their resources.
                 results[position] = msgspec.structs.replace(undone, evicted=evicted)
                 self._charge(pending.spec, position, began)
         if any(outcome.node is None for _, outcome, _ in self._assumed):
@@ -394,7 +394,7 @@ class SchedulingCycle:
         return results
 
     def _undone_result(self, pending: PendingPod, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
-        """Explain a pod whose placement was undone, using the state of the gang that it had to start with."""
+        """Explain why a placement was undone: by the refusal of a plugin, or by a diagnosis of the current state."""
         group = self.snapshot.state.gangs.group_of(pending.spec)
         if outcome.refusal is None or (group is not None and group.refusal is not None):
             found = self._diagnose(scheduler, spec, pending.spec)

@@ -49,17 +49,17 @@ class Host(Protocol):
 
     @property
     def binds(self) -> bool:
-        """Return True if the host binds the placed pods itself; they are *binding* from the commit on."""
+        """Return True if the host binds the placed pods itself; the commit of a batch then moves them to *binding*."""
 
     def may_decide(self) -> bool:
         """Return True if the cluster's data is in sync and the cluster is not in shadow mode."""
 
     def still_leads(self, lease: Lease) -> bool:
-        """Return True if the lease is still held after the snapshot was loaded, which may outlast the lease."""
+        """Return True if the lease is still held after the snapshot load, which may take longer than the lease."""
 
 
 class BatchState(enum.StrEnum):
-    """The state of an iteration's batch: recorded or not."""
+    """The result of an iteration's batch; a batch that is not recorded is discarded."""
 
     RECORDED = "recorded"
     REFUSED = "refused"  # rejected by database constraints: the next batch is half as large
@@ -67,7 +67,7 @@ class BatchState(enum.StrEnum):
 
 
 class Iteration(msgspec.Struct, frozen=True):
-    """One iteration of the loop, without results if no pod was due; `more` is True if further pods are due."""
+    """One iteration of the loop; `results` is empty if no pod was due, and `more` is True if further pods are due."""
 
     state: BatchState = BatchState.RECORDED
     results: Sequence[Result] = ()
@@ -75,7 +75,7 @@ class Iteration(msgspec.Struct, frozen=True):
 
 
 class SchedulingLoop:
-    """Iterations for one cluster, of at most about `most` pods each."""
+    """The scheduling loop of one cluster; an iteration decides about `most` pods at most."""
 
     def __init__(self, host: Host, cluster_id: int, name: str, most: int) -> None:
         self.cache = cache_of(cluster_id)

@@ -1,7 +1,7 @@
 """Backup of the whole database to one file, and restore.
 
-A backup is a snapshot of one moment and can be restored into the other kind of database. A truncated backup is
-detected.
+A backup is a consistent snapshot of the database. A backup of SQLite can be restored into PostgreSQL and vice versa. A
+truncated backup is detected.
 Format: gzip of JSON lines: a header (migrations, last value of each ID sequence), for each table its columns and its
 rows in primary key order, and finally the number of rows of each table. A restore needs a database with exactly the
 same migrations and runs in one transaction. Sessions are not included.

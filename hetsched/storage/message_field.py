@@ -23,7 +23,7 @@ class MessageField(models.TextField):
         return None if value is None else from_column(value)
 
     def to_python(self, value: Any) -> Any:
-        """Return a message, also if the value is its JSON form, as in backups."""
+        """Return a message; the value may also be the decoded JSON form of a message, as in backups."""
         return from_parts(Message, value) if isinstance(value, dict) else super().to_python(value)
 
     def get_prep_value(self, value: Any) -> Any:

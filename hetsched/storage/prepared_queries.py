@@ -53,7 +53,7 @@ class ListParameter(Parameter):
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """Query compiled for one database; `Parameter` entries in `values` are replaced, and `gives` is the row type."""
+    """Query compiled for one database; each run replaces the `Parameter`s in `values`, and `gives` is the row type."""
 
     sql: str
     values: tuple[Any, ...]

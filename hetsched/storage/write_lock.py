@@ -87,7 +87,7 @@ def _give() -> None:
 
 
 def _lock(database: str) -> int | None:
-    """Wait for the lock between processes and return its file, or None without a lock file or after a timeout."""
+    """Acquire the lock between processes; return its descriptor, or None without a lock file or after a timeout."""
     file = _file(os.getpid(), database)
     until = time.monotonic() + PATIENCE_SECONDS
     while file is not None:

@@ -21,7 +21,7 @@ WORST = 10
 
 
 class RegretBin(msgspec.Struct, frozen=True, rename="camel"):
-    """Pods with a regret above `above` and at most `most` points; null means no bound. The first bin has no `above`."""
+    """Number of pods whose regret is above `above` and at most `most` points; None means no bound on that side."""
 
     above: float | None
     most: float | None
@@ -37,7 +37,7 @@ class InfeasibleReason(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ShadowSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """The comparison for one cluster; `waiting` pods are not compared yet, and `dropped` pods never will be."""
+    """Shadow mode results of a cluster; `waiting` pods are not compared yet, and `dropped` pods are never compared."""
 
     cluster: str
     scheduler: str | None
@@ -61,7 +61,7 @@ class ShadowSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def summary(cluster: Cluster, rows: QuerySet[Shadow]) -> ShadowSummary:
-    """Return the summary of these rows of a cluster."""
+    """Summarize these shadow comparisons of a cluster."""
     counts = rows.aggregate(
         waiting=Count("id", filter=Q(judged_at=None)),
         judged=Count("id", filter=Q(judged_at__isnull=False)),
@@ -90,7 +90,7 @@ def summary(cluster: Cluster, rows: QuerySet[Shadow]) -> ShadowSummary:
 
 
 def worst_choices(rows: QuerySet[Shadow]) -> QuerySet[Shadow]:
-    """Return the pods furthest from hetsched's choice: infeasible nodes first, then by regret."""
+    """Return the pods on worse or infeasible nodes: those on infeasible nodes first, then by descending regret."""
     odd = rows.filter(judgement__in=[Judgement.WORSE.value, Judgement.INFEASIBLE.value])
     return odd.order_by(F("regret").desc(nulls_first=True), "-id").defer("spec", "theirs", "top")
 

@@ -62,7 +62,7 @@ def _time(value: datetime | None) -> str | None:
 
 
 def held_document(reservation: Reservation) -> Document:
-    """Return the reservation of one pod on its node."""
+    """Return the document of a pod's reservation on its node."""
     return {
         "requests": reservation.requests,
         "gpus": to_json_types(reservation.allocation.gpus),
@@ -72,7 +72,7 @@ def held_document(reservation: Reservation) -> Document:
 
 
 def pod_document(pod: Pod) -> Document:
-    """Return the document of one pod of a workload, as in REST; this reads the pod's node but not its request."""
+    """Return the document of one pod of a workload, as in the REST API; this reads `pod.node` but not `pod.spec`."""
     return _pod_document(
         pod.state, pod.node.name if pod.node else None, pod.policy, pod.decision_id, pod.message, pod.allocation,
         pod.decided_at, pod.started_at, pod.finished_at,
@@ -86,7 +86,7 @@ def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
 
 
 def published_document(pod: Document) -> Document:
-    """Return a pod's document as published in its topic: the message has parameters, which sockets redact."""
+    """Return a pod's document as published: the message keeps its parameters, so that sockets can redact them."""
     return {**pod, "message": pod["message"] and to_column(pod["message"])}
 
 
@@ -145,7 +145,7 @@ def decision_document(decision: Decision, cluster_name: str) -> Document:
         "policy": {"name": decision.policy_name, "version": decision.policy_version},
         "score": decision.score,
         "summary": decision.summary,
-        # For consoles in other languages, which translate the message.
+        # The template and its parameters, so that consoles in other languages can translate the message.
         "message": to_plain(as_message(decision.summary), hook=as_parts),
         "createdAt": _time(decision.created_at),
     }
@@ -186,7 +186,7 @@ def workload_document(workload: Workload) -> Document:
 
 
 def decisions_document(cluster: Cluster | None = None) -> Document:
-    """Return the latest decisions of one cluster, or of all clusters as in the topic."""
+    """Return the latest decisions of one cluster, or of all clusters, as in the `decisions` topic."""
     rows = Decision.objects.all() if cluster is None else Decision.objects.filter(cluster=cluster)
     latest = rows.select_related("cluster").order_by("-id")[:LATEST]
     return {str(decision.pk): decision_document(decision, decision.cluster.name) for decision in latest}

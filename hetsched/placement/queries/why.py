@@ -3,11 +3,13 @@
 A decision is stored for each change of the result, so the time between two decisions is attributed to the earlier
 decision, and the time before the first decision to the queue. If a decision has several reasons, the time is attributed
 to the reason that excluded the node on which the pod was placed later. While the pod still waits, the time is
-attributed to a reason that can end, because a node excluded by it would accept the pod when empty. If there is no such
-reason, the time is attributed to the reason of the last filter. Of equal candidates the reason with more nodes is used.
+attributed to a reason that can go away, that is, one for which some node it excludes would accept the pod if the node
+were empty. If there is no such reason, the time is attributed to the reason of the last filter. Ties go to the reason
+that excludes more nodes.
 Next steps and blockers are computed on a copy of the current state, with the policy that would decide now, because an
 earlier remedy may not help any more.
-Invariants: the seconds of all spans add up to the time from submission to now, or to the end; nothing is written.
+Invariants: the seconds of all spans add up to the time from submission to now, or until the pod finished; nothing
+is written.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ QUEUED_CODE, PLACED_CODE = "Queued", "Placed"
 
 
 class ReasonSpan(msgspec.Struct, frozen=True, rename="camel"):
-    """A time span attributed to one reason; `until` is null while it lasts. For a placed pod `pending` is False."""
+    """A time span attributed to one reason; `until` is None while it lasts, and `pending` is False for a placed pod."""
 
     code: str
     plugin: str
@@ -56,7 +58,7 @@ class ReasonSpan(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Outlook(msgspec.Struct, frozen=True, rename="camel"):
-    """The current outlook of a pending pod; `blockers` lists per node the pods that would have to leave it."""
+    """Current outlook of a pending pod; each item of `blockers` lists the pods that would have to leave one node."""
 
     evaluated_at: str
     revision: int
@@ -168,7 +170,7 @@ def preemptions_of(pods: Iterable[Pod], most: int = MOST_PREEMPTIONS) -> list[Pr
 
 
 def gang_of(pod: Pod) -> Gang | None:
-    """Return a pod's gang with all its live members, the pending ones first."""
+    """Return a pod's gang with all members that are not cancelled, members that hold no resources first."""
     member = pod.spec.gang
     if member is None:
         return None
@@ -196,7 +198,7 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
     if spec is None:
         return None
     state, revision = fork(pod.cluster_id)
-    state.forget(pod.spec.key)  # the pod may be nominated
+    state.forget(pod.spec.key)  # a nominated pod is assumed on its node
     compiled = compile_policy(spec, load_registry(), implied=True)
     if compiled.wants_mix:
         state.use_mix(state.booked_mix())

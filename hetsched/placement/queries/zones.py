@@ -16,7 +16,7 @@ from hetsched.placement.models import Reservation
 
 
 def single_node_state(node: Node, held: Iterable[Reservation]) -> ClusterState:
-    """Return a state of one node with these reservations."""
+    """Return an engine state that contains only this node with these reservations."""
     pods = (
         PodSpec(
             namespace=reservation.pod.namespace,

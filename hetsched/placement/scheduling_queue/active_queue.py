@@ -80,10 +80,10 @@ def has_active_pods(cluster_id: int) -> bool:
 def first_active_pods(
     cluster_id: int, policy: Policy | None, limit: int, used_seconds: UsedSeconds | None = None
 ) -> list[PendingPod]:
-    """Return pods that include the first `limit` in the queue order of `policy`, themselves in submission order.
+    """Return a superset of the first `limit` pods in the queue order of `policy`, sorted by submission.
 
     The reading time is added to `used_seconds`. If the queue order is that of the database index, only these pods are
-    read. If the order depends on earlier placements, the first pods of each namespace are read.
+    read. If the order depends on earlier placements, the first `limit` pods of each namespace are read.
     """
     if policy is None or policy.sorts_by_priority:
         return _with_gangs(cluster_id, _first_by_priority(cluster_id, limit, used_seconds), used_seconds)
@@ -122,9 +122,9 @@ def _first_by_sort_key(
 ) -> list[PendingPod]:
     """Return the first pods in the order of a policy that sorts each pod independently, and the rest of their gangs.
 
-    Reading every pod's spec for every batch would cost the square of the queue length. The sort key of a pending pod
-    changes only with its priority, so each spec is read once, ordered by priority with alternating namespaces.
-    After `LONGEST_READ_SECONDS` the next batch continues.
+    Reading every pod's spec for every batch would take time proportional to the square of the queue length. The sort
+    key of a pending pod changes only with its priority, so each spec is read once, in order of priority with
+    alternating namespaces. Specs that are not read within `LONGEST_READ_SECONDS` are read for the next batch.
     """
     rows = list(active_pods(cluster_id).order_by("id").values_list("id", "priority", "namespace"))
     known = _orders.get(cluster_id)

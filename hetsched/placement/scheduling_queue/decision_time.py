@@ -30,7 +30,7 @@ def add_used_seconds(
 
 
 def namespaces_over_share(stored: Mapping[str, tuple[float, float]], now: float) -> dict[str, float]:
-    """Return the namespaces above `FREE_SECONDS` with their used seconds; `stored` is the cluster's column."""
+    """Return the namespaces above `FREE_SECONDS` with their used seconds; `stored` is the column `decision_time`."""
     decayed = {namespace: _decayed(used, at, now) for namespace, (used, at) in stored.items()}
     return {namespace: seconds for namespace, seconds in decayed.items() if seconds > FREE_SECONDS}
 

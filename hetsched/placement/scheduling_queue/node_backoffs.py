@@ -84,13 +84,13 @@ class AvoidedNodesCache:
         return self._current
 
     def mark_unchanged(self, revision: int) -> None:
-        """Record that the commit of this revision changed none of the inputs."""
+        """Record that the commit of this revision changed none of the inputs of `avoided`."""
         if self._revision == revision - 1:
             self._revision = revision
 
 
 def avoided(cluster_id: int, at: datetime) -> dict[str, Avoided]:
-    """Return the back-offs of a cluster at a time by owner, in the form that the engine uses."""
+    """Return for each owner the back-offs from nodes of the cluster that are in effect at time `at`."""
     return _avoided(cluster_id, _rows(cluster_id, at), at)
 
 
@@ -130,7 +130,7 @@ def _owner_rejections(nodes: dict[str, list[Rejection]], at: datetime) -> NodeRe
 
 
 def _running(cluster_id: int, node_names: Iterable[str], at: datetime) -> dict[str, frozenset[str]]:
-    """Return by node the pods that ran on it at a time."""
+    """Return for each node the keys of the pods that ran on it at time `at`."""
     running: dict[str, set[str]] = defaultdict(set)
     rows = Pod.objects.filter(cluster_id=cluster_id, started_at__lte=at)
     rows = rows.filter(Q(finished_at=None) | Q(finished_at__gt=at))

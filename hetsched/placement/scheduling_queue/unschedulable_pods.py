@@ -59,7 +59,7 @@ def happened_since(cluster: Cluster, waits: Iterable[WaitsFor], *, revision: int
 
 
 def requeue_timed_out_pods(cluster_id: int) -> None:
-    """Queue the pods whose wait timed out: a wait for time only, or for an event that may have been missed."""
+    """Queue pods that wait for time to pass after `RETRY_AFTER`; flush all other rejected pods after `FLUSH_AFTER`."""
     now = timezone.now()
     unschedulable = Pod.objects.filter(cluster_id=cluster_id, state__in=_REJECTED_STATES, queued=False)
     timed = _rejected_pods(cluster_id, [Event.TIME]).filter(

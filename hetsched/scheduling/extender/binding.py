@@ -75,7 +75,7 @@ class Binder(ExtenderCalls):
         if one is None:
             return
         writing = self._threads.submit(bind, api, one)
-        writing.add_done_callback(partial(_note, cluster))  # runs after the response, which does not wait for it
+        writing.add_done_callback(partial(_note, cluster))  # the response does not wait for this
         try:
             bound = writing.result(timeout=max(until - time.monotonic(), 0.1))
         except TimeoutError:
@@ -108,7 +108,7 @@ class Binder(ExtenderCalls):
     def _book(
         self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader, until: float
     ) -> BindingRequest | None:
-        """Read the pod and reserve its node; return None if it is bound to that node already. Raises: InputError."""
+        """Reserve the pod on the node after reading it; return None if it is bound to that node. Raises: InputError."""
         pod = self._waiting(cluster, args, api, reader)
         if pod is None:
             return None
@@ -132,7 +132,7 @@ class Binder(ExtenderCalls):
         )
 
     def _waiting(self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader) -> Pod | None:
-        """Read the pod from the API server; return None if it is on that node already.
+        """Read the pod from the API server; return None if it is bound to the chosen node already.
 
         Raises: InputError `NameInvalid`, `PodGone`, `PodBoundElsewhere` or `ApiServerAway`.
         """

@@ -24,7 +24,7 @@ class ConnectionLimits(Protocol):
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Apply `connections` to each connection, and limit the threads to twice the number of connections.
+    """Enforce the limits of `connections`, and run at most twice as many threads as connections are permitted.
 
     The thread of a closed connection ends at its next read or write; a database call may delay that. While all threads
     are in use, new connections are closed immediately.

@@ -54,7 +54,7 @@ class Pool:
         self._open: dict[int, _Open] = {}  # by connection id, oldest first
 
     def admit(self, connection: socket, address: str) -> None:
-        """Add a new connection; if its address has too many or the pool is full, close the oldest connection there."""
+        """Add a new connection; if the limit of its address or of the pool is reached, close an older connection."""
         with self._lock:
             same = [one for one in self._open.values() if one.address == address]
             if len(same) >= self._per_address:
@@ -77,7 +77,7 @@ class Pool:
                 self._close(one)
 
     def _oldest_of_the_most(self, arriving: str) -> _Open:
-        """Return the oldest connection of the addresses with the most connections, counting the arriving connection."""
+        """Return the oldest connection among the addresses with the most connections, including the arriving one."""
         counts = Counter(one.address for one in self._open.values())
         if arriving in counts:
             counts[arriving] += 1
@@ -96,7 +96,7 @@ def _shut_down(connection: socket) -> None:
 
 
 class Phase(IntEnum):
-    """State of a verified connection; a call in progress is never replaced."""
+    """State of a verified connection; a connection with a call in progress is never replaced."""
 
     IDLE = 0
     TRANSFER = 1
@@ -124,7 +124,7 @@ class Connections:
         self._known: dict[str, None] = {}  # addresses of verified callers, the most recent last
 
     def admit(self, connection: socket, address: str) -> None:
-        """Add a new connection; if its address has too many or its pool is full, close the oldest connection there."""
+        """Add a new connection to its pool; if a limit of the pool is reached, close an older connection."""
         with self._lock:
             pool = self.acquainted if address in self._known else self.strangers
         pool.admit(connection, address)

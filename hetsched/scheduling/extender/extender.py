@@ -33,7 +33,7 @@ _IMPATIENCE = 9  # at most a tenth of the time is spent on waiting for capacity 
 
 
 class Extender(Binder):
-    """The extender of one cluster; each call has `seconds`. Safe for use by several threads."""
+    """The extender of one cluster; each call must respond within `seconds`. Thread-safe."""
 
     def __init__(self, cluster: Cluster, seconds: float, threads: Executor | None = None) -> None:
         super().__init__(cluster, seconds, threads)
@@ -72,7 +72,7 @@ class Extender(Binder):
         return [HostPriority(name, score) for name, score in scores.items()]
 
     def preempt(self, args: PreemptionArgs) -> PreemptionResult:
-        """Return the victims on each of the offered nodes. Raises: InputError."""
+        """Return the victims on each node that kube-scheduler offers. Raises: InputError."""
         offered = args.offered()
         until = time.monotonic() + self.seconds
         cluster, reader = self._cluster()
@@ -89,7 +89,7 @@ class Extender(Binder):
         )
 
     def _with_images(self, cluster: Cluster, spec: PodSpec, pod: Pod) -> Pod:
-        """Return the pod once its images have been read, or unchanged after a quarter of `seconds`."""
+        """Wait until the pod's images have been read, at most a quarter of `seconds`, and return the updated pod."""
         until = time.monotonic() + self.seconds / 4
         while pod.images_until and pod.images_until > timezone.now() and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
@@ -113,7 +113,7 @@ class Extender(Binder):
                 return answer
 
     def _is_changed(self, revision: int, until: float) -> bool:
-        """Wait until `until` at the latest for an allocation to change after `revision`; return True if one did."""
+        """Wait until the cluster's revision exceeds `revision`; return False if it does not before `until`."""
         while time.monotonic() < until:
             if Cluster.objects.filter(pk=self.cluster_id, revision__gt=revision).exists():
                 return True

@@ -4,8 +4,8 @@ kube-scheduler sends the filter call of the next pod while the bind call of the 
 next response would not include the previous pod's allocation.
 A pod whose filter call found feasible nodes holds the slot until it is bound, at most for `patience_seconds`. The
 filter call of another pod waits for the slot, and waits again if a third pod acquired it first. After `MOST_MISSED`
-consecutive timeouts, as with a scheduler that binds pods itself, filter calls do not wait until a pod is bound through
-the extender again.
+consecutive timeouts, as with a scheduler that binds pods itself, filter calls stop waiting for the slot until a pod is
+bound through the extender again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_MISSED = 3
 
 
 class PodSlots:
-    """The uid of the pod that holds the slot. Safe for use by several threads."""
+    """The uid of the pod that holds the slot. Thread-safe."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
@@ -29,7 +29,8 @@ class PodSlots:
     def begin(self, uid: str, until: float) -> None:
         """Acquire the slot for a pod.
 
-        Wait until the slot is free, its holder had it for the patience, or `until` (time.monotonic()) has passed.
+        Wait until the slot is free, its holder has held it for `patience_seconds`, or `until` (time.monotonic()) has
+        passed.
         """
         with self._changed:
             while self._pod not in ("", uid) and self._missed < MOST_MISSED:

@@ -33,7 +33,7 @@ from .pod_slots import PodSlots
 
 
 class RequestContext(msgspec.Struct, frozen=True):
-    """The snapshot and the scheduler of the pod's policy on it, for one response."""
+    """The snapshot for one response, and the scheduler of the pod's policy on this snapshot."""
 
     snapshot: ClusterSnapshot
     spec: PolicySpec
@@ -41,7 +41,7 @@ class RequestContext(msgspec.Struct, frozen=True):
 
 
 class ExtenderCalls:
-    """Base class of the calls for one cluster; each call has `seconds`. Safe for use by several threads."""
+    """Base class of the calls for one cluster; each call must respond within `seconds`. Thread-safe."""
 
     def __init__(self, cluster: Cluster, seconds: float) -> None:
         self.cluster_id = cluster.pk

@@ -91,7 +91,7 @@ def verbs(extenders: Extenders) -> dict[str, Verb]:
 
 
 def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> ExtenderResponse:
-    """Build a response; `no` wraps a rejection in the response body.
+    """Run `answer` and encode its result; `no` wraps the text of a rejection in the verb's response body.
 
     Raises: InputError if the response has no field for a rejection.
     """

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class ExtenderResponse(NamedTuple):
-    """A response body; the flag shows whether it is a rejection."""
+    """A response body; `refused` is True if it contains a rejection."""
 
     body: bytes
     refused: bool = False
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         names = names_of(self.request.getpeercert() or {})
         client = next((name for name in names if name in self.server.clients), None)
-        if client is None:  # Send the rejection within the deadline of an unverified connection.
+        if client is None:  # the rejection is sent within the deadline of an unverified connection
             TURNED_AWAY.inc()
             log.warning("client is not allowed", client=self.client_address[0], names=names[:5])
         elif self.server.connections.verify(self.request, client):
