@@ -234,7 +234,7 @@ def _loaded(name: str, load: Callable[[], Any]) -> Any:
 
 @cache
 def _installed() -> tuple[EntryPoint, ...]:
-    """Return the entry points of installed plugins by name; they do not change while a process runs."""
+    """Return the entry points of installed plugins, sorted by name; they do not change while a process runs."""
     return tuple(sorted(entry_points(group="hetsched.plugins"), key=lambda entry: entry.name))
 
 
@@ -243,7 +243,7 @@ def load_registry() -> Registry:
 
     Raises: PluginError, naming the file, for an invalid or duplicate plugin.
     """
-    from hetsched.engine import plugins as builtin  # the package imports this module's decorator
+    from hetsched.engine import plugins as builtin  # imported here, because it imports this module
 
     found: dict[str, PluginInfo] = {}
     names = sorted(module.name for module in pkgutil.walk_packages(builtin.__path__, f"{builtin.__name__}."))

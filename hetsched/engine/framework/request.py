@@ -1,4 +1,4 @@
-"""A pod compiled against one cluster: names become rows, demands become vectors.
+"""A pod compiled against one cluster: resource names become row numbers, and demands become vectors.
 
 Everything that depends on the pod's `Shape` alone is compiled once per shape and shared by all its pods. `memo` is the
 CycleState of the plugins; the evaluator shares it between pods of one shape under one policy.
@@ -20,7 +20,7 @@ _WIDTH = 100
 
 
 def width(shape: Shape) -> int:
-    """Return the number of ordinary shapes that a shape is counted as, from its number of node requirements."""
+    """Return the cost of a shape in memory and time, in ordinary shapes, from its number of node requirements."""
     terms = [*(shape.node_terms or ()), *(preferred.term for preferred in shape.preferred_nodes)]
     stated = len(shape.node_selector) + sum(len(term.expressions) + len(term.fields) for term in terms)
     return 1 + stated // _WIDTH
@@ -79,7 +79,7 @@ class CompiledShape:
 
 
 class StateKey(Generic[T]):
-    """Key of an entry of the CycleState with values of type T; a key equals only itself."""
+    """Typed key of a CycleState entry whose value has type T; keys are compared by identity."""
 
     __slots__ = ("name",)
 
@@ -91,9 +91,9 @@ class StateKey(Generic[T]):
 
 
 class CycleState(Protocol):
-    """Entries of the plugins for one request; at run time a dictionary.
+    """Data that the plugins store for one request; at run time a plain dictionary.
 
-    Entries with a `StateKey` are typed. Plugins without types, and keys with parameters, use plain keys.
+    Values under a `StateKey` are typed. Plugins without type annotations, and keys with parameters, use plain keys.
     """
 
     @overload

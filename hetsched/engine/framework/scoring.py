@@ -1,10 +1,10 @@
 """Feasibility and score of nodes per pod shape: evaluated once, then updated row by row.
 
 Scoring 5,000 nodes again for every pod repeats nearly all of the work, because a placement changes only one node.
-STATIC answers are cached per (plugin, static key) until the inventory changes. Per shape, feasibility and the weighted
-total of row-scoped plugins are cached for all rows; for the next pod of that shape only the rows added to the state's
-change log since then are evaluated again. Results that depend on more than one row (normalised scores, cluster-scoped
-plugins) are added for each decision.
+The results of STATIC plugins are cached per (plugin, static key) until the inventory changes. Per shape, feasibility
+and the weighted total of row-scoped plugins are cached for all rows; for the next pod of that shape only the rows added
+to the state's change log since then are evaluated again. Results that depend on more than one row (normalised scores,
+cluster-scoped plugins) are added for each decision.
 Invariants: the cached arrays equal a full evaluation, bit for bit; infeasible rows have total -inf.
 """
 
@@ -34,8 +34,8 @@ _MANY_CHANGES = 200
 class Evaluation:
     """Cached evaluation of one shape on one state under one policy.
 
-    `scores` are the plugins that take part; cluster-scoped ones are included without PreScore. `row_refusal` is a
-    PreFilter's refusal of the shape, `refusal` its refusal of the pod evaluated last.
+    `scores` are the plugins that take part; cluster-scoped plugins are included before their PreScore runs.
+    `row_refusal` is the refusal of the shape by a PreFilter plugin, `refusal` that of the pod evaluated last.
     Shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total` (N,) float64.
     """
 
@@ -76,7 +76,7 @@ class Evaluator:
         self._static_epoch = -1
 
     def evaluate(self, request: Request) -> tuple[Evaluation, Floats]:
-        """Return the evaluation of the request's shape, and the total (N,) of this pod."""
+        """Return the evaluation of the request's shape, and the total score of this pod on every node, shape (N,)."""
         compiled = request.compiled
         kept = self._kept.get(id(compiled))
         if kept is not None and kept[1].epoch == self.state.epoch:
@@ -106,7 +106,7 @@ class Evaluator:
     # -- a whole evaluation --------------------------------------------------------------------------------------
 
     def prepare(self, request: Request) -> Evaluation:
-        """Select the plugins for the request's shape and get their STATIC answers; no LOAD plugin runs."""
+        """Select the plugins for the request's shape and get the results of STATIC plugins; no LOAD plugin runs."""
         state, evaluation = self.state, Evaluation()
         evaluation.memo = request.memo
         # Compiling a request may widen the state's blocks, so read the epoch after it.
@@ -137,7 +137,7 @@ class Evaluator:
         skipped: set[str] = set()
         for plugin in self.policy.pre_filters:
             if plugin.info.scope is Scope.CLUSTER:
-                continue  # runs for every pod, in `_vary`
+                continue  # cluster-scoped PreFilters run for every pod, in `_vary`
             answer = plugin.instance.pre_filter(request, self.state)
             if answer is SKIP:
                 skipped.add(plugin.name)
@@ -161,7 +161,7 @@ class Evaluator:
             evaluation.load_scores.append(plugin)
 
     def static_filter(self, request: Request, plugin: ActivePlugin) -> Bools:
-        """Return a STATIC filter's answer for all rows, cached by static key."""
+        """Return the result of a STATIC filter for all rows, cached by static key."""
         answer: Bools = self._static_answer(request, plugin, "filter")
         return answer
 
@@ -256,7 +256,7 @@ class Evaluator:
 
 
 def scores_taking_part(policy: Policy, request: Request, state: ClusterState) -> list[ActivePlugin]:
-    """Return the score plugins that take part for a request; a plugin that returns ALONE is the only one.
+    """Return the score plugins that take part for a request; if a plugin's PreScore returns ALONE, only that one.
 
     PreScore of cluster-scoped plugins runs later.
     """

@@ -11,7 +11,7 @@ from hetsched.contracts.message import Message
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Reason of a refusal.
+    """Reason why a plugin refuses a pod or a node.
 
     `unknown` is true if the required fact is unknown, so that the node might fit; `resolvable` is true if preemption
     could help. `verdict` is set if the refusal concerns the pod as a whole, independent of nodes. `because` holds the
@@ -48,7 +48,7 @@ ALLOW = Allow.ALLOW
 class Wait(msgspec.Struct, frozen=True):
     """Make the placement wait until another component allows it, at most until `until_seconds` on the caller's clock.
 
-    `late` is the status after the timeout.
+    `late` is the refusal that the timeout reports, if any.
     """
 
     until_seconds: float
@@ -56,7 +56,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class ProtectedPods(msgspec.Struct, frozen=True):
-    """Keys of placed pods that may not be evicted now; with `foreign`, neither may pods of other schedulers."""
+    """Keys of placed pods that may not be evicted now; if `foreign`, pods of other schedulers may not be evicted."""
 
     keys: frozenset[str] = frozenset()
     foreign: bool = False
@@ -65,7 +65,7 @@ class ProtectedPods(msgspec.Struct, frozen=True):
 class Eviction(msgspec.Struct, frozen=True):
     """Victims (pod keys) to evict so that the refused pod fits on `node`.
 
-    `budgets` names, for each victim, the disruption budget that its eviction violates, or is empty.
+    `budgets` names, for each victim, the disruption budget that its eviction violates, "" if none.
     """
 
     node: str

@@ -32,7 +32,7 @@ class WaitingPod:
 
     @property
     def timeout_refusal(self) -> tuple[str, Refusal] | None:
-        """Return the plugin whose Wait times out first, and its refusal; None if this timeout is not a refusal."""
+        """Return the plugin whose Wait times out first, and the `late` refusal of that Wait; None if it has none."""
         name, wait = min(self.waits.items(), key=lambda item: item[1].until_seconds)
         return None if wait.late is None else (name, wait.late)
 
@@ -66,7 +66,7 @@ class WaitingPods:
         self.pods.pop(key, None)
 
     def reject(self, key: str, refusal: tuple[str, Refusal] | None = None) -> None:
-        """Reject `key` with this plugin's refusal; unknown keys are ignored."""
+        """Reject `key` with `refusal`, a pair (plugin name, refusal); unknown keys are ignored."""
         waiting_pod = self.pods.pop(key, None)
         if waiting_pod is not None:
             waiting_pod.outcome.refusal = refusal
@@ -80,7 +80,7 @@ class WaitingPods:
             self.reject(key, self.pods[key].timeout_refusal)
 
     def drain(self) -> tuple[list[Outcome], list[Outcome]]:
-        """Return (allowed, rejected) placements since the last call."""
+        """Return the placements allowed and those rejected since the last call."""
         allowed, rejected = self._allowed, self._rejected
         self._allowed, self._rejected = [], []
         return allowed, rejected

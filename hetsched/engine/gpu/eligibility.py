@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class CardDemand:
-    """A demand in the ids of one state's vocabularies: accepted models and vendors, and the unknown ones.
+    """A pod's GPU demand in the ids of one state's vocabularies: a mask of accepted models, and the vendor.
 
-    `check` reduces the demand: "model" ignores memory and cores; "count" also ignores the model.
+    `check` limits the checks: "model" ignores memory and cores; "count" also ignores the model.
     """
 
     __slots__ = ("demand", "models", "vendor", "whole")

@@ -38,10 +38,10 @@ NO_FILL: Floats = np.zeros(WHOLE_CARD_MILLI + 1)
 
 
 class DemandMix:
-    """The demands of the shapes of a mix.
+    """Demands of a mix's typical shapes, as arrays.
 
-    Shapes: T typical shapes, K resources, M GPU models: `needs` (T, K), `rows` (K,) of the resources, `count`,
-    `milli`, `share` (T,), `accepted` (T, M).
+    For T typical shapes, K resources and M GPU models: `needs` (T, K) requests, `rows` (K,) rows of the resources;
+    `count`, `milli` and `share` (T,) requested GPUs, milli per GPU and share of the pods; `accepted` (T, M) bool.
     """
 
     __slots__ = ("accepted", "count", "milli", "needs", "rows", "share")
@@ -59,13 +59,13 @@ class DemandMix:
         self.accepted: Bools = np.array(accepted, np.bool_).reshape(len(typical), len(models))
 
     def asked(self, shape: Shape, state: ClusterState) -> Ints:
-        """Return (K,) a shape's requests of the mix's resources."""
+        """Return the shape's requests of the mix's resources, shape (K,)."""
         names = state.resources.values
         return np.array([shape.request(names[row]) for row in self.rows.tolist()], np.int64)
 
 
 def published_mix(state: ClusterState) -> DemandMix:
-    """Return the state's mix as in FGD's simulator: pods with equal CPU and GPU requests are one shape."""
+    """Return the state's mix as in FGD's simulator: pods with equal CPU and GPU requests count as one shape."""
 
     def make() -> DemandMix:
         alike: dict[tuple[int, GpuDemand | None], tuple[Shape, int]] = {}
@@ -80,7 +80,7 @@ def published_mix(state: ClusterState) -> DemandMix:
 
 
 def whole_mix(state: ClusterState) -> DemandMix:
-    """Return the state's mix by all requests of its shapes."""
+    """Return the demand mix of the state with all resources that its shapes request."""
     return state.once("whole-mix", lambda: demand_mix(normalized(state.mix), state))
 
 
@@ -98,7 +98,7 @@ def normalized(mix: Mix) -> list[tuple[Shape, float]]:
 
 
 def row_fragments(mix: DemandMix, nodes: Window) -> Floats:
-    """Return (n,) F of the rows, in milli."""
+    """Return the fragmentation F of each row in milli, shape (n,)."""
     from .fragmentation_kernel import fragments
 
     out: Floats = np.zeros(nodes.n)
@@ -115,7 +115,7 @@ def _columns(mix: DemandMix, nodes: Window) -> tuple[Ints, Ints, Ints]:
 
 
 class FragmentationTrial:
-    """Trial of one pod's demand against a mix: the change of F on each row, and for each GPU of the row."""
+    """Trial placement of one pod: the change of F on each row, and for each GPU of the row."""
 
     __slots__ = ("asked", "cards", "count", "fill", "milli", "mix", "published")
 
@@ -132,10 +132,10 @@ class FragmentationTrial:
         self.published = published
 
     def gains(self, nodes: Window, usable: Bools | None = None) -> tuple[Floats, Ints]:
-        """Return (n,) the gain of the best GPUs, and (n,) the shared GPU to take, -1 if there is no choice.
+        """Return the largest gain of each row, and the index of the shared GPU that achieves it, both (n,).
 
-        The gain is in milli, from F and the `fill` value of the rest of a GPU; in the published form it is the score
-        0-100. `usable` (G, n) limits the GPUs to consider.
+        The gain is the decrease, in milli, of F and of the `fill` values of the GPUs' free milli; in the published form
+        it is the score 0-100. The index is -1 if there is no choice. `usable` (G, n) limits the GPUs to consider.
         """
         from .fragmentation_kernel import gains
 
@@ -152,7 +152,7 @@ class FragmentationTrial:
         return gain, card
 
     def prefer(self, request: Request, row: int, state: ClusterState) -> None:
-        """Set the shared GPU of a row with the largest gain, among those that an earlier plugin prefers."""
+        """Prefer the row's shared GPU with the largest gain, if possible among those that an earlier plugin prefers."""
         if self.cards is None or self.cards.whole:
             return
         node = Window(state.columns, np.array([row], np.intp))

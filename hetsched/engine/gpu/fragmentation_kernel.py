@@ -61,7 +61,7 @@ def gains(
     free: Any, models: Any, left: Any, usable: Any, asked: Any, asked_count: int, asked_milli: int, needs: Any,
     count: Any, milli: Any, accepted: Any, share: Any, fill: Any, published: bool, gain: Any, chosen: Any,
 ) -> None:  # fmt: skip
-    """Write the best gain (n,), 0 where the pod does not fit, and its shared GPU (n,), the first of equal ones."""
+    """Write each row's best gain to `gain` (0 if the pod does not fit), the first shared GPU with it to `chosen`."""
     cards, room = np.empty(free.shape[0], np.int64), np.empty(left.shape[0], np.int64)
     shared = asked_count == 1 and asked_milli < WHOLE_CARD_MILLI
     for row in range(free.shape[1]):
@@ -80,8 +80,8 @@ def gains(
         for k in range(len(room)):
             room[k] -= asked[k]
         best = -math.inf
-        # For a shared pod, try every GPU that differs from those before it. Any other pod can be placed in one way
-        # only.
+        # For a shared pod, try every GPU that differs from those before it. For any other pod, there is only one
+        # placement to try.
         for way in range(len(cards) if shared else 1):
             filled = 0.0
             if shared:

@@ -55,7 +55,7 @@ def link_table(cards: Sequence[GpuCard]) -> Table | None:
 
 @lru_cache(maxsize=16384)
 def best_linked(table: Table, candidates: tuple[int, ...], near: frozenset[int], count: int) -> tuple[int, ...]:
-    """Choose `count` of the candidates, those in `near` first; there must be enough, in ascending order."""
+    """Choose `count` of the ascending `candidates`, which must be at least as many; those in `near` come first."""
     inside = tuple(card for card in candidates if card in near)
     if len(inside) >= count:
         return _best(table, (), inside, count)
@@ -66,7 +66,7 @@ def _best(table: Table, fixed: tuple[int, ...], others: tuple[int, ...], count: 
     if comb(len(others), count) > MOST_SETS:
         return _grown(table, fixed, others, count)
     sets = (tuple(sorted(fixed + chosen)) for chosen in combinations(others, count))
-    # Sets are generated in the order of their indices, so the first of equally good sets has the lowest ones.
+    # Sets are generated in the order of their indices, so the first of equally good sets has the lowest indices.
     return max(sets, key=lambda cards: worth_of(table, cards))
 
 
@@ -82,6 +82,6 @@ def _grown(table: Table, fixed: tuple[int, ...], others: tuple[int, ...], count:
 
 
 def worth_of(table: Table, cards: Iterable[int]) -> Worth:
-    """Return the least worth of a pair in a set, and the sum over its pairs."""
+    """Return the worth of the slowest pair in a set of GPUs, and the sum of the worth of all its pairs."""
     pairs = [table[one][other] for one, other in combinations(cards, 2)]
     return min(pairs, default=0), sum(pairs)

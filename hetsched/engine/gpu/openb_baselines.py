@@ -31,7 +31,7 @@ class CpuGpuShares:
         self.gpu = shape.gpu.count * shape.gpu.milli / self._largest_milli if shape.gpu else 0.0
 
     def free(self, nodes: Window) -> tuple[Floats, Floats]:
-        """Return (n,) free CPU and free GPU."""
+        """Return the free CPU and free GPU of each node, shape (n,), as fractions of the largest node."""
         cpu = np.maximum(nodes.static("allocatable")[0] - nodes.load("requested")[0], 0)
         return cpu / self._largest_cpu, free_milli(nodes) / self._largest_milli
 
@@ -42,6 +42,6 @@ def largest_milli(state: ClusterState) -> int:
 
 
 def free_milli(nodes: Window) -> Floats:
-    """Return (n,) the free milli of all GPUs together."""
+    """Return the sum of the free milli of each node's GPUs, shape (n,)."""
     free: Floats = np.maximum(nodes.load("card_milli_free"), 0).sum(axis=0).astype(np.float64)
     return free

@@ -76,7 +76,7 @@ class IsaParams(Params, frozen=True):
 
 
 class Run(NamedTuple):
-    """How a demand runs on an offer; if it does not, the texts are empty and the affinity is 0."""
+    """How a pod's ISA demand runs on a node; if it does not, the texts are empty and the affinity is 0."""
 
     rank: int
     mode: str = ""
@@ -87,7 +87,7 @@ class Run(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def run_on(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> Run:
-    """Return how `demand` runs on a node with `offer`."""
+    """Return how `demand` runs on a node with the ISA report `offer`."""
     native, emulated = _native(mode, passes, demand, offer), _emulated(mode, demand, offer)
     order = (native, emulated)
     if passes == "qemu-first":
@@ -99,7 +99,7 @@ def run_on(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> R
 
 
 def ranks(state: ClusterState, mode: Mode, passes: Passes, demand: IsaDemand) -> Ints:
-    """Return (K,) the rank of `demand` on each of the state's distinct offers; computed once per inventory."""
+    """Return the rank of `demand` on each of the state's K distinct ISA reports; computed once per inventory."""
     known: Callable[[IsaDemand], Ints] = state.once(
         ("isa-ranks", mode, passes), lambda: lru_cache(_KEPT)(partial(_ranks, mode, passes, tuple(state.offers.values)))
     )
@@ -111,7 +111,7 @@ def _ranks(mode: Mode, passes: Passes, offers: tuple[IsaReport, ...], demand: Is
 
 
 def grant_of(run: Run) -> IsaGrant:
-    """Return the grant of a demand that runs."""
+    """Convert a successful run to the ISA grant of the pod."""
     if run.mode == "any":
         return IsaGrant("any")
     required = required_isa(run.required).canonical
@@ -119,7 +119,7 @@ def grant_of(run: Run) -> IsaGrant:
 
 
 def refusal_of(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> Refusal:
-    """Return the refusal of `demand` on a node with `offer`."""
+    """Return the reason why a node with the ISA report `offer` cannot run `demand`."""
     gap = _images_gap(demand, offer)
     if gap is not None:
         return gap
@@ -170,7 +170,7 @@ def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> tuple[Message, ...]:
 
 
 def same_isa(mode: Mode, offered: str) -> Hashable:
-    """Return a key that is equal for two offers of the same instruction set."""
+    """Return a key that is equal for two strings that describe the same instruction set."""
     if mode == "paper" and is_letters(offered):
         return offered.strip().upper()[:4], modules(offered)
     isa = offered_isa(offered)
@@ -213,7 +213,7 @@ def _images_run_natively(demand: IsaDemand, offer: IsaReport) -> bool:
 
 
 def _as_it_runs(mode: Mode, emulated: Run, demand: IsaDemand, offer: IsaReport) -> Run:
-    """Return the run as native if the node can run the demand without an emulator."""
+    """Convert an emulated run to a native one if the node can run the demand without an emulator."""
     if offer.native is None or not _images_run_natively(demand, offer):
         return emulated
     if _affinity(mode, emulated.required, offer.native) is None:
@@ -252,7 +252,7 @@ def _native_needs(passes: Passes, demand: IsaDemand) -> list[str]:
 
 
 def _emulated_needs(demand: IsaDemand, offer: IsaReport) -> list[tuple[str, tuple[str, ...], bool]]:
-    """Return (requirement, offers, whether these offers also run the pod's images); toolchains do not run images."""
+    """Return (requirement, ISAs that the node has for it, True for emulators, which also run the pod's images)."""
     return [
         (demand.emulated, offer.emulated, True),
         (demand.cross, offer.cross, False),

@@ -1,7 +1,7 @@
 """Cached parsing of the instruction set strings of pods and nodes.
 
-A pod's string is parsed strictly; it was validated on submission. A node's string may come from a machine and contain
-names that only the lenient parser of kernel strings accepts.
+A pod's string is parsed strictly; it was validated on submission. A node's string may come from its kernel and
+contain names that only the lenient parser of kernel strings accepts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def required_isa(text: str) -> Isa:
 
 @lru_cache(maxsize=65536)
 def offered_isa(text: str) -> Isa:
-    """Parse a node's string; if the strict parser refuses a name, use the parser of machine sources."""
+    """Parse a node's string; if the strict parser rejects a name, use the lenient parser of kernel strings."""
     try:
         return parse(text, source="node-label")
     except InputError:

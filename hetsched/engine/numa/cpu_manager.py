@@ -178,7 +178,7 @@ class _Accumulator:
         self.needed -= cpus.bit_count()
 
     def _take_whole(self, ordered: Callable[[], list[int]], parts: dict[int, int], size: Callable[[int], int]) -> None:
-        """Take the completely free parts of one level, in their order, while they fit."""
+        """Take each completely free part of a level, in order, that is not larger than the CPUs still needed."""
         free = [part for part in ordered() if (parts[part] & self.available).bit_count() == size(part)]
         for part in free:
             # The kubelet compares with the mean size of the parts, so if cores are unequal, a part of another size may
@@ -209,7 +209,7 @@ class _Accumulator:
             self._take(free)
 
     def _take_rest(self) -> None:
-        """Take single threads: those of the fullest cores first, or of each socket by id if distributed."""
+        """Take single threads: from the cores with the fewest available first, or with `spread` socket by socket."""
         if not self.needed:
             return
         parts, levels = (
@@ -290,7 +290,7 @@ def _packed_in(topology: Topology, available: int, count: int, strategy: Strateg
 def _best_combination(
     zones: Sequence[int], free: dict[int, int], size: int, count: int, group: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the nodes that share the CPUs, and those that take the remainder; the first of equal combinations."""
+    """Return the nodes that share the CPUs, and those that take the remainder; the first of equally even ones."""
     best: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     balance = inf
     part = count // size // group * group

@@ -31,7 +31,7 @@ _NEXT_TO_QUIET, _NEXT_TO_UNKNOWN = 1, 2
 
 
 def cores_of(cpus: Iterable[int], siblings: str | None) -> tuple[Core, ...]:
-    """Group a zone's CPUs into cores, by lowest id; `siblings` is `0,4;1,5`, an unlisted CPU is a separate core."""
+    """Group a zone's CPUs into cores, by lowest id; in `siblings` (like `0,4;1,5`), an unlisted CPU is its own core."""
     present = set(cpus)
     cores: list[Core] = []
     for group in (siblings or "").split(";"):
@@ -73,7 +73,7 @@ def strain(own: Hours | None, held: Iterable[Hours | None]) -> Rank:
 
 
 def pick(count: int, cores: Iterable[Core], free: Set[int], order: str, rank: Callable[[Core], Rank]) -> list[int]:
-    """Choose `count` of the `free` CPUs (at least `count`) in the order `spread` or `pack`."""
+    """Choose `count` CPUs from `free`, which has at least as many, in the order `spread` or `pack`."""
     left = [(core, [cpu for cpu in core if cpu in free]) for core in cores]
     left = [(core, threads) for core, threads in left if threads]
     chosen: list[int] = []

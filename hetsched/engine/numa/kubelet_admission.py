@@ -1,9 +1,9 @@
 """Prediction of kubelet admission: topology manager and CPU manager, evaluated on columns.
 
-The verdict matters on nodes with known zones, with a static CPU manager for a Guaranteed pod, or with a topology
-policy for a pod's devices. Nodes in equal states share one prediction. A GPU is free for the kubelet if no pod uses any
-share of it; devices without a stated zone produce no hint. The zones and CPUs that a kubelet is predicted to assign are
-reserved (`predicted`) until its actual assignment is reported.
+A verdict is predicted only on nodes with known zones: for a Guaranteed pod with whole CPUs if the CPU manager is
+static, and for a pod with devices if the topology policy can reject it. Nodes in equal states share one prediction. A
+GPU is free for the kubelet if no pod uses any share of it; devices without a stated zone produce no hint. The zones and
+CPUs that a kubelet is predicted to assign are reserved (`predicted`) until its actual assignment is reported.
 Source: see `topology_manager`.
 """
 
@@ -49,7 +49,7 @@ class AdmissionState(StateView, Protocol):
 
 
 class KubeletAdmission:
-    """The verdicts on one shape, on the nodes of one state."""
+    """Predicted kubelet verdicts on one shape, for the nodes of one state."""
 
     __slots__ = ("_devices", "_layout", "_matters", "_setups", "_vendor", "containers")
 
@@ -69,7 +69,7 @@ class KubeletAdmission:
 
     @staticmethod
     def of(shape: Shape, state: AdmissionState) -> KubeletAdmission | None:
-        """Return the verdicts on a shape, or None if no kubelet of the cluster restricts it."""
+        """Return the admission of a shape, or None if no kubelet of the cluster could reject it."""
         containers = kubelet_containers(shape, state.columns.layout.devices) if shape.containers else ()
         if not containers:
             return None
@@ -94,7 +94,7 @@ class KubeletAdmission:
         return rows, [known[key] for key in keys]
 
     def admits(self, nodes: Window) -> Bools:
-        """Return (n,) True where no kubelet would reject the pod."""
+        """Return an (n,) mask that is True for nodes whose kubelet would not reject the pod."""
         admitted: Bools = np.ones(nodes.n, np.bool_)
         rows, found = self.reasons(nodes)
         admitted[rows] = [not one for one in found]
@@ -104,10 +104,11 @@ class KubeletAdmission:
         return self._setups[int(nodes.static("topology_setup")[row])]
 
     def _states(self, nodes: Window) -> Ints:
-        """Return (n, 1 + 4Z + D(2Z + 1) + W) all inputs of a verdict.
+        """Return all inputs of each node's verdict, shape (n, 1 + 4Z + D(2Z + 1) + W).
 
-        The inputs are the setup; the total and free CPUs and GPUs by zone; for each device resource, the total and free
-        devices by zone and the free devices without a zone; and the bits of the free CPUs.
+        For Z zones, D device resources and W words of CPU bits, they are the setup; the total and free CPUs and GPUs by
+        zone; for each device resource, the total and free devices by zone and the free devices without a zone; and the
+        bits of the free CPUs.
         """
         zones: Ints = np.arange(len(nodes.static("zone_cpus")))
         present = nodes.static("card_milli") > 0
@@ -133,7 +134,7 @@ class KubeletAdmission:
         return np.ascontiguousarray(np.concatenate(blocks).T)
 
     def _asked(self, state: Ints) -> tuple[object, ...]:
-        """Return the arguments of the prediction on one state."""
+        """Return the arguments of `verdict` and `reason` for one row of `_states`."""
         setup, size = self._setups[int(state[0])], self._layout.zones
         by_zone = state[1 : 1 + 4 * size].reshape(4, -1)
         count = max(1, len(np.trim_zeros(by_zone[0] + by_zone[2], "b")))

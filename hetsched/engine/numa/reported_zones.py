@@ -35,12 +35,12 @@ def stated_amount(zone: NumaZone, resource: str) -> int | None:
 
 
 def use_of(zone: NumaZone, resource: str, allocatable: int) -> int:
-    """Return the reported use of a zone, 0 without a report; neither amount includes reserved parts."""
+    """Return the used part of `allocatable`, 0 if the zone does not report `available`; both exclude reserved parts."""
     return allocatable - min(zone.available.get(resource, allocatable), allocatable)
 
 
 def availability(report: NodeReport) -> list[object]:
-    """Return the parts of a report that `Zones.explain` reads, empty if no zone reports what is available."""
+    """Return the parts of a report that `Zones.explain` reads, empty if no zone reports available amounts."""
     zones, numa = zones_of(report), report.numa
     if numa is None or not any(zone.available for zone in zones):
         return []
@@ -49,7 +49,7 @@ def availability(report: NodeReport) -> list[object]:
 
 
 def devices_by_zone(names: Iterable[str], zones: int) -> dict[str, int]:
-    """Number the resources whose devices are counted per zone."""
+    """Return resource -> number for the devices that are counted per zone, as many as `MOST_ZONED_ROWS` allows."""
     most = MOST_ZONED_ROWS // max(zones, 1)
     return {name: number for number, name in enumerate(sorted(names)[:most])}
 

@@ -27,7 +27,7 @@ class ContainerDemands(NamedTuple):
 
 
 class DeviceZones(NamedTuple):
-    """The devices of one resource by zone, total and free; `elsewhere` are free and have no zone."""
+    """Number of devices of one resource by zone, total and free; `elsewhere` counts free devices without a zone."""
 
     resource: str
     total: Counts
@@ -36,7 +36,7 @@ class DeviceZones(NamedTuple):
 
 
 class ZoneResources(NamedTuple):
-    """By zone: total CPUs and those free for exclusive use, total and free GPUs, and other devices.
+    """Resources of a node by zone: total CPUs, CPUs free for exclusive use, total and free GPUs, other devices.
 
     `free_cpus` are the free CPUs as bits of the kubelet's topology. If it is None, CPUs are only counted, and each is
     treated as a separate core.
@@ -51,9 +51,9 @@ class ZoneResources(NamedTuple):
 
 
 class KubeletPolicy(NamedTuple):
-    """A kubelet's options except its policy; `numa_nodes` includes nodes without CPUs, 0 means as many as zones.
+    """Kubelet settings other than its topology policy; `numa_nodes` includes those without CPUs, 0: one per zone.
 
-    `distances` are by position of the zones, empty if unknown.
+    `distances` is the distance matrix of the zones, by position; empty if unknown.
     """
 
     options: KubeletOptions = KubeletOptions()
@@ -63,7 +63,7 @@ class KubeletPolicy(NamedTuple):
 
 
 class CpuManager:
-    """The static policy during the admission of one pod; `reusable` are the CPUs released by its init containers."""
+    """Static CPU manager during the admission of one pod; `reusable` are the CPUs released by its init containers."""
 
     def __init__(self, machine: ZoneResources, kubelet: KubeletPolicy) -> None:
         self.named = machine.free_cpus is not None and kubelet.topology is not None
@@ -128,7 +128,7 @@ class CpuManager:
 
 
 class DeviceManager:
-    """One resource of the device manager; the device plugin selects the devices within a zone."""
+    """Device manager for one resource: counts devices by zone; within a zone, the device plugin selects them."""
 
     def __init__(self, devices: DeviceZones) -> None:
         self.total, self.free, self.elsewhere = devices.total, list(devices.free), devices.elsewhere
@@ -138,11 +138,11 @@ class DeviceManager:
 
     @property
     def available(self) -> int:
-        """Return the total in all zones; devices without zones are not counted here."""
+        """Return the number of available devices, practically unlimited if no device of the resource has a zone."""
         return sum(self.free) + sum(self.reusable) + self.elsewhere if self.zoned else 1 << 62
 
     def hints(self, asked: int, largest: int) -> Hints | None:
-        """Return the hints: sets of the zones that have devices."""
+        """Return the hints over the zones that have devices, or None if the resource has no preference."""
         if not asked or not self.zoned:
             return None
         needed = sum(1 << zone for zone, count in enumerate(self.reusable) if count)
@@ -151,7 +151,7 @@ class DeviceManager:
         return [(mask, mask.bit_count() == least) for mask in found]
 
     def take(self, asked: int, affinity: int, init: bool) -> None:
-        """Take devices released by init containers, then those inside the affinity; zones with the fewest first."""
+        """Take devices released by init containers, then those in the affinity; zones with the fewest free first."""
         if not self.zoned:
             return
         left = asked
@@ -173,7 +173,7 @@ class DeviceManager:
 def _hints(asked: int, total: Counts, free: Counts, needed: int, largest: int) -> tuple[list[int], int]:
     """Return the affinities with enough free for the request, and the smallest size with enough if all were free.
 
-    Affinities are sets of the zones that have any of the resource, up to `largest`, and contain the `needed` ones.
+    An affinity is a set of at most `largest` zones that have the resource, including all zones in `needed`.
     """
     zones = tuple(zone for zone, count in enumerate(total) if count)
     least = len(zones) if largest >= len(zones) else len(zones) + 1
@@ -188,7 +188,7 @@ def _hints(asked: int, total: Counts, free: Counts, needed: int, largest: int) -
 
 @cache
 def _masks(zones: Counts, largest: int) -> tuple[tuple[int, Counts], ...]:
-    """Return the sets of zones, smaller ones first, in the kubelet's order."""
+    """Return all sets of at most `largest` zones as (bits, zones), smaller sets first, in the kubelet's order."""
     sets = (chosen for size in range(1, min(largest, len(zones)) + 1) for chosen in combinations(zones, size))
     return tuple((sum(1 << zone for zone in chosen), chosen) for chosen in sets)
 
@@ -201,7 +201,7 @@ def counted_topology(cpus: Counts) -> Topology:
 
 
 def _lowest(topology: Topology, counts: Counts) -> int:
-    """Return the lowest CPUs of each zone, as many as its count."""
+    """Return as many CPUs of each zone as its count; if it has more, the lowest ones are left out."""
     return at_most(topology, topology.all, counts)
 
 

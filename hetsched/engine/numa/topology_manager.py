@@ -49,7 +49,7 @@ class KubeletVerdict(NamedTuple):
     """Verdict of the kubelet: `reason` is its error, empty if it admits the pod.
 
     `cpus` and `cards` are the amounts taken by zone while the pod runs, `devices` by resource and zone; `aligned` are
-    the zones that it is bound to, empty if there are none. `cpu_ids` are the ids of the CPUs, if known.
+    the zones that the pod is bound to, empty if there are none. `cpu_ids` are the ids of the CPUs, if known.
     """
 
     reason: str
@@ -97,7 +97,7 @@ def reason(
     containers: tuple[ContainerDemands, ...],
     kubelet: KubeletPolicy = _PLAIN,
 ) -> str:
-    """Return the reason of the verdict; for a single container it does not depend on which CPUs are taken."""
+    """Return only the `reason` of `verdict`; faster for a single container, because no CPUs have to be selected."""
     if len(containers) != 1:
         return verdict(policy, pod_scope, machine, containers, kubelet).reason
     admission = _Admission(policy, machine, kubelet)
@@ -167,7 +167,7 @@ class _Admission:
         return self.cpus.refusal(asked.cpus)
 
     def allocate(self, asked: ContainerDemands, affinity: int) -> str:
-        """Allocate a container's demand and return "", or the error of the manager that cannot."""
+        """Allocate a container's demand and return "", or return the error of the manager that cannot allocate it."""
         error = self.refusal(asked)
         if not error:
             for manager, amount in self._devices_of(asked):
@@ -184,7 +184,7 @@ class _Admission:
 
 
 def merge(policy: str, resources: Sequence[Hints | None], zones: int, kubelet: KubeletPolicy = _PLAIN) -> int | None:
-    """Return the affinity that a policy admits (all zones if it is not restricted), or None if it rejects."""
+    """Return the affinity admitted by a policy (all zones if no resource has hints), or None if it rejects the pod."""
     stated = [hints for hints in resources if hints is not None]
     if not stated:
         return (1 << zones) - 1
@@ -208,9 +208,9 @@ def _fitness(mask: int, distances: tuple[Counts, ...]) -> tuple[int, float, int]
 
 
 def _best_fallback(stated: Sequence[Hints], zones: int, distances: tuple[Counts, ...]) -> int:
-    """Return the affinity of best-effort without a preferred hint.
+    """Return the affinity under `best-effort` if no merged hint is preferred.
 
-    It has as many zones as the resource with the largest minimum needs, or fewer.
+    Its size does not exceed the largest of the resources' smallest hints, if a merged hint of such a size exists.
     """
     everywhere = (1 << zones) - 1
     target = max(min((mask.bit_count() for mask, _ in hints), default=0) for hints in stated)

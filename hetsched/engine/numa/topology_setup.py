@@ -25,10 +25,10 @@ _TRUTH = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": F
 
 
 class Setup(NamedTuple):
-    """Topology settings of a node; nodes share few distinct ones.
+    """Topology settings of a node; a cluster has only a few distinct ones.
 
     `aware` is the default for pods that do not state it, `pins` means that the kubelet pins CPUs by itself. `kubelet`
-    holds the further inputs of its verdict.
+    holds the other inputs of the kubelet's verdict.
     """
 
     zoned: bool = False
@@ -98,12 +98,12 @@ def _topology(
 
 
 def _groups(text: str | None) -> dict[int, int]:
-    """Return the group number of each CPU."""
+    """Return the group number of each CPU in a list of groups such as `0-3;4-7`."""
     groups = [parse_cpuset(group) for group in (text or "").split(";")]
     return {cpu: number for number, group in enumerate(groups) for cpu in group}
 
 
 def bitset_words(report: NodeReport) -> int:
-    """Return the number of words for the bits of a node's free CPUs, 0 if its kubelet does not pin named CPUs."""
+    """Return the number of words of the bit set of a node's free CPUs, 0 if its kubelet does not pin named CPUs."""
     topology = setup_of(report).kubelet.topology
     return 0 if topology is None else -(-len(topology.cpus) // WORD_BITS)

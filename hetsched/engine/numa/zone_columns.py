@@ -39,9 +39,9 @@ _ZEROED = (
 
 
 class NodeZones(NamedTuple):
-    """The zones of one node, by position; `usable` is None if a zone's CPUs are counted, not named.
+    """The zones of one node, by position; the entry of `usable` is None for a zone whose CPUs are not named.
 
-    `topology` is set if the kubelet pins and all CPUs are named: its free CPUs are columns of the state.
+    `topology` is set if the kubelet pins CPUs and all CPUs are named; its free CPUs are then columns of the state.
     """
 
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class NodeZones(NamedTuple):
 
 
 class TakenAmounts(NamedTuple):
-    """One placed pod that is added to or removed from the load columns."""
+    """Update of the load columns for one placed pod: `sign` 1 takes its amounts from the zones, -1 releases them."""
 
     facts: NodeZones
     columns: Columns
@@ -84,7 +84,7 @@ class TakenAmounts(NamedTuple):
             self.columns.field("kubelet_cpus_free")[word, self.row] -= self.sign << bit
 
     def devices(self, counts: dict[str, int], position: int | None) -> None:
-        """Take devices that belong to a zone."""
+        """Take devices from the free devices of a zone; without a zone, nothing is taken."""
         layout, free = self.columns.layout, self.columns.field("zone_devices_free")
         for resource, count in counts.items():
             number = layout.devices.get(resource)

@@ -34,7 +34,7 @@ MEMO: StateKey[ZoneDemand | None] = StateKey("zone-demand")
 
 
 class Share(NamedTuple):
-    """A pod's part of one zone, by the zone's position."""
+    """Amounts that a pod gets in one zone; `position` is that of the zone."""
 
     position: int
     cpu_millis: int
@@ -42,7 +42,7 @@ class Share(NamedTuple):
 
 
 class ZoneDemand:
-    """A shape's demand against the setups of one state.
+    """A shape's NUMA demand, evaluated for the topology setups of one state.
 
     `asked` is true if the pod itself requests zones; otherwise the pod is bound to zones only on nodes that treat it as
     aware. `cpus` are its whole CPUs, 0 if only its amount is counted; `cards` is its GPU demand, and `local` requires
@@ -85,7 +85,8 @@ class ZoneDemand:
         """Derive a shape's demand, or None if no node binds it to zones.
 
         A pod requests zones by awareness or a CPU policy; with `everyone`, as in crane, also by whole CPUs alone,
-        unless its policy is explicitly `none`. `memory` includes memory, `local` requires GPUs in the pod's zone.
+        unless its policy is explicitly `none`. `memory` includes the memory request, `local` requires GPUs in the pod's
+        zone.
         """
         wish = shape.numa
         counted = any(container.cpus and not container.init for container in shape.containers)
@@ -119,7 +120,7 @@ class ZoneDemand:
         return enough
 
     def whole(self, nodes: Window, extra: Ints | int = 0) -> Ints:
-        """Return (Z, n) the number of whole CPUs that each zone can contribute to a pod that crosses zones.
+        """Return the number of whole CPUs that each zone can contribute to a pod that crosses zones, shape (Z, n).
 
         `extra` (Z, n) in millicores is added to the effective CPU.
         """
@@ -128,7 +129,7 @@ class ZoneDemand:
         return whole
 
     def fits(self, nodes: Window) -> Bools:
-        """Return (n,) True where the zones have room for the pod, or the pod is not bound to zones."""
+        """Return an (n,) mask: True where the zones have room for the pod, or the pod is not bound to zones."""
         setup = nodes.static("topology_setup")
         bound, aware = self.bound[setup], self.aware[setup]
         enough = ~self.unknown[setup]
@@ -139,7 +140,7 @@ class ZoneDemand:
         return enough
 
     def crosses(self, nodes: Window) -> Bools:
-        """Return (n,) True if all zones together have room."""
+        """Return an (n,) mask: True where all zones of a node together have room for the pod."""
         fits: Bools = np.add.reduce(self.whole(nodes), axis=0) >= self.cpus
         if self.memory_mib:
             free = np.maximum(nodes.load("zone_memory_free"), 0)
@@ -147,7 +148,7 @@ class ZoneDemand:
         return fits
 
     def zones_used(self, nodes: Window) -> Ints:
-        """Return (n,) the number of zones that the pod would use; 0 if it gets none."""
+        """Return the number of zones that the pod would use on each node, shape (n,); 0 if it gets none."""
         setup = nodes.static("topology_setup")
         bound, aware = self.bound[setup], self.aware[setup]
         used: Ints = np.where(bound & aware & self.room(nodes).any(axis=0), 1, 0)
@@ -162,7 +163,7 @@ class ZoneDemand:
         return used
 
     def _order(self, nodes: Window) -> tuple[Ints, Ints]:
-        """Return (Z, n) whole CPUs, and the positions of the zones in the order in which a crossing pod uses them."""
+        """Return whole CPUs by zone, and the zones in the order in which a crossing pod uses them, both (Z, n)."""
         whole = self.whole(nodes)
         order: Ints = np.lexsort((-nodes.load("zone_cpu_free"), -whole), axis=0)
         return whole, order
@@ -170,7 +171,7 @@ class ZoneDemand:
     # -- on one node -------------------------------------------------------------------------------------------------
 
     def choose(self, node: Window, preferred: Bools) -> list[Share]:
-        """Return the pod's parts of the zones of a window of one row, empty if it does not fit.
+        """Return the zones and amounts that the pod gets on the only node of a window; empty if it does not fit.
 
         An aware pod gets one of the `preferred` (Z,) zones if any of them has room.
         """
@@ -200,6 +201,6 @@ class ZoneDemand:
 
 
 def _first_enough(amounts: Ints, asked: int) -> Ints:
-    """Return (n,) the number of rows from the top whose sum reaches `asked`."""
+    """Return the number of leading rows whose sum reaches `asked`, for each column, shape (n,)."""
     short: Ints = (np.cumsum(amounts, axis=0) < asked).sum(axis=0) + 1
     return short

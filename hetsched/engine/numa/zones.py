@@ -39,7 +39,7 @@ SHARING = frozenset({"none", "numa"})  # CPU policies under which a container us
 
 
 class _Grants(NamedTuple):
-    """Assignments by the kubelet of one row, by uid or key of the pod, and the indexes of the GPUs by uuid."""
+    """Assignments that one node's kubelet reports, by uid or key of the pod, and the GPU indexes by uuid."""
 
     by_pod: dict[str, KubeletGrant]
     cards: dict[str, int]
@@ -57,10 +57,10 @@ class _Grants(NamedTuple):
 
 
 class Zones:
-    """Zones by row, and by row the holders of each CPU; rows without zones are left out.
+    """Zones of each row (`nodes`), and the pods that each CPU is assigned to (`held`); rows without zones are left out.
 
-    `grants` are the kubelet's own assignments; `unexplained` is the use that no placed pod explains: load field,
-    position, amount.
+    `grants` are the assignments that the kubelets report; `unexplained` is the use that no placed pod explains, as
+    (load field, zone position, amount).
     """
 
     def __init__(self) -> None:

@@ -222,7 +222,7 @@ class VictimSearch:
                     self.state.restore(booking)
 
     def _violated_budgets(self, units: Sequence[Unit]) -> dict[str, str]:
-        """Return the pods, with the budget, whose eviction would violate it if all units were evicted in order."""
+        """Return pod key -> violated disruption budget, if all units were evicted in order."""
         broken: dict[str, str] = {}
         allowed = dict(self._evictions_left)
         for unit in units:
@@ -235,7 +235,7 @@ class VictimSearch:
         return broken
 
     def _sizes(self, row: int) -> Callable[[Unit], float]:
-        """Return a function for the share of a row's shortfall that a unit releases: amounts, or shares of GPUs."""
+        """Return a function of a unit: the share of the row's shortfall (amounts and GPU shares) that it releases."""
         columns, demand = self.state.columns, self.request.shape.gpu
         resources, short = self._short(np.array([row], np.intp))
         lacking = short[:, 0] > 0

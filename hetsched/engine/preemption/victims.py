@@ -44,8 +44,9 @@ def importance(booking: Booking) -> tuple[int, int, str]:
 class Bounds:
     """Lower bounds of the eviction cost for one shape, on every row; cached for one policy.
 
-    Shapes: all (N,): `possible` where the pod may fit if all preemptible pods are removed, `highest` priority of a
-    victim, `total` of their priorities, number of `pods`, and the `newest` start.
+    All arrays have shape (N,): `possible` is True where the pod may fit if all preemptible pods are removed; `highest`
+    is the highest priority of a victim, `total` the sum of the victims' priorities, `pods` their number, and `newest`
+    the newest start.
     """
 
     __slots__ = ("highest", "newest", "owner", "pods", "possible", "seen", "total")
@@ -60,7 +61,7 @@ class Bounds:
         self.newest: Ints = np.zeros(count, np.int64)
 
     def at(self, row: int) -> tuple[int, int, int, int, int]:
-        """Return the bound of one row: highest priority, sum, pods, negated start (later is less), row."""
+        """Return the bound of one row: highest priority, sum of priorities, number of pods, negated start, row."""
         return (int(self.highest[row]), int(self.total[row]), int(self.pods[row]), -int(self.newest[row]), row)
 
     def learn(self, row: int, cost: tuple[int, int, int, int] | None) -> None:

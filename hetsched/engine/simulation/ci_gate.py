@@ -99,7 +99,7 @@ def _raised(pod: PodSpec, artefacts: Sequence[Artefact]) -> PodSpec:
 
 
 def _needed(stated: str, artefacts: Sequence[Artefact]) -> str | None:
-    """Return the requirement to try a pod with: that of the stated architecture, or else the only requirement."""
+    """Return the requirement that covers those of all artefacts, for the `stated` architecture if any; else None."""
     wanted = [_of_architecture(artefact, stated) for artefact in artefacts]
     known = [requirement for requirement in wanted if requirement is not None]
     if not known or len(known) != len(wanted):

@@ -52,7 +52,7 @@ def empty(reports: Iterable[NodeReport]) -> list[NodeReport]:
 
 
 def alone(pod: PodSpec) -> PodSpec:
-    """Return a pod for evaluation: without gang, node and scheduling gates."""
+    """Return a copy of the pod for evaluation, without gang, selected node and scheduling gates."""
     return msgspec.structs.replace(pod, node_name="", allocation=None, gang=None, gates=())
 
 

@@ -50,13 +50,13 @@ class Copies(msgspec.Struct, frozen=True):
 
 
 class BookingBudget(msgspec.Struct):
-    """Budget of trial placements per call; the next call computes the remaining counts."""
+    """Budget of trial placements per table; counts that are still missing are computed for later tables."""
 
     bookings: int
 
 
 class Headroom:
-    """Counter of copies on the current state, with a cache of the results of single nodes.
+    """Counter of the copies of a pod that fit in the current state, with a cache of the counts by node.
 
     Use it with schedulers of one policy, on one state or forks of it.
     """
@@ -111,7 +111,7 @@ def _emulated(scheduler: Scheduler, request: Request) -> Bools:
 
 
 def _quotients(scheduler: Scheduler, request: Request) -> Ints:
-    """Return (N,) the number of times that the request fits into the free amounts."""
+    """Return the number of times that the request fits into each node's free amounts, shape (N,)."""
     state = scheduler.state
     left_out = GPU_RESOURCES if scheduler.policy.card_filter is not None else frozenset()
     rows = [row for row in request.compiled.needs_rows.tolist() if state.resources.values[row] not in left_out]
@@ -124,7 +124,7 @@ def _quotients(scheduler: Scheduler, request: Request) -> Ints:
 
 
 def _booked(scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int) -> int:
-    """Place copies on a row until a copy is rejected, then undo them."""
+    """Place copies on a row until a copy is rejected, undo them, and return their number."""
     state, here = scheduler.state, np.array([row], np.intp)
     keys: list[str] = []
     try:

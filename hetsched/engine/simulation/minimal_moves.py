@@ -208,7 +208,7 @@ class MoveSearch:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def _rows(self) -> list[tuple[int, int]]:
-        """Return the rows that fit if all movable pods are removed, and the least number of pods that have to leave."""
+        """Return rows where the pod fits without the movable pods, and the least number of pods that have to leave."""
         state = self.board.state
         movable = {booking.pod.key for unit in self._units for booking in unit}
         relieved = Removable(state, lambda booking: booking.pod.key in movable).relieved
@@ -245,7 +245,7 @@ class MoveSearch:
         return resources, needs[:, None] - field("allocatable")[cells] + field("requested")[cells]
 
     def nearest(self) -> Nearest:
-        """Return the nearest node, and the pods and resources that block it."""
+        """Return the node that could be freed with the fewest further moves, and the pods that block it."""
         names = self.board.state.columns.names
         if not self.rows:
             return Nearest("", diagnose(self._scheduler, self.pod).summary)

@@ -50,8 +50,8 @@ class AppliedMove(msgspec.Struct, eq=False):
 class Board:
     """A cluster for trial moves; with `returns`, pods without a controller are recreated.
 
-    `own` maps pods (keys) to their own policy, if not `policy`. `tries` counts the moves that were tried. The board
-    owns its state: pass a copy.
+    `own` maps pods (keys) to the policy that decides for them; `policy` decides for all others. `tries` counts the
+    moves that were tried. The board owns its state: pass a copy.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Board:
     # -- report ------------------------------------------------------------------------------------------------------
 
     def to_move(self, moved: AppliedMove, why: Message, makes_room_for: tuple[str, ...] = ()) -> Move:
-        """Convert a move to its contract type."""
+        """Convert an applied move to a `Move` of hetsched.contracts."""
         frees: Counter[str] = Counter()
         for booking in moved.unit:
             frees.update({name: amount for name, amount in booking.pod.shape.requests if name != PODS})

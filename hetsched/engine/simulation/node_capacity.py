@@ -71,7 +71,7 @@ def _binding(scheduler: Scheduler, pod: PodSpec, row: int, reason: Reason | None
 
 
 def _of_cards(scheduler: Scheduler, pod: PodSpec, row: int) -> str:
-    """Return the limit, GPUs or GPU memory: it is the memory if enough GPUs have the requested share free."""
+    """Return the limiting resource: GPU memory if enough GPUs have the requested share free, else GPUs."""
     demand, field = pod.shape.gpu, scheduler.state.columns.field
     if demand is None or demand.milli >= 1000:
         return CARDS

@@ -196,7 +196,7 @@ def _explain_unplaced(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
 def _drain(
     scheduler: Scheduler, names: Sequence[str], evicted: list[Evicted]
 ) -> tuple[tuple[Displaced, ...], dict[str, Outcome]]:
-    """Cordon nodes, remove their pods and place these again; record the pods evicted for them.
+    """Cordon nodes and place their pods again; add the pods evicted for these to `evicted`.
 
     Returns: the displaced pods, and the outcome of each.
     """
@@ -255,7 +255,7 @@ def _drain_summary(displaced: Sequence[Displaced]) -> Message:
 
 
 def placement(outcome: Outcome, state: ClusterState) -> Placement:
-    """Convert an outcome that is applied to `state` to the contract's placement."""
+    """Convert an outcome that is applied to `state` to a `Placement` of hetsched.contracts."""
     held = outcome.allocation
     return Placement(
         pod=outcome.pod.key,
@@ -302,7 +302,7 @@ def _summary(placements: list[Placement], refusals: list[Diagnosis], nodes: int)
 
 
 def evicting(evicted: Sequence[Evicted]) -> Message | None:
-    """Format the list of victims."""
+    """Format the list of victims as a message, None if there are no victims."""
     if not evicted:
         return None
     broken = sum(item.pdb is not None for item in evicted)

@@ -33,7 +33,7 @@ _PREPARED: StateKey[tuple[Ints, bool]] = StateKey("balanced-allocation")
 
 
 class BalancedAllocationParams(Params, frozen=True):
-    """Formula, and source of the use."""
+    """Formula, and whether requested or measured use is compared."""
 
     form: Annotated[
         Literal["std", "difference"],

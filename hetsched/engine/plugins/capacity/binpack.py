@@ -112,7 +112,7 @@ class Binpack:
 
 
 def _use(request: Request, nodes: Window, name: str, row: int) -> tuple[Ints, Ints]:
-    """Return (n,) requested with the pod included, and capacity, of one resource."""
+    """Return the requested amount, with the pod included, and the capacity of one resource on each node, both (n,)."""
     if name in GPU_RESOURCES:
         gpu = request.shape.gpu
         capacity = nodes.static("card_milli").sum(axis=0)

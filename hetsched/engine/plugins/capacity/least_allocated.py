@@ -29,7 +29,7 @@ _Share = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class LeastAllocatedParams(Params, frozen=True):
-    """Weights of the resources, and the source of their use."""
+    """Weights of the resources, whether requested or measured use counts, and the pods that are scored."""
 
     cpu: Annotated[_Share, msgspec.Meta(title="CPU weight", description="Share of CPU in the score.")] = 1
     memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory in the score.")] = 1

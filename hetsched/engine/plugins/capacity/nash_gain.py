@@ -75,7 +75,7 @@ def _gain(use: Any, more: Any, room: Any, has: Any, count: float, scale: float) 
 
 @loop_function
 def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any) -> None:
-    """Add the score of nash-gain.
+    """Add the weighted score of nash-gain to `total`.
 
     `given` contains the rows of the four resources in `allocatable` (-1: no node has the resource); 50 / `full`; and 1
     if every node has all four resources, else 0.

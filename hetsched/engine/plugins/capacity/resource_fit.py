@@ -24,7 +24,7 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 _PREPARED: StateKey[tuple[list[str], Rows, Ints]] = StateKey("resource-fit")
 
-MOST_UNKNOWN = 8  # limit of the named resources that no node has
+MOST_UNKNOWN = 8  # limit of the requested resources without any node that are named in the refusal
 
 
 @plugin(
@@ -43,7 +43,7 @@ class ResourceFit:
             if amount > 0 and not ("gpu-fit" in self.peers and name in GPU_RESOURCES)
         ]
         unknown = [name for name, _, _ in needs if name not in state.resources.index]
-        if len(unknown) > MOST_UNKNOWN:  # a single one refuses every node
+        if len(unknown) > MOST_UNKNOWN:  # one such resource is enough to refuse every node
             left_out = set(unknown[MOST_UNKNOWN:])
             needs = [need for need in needs if need[0] not in left_out]
         request.memo[_PREPARED] = (
@@ -76,7 +76,7 @@ class ResourceFit:
 
     @staticmethod
     def _short(request: Request, nodes: Window) -> Ints:
-        """Return (k, n) the missing amount of each requested resource; positive if the pod does not fit."""
+        """Return the missing amount of each requested resource, shape (k, n); positive if the pod does not fit."""
         rows: Rows = request.memo[_PREPARED][1]
         needs: Ints = request.memo[_PREPARED][2]
         short: Ints = nodes.load("requested").take(rows, axis=0)

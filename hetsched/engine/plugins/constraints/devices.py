@@ -32,7 +32,7 @@ Refused = tuple[Refusal, Bools]
 
 
 class _PreparedClaims(NamedTuple):
-    """Prepared claims of a pod: refusals with the mask (N,) of their nodes, and the claims without an allocation."""
+    """Prepared claims of a pod: refusals with masks (N,) of the refused nodes, and the claims without an allocation."""
 
     refused: list[Refused]
     open: list[ResourceClaim]
@@ -96,7 +96,7 @@ class Devices:
 
 
 def _survey(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
-    """Determine the state of each claim of a pod; `only` limits the refusals to these rows."""
+    """Determine the state of each claim of a pod; with `only` (a row), skip the search for nodes with free devices."""
     refused: list[Refused] = []
     still_open: list[ResourceClaim] = []
     for use in request.shape.devices:

@@ -87,7 +87,7 @@ class PodAffinity:
     params: PodAffinityParams
 
     def handles(self, shape: Shape) -> bool:
-        """Return whether the shape has inter-pod terms; the cycle handles pods that a term of a placed pod selects."""
+        """Return whether the shape has inter-pod terms; terms of placed pods are not considered here."""
         return bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity)
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:

@@ -156,7 +156,7 @@ def _counted_nodes(request: Request, state: ClusterState, constraints: tuple[Spr
 
 
 def _matching(request: Request, state: ClusterState, constraint: SpreadConstraint) -> Ints:
-    """Return (N,) the number of pods on each node that are in the namespace and match the constraint's selector."""
+    """Return the number of pods of the namespace that match the constraint's selector on each node, shape (N,)."""
     if constraint.selector is None or not constraint.selector.expressions:
         return np.zeros(len(state.reports), np.int64)
     return state.neighbours.matching(state, (Matcher(constraint.selector, (request.pod.namespace,)),))
@@ -177,7 +177,7 @@ def _refused(request: Request, state: ClusterState, constraint: SpreadConstraint
 def _neighbours(
     request: Request, state: ClusterState, constraint: SpreadConstraint, nodes: Bools, candidates: Bools
 ) -> tuple[Ints, int]:
-    """Return (N,) the matching pods in the domain of each node, and the number of domains of the candidates."""
+    """Return the number of matching pods in each node's domain, shape (N,), and the candidates' number of domains."""
     matching = _matching(request, state, constraint)
     if constraint.topology_key == HOSTNAME:
         return matching, int(candidates.sum())
@@ -186,7 +186,7 @@ def _neighbours(
 
 
 def _sums(ids: Ints, domains: int, counts: Ints, nodes: Bools) -> Ints:
-    """Return (domains + 1,) the sum of `counts` per domain over `nodes`; the last is for nodes without the label."""
+    """Return the sum of `counts` over `nodes` for each domain; the last entry is for nodes without the label."""
     sums = np.zeros(domains + 1, np.int64)
     np.add.at(sums, ids[nodes], counts[nodes])
     return sums

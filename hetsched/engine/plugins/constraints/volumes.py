@@ -44,7 +44,7 @@ Refused = tuple[Refusal, Bools]
 
 
 class _PreparedVolumes(NamedTuple):
-    """Prepared claims of a pod: refusals with the mask (N,) of their nodes, and the claims that wait for a volume."""
+    """Prepared claims of a pod: refusals with masks (N,) of the refused nodes, and claims that wait for a volume."""
 
     refused: list[Refused]
     waiting: list[PendingClaim]

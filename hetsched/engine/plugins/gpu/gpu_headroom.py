@@ -45,7 +45,7 @@ from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU, normalized
 
 _PREPARED: StateKey[tuple[tuple[Need, ...], list[int], float]] = StateKey("gpu-headroom")
 
-_RESOURCES = (CPU, MEMORY)  # always the first two rows
+_RESOURCES = (CPU, MEMORY)  # always the first two resource rows
 _CPU_ROW = 0
 
 
@@ -68,7 +68,7 @@ class GpuHeadroomParams(Params, frozen=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """Mean amount of a resource per GPU, and its deviation for one GPU."""
+    """Amount of a resource (`row`) that pods need per GPU: mean, and standard deviation for one GPU."""
 
     row: int
     mean: float
@@ -90,7 +90,7 @@ def needs_by_mix(state: ClusterState) -> tuple[Need, ...]:
 
 
 def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
-    """Return the CPU and memory per GPU of the median GPU."""
+    """Return the median over all GPUs of their node's CPU and memory per GPU."""
     nodes = state.all_rows
     cards = (nodes.static("card_milli") > 0).sum(axis=0)
     needs = []
@@ -103,7 +103,7 @@ def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
 
 
 def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
-    """Return (n,) the expected number of GPUs that remain empty if `left` of a resource is free."""
+    """Return the expected number of `gpus` that remain empty if `left` of a resource is free, shape (n,)."""
     if not need.deviation:
         certain: Floats = left / need.mean
         np.subtract(gpus, certain, out=certain)
@@ -124,7 +124,7 @@ def _stranded_in_loop(left: float, gpus: float, mean: float) -> float:
 def _gpu_headroom(
     total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
 ) -> None:
-    """Add the score of gpu-headroom.
+    """Add the weighted score of gpu-headroom to `total`.
 
     `given` contains the CPU and the memory per GPU (0: unknown), `tightness` per CPU, the number of requested GPUs, and
     the score points per GPU.

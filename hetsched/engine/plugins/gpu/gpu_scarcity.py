@@ -68,7 +68,7 @@ class GpuScarcityParams(Params, frozen=True):
 
 
 def prices_of(state: ClusterState, rarity: float = 0.0, reserve: float = 0.0, *, by_mix: bool = True) -> Floats | None:
-    """Return (G, N) the price of every GPU, or None if all prices are equal."""
+    """Return the price of every GPU, shape (G, N), or None if all prices are 0."""
     nodes = state.all_rows
     healthy: Bools = nodes.static("card_milli") > 0
     gpus = np.count_nonzero(healthy)
@@ -88,7 +88,7 @@ def prices_of(state: ClusterState, rarity: float = 0.0, reserve: float = 0.0, *,
     for model in np.flatnonzero(frequency).tolist() if rarity or reserve else ():
         of_model = healthy & (models == model)
         having = of_model.any(axis=0)
-        rank = np.cumsum(having) - having  # nodes of the model that come before
+        rank = np.cumsum(having) - having  # number of nodes with the model that precede each node
         late = np.maximum(_STEEPNESS * rank / having.sum() - (_STEEPNESS - 1.0), 0.0)
         prior = rarity * (1.0 - frequency[model] / frequency.max()) + reserve * late
         prices += np.where(of_model, prior, 0.0)
@@ -96,7 +96,7 @@ def prices_of(state: ClusterState, rarity: float = 0.0, reserve: float = 0.0, *,
 
 
 def _serving(shape: Shape, nodes: Window, healthy: Bools, state: ClusterState) -> Bools:
-    """Return (G, N) the GPUs that could serve a shape if nothing else ran."""
+    """Return the (G, N) mask of GPUs that a pod of the shape could use in an empty cluster."""
     assert shape.gpu is not None
     facts = CardDemand(shape.gpu, state).facts(nodes, unknown=False)
     serving = healthy if facts is None else healthy & facts

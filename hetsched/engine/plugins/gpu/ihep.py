@@ -85,7 +85,7 @@ class IhepParams(Params, frozen=True):
 
 @loop_function
 def _ihep_cpu(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any) -> None:
-    """Add the score of ihep for CPU pods.
+    """Add the weighted score of ihep for CPU pods to `total`.
 
     `given` contains the share of GPU nodes, the weights of CPU and memory, and their sum.
     """
@@ -110,7 +110,7 @@ def _part_of(asked: float, free: float) -> float:
 
 @loop_function
 def _ihep_gpu(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any) -> None:
-    """Add the score of ihep for GPU pods.
+    """Add the weighted score of ihep for GPU pods to `total`.
 
     `given` contains the request (GPUs, MiB per GPU, cores per GPU, CPU cores, memory GiB), and 1 for the form
     `product`, else 0.
@@ -158,7 +158,7 @@ def _inputs(
         ratio = request.memo[_GPU_NODE_RATIO]
         return FormulaInput(_ihep_cpu, (ratio, params.cpu_weight, params.memory_weight, weights or 1.0))
     if params.similarity != "ratio" or cards is None or not cards.checks_every_fact:
-        return None  # the formula uses the GPUs that the loop finds usable
+        return None  # the formula computes only `ratio`, over the GPUs that the loop finds usable
     asked = request.shape.request(CPU) / 1000, request.shape.request(MEMORY) / _GIB
     numbers = gpu.count, gpu.memory_mib, gpu.cores, *asked, float(params.combine == "product")
     return FormulaInput(_ihep_gpu, numbers)
@@ -223,7 +223,7 @@ class Ihep:
         some = np.maximum(cards, 1)
         if nodes.rows is not None:
             quality = quality.take(nodes.rows, axis=1)
-        # Added GPU by GPU, so that a sum does not depend on the number of nodes.
+        # Added GPU by GPU, so that the rounding of a sum does not depend on the number of nodes.
         card = sum((np.where(usable[i], quality[i], 0.0) for i in range(len(usable))), np.zeros(nodes.n)) / some
         memory_mib = np.add.reduce(usable * nodes.load("card_memory_free"), axis=0) / some
         cores = np.add.reduce(usable * np.maximum(nodes.static("card_cores"), 0), axis=0) / some
@@ -239,7 +239,7 @@ class Ihep:
         return score
 
     def quality(self, state: ClusterState) -> Floats:
-        """Return (G, N) the quality of every GPU, 0-1."""
+        """Return the quality of every GPU, 0-1, shape (G, N)."""
         if self._known is None or self._known[0]() is not state or self._known[1] != state.epoch:
             self._known = (weakref.ref(state), state.epoch, self._qualities(state))
         return self._known[2]

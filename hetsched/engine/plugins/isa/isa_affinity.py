@@ -40,7 +40,7 @@ class IsaAffinityParams(IsaParams, frozen=True):
 
 
 class _Candidates(NamedTuple):
-    """Shapes (N,): `rank` of the pass, `affinity` 0-1, `isa` an id that nodes of one instruction set share."""
+    """Facts of each node, shapes (N,): `rank` of the pass, `affinity` 0-1, and `isa`, an id of its instruction set."""
 
     rank: Ints
     affinity: Floats

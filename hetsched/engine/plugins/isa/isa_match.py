@@ -54,7 +54,7 @@ class IsaMatchParams(IsaParams, frozen=True):
 
 
 class _OfferRanks(NamedTuple):
-    """Rank of the demand on each distinct offer, and the offers."""
+    """Rank of the ISA demand on each distinct ISA report of the nodes, and these reports."""
 
     ranks: Ints
     offers: list[IsaReport]

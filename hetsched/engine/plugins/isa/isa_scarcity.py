@@ -92,7 +92,7 @@ def _score(measure: str, for_node: int, for_pod: int) -> float:
 
 @lru_cache(maxsize=16)
 def _stand_ins(offers: tuple[IsaReport, ...], nodes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return, per offer, the number of nodes that run everything the offer runs; an unknown offer is never rare."""
+    """Return, per ISA report, the number of nodes whose ISA covers the reported one; an unknown ISA is never rare."""
     native = [None if offer.native is None else offered_isa(offer.native) for offer in offers]
     return tuple(
         max(1, sum(n for other, n in zip(native, nodes, strict=True) if other and match(isa, other).satisfied))

@@ -97,7 +97,7 @@ class _PreparedDemand(NamedTuple):
 )
 class NumaFit:
     params: NumaFitParams
-    compiled_reserve = LoopReserve.NOTHING  # a shape that it filters is left to the cycle
+    compiled_reserve = LoopReserve.NOTHING  # the compiled loop skips shapes that this plugin filters
 
     @property
     def counts_zone_memory(self) -> bool:

@@ -24,7 +24,7 @@ class ZoneCount:
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         if request.shape.numa is None and not request.shape.containers:
             return SKIP
-        # A parameter of numa-fit decides which pods request zones; numa-fit has read the demand before.
+        # A parameter of numa-fit decides which pods request zones, so use the demand that numa-fit stored, if any.
         demand = request.memo[MEMO] if MEMO in request.memo else ZoneDemand.of(request.shape, state)
         if demand is None or not demand.asked:
             return SKIP
