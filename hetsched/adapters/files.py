@@ -35,7 +35,9 @@ def parse_workload(
 ) -> ClusterContent:
     """Read a workload from (name, bytes) pairs; pods may refer to classes and groups of the cluster `known`.
 
-    Generated names are derived from `names`; if it is empty, they are numbers. Raises: InputError naming the file.
+    `names` is the seed of the suffixes for `generateName`; if it is empty, the suffixes are numbers.
+
+    Raises: InputError naming the file.
     """
     return _parse(sources, workload=True, known=known, names=names)
 

@@ -1,4 +1,4 @@
-"""Gate results in the formats of pipelines: JUnit for test reports, SARIF for code scanning, Markdown for comments.
+"""Gate results in formats of CI pipelines: JUnit for test reports, SARIF for code scanning, Markdown for comments.
 
 JUnit has one test case for each pod. A test case fails only if the pod has errors. It is skipped if the pod does not
 fit now and the gate does not treat this as an error. SARIF has one result for each finding, at the first line of the

@@ -43,7 +43,7 @@ def node_usage(root: FieldView) -> Usage:
 
 
 def of_controllers(usages: Iterable[PodUsage], pods: Iterable[PodSpec]) -> tuple[PodUsage, ...]:
-    """Return the usages with a known controller, from the object itself or from its pod."""
+    """Return the usages whose controller is known, from the PodMetrics itself or from the pod of the same name."""
     controllers: Mapping[str, str] = {pod.key: pod.controller for pod in pods}
     found = []
     for usage in usages:

@@ -28,7 +28,7 @@ _DOMAIN = "hetsched.io"  # domain of the attributes that contain selector result
 
 
 class DeviceNames:
-    """Renames devices."""
+    """Renames devices, device classes and claims, and replaces selectors by queries for their results."""
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
@@ -65,12 +65,12 @@ class DeviceNames:
         return f"{self._names.driver(driver)}{slash}{self._names.of(POOL, name)}"
 
     def _selector_text(self, text: str) -> str:
-        """Return an expression that queries the attribute with the result of the expression `text`."""
+        """Return an expression that reads the attribute in which the result of the selector `text` is stored."""
         name = self._names.of(SELECTOR, text)
         return f'device.attributes["{_DOMAIN}"]["{name}"]' if name else ""
 
     def _device(self, device: Device, answers: Mapping[str, Value], compared: set[str]) -> Device:
-        """Keep a device's selector results and the attributes that constraints compare."""
+        """Return a renamed device with its selector results (`answers`) and the attributes that constraints compare."""
         equal = {
             self._attribute(key): self._attribute_value(value)
             for key, value in device.attributes.items()

@@ -47,13 +47,13 @@ _T = TypeVar("_T")
 class NameAnonymizer:
     """Renames names that occur in several places. `by_size` lists the keys whose values are compared by size.
 
-    Until `pseudonyms` is settled, names are collected and returned unchanged.
+    Until `pseudonyms.settle()` is called, names are collected and returned unchanged.
     """
 
     def __init__(self, pseudonyms: Pseudonyms, by_size: frozenset[str] = frozenset()) -> None:
         self.of = pseudonyms.of
         self._by_size = by_size
-        self.sized: set[str] = set()  # keys in requirements that compare values by size
+        self.sized: set[str] = set()  # keys of requirements with operator Gt or Lt
 
     def node(self, name: str) -> str:
         return self.of(NODE, name)
@@ -62,7 +62,7 @@ class NameAnonymizer:
         return self.of(NAMESPACE, name)
 
     def key_of(self, realm: Realm, key: str) -> str:
-        """Rename `namespace/name`."""
+        """Rename both parts of an object key `namespace/name`; the name belongs to `realm`."""
         namespace, slash, name = key.partition("/")
         return f"{self.namespace(namespace)}{slash}{self.of(realm, name)}"
 
@@ -103,7 +103,7 @@ class NameAnonymizer:
         return tuple(sorted(self.resources(dict(resources)).items()))
 
     def zone(self, name: str) -> str:
-        """Rename a zone and keep the number at its end, which is significant."""
+        """Rename a NUMA zone and keep the number at its end, by which readers match zones."""
         found = _ZONE.fullmatch(name)
         assert found is not None  # the pattern matches any text
         return self.of(ZONE_STEM, found[1], stays=found[1] in well_known.ZONE_STEMS) + (found[2] or "")
@@ -126,7 +126,7 @@ class NameAnonymizer:
         return DeviceId(self.driver(device.driver), self.of(POOL, device.pool), self.of(DEVICE, device.name))
 
     def request_name(self, name: str) -> str:
-        """Rename a request, or one of its alternatives: `request/alternative`."""
+        """Rename a device request `request`, or both parts of `request/alternative`."""
         return "/".join(self.of(REQUEST, part) for part in name.split("/"))
 
     # -- selectors -------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class NameAnonymizer:
         return Expression(self.key(expression.key), expression.operator, values)
 
     def _field(self, expression: Expression) -> Expression:
-        """Rename a requirement on `metadata.name`, the only supported field."""
+        """Rename the nodes in a requirement on `metadata.name`, the only field that is supported."""
         return Expression("metadata.name", expression.operator, renamed(self.node, expression.values))
 
     def node_term(self, term: NodeTerm) -> NodeTerm:

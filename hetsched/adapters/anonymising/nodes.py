@@ -1,6 +1,6 @@
 """Anonymised nodes.
 
-Of annotations, only those that state instruction sets are kept; of problems, only their codes. Addresses are omitted.
+Only annotations that state instruction sets and only the codes of problems are kept. Addresses are omitted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _cpu_groups(text: str | None) -> str | None:
 
 
 def _known_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a prediction models; other options may contain arbitrary text."""
+    """Return the kubelet policy options that hetsched interprets; all others may contain arbitrary text."""
     unknown = {*read_options(options, {}).unknown} & {*read_options({}, options).unknown}
     return {name: value for name, value in options.items() if f"{name}={value}" not in unknown}
 
@@ -162,7 +162,7 @@ class NodeAnonymizer:
 
 
 def _annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Keep a node's annotations on instruction sets; an invalid instruction set stays invalid."""
+    """Keep a node's annotations on instruction sets; an invalid one is replaced by another invalid text."""
     found: dict[str, str] = {}
     if keys.ISA in annotations:
         found[keys.ISA] = known_isa(annotations[keys.ISA]) or WITHHELD

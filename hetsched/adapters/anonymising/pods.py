@@ -90,7 +90,7 @@ class PodAnonymizer:
         )
 
     def _scheduler(self, name: str) -> str:
-        """Keep the names of our schedulers and of the default scheduler."""
+        """Rename a scheduler unless it is one of hetsched's own or the default scheduler."""
         policy = name.removeprefix(f"{SCHEDULER_NAME}-")
         if is_ours(name) and name != SCHEDULER_NAME and not is_dns_label(policy):
             return f"{SCHEDULER_NAME}-"
@@ -106,7 +106,7 @@ class PodAnonymizer:
         )
 
     def _isa_demand(self, demand: IsaDemand) -> IsaDemand:
-        """Copy a demand, without instruction sets that the lattice does not parse."""
+        """Copy an ISA demand without instruction sets that hetsched cannot parse, and rename its images."""
         native, emulated, cross, qemu = (
             known_isa(text) or "" for text in (demand.native, demand.emulated, demand.cross, demand.qemu)
         )

@@ -26,9 +26,10 @@ def _unchanged(name: str, pseudonym: str) -> str:
 
 
 class Realm(NamedTuple):
-    """A kind of names: the stem of its pseudonyms, the sort key of its names, and the check of a pseudonym for a name.
+    """A kind of name, such as node names, with the rules for its pseudonyms.
 
-    `write` formats the pseudonym of a name. `of` distinguishes realms that are otherwise equal.
+    Every pseudonym contains `stem`. `order` is the sort key of names, `accepts` checks whether a pseudonym is valid for
+    a name, and `write` formats the pseudonym of a name. `of` distinguishes realms that are otherwise equal.
     """
 
     stem: str

@@ -1,8 +1,8 @@
 """Keys, values, resources and words that are common to all clusters and do not identify any of them.
 
 The lists contain whole names. A name outside them may identify a company, a team or a machine, even in a domain of
-Kubernetes: `node-role.kubernetes.io/acme`. Whether a value is known depends on its key: the lattice must parse an
-instruction set, an architecture must be one of Go's, and a number must be numeric.
+Kubernetes: `node-role.kubernetes.io/acme`. Whether a value is known depends on its key: hetsched must be able to parse
+an instruction set, an architecture must be a GOARCH value, and a count must be a number.
 Source: Kubernetes documentation, "Well-Known Labels, Annotations and Taints"; NVIDIA GPU feature discovery; AMD node
 labeller; Node Feature Discovery.
 """
@@ -120,7 +120,7 @@ def is_known_resource(resource: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_isa(text: str) -> bool:
-    """Return whether the lattice parses this text as a label of a node or a pod."""
+    """Return whether hetsched can parse this text as the instruction set label of a node or a pod."""
     for source in ("node-label", "pod-label"):
         try:
             isa.parse(text.strip(), source=source)

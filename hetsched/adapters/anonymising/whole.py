@@ -1,6 +1,6 @@
 """Anonymised cluster content that can be shared and leads to the same decisions.
 
-To analyse a decision a helper needs the cluster, but must not learn which users run which workloads on which machine.
+A third party that analyses a decision needs the cluster, but must not learn which users run which workloads where.
 Everything is denied by default. The content is rebuilt field by field: amounts, times, flags and names in `well_known`
 are copied, every other name gets a pseudonym of its realm, and all other text is omitted or replaced by `withheld`. A
 field that this module does not name is omitted. Equal names get equal pseudonyms (selectors, owners, topology, device

@@ -48,7 +48,7 @@ class FactReader:
         return None
 
     def millis(self, node: str, value: Any) -> int | None:
-        """Return millicores of a quantity, or of a number of cores, rounded down."""
+        """Return millicores, rounded down; text is read as a Kubernetes quantity, a number as cores."""
         if isinstance(value, str):
             try:
                 return parse_amount(CPU, value)
@@ -71,7 +71,7 @@ class FactReader:
 
 
 def zone_of(text: Any, zones: tuple[str, ...]) -> str | None:
-    """Return the zone with this name, or the only zone that ends in the same number."""
+    """Return the zone with this name, or the only zone that ends in the same number, or None."""
     name = str(text)
     if name in zones:
         return name

@@ -1,4 +1,4 @@
-"""Facts about racks and hosts from Prometheus: power, and the CPU that co-located machines leave in each zone.
+"""Facts about racks and hosts from Prometheus: power, and the CPU that co-located load leaves in each zone.
 
 Each fact has one query for the whole cluster; an empty query is skipped.
     offline capacity   cores, with a label that names the node and a label `zone`: the zone's name or number

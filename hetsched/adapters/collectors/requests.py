@@ -41,7 +41,7 @@ class CollectorClient:
             self._headers["Authorization"] = f"Bearer {token}"
 
     def json(self, url: str, form: Mapping[str, str] | None = None) -> Any:
-        """Fetch a document, by POST if there is a form to send. Raises: SourceError."""
+        """Fetch a JSON document, by POST if `form` is given, otherwise by GET. Raises: SourceError."""
         headers, body = self._headers, None
         if form is not None:
             headers, body = {**headers, "Content-Type": _FORM}, urlencode(form).encode()

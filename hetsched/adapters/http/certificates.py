@@ -1,9 +1,9 @@
-"""Private certificate authority with one server pair and one client pair for mutual TLS between two programs.
+"""Private certificate authority that issues one server and one client certificate, for mutual TLS between two programs.
 
-Keys are ECDSA on P-256. The authority is valid for ten years and is kept, so pairs can be reissued, including pairs for
-more names, without giving clients a new authority. A server pair is valid for servers only, a client pair for clients
-only. Each of the folders `server` and `client` holds the content of one Secret: `tls.crt`, `tls.key` and `ca.crt`. The
-authority's own key stays in the parent folder and is never distributed.
+Keys are ECDSA on P-256. A pair consists of a certificate and its key. The authority is valid for ten years and is kept,
+so pairs can be reissued, including pairs for more names, without giving clients a new authority. A server pair is valid
+for servers only, a client pair for clients only. Each of the folders `server` and `client` holds the content of one
+Secret: `tls.crt`, `tls.key` and `ca.crt`. The authority's own key stays in the parent folder and is never distributed.
 Source: RFC 5280.
 """
 
@@ -27,7 +27,7 @@ _SLACK = timedelta(minutes=5)  # tolerance for clock skew
 
 
 def make_pairs(folder: Path, *, hosts: Sequence[str], client: str, days: int) -> None:
-    """Write both pairs, signed by the folder's authority, which is created on first use.
+    """Write the server and the client pair, signed by the folder's authority, which is created on first use.
 
     Raises: InputError `AuthorityUnusable` or `NameInvalid`.
     """

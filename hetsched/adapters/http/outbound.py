@@ -43,7 +43,7 @@ _URL = re.compile(r"[!#-;=?-\[\]_a-z~]+", re.ASCII)
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?|\[[0-9a-f:.]{2,45}\]", re.ASCII)
 _PLACE = re.compile(rf"({_HOST.pattern})(:[0-9]{{1,5}})?", re.ASCII)
 _NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
-# Ranges that are neither public nor private in the usual sense.
+# Reserved ranges that are neither public nor private networks; no host in them may be called.
 _NOWHERE = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "240.0.0.0/4", "::/96", "fec0::/10")))
 _SHARED = ipaddress.ip_network("100.64.0.0/10")
 # Metadata services of clouds outside the link-local range.

@@ -87,7 +87,7 @@ RIGHTS = (
     *(Right("submit", verb, kind, per_namespace=True) for kind in SUBMITTED for verb in ("create", "get", "delete")),
 )
 
-# For the service account of discovery only. The first server-side apply of an object needs create.
+# Needed only by the service account of discovery. The first server-side apply of an object needs the verb create.
 DISCOVERY_RIGHTS = (
     Right("discover", "get", NAMESPACES, name="kube-system"),
     Right("discover", "get", LEASES, name=NAME, namespace=NAMESPACE),

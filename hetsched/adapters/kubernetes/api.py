@@ -99,7 +99,7 @@ class _ObjectList(msgspec.Struct):
     items: list[msgspec.Raw] = []
 
 
-# Kinds of reviews; a POST to them does not change the cluster.
+# Collections of review objects; a POST to them does not change the cluster.
 _ASKING = ("/selfsubjectaccessreviews", "/tokenreviews")
 _status = msgspec.json.Decoder(_ErrorStatus)
 _list = msgspec.json.Decoder(_ObjectList)

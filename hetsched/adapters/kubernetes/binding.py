@@ -130,7 +130,10 @@ def _always() -> bool:
 def bind(
     api: Api, one: BindingRequest, *, sleep: Callable[[float], None] = time.sleep, is_ours: Callable[[], bool] = _always
 ) -> BindingOutcome:
-    """Write one Binding and return its result. Calls to a busy server are retried while `is_ours` is true."""
+    """Write one Binding and return its result.
+
+    Calls to a busy server are retried while `is_ours` confirms that the pod is still assigned to this scheduler.
+    """
     waiting = BindingResult.UNKNOWN if one.in_flight else BindingResult.REFUSED
     for wait in (*_WAITS_SECONDS, None):
         if not is_ours():
@@ -208,7 +211,7 @@ def read_back(api: Api, one: BindingRequest, *, waiting: BindingResult) -> Bindi
 
 
 def read_refused(api: Api, one: BindingRequest, refused: BindingOutcome, *, waiting: BindingResult) -> BindingOutcome:
-    """Read the pod after a refused attempt. A pod that is still pending gets `waiting` with the refusal's message."""
+    """Read the pod after a refusal. The result of a pending pod is `waiting`, with the message of the refusal."""
     found = read_back(api, one, waiting=waiting)
     return BindingOutcome(one.pod_id, waiting, refused.message, read=True) if found.result is waiting else found
 

@@ -32,7 +32,7 @@ Plain = dict[str, Any]
 
 
 def allocate(api: Api, one: BindingRequest) -> BindingOutcome | None:
-    """Allocate the pod's claims. Return None if all are allocated and reserved for the pod, else the outcome."""
+    """Allocate and reserve the pod's claims; return None on success, else the outcome of the first claim that fails."""
     for name in one.device_claims:
         grants = [grant for grant in one.devices if grant.claim == name]
         try:
@@ -152,7 +152,7 @@ def _read(api: Api, name: str, namespace: str) -> Plain | None:
 
 
 def _patch(api: Api, read: Plain, fields: Plain, part: str = "") -> Plain:
-    """Patch a claim at the resourceVersion that was read and return it; on a conflict the next run tries again."""
+    """Patch a claim at the resourceVersion that was read; return it. The next `allocate` retries after a conflict."""
     meta = read["metadata"]
     about = {**fields.get("metadata", {}), "resourceVersion": meta["resourceVersion"], "uid": meta["uid"]}
     path = RESOURCE_CLAIMS.path(namespace=meta["namespace"], name=meta["name"], part=part)

@@ -128,7 +128,7 @@ class _ChargedBudget(msgspec.Struct):
 
 
 def charge_budgets(api: Api, victims: Sequence[ToEvict]) -> list[EvictionResponse]:
-    """Return for each victim whether the budgets allow its eviction after the evictions of the previous victims.
+    """Return for each victim whether the budgets still allow its eviction after those of the previous victims.
 
     If the budgets or a pod cannot be read, all responses are `UNKNOWN`.
     """

@@ -2,11 +2,11 @@
 
 The store reads objects with the same readers as files. For nodes, and for pods that must be reread when another object
 changes, it keeps the JSON of the fields that are used. For objects that describe nodes or that pods refer to by name,
-it keeps the raw text. Other pods are converted and then dropped. `take` returns the changes since its last call: nodes
-that changed themselves or through an object that describes them (up to five kinds, in any order of arrival),
-definitions that pods refer to, and pods. An object that cannot be read is quarantined with the reason until it changes,
-without effect on other objects. A node with an unreadable describing object is read without that object and has a
-problem that names it.
+it keeps the raw text. The JSON of other pods is dropped after conversion. `take` returns the changes since its last
+call: nodes that changed themselves or through an object that describes them (up to five kinds, in any order of
+arrival), definitions that pods refer to, and pods. An object that cannot be read is quarantined with the reason until
+it changes, without effect on other objects. If an object that describes a node is unreadable, the node is read without
+this object and has a problem that names it.
 Invariant: the results of `take`, folded over time, equal the result of reading one list of everything.
 """
 
@@ -58,7 +58,7 @@ from .typed_objects import content_digest, decode_pod, node_fields, pod_fields
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
 _PROBLEM = "ObjectUnreadable"
-# Definitions are reread in parts because claims change with every pod and classes rarely change.
+# Parts of the definitions, which are reread separately: claims change with every pod, but classes rarely change.
 _NAMES, _STORAGE, _DEVICES = "names", "storage", "devices"
 _PART_OF = {
     **dict.fromkeys((VOLUMES, CLAIMS, STORAGE_CLASSES), _STORAGE),
@@ -130,7 +130,7 @@ class InformerStore:
             self._redefined.add(part)
 
     def only_binds(self, event: Upserted) -> bool:
-        """Return whether an event changes only the node of a pod since the last state that `take` returned."""
+        """Return whether an event only binds a pod (apart from its status) since `take` last returned the pod."""
         known = self._unbound.get(event.key)
         if known is None or known.digest is None or event.key in self._dirty_pods:
             return False
@@ -183,7 +183,7 @@ class InformerStore:
         return [ObservedPolicy(key, gone=True) if body is None else _policy(key, body) for key, body in some.items()]
 
     def read_pods_of(self, policies: Collection[str]) -> None:
-        """Reread pending pods that name one of these policies; they were refused if read before their policy."""
+        """Reread pending pods that name one of these policies; a pod read before its policy has been refused."""
         for key, (policy, body) in list(self._by_policy.items()):
             if policy in policies and key not in self._dirty_pods:
                 self._read_pod(key, body)

@@ -150,7 +150,7 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
                 place=f"{place}.{key[:80]}",
                 hint="kubectl config view --raw --flatten --minify writes such a file",
             )
-        # Names of entries may be any text. Values that are sent to a server must be one line without blanks.
+        # Names of entries may be any text. Values that are sent to a server must be one line without spaces.
         if not isinstance(value, str) or (kind != "context" and not _LINE.fullmatch(value)):
             raise _malformed(f"{place}.{key}", "it is not one line of plain text")
         kept[key] = value

@@ -63,7 +63,7 @@ def holder_of_lease(api: Api) -> str:
 
 
 class Election:
-    """Candidacy of one installation for one cluster."""
+    """Candidacy of one installation in the leader election of one cluster."""
 
     def __init__(self, installation: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.installation = installation

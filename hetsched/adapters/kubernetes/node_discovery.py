@@ -96,7 +96,7 @@ class ServedKinds(msgspec.Struct, frozen=True):
 def plan(
     published: PublishedNode, known: AcceptedNodeFacts, served: ServedKinds
 ) -> tuple[list[Write], list[FieldConflict]]:
-    """Return the writes for a node, and the values that other managers keep."""
+    """Return the writes for a node, and the conflicts: values of other managers that discovery does not replace."""
     kept: list[FieldConflict] = []
     writes = [_labels(published, known, kept)]
     facts = known.facts
@@ -210,7 +210,7 @@ def _present(present: Mapping[str, str], names: Iterable[str]) -> dict[str, str]
 def _capacity(
     published: PublishedNode, facts: NodeReport, doubted: frozenset[str], kept: list[FieldConflict]
 ) -> Write | None:
-    """Build the write of network and disk bandwidth as extended resources."""
+    """Return the write of network and disk bandwidth as extended resources, or None if nothing changes."""
     allocatable = facts.allocatable
     amounts = {name: str(allocatable[name]) for name in OUR_RESOURCES if name in allocatable and name not in doubted}
     status = published.node.get("status") or {}
@@ -243,7 +243,7 @@ def _counted(stated: Mapping[str, str]) -> dict[str, str]:
 def _object(
     kind: Resource, published: PublishedNode, there: Plain | None, content: Plain, kept: list[FieldConflict]
 ) -> Write | None:
-    """Build the write of an object named after the node, unless another manager owns the object."""
+    """Return the write of an object named after the node, or None if it is unchanged or another manager owns it."""
     if there is not None:
         meta = there["metadata"]
         if (meta.get("labels") or {}).get(keys.MANAGED_BY) != MANAGER:
@@ -271,7 +271,7 @@ def _topology(numa: NumaReport) -> Plain:
     content = topology_object(calm, None)
     for zone in content["zones"]:
         for resource in zone["resources"]:
-            resource["available"] = resource["allocatable"]  # required by the resource kind
+            resource["available"] = resource["allocatable"]  # a required field of the CRD
     return content
 
 
@@ -289,5 +289,5 @@ def _head(kind: Resource) -> Plain:
 
 
 def _meta(published: PublishedNode) -> Plain:
-    """Return the node's name and uid, so that a recreated node of the same name does not match."""
+    """Return metadata with the node's name and uid, so that a recreated node of the same name rejects the write."""
     return {"name": published.name, "uid": published.uid}

@@ -28,7 +28,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from .access_review import SUBMITTED
 from .api import Api, ApiFailure, Resource
 
-# 63 characters with the suffix: pods carry the controller's name as a label value, which is limited to 63
+# With the suffix a name has at most 63 characters, because pods carry their controller's name as a label value.
 MOST_NAME = 52
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in SUBMITTED}
 _BY_PLURAL = {resource.plural: resource for resource in SUBMITTED}
@@ -138,7 +138,7 @@ def create(api: Api, one: ObjectToCreate) -> SubmissionResponse:
 
 
 def delete(api: Api, one: ObjectToCreate, uid: str) -> SubmissionResponse:
-    """Delete an object and its dependents; the result is DONE if it does not exist or another owner created it."""
+    """Delete an object and its dependents; the result is DONE if there is no such object of ours."""
     try:
         if not uid:
             found = _meta(api.get(_path(one)))
@@ -169,7 +169,7 @@ def read(api: Api, one: ObjectToCreate, uid: str) -> SubmissionResponse:
 
 
 _BY_US = {"fieldManager": "hetsched"}
-# Conditions of a finished Job.
+# Condition type of a finished Job -> state of the Job.
 _ENDS = {"Complete": "succeeded", "Failed": "failed"}
 # Statuses that are always worth a retry. Any other 4xx is permanent, except 401.
 _PASSING = frozenset({0, 408, 429})

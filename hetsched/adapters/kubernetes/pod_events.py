@@ -77,8 +77,8 @@ def _condition(api: Api, one: PodResult, now: str) -> None:
     condition = {
         "type": "PodScheduled",
         "status": "False",
-        # Autoscalers look for `Unschedulable`; the message contains our other verdicts.
-        # More nodes do not help a placed pod; `SchedulerError` is kube-scheduler's reason for a failed binding.
+        # Autoscalers look for `Unschedulable`, so all other verdicts have this reason; the message names the verdict.
+        # More nodes do not help a placed pod: as in kube-scheduler, a failed binding has the reason `SchedulerError`.
         "reason": "SchedulerError" if one.verdict is Verdict.PLACED else "Unschedulable",
         "message": f"{_REASONS[one.verdict]}: {one.sentence}"[:LONGEST_NOTE],
         "lastTransitionTime": now[:19] + "Z",

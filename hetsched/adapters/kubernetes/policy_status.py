@@ -23,7 +23,7 @@ _FOR_NOTHING = (400, 403, 404, 409, 422)
 
 
 class PolicyStatus(msgspec.Struct, frozen=True):
-    """Status to write on one object; `version` is the version in effect, 0 if none was accepted yet."""
+    """Status to write to one SchedulingPolicy; `version` is the version in effect, 0 if none was accepted yet."""
 
     name: str
     uid: str
@@ -34,7 +34,7 @@ class PolicyStatus(msgspec.Struct, frozen=True):
 
 
 def write_status(api: Api, one: PolicyStatus) -> bool:
-    """Write the status of one object; return False if the call should be retried."""
+    """Write the status of one SchedulingPolicy; return False if the call should be retried."""
     condition = {
         "type": "Accepted",
         "status": "True" if one.problem is None else "False",

@@ -3,8 +3,8 @@
 The volume controller needs the chosen volume or node, and a kubelet must not receive a pod with unbound claims. Each
 unbound claim of the pod is handled according to the decision:
     a volume was chosen      the claim is written into the volume's `claimRef`
-    a volume is provisioned  the node is written to the claim; if that annotation has since disappeared, provisioning
-                             has failed
+    a volume is provisioned  the node is written to the claim as an annotation; if the annotation later disappears,
+                             provisioning has failed
 The pod waits until all claims are bound. Nothing is overwritten: if an object belongs to another claim or node, the pod
 is refused. Every write includes the resourceVersion that was read.
 Source: kube-scheduler's VolumeBinding (bindAPIUpdate, checkBindings); annotations of component-helpers/storage/volume.
@@ -24,14 +24,14 @@ from .api import Api, ApiFailure, Resource
 from .binding import BindingOutcome, BindingRequest, BindingResult
 from .resources import CLAIMS, VOLUMES
 
-BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"  # releases the volume when its claim is deleted
+BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"  # the volume is released when its claim is deleted
 MARK = "hetsched.io/selected-for"
 _PATCH = "application/merge-patch+json"
 _REFUSED = frozenset({403, 404, 422})
 
 
 def provide(api: Api, one: BindingRequest) -> BindingOutcome | None:
-    """Advance the claims of a pod. Return None if all are bound; without `may_wait` a wait becomes a refusal."""
+    """Advance the claims of a pod; return None if all are bound. Without `may_wait` a waiting pod is refused."""
     try:
         every = (_claim(api, one, claim, volume) for claim, volume in one.claims)
         outcomes = [outcome for outcome in every if outcome is not None]
@@ -119,7 +119,7 @@ def _read(api: Api, resource: Resource, name: str, namespace: str = "") -> dict[
 def _patch(
     api: Api, resource: Resource, read: dict[str, Any], fields: dict[str, Any], annotations: dict[str, str | None]
 ) -> None:
-    """Patch an object at the resourceVersion that was read; on a conflict the next run tries again."""
+    """Patch an object at the resourceVersion that was read; the next `provide` retries after a conflict."""
     meta = read["metadata"]
     body = {**fields, "metadata": {"resourceVersion": meta["resourceVersion"], "annotations": annotations}}
     path = resource.path(namespace=meta.get("namespace", ""), name=meta["name"])

@@ -154,7 +154,7 @@ def _accept_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCar
 
 
 def _is_same_model(one: str, other: str) -> bool:
-    """Return whether two names denote the same model; a less specific name, such as a prefix, may denote another."""
+    """Return whether two names denote the same model; a less specific name, such as a prefix, may be another."""
     facts = facts_of(one)
     return model_tokens(one) == model_tokens(other) or (facts is not None and facts is facts_of(other))
 
@@ -289,7 +289,7 @@ def _memory(zones: tuple[NumaZone, ...]) -> int:
 
 
 def _remembering(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...]) -> tuple[NumaZone, ...]:
-    """Return the zones with the amount of memory known before."""
+    """Return the reported zones with the memory of the known zones of the same name."""
     before = {zone.name: zone for zone in known}
     return tuple(
         _replace(

@@ -49,7 +49,7 @@ from hetsched.contracts.units import CPU, DISK_MBPS, INT64_MAX, MEMORY, MIB, NET
 MOST_ZONES = 1024
 MOST_PROBLEMS = 200
 MOST_TEXT = 300  # characters of a name or a problem
-MOST_NAMED = 64  # instruction sets, sizes of pages, resources in use
+MOST_NAMED = 64  # limit for each list: instruction sets, page sizes, measured resources
 SOURCE = "agent"
 CPU_MANAGER_POLICIES = frozenset({"none", "static"})
 TOPOLOGY_MANAGER_POLICIES = frozenset({"none", "best-effort", "restricted", "single-numa-node"})

@@ -1,8 +1,9 @@
 """Merge of a node's facts from its API server and its agent.
 
 The sources know different facts of the same machine. `merge_reports` gives the agent's facts precedence and fills the
-gaps from the API server. For CPU and memory the lower of the two values is used, because a kubelet admits only pods
-that fit its own value. `acceptance` decides which facts of the result are used.
+gaps from the API server. Exceptions are allocatable amounts: for CPU and memory the lower of the two values is used,
+because a kubelet admits only pods that fit its own value; for other resources the API server's value takes precedence.
+`acceptance` decides which facts of the result are used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _replace = msgspec.structs.replace
 
 
 def merge_reports(base: NodeReport, report: NodeReport) -> NodeReport:
-    """Return the facts of both reports; the agent's facts take precedence."""
+    """Merge the API server's report `base` with the agent's `report`, with the precedence described in the module."""
     allocatable = dict(base.allocatable)
     for resource, amount in report.allocatable.items():
         if resource in (CPU, MEMORY) and resource in allocatable:
@@ -63,7 +64,7 @@ def _cards(base: tuple[GpuCard, ...] | None, reported: tuple[GpuCard, ...] | Non
 
 
 def _filled(card: GpuCard, below: GpuCard) -> GpuCard:
-    """Fill in facts that the first source did not report, except the index."""
+    """Return `card` with its missing facts filled in from `below`, the same GPU in the other report."""
     missing = {
         name: getattr(below, name)
         for name in ("uuid", "model", "vendor", "memory_mib", "cores", "fp32_tflops", "bandwidth_gbs", "clock_mhz",

@@ -147,8 +147,8 @@ def by_container(pod: PodSpec) -> dict[str, str]:
     """Return each container's CPU list by name; empty without allocated CPUs or CPU requests.
 
     Exclusive CPUs are assigned in descending order of the containers' requests. Each container gets them from the
-    smallest zone that fits its whole request, otherwise from several zones in turn. Under `numa` and `none`, every
-    container gets the shared CPUs of all the pod's zones.
+    smallest zone that fits its whole request, otherwise from several zones in turn. Under the policies `numa` and
+    `none`, every container gets the shared CPUs of all the pod's zones.
     """
     allocation, names = pod.allocation, pod.container_names
     zones = [sorted(parse_cpuset(zone.cpus or "")) for zone in allocation.zones] if allocation is not None else []

@@ -58,7 +58,7 @@ _PEAKS = re.compile(r"peaks=([01][0-9]|2[0-4])-([01][0-9]|2[0-4])", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def requirement_problem(text: str) -> Problem | None:
-    """Return the problem of a requirement string, or None if it is valid; the caller sets the field."""
+    """Return the problem of an instruction set requirement, or None if it is valid; the caller sets `Problem.field`."""
     try:
         isa.parse(text, source="pod-label")
     except InputError as error:
@@ -191,7 +191,7 @@ def _models(annotations: Texts, problems: Problems) -> tuple[str, ...]:
 
 
 def numa_demand(annotations: Texts, problems: Problems) -> NumaDemand | None:
-    """Read topology awareness and the CPU policy; both key families may be used if they do not contradict each other.
+    """Read topology awareness and the CPU policy; both crane's and hetsched's keys may be set if they agree.
 
     As in crane, a value that crane does not know is treated as absent (gocrane/crane-scheduler `IsPodAwareOfTopology`,
     `GetPodCPUPolicy`); crane reads awareness as a Go boolean.
@@ -284,10 +284,10 @@ def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], pro
 
 
 def native_group(spec: FieldView) -> tuple[str, str]:
-    """Return the PodGroup that Kubernetes' own pod fields name, and the name of a used field that is not implemented.
+    """Return the PodGroup that the built-in pod fields name, and a used field that is not implemented ("" for none).
 
-    A group of a Workload (v1alpha1) is named `<workload>.<group>`. Such a name may be longer than a label value, but
-    gang names must not be.
+    A group of a Workload (v1alpha1) is named `<workload>.<group>`. A name that is longer than a label value may be is
+    shortened, because gang names must be valid label values.
     """
     name, field = spec.view("schedulingGroup").text("podGroupName"), ""
     reference = spec.view("workloadRef")

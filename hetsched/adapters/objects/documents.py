@@ -61,7 +61,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) -> list[Document]:
-    """Read all Kubernetes objects of a YAML or JSON text in order, with lists flattened (an empty list has none).
+    """Read all Kubernetes objects of a YAML or JSON text in order, with lists flattened; an empty list gives no object.
 
     Raises: InputError; its place consists of `name`, the document's number and, inside a list, the item.
     """

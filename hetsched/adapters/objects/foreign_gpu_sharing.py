@@ -53,7 +53,7 @@ class _Cpus(msgspec.Struct):
 
 
 def registered_cards(annotations: Mapping[str, str], problems: list[str]) -> tuple[GpuCard, ...] | None:
-    """Return the GPUs that another scheduler's device plugin registered, or None without a readable annotation."""
+    """Return the GPUs that another scheduler's device plugin registered, or None if no annotation is readable."""
     for key in REGISTERS:
         if key in annotations:
             try:
@@ -70,7 +70,10 @@ def _registered(text: str) -> list[_Card]:
 
 
 def _from_fields(fields: list[str]) -> _Card:
-    """Parse uuid, slots, memory, cores, model, NUMA node, health, optional index; an older format lacks two fields."""
+    """Parse uuid, slots, memory, cores, model, NUMA node, health and an optional index of one GPU.
+
+    An older format lacks cores, NUMA node and index.
+    """
     if len(fields) >= 7:
         index = int(fields[7]) if len(fields) > 7 and fields[7].isdecimal() else None
         return _Card(fields[0], index, int(fields[2]), fields[4], int(fields[5] or -1), fields[6].strip() == "true")

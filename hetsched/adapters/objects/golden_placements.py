@@ -1,6 +1,6 @@
 """GoldenPlacement objects: golden placements in files that are kept with the policies that they check.
 
-`spec.pod` is a manifest of one pod; a Job or Deployment represents one of its pods. `spec.expect` contains one
+`spec.pod` is a manifest of one pod; for a Job or Deployment, one of its pods is checked. `spec.expect` contains one
 expectation. `spec.policy` names the policy to check; if it is empty, all policies are checked. Other objects of the
 files are ignored.
 
@@ -76,7 +76,7 @@ def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterCont
 
 
 def one_pod(data: bytes, known: ClusterContent | None) -> PodSpec:
-    """Read a manifest of one pod; a Job or Deployment represents one of its pods.
+    """Read a manifest of one pod; for a Job or Deployment, return one of its pods.
 
     Raises: InputError `GoldenPodInvalid`, or the error of an invalid manifest.
     """
@@ -90,7 +90,7 @@ def one_pod(data: bytes, known: ClusterContent | None) -> PodSpec:
 
 
 def golden_object(name: str, policy: str, expect: Expectation, pod: Any) -> dict[str, Any]:
-    """Return a golden placement as an object; `pod` is the manifest of its pod."""
+    """Return a GoldenPlacement object; `pod` is the manifest of its pod."""
     guarded = {"policy": policy} if policy else {}
     spec = {**guarded, "expect": to_plain(expect), "pod": pod}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}

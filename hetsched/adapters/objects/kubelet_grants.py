@@ -19,7 +19,7 @@ from hetsched.contracts.units import GPU_RESOURCES
 
 MOST_GRANTS = 1024
 MOST_DEVICES = 4096
-MOST_RESOURCES = 16  # resources whose devices have zones
+MOST_RESOURCES = 16  # limit for resources whose devices have zones
 _MOST_TEXT = 300
 
 Near = dict[str, dict[str, str]]  # resource -> device -> the zone that the device is in
@@ -47,7 +47,7 @@ def kubelet_grants(
 ) -> tuple[KubeletGrant, ...]:
     """Return the grant of each pod, by uid; pods without exclusive CPUs, GPUs or devices are omitted.
 
-    `uuids` maps other GPU ids that device plugins use to uuids.
+    `uuids` maps GPU ids of device plugins that are not uuids, such as PCI addresses, to uuids.
     """
     pods = sorted(kubelet.exclusive.keys() | kubelet.devices.keys())
     if len(pods) > MOST_GRANTS:
@@ -89,7 +89,7 @@ def _gpus(devices: dict[str, dict[str, tuple[str, ...]]]) -> set[str]:
 
 
 def _counted(devices: dict[str, dict[str, tuple[str, ...]]], near: Near) -> dict[str, dict[str, int]]:
-    """Return the number of devices that a pod has, by resource and zone."""
+    """Return the number of devices that a pod has, by zone and resource."""
     found: dict[str, Counter[str]] = {}
     for held in devices.values():
         for resource, ids in held.items():

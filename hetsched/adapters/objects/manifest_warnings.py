@@ -36,9 +36,9 @@ MOST = 50
 _RESOURCES = (*GPU_RESOURCES, NETWORK_MBPS, DISK_MBPS)
 # High enough to match nvidia.com/gpus and nvidea.com/gpu, but not nvidia.com/gpumem and amd.com/cpu.
 _SAME_RESOURCE = 0.92
-# For keys outside the prefixes above: hetshed.io/isa is a misspelling, a key of another project is not.
+# For keys outside `OWN_PREFIXES`: hetshed.io/isa is a misspelling, a key of another project is not.
 _SAME_KEY = 0.88
-# Attributes may have any name, so only similar ones are reported.
+# Attributes may have any name, so only names that are similar to a known one are reported.
 _SAME_ATTRIBUTE = 0.85
 _GROUPS = {
     "Pod": "", "Job": "batch", "Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "DaemonSet": "apps",
@@ -50,7 +50,7 @@ _SETTINGS = {
     "Namespace": ("",), "PodGroup": _GANGS, "ElasticQuota": _GANGS,
     "NodeResourceTopology": ("topology.node.k8s.io", "topology.crane.io"),
 }  # fmt: skip
-# Paths at which the objects above contain a pod or a job.
+# Paths of job and pod templates in objects of the kinds in `_GROUPS`; a Pod has the empty path.
 _JOB = ("spec", "jobTemplate")
 _PODS: tuple[tuple[str, ...], ...] = ((), ("spec", "template"), (*_JOB, "spec", "template"))
 # Fields of policies (Kyverno) whose values are patterns or changes of other objects, and kinds that only store a
@@ -241,7 +241,7 @@ def _of_kind(root: dict[str, Any], kind: str, prefix: str) -> Iterator[ManifestW
 
 
 def _by_ending(kind: str) -> str:
-    """Return the kind that is a suffix of this kind: PyTorchJob is a kind of Job."""
+    """Return the known kind that is a suffix of this kind, such as Job for PyTorchJob, or "" if there is none."""
     return max((known for known in _GROUPS if kind.endswith(known)), key=len, default="")
 
 
@@ -257,7 +257,7 @@ def _has_template(value: Any) -> bool:
 
 
 def _is_pod(value: Any) -> bool:
-    """Return whether an object has containers whose names and images are not patterns."""
+    """Return whether an object has a pod spec, that is, containers whose names and images are not patterns."""
     containers = _inside(value, "spec", "containers")
     if not isinstance(containers, list) or not containers:
         return False

@@ -50,7 +50,7 @@ from .pods import PodReader, ReferencedObjects, namespace_of
 def read_content(
     documents: Sequence[Document], *, workload: bool, known: ClusterContent | None = None, names: str = ""
 ) -> ClusterContent:
-    """Convert objects; controllers are expanded in a workload file only.
+    """Convert documents to cluster content; controllers are expanded to pods in a workload file only.
 
     `known` is a cluster with priority classes, runtime classes and pod groups that the pods may refer to. `names` is
     the seed of generated names.
@@ -99,7 +99,7 @@ def generated_name(stem: str, names: str, number: int) -> str:
 
 
 class _Reading:
-    """Reading state of one file, with the objects grouped by the way they are read."""
+    """State of one `read_content` call: the objects grouped by the way they are read."""
 
     def __init__(self, workload: bool, names: str) -> None:
         self._workload = workload
@@ -366,8 +366,8 @@ MOST_SPEC_BYTES = 256 * 1024
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # letters that the API server uses in generated names; they cannot form words
 _LETTERS_OF_NAME = 8
 _MOST_GENERATED = 63
-# A DaemonSet creates one pod per node and a CronJob creates pods over time, so neither has a number of pods to place
-# now.
+# Kinds that create pods but are only listed as omitted: a DaemonSet creates one pod per node and a CronJob creates pods
+# over time, so neither has a number of pods to place now.
 _MADE_ELSEWHERE = {("DaemonSet", "apps"), ("CronJob", "batch"), ("ReplicationController", "")}
 _NAMESPACED = {
     "Pod", "PodGroup", "Workload", "PersistentVolumeClaim", "ResourceClaim", "ElasticQuota",

@@ -116,7 +116,7 @@ def _nfd_words(labels: dict[str, str]) -> list[str]:
 
 
 def _from_features(arch: str, words: list[str]) -> str:
-    """Return the requirement string for a set of feature labels; words that the lattice does not know are skipped."""
+    """Return the requirement string for a set of feature labels; features that hetsched does not know are skipped."""
     level = ARCH_BASE[arch]
     if arch == "amd64":
         found = [int(match[1]) for match in map(_NFD_LEVEL.fullmatch, words) if match]

@@ -5,8 +5,8 @@ short form that ISAMatch reads (`RV64IMAFDCV`, `X86`, `ARM64`) and `hetsched.io/
 profile. There is one label `hetsched.io/riscv.<extension>` for each RISC-V extension with a longer name. Annotation
 `hetsched.io/isa` contains the complete string, which is authoritative. Label `QEMU` is the short form of one
 instruction set that emulation or a cross toolchain adds; annotations list all of these instruction sets. If the string
-is a lower bound, this is marked by annotation `hetsched.io/isa-bound`; readers then use the source of label `ARCH`
-instead of the label.
+is a lower bound, this is marked by annotation `hetsched.io/isa-bound`; readers then skip label `ARCH` in favour of the
+source that it was derived from.
 Source: Kubernetes documentation, "Labels and Selectors"; the ISAMatch article, labels ARCH and QEMU.
 Invariant: `node_isa.isa_report` reads the same instruction sets back from these labels and annotations.
 """
@@ -70,7 +70,7 @@ def coarse_labels(kubernetes_arch: str) -> LabelGroup:
 
 
 def emulated_labels(offered: IsaReport) -> LabelGroup:
-    """Return the labels of a node's emulated and cross-compiled ISAs, or an empty group without any."""
+    """Return the labels of a node's emulated and cross-compiled ISAs, or an empty group if there are none."""
     annotations = {
         key: ",".join(sets[:_MOST_EMULATED])
         for key, sets in ((keys.EMULATED_ISA, offered.emulated), (keys.CROSS_ISA, offered.cross))
@@ -84,7 +84,7 @@ def emulated_labels(offered: IsaReport) -> LabelGroup:
 
 
 def short_form(found: isa.Isa) -> str:
-    """Return the label value that ISAMatch reads."""
+    """Return the short form of an ISA that ISAMatch reads from labels, such as RV64IMAFDC, X86 or ARM64."""
     if found.arch != "riscv":
         return _SHORT[found.arch] if found.xlen == 64 or found.arch == "x86" else "ARM"
     letters = "".join(letter for letter in _LETTERS if letter.lower() in found.extensions)

@@ -40,7 +40,7 @@ _TOPOLOGY_POLICIES = {
 
 
 def numa(root: FieldView, problems: list[str]) -> NumaReport:
-    """Read a NodeResourceTopology of either API group."""
+    """Read the NUMA zones and kubelet policies of a NodeResourceTopology of either API group."""
     attributes = _attributes(root)
     crane = root.view("craneManagerPolicy")
     deprecated = next(iter(root.texts("topologyPolicies")), "")
@@ -48,7 +48,7 @@ def numa(root: FieldView, problems: list[str]) -> NumaReport:
     if "craneManagerPolicy" in root:
         # crane pins CPUs if its policy is Static; the kubelet must not pin CPUs in that case.
         cpu = {"Static": "none", "None": "static"}.get(crane.text("cpuManagerPolicy"))
-        # The topology policy is crane's as well; this object does not state the policy of a kubelet that pins CPUs.
+        # The topology policy is also that of crane; if the kubelet pins CPUs, its topology policy is unknown.
         if crane.text("topologyManagerPolicy") == "SingleNUMANodePodLevel" and cpu != "static":
             policy, scope = "single-numa-node", "pod"
         elif crane.text("topologyManagerPolicy") == "None":
@@ -100,7 +100,7 @@ def _grants(root: FieldView, text: str | None) -> tuple[KubeletGrant, ...]:
 
 
 def power(root: FieldView, problems: list[str]) -> PowerReport | None:
-    """Read the power attributes of a NodeResourceTopology, or None without any.
+    """Read the power attributes of a NodeResourceTopology, or return None if it has none.
 
     Invalid attributes are treated as absent.
     """

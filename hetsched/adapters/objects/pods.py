@@ -68,7 +68,7 @@ class ReferencedObjects(NamedTuple):
 
     @staticmethod
     def of(*contents: ClusterContent) -> ReferencedObjects:
-        """Merge the names of several cluster contents; later contents take precedence."""
+        """Collect the referenced objects of several cluster contents; later contents take precedence."""
         names = ReferencedObjects(dict(_SYSTEM_PRIORITIES), {}, {})
         for content in contents:
             names.priority_classes.update(content.priority_classes)

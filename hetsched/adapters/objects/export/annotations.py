@@ -1,6 +1,6 @@
-"""Export annotations of a pod, for facts that the single container of an export cannot express.
+"""Reader of a pod's export annotations, for facts that the single container of an export cannot express.
 
-The functions raise InputError for values that an export cannot have written.
+A value that an export cannot have written raises InputError or, for the list of problems, becomes a problem.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..fields import FieldView
 
 
 def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple[Problem, ...]:
-    """Return the recorded problems, followed by the new problems of fields without a recorded problem."""
+    """Return the problems that the export recorded, followed by those of `problems` whose field has no recorded one."""
     if keys.EXPORT_PROBLEMS not in annotations:
         return tuple(problems)
     try:
@@ -30,7 +30,7 @@ def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple
 
 
 def with_scoring(shape: Shape, annotations: FieldView) -> Shape:
-    """Replace the amounts for scoring with those of the exported pod."""
+    """Replace the CPU and memory requests used for scoring with those that the export recorded."""
     text = annotations.text(keys.EXPORT_SCORING)
     try:
         cpu, memory = msgspec.json.decode(text, type=tuple[int, int])
@@ -50,7 +50,7 @@ class ExportedContainers(msgspec.Struct):
 
 
 def with_containers(shape: Shape, annotations: FieldView) -> tuple[Shape, tuple[str, ...]]:
-    """Replace the single container with those of the exported pod; also return their names."""
+    """Replace the single container with the containers that the export recorded; also return their names."""
     try:
         kept = msgspec.json.decode(annotations.text(keys.EXPORT_CONTAINERS), type=ExportedContainers)
     except (msgspec.DecodeError, RecursionError) as error:

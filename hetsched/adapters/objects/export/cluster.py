@@ -1,9 +1,9 @@
 """Export of a `ClusterContent` as Kubernetes objects.
 
 An export is a human-readable file, and reading it gives exactly the same content. Every fact is written to the field it
-is read from. A single container has the pod's effective request. Facts that a plain object cannot express (problems
-found earlier, the amounts for scoring) are written to `hetsched.io/export-*` annotations, but only if reading the
-object would otherwise give a different result.
+is read from. A pod gets a single container with its effective request. Facts that a plain object cannot express
+(problems found earlier, the amounts for scoring) are written to `hetsched.io/export-*` annotations, but only if reading
+the object would otherwise give a different result.
 Invariants: `read(write_cluster(content)) == content` for all content that was read from files; the text is one JSON
 `List` with one object per line, in the order of the content.
 """
@@ -142,7 +142,7 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
     """Yield a node and the objects that describe it."""
     annotations = dict(node.annotations)
     if isa_report(node.labels, annotations, []) != node.isa:
-        # Facts whose source is not the node's labels, such as an agent, are written as annotations of the node.
+        # Instruction sets that do not come from the node's labels (but from an agent, say) are written as annotations.
         stated = ((keys.ISA, node.isa.native), (keys.EMULATED_ISA, node.isa.emulated), (keys.CROSS_ISA, node.isa.cross))
         for key, value in stated:
             if value:

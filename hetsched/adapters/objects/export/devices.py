@@ -1,6 +1,7 @@
 """Export of devices, device classes and claims as objects that read back to the same content.
 
-Each pool and node gets one slice. Unsupported features are exported under hetsched's own keys, with their text.
+Each combination of pool and node gets one slice. The description of an unsupported feature is exported under a key of
+hetsched's own.
 """
 
 from __future__ import annotations

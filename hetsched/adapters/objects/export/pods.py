@@ -1,6 +1,7 @@
 """Export of a `PodSpec` as a Kubernetes Pod.
 
-A single container has the effective request, with limits if the QoS class is Guaranteed or the resource is extended.
+The pod gets a single container with its effective request, and limits if its QoS class is Guaranteed or the resource is
+extended.
 Demands are written as annotations, unless a label or a selector already states them. See `export.cluster` for the rest.
 Invariant: reading the object gives the same `PodSpec`; reading a compact object gives the same `Shape`.
 """
@@ -92,7 +93,7 @@ def _identify(plain: Plain, pod: PodSpec) -> None:
 
 
 def _container(pod: PodSpec) -> tuple[Plain, str, str]:
-    """Return the container, and the scoring and container annotations; an annotation that is not needed is empty."""
+    """Return the single container, and the scoring and the container annotation (each empty if it is not needed)."""
     shape = pod.shape
     requests = {name: amount for name, amount in shape.requests if name != PODS}
     scored = {CPU: shape.nonzero_cpu_millis, MEMORY: shape.nonzero_memory_bytes}
@@ -122,7 +123,7 @@ def _container(pod: PodSpec) -> tuple[Plain, str, str]:
 
 
 def _containers(pod: PodSpec, requests: dict[str, int], limits: dict[str, int]) -> str:
-    """Return the container annotation, or an empty one if the written container gives the same result."""
+    """Return the container annotation, or "" if reading the single container already gives the same shape."""
     shape = pod.shape
     only = container_demand(requests, limits)
     # Each further image needs a container without limits, and such a pod is never Guaranteed.
@@ -177,7 +178,7 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
     if pod.problems:
         found[keys.EXPORT_PROBLEMS] = encode(pod.problems).decode()
         for problem in pod.problems:
-            # The invalid value is not kept. An empty value keeps the field invalid, so later places are not read.
+            # The invalid value is unknown. An empty value is also invalid, so other places of the demand stay unused.
             if "/" in problem.field:
                 found.setdefault(problem.field, "")
     return found

@@ -94,7 +94,7 @@ def _claim_object(claim: VolumeClaim) -> Plain:
 
 
 def claim_spec(asks: ClaimRequest) -> Plain:
-    """Format the requirements of a claim as a spec."""
+    """Return the requirements of a claim as the spec of a PersistentVolumeClaim."""
     spec: Plain = {"resources": {"requests": {"storage": format_amount("memory", asks.request_bytes)}}}
     if asks.modes:
         spec["accessModes"] = list(asks.modes)
@@ -108,7 +108,7 @@ def claim_spec(asks: ClaimRequest) -> Plain:
 
 
 def pod_volumes(pod: PodSpec) -> list[Plain]:
-    """Format the volumes of a pod that have claims; claims named `<pod>-<volume>` with a template are ephemeral."""
+    """Return the pod's volumes that use claims; a claim named `<pod>-<volume>` with a template is ephemeral."""
     found: list[Plain] = []
     for number, use in enumerate(pod.shape.claims):
         if use.template is not None and _is_ephemeral(use, pod):
@@ -121,7 +121,7 @@ def pod_volumes(pod: PodSpec) -> list[Plain]:
 
 
 def unwritten_templates(pod: PodSpec) -> dict[str, ClaimRequest]:
-    """Return the templates of a StatefulSet's claims, which the volumes of the pod cannot express."""
+    """Return, by claim name, the templates of a StatefulSet that the volumes of the pod cannot express."""
     uses = pod.shape.claims
     return {use.name: use.template for use in uses if use.template is not None and not _is_ephemeral(use, pod)}
 
