@@ -17,7 +17,7 @@ from .rpc import cri_pb2
 from .unix_channel import CallFailure, UnixChannel
 
 SOCKETS = ("/run/containerd/containerd.sock", "/run/crio/crio.sock")
-MAX_BYTES = 16 * 1024 * 1024  # the kubelet's limit
+MAX_BYTES = 16 * 1024 * 1024  # the kubelet's limit for CRI responses
 _SERVICE = "runtime.v1.RuntimeService"
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -124,7 +124,7 @@ class Runtime:
 
 
 def _verbose(text: str) -> tuple[str | None, int | None]:
-    """Return the CPUs and the process id in the verbose details of a runtime."""
+    """Return the CPUs and the process ID from the verbose JSON details of a container's status."""
     try:
         details = json.loads(text) if text else {}
         pid = details.get("pid")

@@ -23,7 +23,7 @@ _YES = frozenset({"1", "true", "yes", "on"})
 
 
 class Reporting(msgspec.Struct, frozen=True):
-    """Control plane to report to and optional functions of the agent; if `server` is empty, it does not report."""
+    """Control plane to report to, and optional functions of the agent; without `server`, nothing is reported."""
 
     server: str = ""
     token: str = ""

@@ -1,10 +1,11 @@
 """CPUs, cores, caches and NUMA zones of a machine.
 
-Numbers differ between vendors and have gaps, parts are offline, zones may have memory but no CPUs, kernels omit facts,
-and a copied tree may be inconsistent. A core is identified by its lowest thread and a last-level cache by its lowest
-CPU, because `core_id` and cache IDs are at most unique within a package. A distance row has one entry per online node,
-in the order of IDs. A machine without a `node` folder has the single zone 0. A fact that the kernel does not report, or
-that two files report differently, is None and is listed as a problem; all other facts are used.
+IDs are assigned differently by each vendor and have gaps, CPUs and memory can be offline, zones may have memory but no
+CPUs, kernels omit facts, and a copied tree may be inconsistent. A core is identified by its lowest thread and a
+last-level cache by its lowest CPU, because `core_id` and cache IDs are at most unique within a package. A distance row
+has one entry per online node, in the order of IDs. A machine without a `node` folder has the single zone 0. A fact that
+the kernel does not report, or that two files report differently, is None and is listed as a problem; all other facts
+are used.
 Source: Linux Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst.
 Invariant: each online CPU is in at most one zone, and a zone's CPUs are online.
 """
@@ -315,7 +316,7 @@ def _read_cpu_list(tree: Tree, path: str) -> Cpus | None:
 
 
 def _parse_mask(tree: Tree, path: str) -> Cpus | None:
-    """Parse words of 32 bits, the highest first."""
+    """Parse a CPU mask: hexadecimal 32-bit words separated by commas, most significant word first."""
     text = tree.text(path)
     if not text:
         return None

@@ -73,7 +73,7 @@ class UsageSample(NamedTuple):
 
 
 class UsageMeter:
-    """Measures usage between its calls; `stated` contains the operator's capacities of network and disks."""
+    """Measures usage between two calls of `measure`; `stated` has the operator's capacities of network and disks."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class UsageMeter:
         return tuple(found)
 
     def changed_steal(self, reported: tuple[MachineZone, ...]) -> tuple[MachineZone, ...] | None:
-        """Return the zones if the steal of a zone clearly differs from the reported value, else None."""
+        """Return the zones if a zone's steal differs by at least `STEAL_CHANGE` from the reported value, else None."""
         now = self.with_steal(reported)
         for before, after in zip(reported, now, strict=True):
             known, ratio = before.steal_ratio, after.steal_ratio
@@ -304,7 +304,7 @@ def _ticks_between(before: dict[int, CpuTicks], after: dict[int, CpuTicks]) -> d
         if then is None or now.busy < then.busy or now.stolen < then.stolen:
             found[cpu] = None
         else:
-            # Waiting time is known to decrease slightly.
+            # The kernel's iowait counter can decrease slightly.
             found[cpu] = CpuTicks(now.busy - then.busy, max(now.waiting - then.waiting, 0), now.stolen - then.stolen)
     return found
 

@@ -142,7 +142,7 @@ class Agent:
                     part.close()
 
     def step(self) -> None:
-        """Run one iteration."""
+        """Run one iteration: process responses, pin CPUs, measure usage, serve GPUs, and report changes."""
         for answer in self._sender.answers() if self._sender is not None else ():
             self._apply_answer(answer)
         pinned = self._pins.step(self._clock()) if self._pins is not None else None
@@ -181,7 +181,7 @@ class Agent:
                 self._sender.send_report(report)
 
     def _report_steal(self) -> None:
-        """Report a clear change of a zone's steal immediately, without reading any file."""
+        """Report a significant change of a zone's CPU steal immediately, without reading the machine again."""
         zones = self.report.zones if self.report is not None else None
         news = self._meter.changed_steal(zones) if self._meter is not None and zones is not None else None
         if self.report is not None and news is not None:

@@ -4,7 +4,7 @@ A slow or unreachable server must not delay the pinning of containers. The sende
 queue. A report is repeated until the server responds to a message that contains it, so no report is lost and no
 outdated report is sent. A change is sent immediately; without a change, usage and pins are sent at the interval that
 the server requests. Responses are queued for the main thread.
-Invariant: after a response without `ReportWanted`, the server has exactly this report.
+Invariant: after a response without `ReportWanted`, the server has the report whose digest the message contained.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Sender:
             self._news.notify()
 
     def send_pinned(self, pinned: tuple[PinnedContainer, ...] | None) -> None:
-        """Set the CPUs of containers; they are sent immediately if they changed."""
+        """Set the pinned CPUs to report, and send them immediately if they have changed."""
         with self._news:
             if pinned != self._pinned:
                 self._pinned = pinned
@@ -170,7 +170,7 @@ class Sender:
         return None
 
     def _log_quarantined(self, answer: AgentAnswer) -> None:
-        """Log which facts of this machine are in quarantine, if they changed."""
+        """Log the facts of this machine that are in quarantine, whenever this list changes."""
         doubts = sorted(one.message for one in answer.problems if one.code == "FactQuarantined")
         if doubts != self._doubts:
             log.warning("facts that wait for a review: %s", "; ".join(doubts[:5]) or "none")

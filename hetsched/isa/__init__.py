@@ -1,7 +1,7 @@
 """Instruction-set lattice: requirements of programs, offers of machines, and whether an offer covers a requirement.
 
 May import: the standard library, msgspec and hetsched.contracts.
-Never: I/O except reading its own data tables, the clock, another hetsched package.
+Never: I/O except reading its own data tables, the clock, any other hetsched package.
 """
 
 from .cpuinfo import CpuReport, detect, read_cpuinfo

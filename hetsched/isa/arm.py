@@ -28,7 +28,7 @@ def _family() -> Family:
 
 
 def _features(table: dict[str, dict[str, str]], names: dict[str, Any]) -> dict[str, str]:
-    """Return every word, and `feat_sve2` for `sve2` if the architecture's feature name denotes a single word."""
+    """Return accepted spelling -> HWCAP word: each word, aliases, and unambiguous FEAT_ names (`feat_sve2`)."""
     architects = {word: row["feature"].lower() for word, row in table.items()}
     uses = Counter(architects.values())
     spelled = {

@@ -207,7 +207,7 @@ def _table(data: memoryview, form: str, start: int, count: int, size: int) -> It
 
 
 def _blobs(header: _Header, segment_kinds: tuple[int, ...], section_kind: int) -> Iterator[memoryview]:
-    """Yield the contents of these segments and sections; a stripped file may have only one of the two."""
+    """Yield the contents of the segments and sections of these types; a stripped file may have only one of the two."""
     wanted = [entry for entry in header.segments if entry[0] in segment_kinds]
     wanted += [entry for entry in header.sections if entry[0] == section_kind]
     left = _MAX_NOTE_BYTES  # entries may overlap, so their total size is limited

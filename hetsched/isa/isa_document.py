@@ -1,8 +1,8 @@
 """Instruction sets as documents: one parsed value, and all names of the lattice.
 
 `isa_document` is the output of `hetsched isa parse`. `lattice` lists every profile, level and feature with its implied
-names, so that a client can offer a selection without knowing the rules. To get the implications of a combination of
-names, the client parses it.
+names, so that a client can offer a selection without knowing the rules. For the names that a combination implies, the
+client requests the `isa_document` of the combination.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Document = dict[str, Any]
 
 
 def isa_document(isa: Isa) -> Document:
-    """Return the document of a parsed string."""
+    """Return a parsed requirement or offer as a JSON document."""
     document: Document = {
         "input": isa.input,
         "arch": isa.arch,

@@ -53,7 +53,7 @@ def parse_levelled(family: Family, original: str, text: str, source: Source) -> 
 def levelled_isa(
     family: Family, original: str, source: Source, extensions: frozenset[str], *, explicit: frozenset[str]
 ) -> Isa:
-    """Build the value from its features. Raises: InputError if the features do not include the lowest level."""
+    """Build an Isa from its features. Raises: InputError if the features do not include the lowest level."""
     level = family.highest_level(extensions)
     if level is None:
         refuse(

@@ -123,6 +123,6 @@ def _highest(one: Isa | None, other: Isa | None) -> Isa | None:
     if one is None or other is None:
         return None
     if one.arch == "arm":
-        # Levels of the two lines are joined: armv8.7 with armv9.0 is armv9.2.
+        # Join levels of the armv8 and armv9 lines: armv8.7 with armv9.0 is armv9.2.
         return parse(ARM.highest_level(one.extensions | other.extensions) or one.canonical)
     return max(one, other, key=_rank)

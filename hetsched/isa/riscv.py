@@ -104,7 +104,7 @@ def read_items(body: str, *, strict: bool) -> Items:
 
 
 def _read_long(word: str, *, strict: bool) -> Item | None:
-    """Return the item; a lenient reader returns None for an item to be skipped."""
+    """Parse a word as a long name with an optional version; return None for a word that is skipped (lenient only)."""
     found = _LONG_NAME.fullmatch(word)
     if found is None:
         if strict:
@@ -273,7 +273,7 @@ def riscv_isa(
     versions: tuple[Version, ...] = (),
     untrusted: Iterable[str] = (),
 ) -> Isa:
-    """Build the value; `explicit` includes the base letter and the names of the profile. Raises: InputError."""
+    """Build an Isa; `explicit` includes the base letter and the names of the profile. Raises: InputError."""
     offered = explicit | BEFORE_2019_PART_OF_I if base == "i" and source in AMENDED_SOURCES else explicit
     extensions = closure(offered - {base}, xlen)
     if source in STRICT_SOURCES:
@@ -287,7 +287,7 @@ def riscv_isa(
         additions = explicit - mandatory - {base}
         canonical = canonical_text(profile, additions)
         soft = (closure(mandatory, xlen) & SOFT) - closure(additions, xlen)
-        # Names without the soft names. A bundle that is complete only with soft names is not required either.
+        # Names other than the soft names. A bundle that is complete only with soft names is not required either.
         asked = implied(offered - {base}, xlen)
         named_by_parts = {name for name in extensions - asked if soft & implied((name,), xlen)}
         needed = extensions - soft - named_by_parts

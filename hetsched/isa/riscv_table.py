@@ -126,7 +126,10 @@ def _longer_key(name: str) -> tuple[int, int, str]:
 
 
 def check_coherent(extensions: frozenset[str], xlen: int) -> None:
-    """Reject a closed set that no machine can have: conflicts, names of the other width, only a vector length."""
+    """Reject a closed set that no machine can have.
+
+    Such a set has conflicting names, a name of the other width, or a vector length (`zvl*b`) without vector names.
+    """
     for name in sorted(extensions):
         row = EXTENSIONS.get(name)
         if row is None:

@@ -260,7 +260,7 @@ class PodReader:
     def _gang(
         self, spec: FieldView, labels: dict[str, str], namespace: str, problems: list[Problem]
     ) -> GangMember | None:  # fmt: skip
-        """Read the gang that Kubernetes' own fields name, or otherwise the gang that labels name."""
+        """Read the pod's gang from the Kubernetes fields or, if these name no group, from the labels."""
         name, field = demands.native_group(spec)
         if not name:
             return demands.gang_member(labels, lambda group: self._pod_group(namespace, group), problems)

@@ -33,7 +33,7 @@ def elastic_quota(root: FieldView) -> ElasticQuota:
 
 
 def disruption_budget(root: FieldView, pods: Iterable[PodSpec]) -> DisruptionBudget:
-    """Read a PodDisruptionBudget that may select some of `pods`."""
+    """Read a PodDisruptionBudget; without a status, its `desiredHealthy` is computed from the matching `pods`."""
     meta, spec, status = metadata(root), root.view("spec"), root.view("status")
     namespace, selector = namespace_of(meta), label_selector(spec, "selector")
     if "minAvailable" in spec and "maxUnavailable" in spec:
@@ -47,7 +47,7 @@ def disruption_budget(root: FieldView, pods: Iterable[PodSpec]) -> DisruptionBud
 
 
 def _amount(spec: FieldView, key: str) -> int | str | None:
-    """Return a count, or a percentage as text."""
+    """Return the value of `key`: a number of pods, a percentage as text (`50%`), or None if absent."""
     if not isinstance(spec.value.get(key), str):
         return spec.maybe_integer(key, most=_MOST)
     text = spec.text(key)

@@ -44,7 +44,7 @@ Amounts = dict[str, int]
 _GROUPS = ("containers", "initContainers")
 _STATUSES = ("containerStatuses", "initContainerStatuses")
 _STANDARD = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
-_ABBREVIATED = 0.6  # high enough that `mem` suggests `memory`
+_ABBREVIATED = 0.6  # similarity cutoff, low enough that `mem` suggests `memory`
 
 
 class PodAmounts(msgspec.Struct, frozen=True):
@@ -75,7 +75,10 @@ class _Container(msgspec.Struct, frozen=True):
 
 
 def is_resized(spec: FieldView, status: FieldView) -> bool:
-    """Return whether the kubelet reports other requests than the spec, which `pod_amounts` must have checked."""
+    """Return whether the requests in the kubelet's status differ from the spec.
+
+    The caller must already have validated both with `pod_amounts`.
+    """
     if _differ(spec.value, status):
         return True
     reported = [view for group in _STATUSES for view in status.views(group) if "resources" in view]

@@ -1,9 +1,9 @@
 """Readers of PersistentVolume, PersistentVolumeClaim, StorageClass and CSINode objects, and of the claims of pods.
 
 A claim is bound to the volume that it names if either its binding is annotated as completed or its phase is Bound. A
-claim without a phase, as in a file, is treated as bound. A volume is treated as gone if it is released, failed or being
-deleted. Zone and region labels of a volume, with values separated by `__`, restrict it like its node affinity; the beta
-label keys are equivalent to the current keys. A claim's class is the legacy annotation if present, else
+claim without a phase, as in a file, is treated as bound. A volume is treated as missing if it is released, failed or
+being deleted. Zone and region labels of a volume, with values separated by `__`, restrict it like its node affinity;
+the beta label keys are equivalent to the current keys. A claim's class is the legacy annotation if present, else
 `storageClassName`; a claim without either uses the default class. The claim of an ephemeral volume is named
 `<pod>-<volume>`, and a claim of a StatefulSet `<template>-<pod>`.
 Source: Kubernetes core/v1 and storage.k8s.io/v1; component-helpers/storage/volume (annotations).
@@ -139,7 +139,7 @@ def templates_of(spec: FieldView) -> dict[str, ClaimRequest]:
 
 
 def with_templates(uses: Iterable[ClaimUse], templates: dict[str, ClaimRequest], pod: str) -> tuple[ClaimUse, ...]:
-    """Add the claims that a StatefulSet creates for one of its pods."""
+    """Return one claim per template for a StatefulSet's pod, and the claims in `uses` that no template replaces."""
     own = {f"{name}-{pod}": ClaimUse(f"{name}-{pod}", template) for name, template in templates.items()}
     return tuple(({use.name: use for use in uses if use.name not in templates} | own).values())
 

@@ -38,7 +38,7 @@ MANIFESTS = (
 MEDIA_TYPES = (*INDEXES, *MANIFESTS)
 
 Document = dict[str, Any]
-# Returns the content of a digest: a manifest or index if the flag is true, otherwise a configuration.
+# Returns the document with this digest: a manifest or index if the flag is true, otherwise a configuration.
 Read = Callable[[str, bool], bytes]
 
 

@@ -125,7 +125,7 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
         return next(iter(self.requirements.values())) if len(self.requirements) == 1 else None
 
     def document(self) -> dict[str, Any]:
-        """Return the document of `hetsched isa inspect -o json` and of REST, without the file's name."""
+        """Return the JSON document of `hetsched isa inspect -o json` and of the REST API, without the file's name."""
         if self.format == "elf":
             program: dict[str, Any] = to_plain(self.programs[0])
             del program["file"]
@@ -218,7 +218,7 @@ def _entry(layout: ImageLayout, image: Image) -> tuple[list[ProgramNeed], list[s
 
 
 def _raised(requirements: dict[str, str | None], image: Image, needs: list[ProgramNeed]) -> list[str]:
-    """Raise an architecture's requirement by that of its programs; return contradictions with the image's platform."""
+    """Add the requirements of an image's programs to its architecture; return contradictions with its platform."""
     _, architecture, _ = normalise(image.platform)
     warnings = []
     for need in needs:

@@ -32,7 +32,10 @@ Open = Callable[[], AbstractContextManager[Readable]]
 
 
 class _Content(NamedTuple):
-    """Location of a hard link's content; `number` is the member's number in its layer, None for the first member."""
+    """Location of a file's content: the member `name` of a layer.
+
+    If several members have this name, `number` is the position of the right member in the layer; otherwise it is None.
+    """
 
     layer: int
     name: str
@@ -40,7 +43,11 @@ class _Content(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """The last member of a path: its layer, and its name in that layer (None: the path without its leading slash)."""
+    """The effective member of a path: the last layer that contains it, and its name in that layer.
+
+    `name` is None if it equals the path without its leading slash. `link` is the target of a symbolic link, and
+    `content` the location of a hard link's content.
+    """
 
     layer: int
     name: str | None = None
@@ -51,7 +58,8 @@ class _Member(NamedTuple):
 class LayerFiles:
     """The files of a stack of layers.
 
-    The index uses the inspection's budget only while it is built; the budget is restored after indexing.
+    While the layers are indexed, their members and names count towards the inspection's budget of members and index
+    bytes. Both are restored afterwards.
     """
 
     def __init__(self, layers: Sequence[Open], effort: InspectionBudget) -> None:
@@ -79,7 +87,9 @@ class LayerFiles:
         return at if found is not None and found.link is None else None
 
     def _resolved(self, path: str, *, last: bool = True) -> str | None:
-        """Resolve the symbolic links in a path, with `last` also a link at its end; return None if it is too long.
+        """Resolve the symbolic links in a path; return None for too many links or a path that is too long.
+
+        If `last` is true, a link in the last component is resolved too.
 
         Raises: InputError (OciTooLarge).
         """
@@ -149,7 +159,7 @@ class LayerFiles:
             self._members.pop(path, None)
 
     def _linked(self, layer: int, target: str) -> _Member | None:
-        """Return the member of a hard link to this target, or None if the target is not a file at this point."""
+        """Return the member for a hard link to this target, or None if no file has the target's name at this point."""
         at = self._resolved(target, last=False)
         found = None if at is None else self._members.get(at)
         if at is None or found is None:

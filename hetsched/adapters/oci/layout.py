@@ -61,7 +61,7 @@ class ImageLayout:
         return platforms_of(self._index(), lambda digest, _: self._blob(digest))
 
     def images(self) -> Iterator[Image]:
-        """Yield every image that is stored; a layout may list other images. Raises: InputError (OciMalformed)."""
+        """Yield the images that are stored; the index may list more. Raises: InputError (OciMalformed)."""
         yield from self._indexed(self._index(), [MAX_DOCUMENTS]) if self.is_oci else self._saved()
 
     def files(self, image: Image) -> LayerFiles:
@@ -96,7 +96,7 @@ class ImageLayout:
             return None
         document = self._document(configuration.get("digest"))
         if not document.get("os"):
-            return None  # an attestation
+            return None  # an attestation has no operating system
         names = [_blob_name(layer.get("digest")) for layer in layers if isinstance(layer, dict)]
         return Image(_platform(document), document, tuple(names))
 

@@ -35,7 +35,10 @@ class _Secret(msgspec.Struct):
 
 
 def credential_for(reference: Reference, secrets: Iterable[bytes]) -> RegistryCredential | None:
-    """Return the best match for an image among these secrets (objects of an API server); the first is used on a tie."""
+    """Return the credential with the longest path that matches an image; the first one is used on a tie.
+
+    `secrets` are Secret objects as JSON, as read from the API server.
+    """
     best: tuple[int, RegistryCredential] | None = None
     for secret in secrets:
         for name, entry in _entries(secret).items():

@@ -35,7 +35,7 @@ _LONGEST_WAIT_SECONDS = 3600.0
 
 
 class RegistryCredential(msgspec.Struct, frozen=True):
-    """Credentials for one registry; never included in texts."""
+    """Credentials for one registry; `str` and `repr` hide them."""
 
     user: str
     password: str
@@ -51,7 +51,7 @@ class RegistryCredential(msgspec.Struct, frozen=True):
 
 
 class ImageLookup(msgspec.Struct, frozen=True):
-    """Result of a look-up: the digest that the registry serves for a reference, and the platforms in its order."""
+    """Result of a look-up: the digest that the registry serves for a reference, and the platforms in index order."""
 
     digest: str
     platforms: tuple[str, ...]
@@ -77,7 +77,7 @@ def look_up(reference: Reference, allowed: Allowed, credential: RegistryCredenti
 
 
 class _Repository:
-    """Calls to one repository with one identity."""
+    """Calls to one repository with one credential, or anonymously."""
 
     def __init__(self, reference: Reference, allowed: Allowed, credential: RegistryCredential | None) -> None:
         self._host = _HUB_API if reference.host == DOCKER_HUB else reference.host

@@ -119,7 +119,7 @@ def _riscv_vector(draw: random.Random, name: str) -> Plain:
 
 
 def _riscv_emulated(draw: random.Random, name: str) -> Plain:
-    """Run on a RISC-V machine, or in emulation on a machine that supports it."""
+    """Build a pod that runs on a RISC-V machine, or on a machine that emulates RISC-V."""
     annotations = {keys.ISA: "rv64gc", keys.EMULATED_ISA: "rv64gc_zba_zbb"}
     return _pod(name, "ci", _spec(draw.choice(("2", "4")), "4Gi"), annotations=annotations)
 
@@ -135,7 +135,7 @@ def _hpc_solver(draw: random.Random, name: str) -> Plain:
 
 
 def _pinned_solver(draw: random.Random, name: str) -> Plain:
-    """Use whole CPUs of one zone of a multi-zone machine exclusively."""
+    """Build a pod with exclusive use of whole CPUs in one zone of a multi-zone machine."""
     cpu, memory = draw.choice(("8", "16", "24")), "32Gi"
     # Requests equal limits, because kubelets give exclusive CPUs to Guaranteed pods only.
     limits = {"cpu": cpu, "memory": memory}
@@ -170,7 +170,7 @@ def _training(draw: random.Random, name: str) -> Plain:
 
 
 def _gang_training(draw: random.Random, name: str) -> Plain:
-    """Start with all workers or not at all."""
+    """Build a gang: a job whose workers start together or not at all."""
     workers, cards = draw.choice(((2, 1), (3, 1), (4, 1), (2, 2)))
     gang = {keys.GANG_NAME: name, keys.GANG_MIN_AVAILABLE: str(workers)}
     spec = _spec(str(6 * cards), f"{24 * cards}Gi", limits={"nvidia.com/gpu": str(cards)}, tolerations=[_TRAINING])
@@ -178,7 +178,7 @@ def _gang_training(draw: random.Random, name: str) -> Plain:
 
 
 def _urgent_serving(draw: random.Random, name: str) -> Plain:
-    """Request GPUs of a large machine immediately, preempting training if necessary."""
+    """Build a pod that requests H100 GPUs with a priority high enough to preempt training."""
     limits = {"nvidia.com/gpu": draw.choice(("2", "4"))}
     spec = _spec("16", "128Gi", limits=limits, tolerations=[_TRAINING], priority=5000)
     return _pod(name, "ml", spec, annotations={keys.GPU_MODEL: "H100"})
@@ -190,7 +190,7 @@ def _finetune_amd(draw: random.Random, name: str) -> Plain:
 
 
 def _too_large(draw: random.Random, name: str) -> Plain:
-    """Fit no node of the fleet, even if it is empty."""
+    """Build a pod that fits no node of the fleet, not even an empty one."""
     spec, annotations = draw.choice(
         (
             (_spec("4", "16Gi"), {keys.GPU_NUMBER[0]: "1", keys.GPU_MEMORY: "262144"}),
@@ -203,7 +203,7 @@ def _too_large(draw: random.Random, name: str) -> Plain:
 
 
 def _mistaken(draw: random.Random, name: str) -> Plain:
-    """Contain an invalid demand."""
+    """Build a pod with an invalid demand."""
     annotations = draw.choice(
         (
             {keys.GPU_MILLI: "1500"},

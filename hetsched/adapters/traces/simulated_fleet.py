@@ -226,7 +226,8 @@ def _topology(name: str, machine: MachineSet) -> Plain:
     }
 
 
-# Pods that run before the stream starts: (name, namespace, node stems, share of the node's CPU, GPUs, milli).
+# Pods that run before the stream starts: (name, namespace, node stems, share of the node's CPU, GPUs,
+# thousandths of each GPU).
 # A service without stems runs once on every node, like a DaemonSet.
 _SERVICES = (
     ("node-agent", "kube-system", "", 0.0, 0, 1000),
@@ -279,7 +280,7 @@ def _service(
         "spec": {
             "nodeSelector": {keys.KUBERNETES_ARCH: machine.arch},
             "nodeName": node,
-            "priority": 10_000,  # above all workloads of the stream, which would otherwise evict these pods permanently
+            "priority": 10_000,  # above every workload of the stream, so that none preempts these pods
             "containers": [
                 {"name": "main", "resources": {"requests": {"cpu": f"{cpu_millis}m", "memory": f"{memory_mib}Mi"}}}
             ],

@@ -26,7 +26,11 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 class AssignedGpus(msgspec.Struct, frozen=True):
-    """GPUs of one container (slot -> GPU) from the grant of pod `uid`, with each share; `at` is in s since 1970."""
+    """GPUs of one container, from the grant of pod `uid`.
+
+    `cards` maps slots to GPUs, `millis` slots to thousandths of a GPU. `at` is the time of assignment
+    in seconds since 1970.
+    """
 
     uid: str
     cards: dict[str, str]
@@ -52,7 +56,10 @@ class AssignmentRecord:
         return {slot: entry for entry in self.entries for slot in entry.cards}
 
     def settle(self, in_use: Collection[str] | None, granted: Collection[str]) -> None:
-        """Delete expired entries; `in_use` contains the slots that containers hold, None if unknown."""
+        """Delete expired entries.
+
+        `in_use` contains the slots that containers hold (None if unknown), `granted` the UIDs of pods with a grant.
+        """
         if in_use is not None:
             fresh = self._clock() - GRACE_SECONDS
             left = [entry for entry in self.entries if entry.at > fresh or any(slot in in_use for slot in entry.cards)]

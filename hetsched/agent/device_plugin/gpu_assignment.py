@@ -53,7 +53,7 @@ class AnsweredGrants:
             return self._grants.problems
 
     def receive(self, answer: AgentAnswer) -> None:
-        """Process a response of the control plane."""
+        """Process the grants in a response of the control plane, and wake callers of `refresh`."""
         try:
             key = urlsafe_b64decode(answer.key)
         except ValueError:
@@ -114,7 +114,7 @@ class CardKeeper:
         return (*found, *records, *self._source.problems)
 
     def step(self) -> None:
-        """Do the work that is due; must be called every few seconds."""
+        """Reread the GPUs when due and keep the plugins registered; must be called every few seconds."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + POLL_SECONDS

@@ -10,10 +10,10 @@ Invariant: an assignment is recorded before it is returned.
 
 The Allocate response contains environment variables, device nodes, mounts and CDI names. NVIDIA GPUs are passed by CDI
 name, by the variable of NVIDIA's container runtime, or as bare device nodes; AMD GPUs as device nodes. A pod's own
-variables are set after ours and may override them, and every CUDA image requests all GPUs in such a variable. To
-prevent access to other GPUs, use CDI: the kernel then isolates the container. Shares of GPUs are enforced if a slicing
-runtime is installed: the memory limit in MiB per GPU and the core limit in percent for all GPUs are read by HAMi-core
-in the container.
+variables are set after those of the plugin and may override them, and every CUDA image requests all GPUs in such a
+variable. To prevent access to other GPUs, use CDI: the kernel then isolates the container. Shares of GPUs are enforced
+if a slicing runtime is installed: the memory limit in MiB per GPU and the core limit in percent for all GPUs are read
+by HAMi-core in the container.
 Source: NVIDIA container toolkit (variables, CDI names), AMD k8s-device-plugin (device nodes), HAMi-core (variables).
 """
 
@@ -42,9 +42,9 @@ AssignedShares = Sequence[tuple[Card, CardGrant]]
 
 
 def answer(given: AssignedShares, way: str, slicing_directory: str = "") -> api.ContainerAllocateResponse:
-    """Return the Allocate response to the kubelet for a container with these GPUs."""
+    """Return the Allocate response for a container with these GPUs; `way` is cdi, env or nodes (for NVIDIA GPUs)."""
     response = api.ContainerAllocateResponse()
-    # The annotation shows the assigned GPUs in the runtime, for debugging.
+    # For debugging, the annotation shows the assigned GPUs in the container runtime.
     response.annotations[CARDS] = ",".join(f"{card.id}:{share.milli}" for card, share in given)
     if all(card.vendor == "amd" for card, _ in given):
         _nodes(response, ("/dev/kfd", *(f"/dev/dri/renderD{card.minor}" for card, _ in given)))
@@ -206,7 +206,7 @@ class CardPlugin:
                         grpc.StatusCode.FAILED_PRECONDITION,
                         f"the control plane has granted {len(slots)} {self.resource} to no pending pod of this node",
                     )
-                assert given is not None  # abort raises
+                assert given is not None  # `context.abort` has raised otherwise
                 pairs = list(zip(slots, given.cards, strict=True))
                 try:
                     self.handed.add(

@@ -1,8 +1,8 @@
 """Choose the pod of an Allocate call, and the GPUs of its container.
 
 The kubelet requests devices while it admits a pod, and the request does not identify the pod. It admits pods one after
-the other, and requests devices for the containers of a pod one after the other. Therefore, the verified grant of the
-pod is one that was not fully assigned to containers yet. Candidates, in this order:
+the other, and requests devices for the containers of a pod one after the other. Therefore the pod must be one whose
+verified grant is not yet fully assigned to its containers. Candidates, in this order:
 
     the pod to which the requested slots are assigned, if the kubelet requests the slots of an init container again
     the pod of which only some containers have their GPUs
@@ -11,8 +11,8 @@ pod is one that was not fully assigned to containers yet. Candidates, in this or
 
 Two pods that cannot be distinguished have grants with the same number of GPUs. If they are confused, each pod still
 gets the GPUs of only one grant. The agent reports the actual assignment by pod, and the control plane records it and
-changes the grants. An entry therefore belongs to its own pod as long as that pod's grant contains its GPUs, and
-otherwise to the pod whose grant now contains them.
+changes the grants. An assignment entry therefore belongs to its own pod as long as that pod's grant contains its GPUs,
+and otherwise to the pod whose grant now contains them.
 Invariants: no side effects; no assignment without a grant; no GPU is overallocated, regardless of the grants.
 """
 
@@ -112,7 +112,10 @@ def _next_gpus(
     cards: Mapping[str, Card],
     first: Collection[str] = (),
 ) -> tuple[tuple[Card, CardGrant], ...] | None:
-    """Return the next GPUs of a grant; None if one of them is unhealthy, missing, or assigned to another container."""
+    """Return the next `count` GPUs of a grant, those in `first` before others and without those in `given`.
+
+    Returns None if there are too few, or if a GPU is missing, unhealthy, or already used too much to add its share.
+    """
     found: list[tuple[Card, CardGrant]] = []
     for share in grant.cards:
         card = card_of(share, cards)

@@ -30,7 +30,7 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """One device as the kubelet counts it."""
+    """One device in the kubelet's view: a slot of a GPU."""
 
     id: str
     card: Card

@@ -72,7 +72,7 @@ def _read_driver(tree: Tree, nvidia_smi: bytes | None, client: NvmlClient | None
 
 
 def _merge_readings(tree: Tree, driver: list[CardReading] | None, on_bus: list[CardReading]) -> list[CardReading]:
-    """Return the driver's GPUs, followed by those that only the bus or the kernel knows."""
+    """Return the GPUs that the driver lists, followed by those that are only on the PCI bus."""
     known = {card.pci_address for card in driver or () if card.pci_address is not None}
     cards = list(driver or ())
     for card in on_bus:

@@ -21,7 +21,7 @@ _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", 
 
 
 class CardReading(msgspec.Struct):
-    """Facts of one GPU while it is read. `minor` is the number of its device node, `fabric` its switch fabric.
+    """Facts of one GPU, as collected so far. `minor` is the number of its device node, `fabric` its switch fabric.
 
     `index` is the driver's index. `peers` maps the PCI address of each directly linked GPU to GB/s in one direction,
     `near` the PCI addresses of other GPUs to the kind of connection. `troubles` make the GPU unhealthy, `notes` do not.

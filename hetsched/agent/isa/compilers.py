@@ -1,4 +1,4 @@
-"""Targets of the machine's compilers: `gcc -v`, as in the publication, and cross toolchains.
+"""Targets of the machine's compilers: `gcc -v`, as in the ISAMatch publication, and cross toolchains.
 
 A distribution's compiler shows the target of the distribution's programs, which is only a lower bound of the CPU's
 instruction set. The target is `--with-arch` of `gcc -v`, or else the default (riscv64: rv64gc; x86-64: level 1;
@@ -86,7 +86,7 @@ def _ask(path: str) -> Compiler | None:
 
 @lru_cache(maxsize=64)
 def _probe_version(path: str, _inode: int, _changed: int) -> Compiler | None:
-    """Run a compiler once per version of its file, because the same file gives the same output."""
+    """Run a compiler with `-v` and parse its output; the result is cached until the compiler's file changes."""
     said = run([path, "-v"])
     return read_compiler(said.output, path) if said and said.status == 0 else None
 
@@ -94,7 +94,7 @@ def _probe_version(path: str, _inode: int, _changed: int) -> Compiler | None:
 def _parsed(text: str | None) -> Isa | None:
     if not text:
         return None
-    # An Arm compiler's additions (`+crypto`) are the compiler's names, not the kernel's.
+    # The feature suffixes of an Arm target (`+crypto`) are not spelled as in the kernel, so they are dropped.
     plain = text.partition("+")[0] if text.startswith("arm") else text
     try:
         return parse(plain, source="gcc")

@@ -134,7 +134,7 @@ def _try_offer(tree: Tree, path: str, offer: EmulatedOffer) -> InterpreterTrial:
 
 @lru_cache(maxsize=64)
 def _run_trial(machine: str, _interpreter: str, _entry: str) -> InterpreterTrial:
-    """Try the interpreter through the kernel, once for each content of the entry."""
+    """Try the interpreter that the kernel selects for `machine`; the result is cached until its entry changes."""
     isa = emulated_isa(None, machine)
     return InterpreterTrial(None, isa.canonical if isa else None, slowdown(None, machine) if isa else None)
 

@@ -116,7 +116,7 @@ def emulated_isa(interpreter: str | None, machine: str) -> Isa | None:
 
 
 def slowdown(interpreter: str | None, machine: str) -> float | None:
-    """Return emulated time / native time of the loop, or None if the loop cannot be run both ways."""
+    """Return emulated time / native time of the loop, or None if it cannot be run natively or in emulation."""
     native = os.uname().machine
     if native not in _MACHINES:
         return None

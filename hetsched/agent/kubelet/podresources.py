@@ -142,7 +142,7 @@ def with_pods(
 
 
 def _device_zones(listed: Iterable[HeldDevices]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return the zones of each healthy device, for those resources of which a device has a zone."""
+    """Return resource -> device -> zones of the healthy devices; resources without any zone are omitted."""
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for one in listed:
         for device in one.ids:

@@ -59,7 +59,7 @@ class Grants:
         self.cluster, self.key = cluster, key
 
     def answered(self, allocations: Iterable[tuple[str, str]]) -> None:
-        """Process the allocations in a response of the control plane; each is a pod's UID and a text."""
+        """Process the allocations in a response of the control plane, as pairs of pod UID and signed text."""
         given = dict(allocations)
         self._answered = frozenset(given)
         for uid, text in given.items():

@@ -13,7 +13,7 @@ persist. The next write is the first applicable one of
 As a result, other containers are removed from CPUs before these become exclusive, and get CPUs only after the container
 that used them exclusively has left. A container that cannot be changed is skipped; other containers do not wait for it,
 unless it has exclusive CPUs. Sets of CPUs are bit masks.
-Invariant: only the fourth write can put a pod on CPUs that are, or still were, exclusive to another pod; it is needed
+Invariant: only a write of rule 4 can put a pod on CPUs that are, or still were, exclusive to another pod; it is needed
 only if every CPU is exclusive.
 """
 

@@ -4,8 +4,8 @@ Containers, the runtime and the agent restart, and each of them loses its state.
 (`wanted`) with the actual CPUs (`actual`) and writes the differences (`order`), independent of earlier steps; the next
 step retries failed writes. Persistent state is written before it is used, if it can be written. No container is changed
 while the signing key or the kubelet's CPU policy is unknown. If the kubelet pins, no container is changed either, and
-the kubelet's choices are reported with the prediction. Pinned containers are checked in every step. Containers with
-shared CPUs are checked periodically, and immediately after a change of the shared CPUs.
+the kubelet's choices are reported together with the CPUs that hetsched predicted. Pinned containers are checked in
+every step. Containers with shared CPUs are checked periodically, and immediately after a change of the shared CPUs.
 Invariant: a step without differences does not write files or change containers.
 """
 
@@ -28,7 +28,7 @@ from .state import PinState, StateFile
 from .wanted import FIXED, Cpus, MachineCpus, PinPlan, PodContainer, RuntimePod, WantedCpus, plan
 
 LOOKED_AT_SECONDS = 10.0  # check interval of containers with shared CPUs
-MOST_LATE = 1  # timeouts tolerated in one step; after more the runtime hangs
+MOST_LATE = 1  # timeouts tolerated in one step; with more, the runtime is treated as hung
 _NODES = "sys/devices/system/node"
 
 
@@ -78,8 +78,8 @@ class Pinner:
     def step(self, now: float) -> tuple[PinnedContainer, ...]:
         """Set the CPUs of every container; return the granted and the actual CPUs of pinned containers.
 
-        `now` is in seconds of a monotonic clock. If the runtime does not respond, the last result is returned with this
-        as the reason for the drift.
+        `now` is in seconds of a monotonic clock. If the runtime does not respond, the containers of the last result
+        are returned with unknown actual CPUs, and the missing response as the reason for the drift.
         """
         problems: list[MachineProblem] = []
         try:
@@ -234,7 +234,7 @@ class Pinner:
         return tuple(found)
 
     def _by_kubelet(self, kubelet: KubeletState) -> tuple[PinnedContainer, ...]:
-        """Return the kubelet's assignments, with the control plane's prediction for the whole pod."""
+        """Return the kubelet's assignments, each with the CPUs that hetsched predicted for the whole pod."""
         found = []
         for uid, containers in sorted(kubelet.exclusive.items()):
             granted = self._grants.of(uid)

@@ -6,7 +6,7 @@ The policy of the pod's verified allocation decides:
     immovable           the same CPUs, but not exclusive to the pod; when a container has got them, it keeps them until
                         it ends, regardless of later grants
     numa                the shared CPUs of the pod's zones
-    all other           the shared CPUs, like every container without an allocation
+    any other policy    the shared CPUs, like every container without an allocation
 
 The shared CPUs are the online CPUs without exclusive CPUs and without CPUs that the kubelet reserves strictly. A zone
 is identified by the number at the end of its name, else by the CPUs granted in it. A pod keeps its CPUs as long as the
@@ -56,7 +56,7 @@ class RuntimePod(msgspec.Struct, frozen=True):
 
 
 class WantedCpus(msgspec.Struct, frozen=True):
-    """CPUs of one container; `predicted` are the granted CPUs, if any; `why` explains a difference."""
+    """Target CPUs of one container; `predicted` are the granted CPUs; `why` explains a difference between the two."""
 
     cpus: Cpus
     own: bool = False
