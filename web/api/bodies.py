@@ -91,7 +91,7 @@ def wrapped(request: Any, document: type[T]) -> T | None:
 
 
 def source(manifest: str | dict[str, Any]) -> bytes:
-    """Return a manifest as bytes, given as text or as an object."""
+    """Return the bytes of a manifest that is given as text or as an object."""
     return manifest.encode() if isinstance(manifest, str) else encode(manifest)
 
 
@@ -101,7 +101,7 @@ def too_large(size: int, cap: int) -> Message:
 
 
 def name_mismatch(stated: str, name: str) -> Message:
-    """Return the error message for a body whose object has another name than the URL."""
+    """Return the error message for a body whose object name differs from the name in the URL."""
     return Message("the body names {text}, the URL names {text_b}", text=repr(stated[:80]), text_b=repr(name))
 
 
@@ -111,7 +111,7 @@ def known_names_hint(names: Iterable[str]) -> Message:
 
 
 def names(given: list[str] | str) -> list[str]:
-    """Return names that are given as a list or as one text, separated by commas or blanks."""
+    """Return the names in a list, or in one text that separates them by commas or blanks."""
     return given if isinstance(given, list) else given.replace(",", " ").split()
 
 
@@ -141,7 +141,7 @@ def plain(body: bytes) -> Any:
 
 
 def _whole(values: Any) -> Any:
-    """Return the values with integral floats as integers, because JSON does not distinguish 1.0 from 1."""
+    """Replace integral floats in the values by integers, because JSON does not distinguish 1.0 from 1."""
     if isinstance(values, float):
         return int(values) if values.is_integer() else values
     if isinstance(values, dict):
@@ -173,7 +173,7 @@ _FIELD = re.compile(r"field `(.+)`")  # name of a missing or unknown field in an
 
 
 def _choices(document: Any, place: str) -> list[str]:
-    """Return the allowed values of a field with a fixed set of values."""
+    """Return the allowed values of the field `place` if its type is a Literal, else an empty list."""
     types = (field.type for field in msgspec.structs.fields(document) if field.encode_name == place)
     return [str(word) for kind in types if get_origin(kind) is Literal for word in get_args(kind)]
 

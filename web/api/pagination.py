@@ -1,6 +1,6 @@
 """Cursor pagination.
 
-With page numbers, rows would be skipped or repeated while rows are added. Lists are ordered by a unique key instead.
+With page numbers, a client would miss or repeat rows while rows are added. Lists are ordered by a unique key instead.
 The cursor contains the last key of a page, and the next page starts after it. `?limit=` is 1-1000, 100 by default;
 `next` is the address of the next page, or null on the last page.
 """

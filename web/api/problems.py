@@ -34,7 +34,7 @@ from web.translation import hook_for, language_of
 CONTENT_TYPE = "application/problem+json"
 log = structlog.get_logger(__name__)
 
-# HTTP status by code of the InputError; 400 for all others.
+# HTTP status by code of an InputError; 400 for all other codes.
 _STATUS = {
     "BodyTooLarge": 413,
     "ManifestTooLarge": 413,
@@ -77,10 +77,10 @@ _STATUS = {
     "NamespaceFull": 429,
     "QuotaExceeded": 429,
 }
-# Seconds after which a client should retry.
+# Value of `Retry-After` in seconds, by problem code.
 _LATER = {"NamespaceFull": "30", "QuotaExceeded": "30", "ReportTooSoon": "1"}
 _READ_ONLY = "25006"  # PostgreSQL: read_only_sql_transaction
-# Codes of Django REST framework's errors.
+# Problem code by exception of Django REST framework.
 _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.NotAuthenticated: "NotAuthenticated",
     exceptions.PermissionDenied: "PermissionDenied",
@@ -103,7 +103,7 @@ _HINTS = {
     "PermissionDenied": "Use a token or an account whose role has this right",
     "TokenInvalid": _SEND_CREDENTIAL,
 }
-# Path of the list that contains objects of a kind.
+# Path of the list that contains the objects of a kind, by kind.
 LISTS = {
     "cluster": "clusters/",
     "collector": "clusters/NAME/collectors/",
@@ -139,13 +139,14 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     type: str = msgspec.field(default="about:blank")
     # Warnings about the manifest that caused this error.
     warnings: tuple[ManifestWarning, ...] = ()
-    # `goldens`: broken golden placements, for `GoldenPlacementBroken`. The next three: both edits and their difference,
-    # if a write to a policy fails with 412.
+    # `goldens`: broken golden placements, for `GoldenPlacementBroken`. `yours`, `theirs` and `diff`: both edits and
+    # their difference, if a write to a policy fails with 412.
     goldens: tuple[GoldenVerdict, ...] = ()
     yours: Any = None
     theirs: Any = None
     diff: PolicyDiff | None = None
-    # `what_if`: the current result, if a plan fails with 412. `items`: the invalid items, for `BatchRefused`.
+    # `what_if`: the current what-if result, if the submission of a plan fails with 412. `items`: the invalid items, for
+    # `BatchRefused`.
     what_if: WhatIfAnswer | None = None
     items: tuple[ItemProblem, ...] = ()
 
@@ -171,7 +172,7 @@ class RequestRefused(Exception):
         self.place = place
         self.hint = as_message(hint)
         self.headers = dict(headers or {})
-        self.members = dict(members or {})  # additional fields of the document
+        self.members = dict(members or {})  # additional fields of the problem document
 
 
 def not_found(what: str, name: object, hint: str = "") -> RequestRefused:

@@ -38,7 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "outlook": YES_OR_NO,
     "strict": YES_OR_NO,
 }
-STATE = {"type": "string", "enum": [state.value for state in State]}  # of pods and workloads
+STATE = {"type": "string", "enum": [state.value for state in State]}  # state of a pod or workload
 TEXT = {"type": "string", "pattern": r"^[^\x00]*$"}
 
 _OF_LISTS = {"limit", "cursor", "wait", "for"}
@@ -46,7 +46,7 @@ _METHOD = re.compile(r"(?:Of a )?(GET|POST|PUT|DELETE)\b")
 
 
 def serves(name: str, text: str, method: str) -> bool:
-    """Return whether a method reads a query parameter with this description."""
+    """Return whether a query parameter exists for `method`; its description `text` may begin with its only method."""
     found = _METHOD.match(text)
     only = found[1] if found else "GET" if name in _OF_LISTS else method
     return only == method

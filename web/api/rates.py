@@ -34,7 +34,10 @@ reads = LocalBuckets()
 
 
 def refuse_late(request: Any) -> None:
-    """Reject a request that waited too long, regardless of the caller. Raises: RequestRefused 429."""
+    """Reject a request that waited too long in the server's queue, before the caller is known.
+
+    Raises: RequestRefused 429.
+    """
     most = settings.HETSCHED_LONGEST_QUEUE_MILLIS
     waited = 1000 * getattr(request, "scope", {}).get("waited_seconds", 0.0)
     if not most or waited <= most:
@@ -65,8 +68,8 @@ def max_submissions(kind: str, subject: Subject) -> int | None:
 
 
 def take_token(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
-    """Count a request of a subject, or `amount` submissions in one request, and return headers with the remaining
-    number.
+    """Count a request of a subject, or `amount` submissions in one request, and return rate-limit headers with
+    the remaining number.
 
     Raises: RequestRefused 429.
     """
@@ -83,7 +86,11 @@ def take_token(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
 
 
 def take_anonymous_token(request: Any) -> dict[str, str]:
-    """Count a request that needs no credential under its client address. Raises: RequestRefused 429."""
+    """Take a token for a request without authentication from the bucket of its client address, and return rate-limit
+    headers.
+
+    Raises: RequestRefused 429.
+    """
     limit = Limit(settings.HETSCHED_STRANGERS_PER_MINUTE, settings.HETSCHED_STRANGERS_AT_ONCE)
     if limit.per_minute == 0:
         return {}

@@ -25,7 +25,7 @@ from .problems import RequestRefused, not_found
 
 M = TypeVar("M", bound=Model)
 
-_MOST_NAMED = 10  # maximum number of clusters in a hint
+_MOST_NAMED = 10  # maximum number of clusters named in a hint
 CLUSTER_QUERY = {"cluster": "Name of the cluster; may be omitted if the server has one."}
 
 
@@ -131,7 +131,7 @@ def check_namespaces(subject: Subject, namespaces: Iterable[str]) -> None:
 
 
 def check_unlimited(subject: Subject) -> None:
-    """Reject a token that is limited to namespaces for an operation on a whole cluster.
+    """Reject an operation on a whole cluster if the caller's token is limited to namespaces.
 
     Raises: RequestRefused 403.
     """
@@ -142,7 +142,7 @@ def check_unlimited(subject: Subject) -> None:
 
 
 def get_row(rows: QuerySet[M], noun: str, key: object, field: str = "pk") -> M:
-    """Return the row with this key; `noun` is the kind of object in the error.
+    """Return the row whose `field` equals `key`; `noun` names the kind of object in the error message.
 
     Raises: RequestRefused 404 with the URL of the list as a hint.
     """
@@ -153,7 +153,7 @@ def get_row(rows: QuerySet[M], noun: str, key: object, field: str = "pk") -> M:
 
 
 def filter_by_query(request: Any, rows: QuerySet[Any], **fields: str) -> QuerySet[Any]:
-    """Filter a list by query parameters; `fields` maps each parameter to a lookup.
+    """Filter a list by query parameters; `fields` maps each parameter to a Django field lookup.
 
     Raises: RequestRefused 404 for an unknown `cluster`.
     """

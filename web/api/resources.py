@@ -29,7 +29,7 @@ from .views import ApiView, answer
 
 
 class QueryFilter(BaseFilterBackend):
-    """Filter by query parameters; `filters` of the view maps each parameter to a lookup."""
+    """Filter by query parameters; `filters` of the view maps each parameter to a Django field lookup."""
 
     def filter_queryset(self, request: Any, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
         return filter_by_query(request, queryset, **view.filters)
@@ -47,7 +47,7 @@ class KeyPagination(BasePagination):
         return answer(self.request, Rows(data, self.next))
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        return schema  # `page_of` already describes the page
+        return schema  # the schema is already that of a page (`page_of`)
 
 
 class ResourceView(ApiView, GenericAPIView, metaclass=ABCMeta):

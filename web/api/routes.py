@@ -101,7 +101,7 @@ class Docs(AddressLimitedView, SpectacularSwaggerSplitView):
     template_name = "api/docs.html"
 
 
-@csrf_exempt  # safe, because it changes nothing; a client that misspells a URL must get a 404, not a CSRF error
+@csrf_exempt  # the view changes nothing, and a client that misspells a URL must get a 404, not a CSRF error
 def unknown_address(request: Any, rest: str) -> HttpResponse:
     """Respond to an unknown URL; redirect if only the trailing slash is missing."""
     if not rest.endswith("/") and resolve(f"{request.path}/").func is not unknown_address:

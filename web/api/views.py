@@ -4,7 +4,7 @@
 may change data only with the methods in `within`, whose views enforce these namespaces themselves, and cannot read
 views that are `cluster_wide`. Views redact pods of other namespaces in documents (`redaction`); a response that still
 names such a pod is counted. GET responses have an ETag and are never stored by shared caches; a GET never writes. Query
-strings contain no NUL and only known names.
+strings with NUL characters or unknown parameters are rejected.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _LOOKING = frozenset({"GET", "OPTIONS"})
 
 
 class UnparsedBody(BaseParser):
-    """Parser that does not read the body, because `bodies` is stricter; the framework would look for a form during its
-    CSRF check.
+    """Parser that leaves the body to the stricter readers in `bodies`. Without it, the framework would parse the body
+    as a form during its CSRF check.
     """
 
     media_type = "*/*"
@@ -60,12 +60,12 @@ class ApiView(APIView):
     permission_classes = [RolePermission]
     schema = ApiSchema()
     actions: ClassVar[dict[str, Action]] = {}
-    cluster_wide: ClassVar[bool] = False  # tokens that are limited to namespaces cannot read it either
-    within: ClassVar[tuple[str, ...]] = ()  # writing methods that tokens limited to namespaces may use
+    cluster_wide: ClassVar[bool] = False  # whether reads are also rejected for tokens limited to namespaces
+    within: ClassVar[tuple[str, ...]] = ()  # write methods that are allowed for tokens limited to namespaces
     queries: ClassVar[dict[str, str]] = {}
-    matched: ClassVar[dict[str, bool]] = {}  # methods that check If-Match, and whether it is required
+    matched: ClassVar[dict[str, bool]] = {}  # method that checks If-Match -> whether If-Match is required
     kinds: ClassVar[dict[str, dict[str, Any]]] = {}  # JSON Schemas of queries that differ from `queries.KINDS`
-    counted: ClassVar[dict[str, str]] = {}  # methods with another rate limit than that of their permission
+    counted: ClassVar[dict[str, str]] = {}  # method -> kind of rate limit, if not that of its permission
     keyed: ClassVar[tuple[str, ...]] = ()  # methods that read Idempotency-Key
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -97,7 +97,7 @@ class ApiView(APIView):
             request_scope.check_unlimited(self.subject)
 
     def _count(self, method: str) -> None:
-        """Take a rate-limit token of the caller; for reads this writes nothing to the database."""
+        """Take a rate-limit token of the caller; for reads, this does not write to the database."""
         kind = self._kind(method)
         if kind is not None:
             self.headers |= take_token(kind, self.subject)
@@ -111,7 +111,7 @@ class ApiView(APIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
-        with translation.override(language_of(request)):  # also applies to messages of Django REST framework
+        with translation.override(language_of(request)):  # also translates the messages of Django REST framework
             response = super().dispatch(request, *args, **kwargs)
         route = getattr(request.resolver_match, "route", "")
         # Clients may send arbitrary methods; fold unknown ones into one label value to bound cardinality.
@@ -139,9 +139,9 @@ class ApiView(APIView):
 
 
 def _watch(request: Any, response: Any, token: Token, route: str) -> None:
-    """Count a response to a limited token that names a pod outside its scope; the response is not changed."""
+    """Count a response that names a pod outside the token's namespaces; the response is not changed."""
     if "Transfer-Encoding" in request.headers and not hasattr(request, "_body"):
-        return  # its length is unknown, and `body` would load a large file into memory
+        return  # the length of the body is unknown, and `request.body` would load a large file into memory
     try:
         sent = request.body
     except (RawPostDataException, OSError, RequestDataTooBig):  # the body was rejected, or read as a stream
@@ -154,8 +154,8 @@ def _watch(request: Any, response: Any, token: Token, route: str) -> None:
 def answer(
     request: Any, document: Any, *, status: int = 200, etag: str | None = None, headers: dict[str, str] | None = None
 ) -> HttpResponse:
-    """Encode a document as JSON in the reader's language. A GET response without `etag` gets an ETag computed from its
-    content.
+    """Respond with a document as JSON, in the language of the request. A GET response without `etag` gets an ETag
+    computed from its content.
     """
     body = encode(document, hook=hook_for(language_of(request)))
     return send(request, body, "application/json", status=status, etag=etag, headers=headers)
@@ -170,7 +170,7 @@ def send(
     etag: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> HttpResponse:
-    """Return a body with its validators, or a 304 response if the caller already has the current version."""
+    """Return a response with the body and its ETag, or a 304 response if the caller already has the current version."""
     reading = request.method in ("GET", "HEAD")
     language = language_of(request)
     if reading:

@@ -1,1 +1,1 @@
-"""REST of accounts: sessions, tokens and the audit trail."""
+"""REST resources of accounts: sessions, tokens and the audit trail."""

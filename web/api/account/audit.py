@@ -107,7 +107,7 @@ def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[A
     Raises: InputError `QueryInvalid`.
     """
     long = next((name for name in FILTERS if len(given.get(name, "")) > MOST_CHARACTERS), None)
-    if long is not None:  # databases reject long patterns with an internal error, so they are refused here
+    if long is not None:  # databases fail with an internal error on long patterns
         message = Message("it has more than {n} characters", n=MOST_CHARACTERS)
         raise InputError("QueryInvalid", message, place=long, hint="Send a shorter text")
     lookups = {

@@ -26,7 +26,7 @@ from ..views import ApiView, answer
 
 
 class SessionEnd(Request, frozen=True):
-    """Session to end; without a name, all sessions except the current one. `account` names another user's account."""
+    """Session to end by `id`; without an `id`, all sessions except the current one. `account` names another user."""
 
     reason: str = ""
     id: str = ""

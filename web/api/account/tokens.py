@@ -61,8 +61,8 @@ class Revocation(Request, frozen=True):
 
 
 class Preempts(Document, frozen=True):
-    """Which pods the pods of a token may preempt: those of any namespace with a priority below `below`, or all if it is
-    null.
+    """Pods that the pods of a token may preempt: pods of any namespace with a priority below `below`, or all pods if
+    `below` is null.
     """
 
     below: int | None
@@ -166,7 +166,7 @@ def _name(text: str) -> str:
 
 
 def _number(given: int | str | None, place: str) -> int | None:
-    """Parse a number; an empty text, as forms send it, means None."""
+    """Parse a number. Return None for an empty string, which forms send for an empty field."""
     if given is None or isinstance(given, int):
         return given
     if not given.strip():

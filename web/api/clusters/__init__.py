@@ -1,1 +1,1 @@
-"""REST of clusters: connections, metric sources, node agents and shadow mode."""
+"""REST resources of clusters: connections, metric sources, node agents and shadow mode."""

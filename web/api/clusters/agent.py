@@ -75,7 +75,7 @@ class AgentReportsView(ApiView):
 
 
 def _by_uid(cluster: Cluster, node: str, devices: dict[str, T]) -> dict[str, T]:
-    """Return allocations by pod UID; an agent without UIDs names pods `namespace/name`."""
+    """Return the allocations by pod UID. An agent that does not know UIDs reports `namespace/name` as the key."""
     if not any("/" in key for key in devices):
         return devices
     rows = Pod.objects.filter(cluster=cluster, node__name=node).exclude(uid="").order_by("id")

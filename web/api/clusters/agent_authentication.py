@@ -32,7 +32,7 @@ from ..problems import RequestRefused
 
 HELD_SECONDS = 60
 _REFUSED_SECONDS = 10
-# Maximum TokenReviews per second and cluster of this process: clients can send arbitrary tokens.
+# Maximum TokenReviews of this process per second and cluster, because clients can send arbitrary tokens.
 MOST_REVIEWS = 100
 # The three parts of a JSON Web Token, the format of service account tokens.
 _SIGNED = re.compile(rb"[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}")
@@ -68,7 +68,7 @@ class AgentTokens(BearerAuthentication):
 class AgentScheme(BearerScheme):
     target_class = f"{__name__}.AgentTokens"
     name = "agent"
-    priority = 1  # must be tried before the scheme of the base class
+    priority = 1  # drf-spectacular must try it before the scheme of the base class
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
         about = "Agent token (hs_…), or service account token of a pod on the node."
@@ -76,7 +76,7 @@ class AgentScheme(BearerScheme):
 
 
 def agent_of(request: Any) -> AgentIdentity:
-    """Return the node of an authenticated agent.
+    """Return the cluster and node of an authenticated agent.
 
     Raises: RequestRefused 403 for other callers.
     """
@@ -120,7 +120,7 @@ def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
 
 
 def _limit_reviews(cluster: Cluster) -> None:
-    """Limit the TokenReviews per second. Raises: RequestRefused 503."""
+    """Count a TokenReview of a cluster. Raises: RequestRefused 503 above `MOST_REVIEWS` per second."""
     key = f"reviews-{cluster.pk}-{int(time.time())}"
     cache.add(key, 0, 2)
     try:

@@ -42,7 +42,7 @@ from .connections import ConnectionDetail, NewConnection, cluster_tag, connect_w
 
 
 class NewCluster(NewConnection, frozen=True, kw_only=True):
-    """Cluster to add; one of kind `kubernetes` needs a connection.
+    """Cluster to add; a cluster of kind `kubernetes` needs a connection.
 
     `namespaces` lists the namespaces that submissions may use. `shadowOf` names the scheduler to compare with in shadow
     mode.
@@ -147,7 +147,7 @@ class ClusterImportView(ApiView):
         responses=Imported,
     )
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Replace the content of a cluster by these files; needs If-Match if it has nodes."""
+        """Replace the content of a cluster with the uploaded files; needs If-Match if it has nodes."""
         cluster = find(name)
         asked = bodies.wrapped(request, Inventory) or Inventory(bodies.text(bodies.raw(request, large=True)))
         reason = require_reason(asked.reason or request.GET.get("reason", ""))

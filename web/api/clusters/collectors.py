@@ -29,11 +29,11 @@ from .connections import find
 
 
 class NewCollector(Request, frozen=True):
-    """The source and interval of a collector. `token` is sent as a bearer token; if it is absent, the stored token is
-    kept, and if it is empty, removed.
+    """The source and interval of a collector. hetsched sends `token` to the source as a bearer token. If `token` is
+    absent, the stored token is kept; if it is empty, the stored token is removed.
 
-    Collected facts expire after `mostFailures` failures in a row (default: 1 for measured use, 3 for other facts), or
-    `mostAgeSeconds` after they were collected.
+    Collected facts expire after `mostFailures` failures in a row (default: 1 for measured resource use, 3 for other
+    facts), or `mostAgeSeconds` after they were collected.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class CollectorDetail(Document, frozen=True):
 
 
 class CollectorKind(Document, frozen=True):
-    """A kind of collector; `load` is true if it measures use."""
+    """A kind of collector; `load` is true if its collectors measure resource use."""
 
     name: str
     summary: str

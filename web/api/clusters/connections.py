@@ -1,8 +1,8 @@
 """`clusters/{name}/connection/` and `clusters/{name}/test/`: the connection to a live cluster, and a test of it.
 
-A kubeconfig can be written but not read; a response shows the host, the namespaces, the informer process and the age of
-each kind of object. A new connection needs If-Match and a reason. The test queries the API server with the credentials
-that hetsched uses for this cluster.
+A kubeconfig can be written but not read; a response shows the host, the namespaces, the informer process and the sync
+state of each kind of object. A new connection needs If-Match and a reason. The test queries the API server with the
+credentials that hetsched uses for this cluster.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class NewConnection(Request, frozen=True):
     """Connection of a live cluster; omitted fields stay unchanged.
 
     `shadowOf` names the scheduler to compare with in shadow mode; an empty value ends shadow mode. If `readPullSecrets`
-    is true, hetsched reads the pull secrets of pods to look up their images. `discoveryKubeconfig` belongs to the
-    account that labels nodes; empty removes it.
+    is true, hetsched reads the pull secrets of pods to look up their images. `discoveryKubeconfig` contains the
+    credentials of the account that labels nodes; an empty value removes it.
     """
 
     reason: str
@@ -90,7 +90,7 @@ class ClusterPolicyState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StaleFacts(msgspec.Struct, frozen=True, rename="camel"):
-    """Since when, and why, the data of a cluster is too old for decisions."""
+    """Time since which the data of a cluster is too old for decisions, and the reason."""
 
     since: datetime
     reason: str
@@ -100,7 +100,7 @@ class ConnectionDetail(Document, frozen=True):
     """Connection and sync state of a live cluster; `server` is `host:port`, or `in-cluster`.
 
     In shadow mode hetsched makes no decisions for the cluster and writes nothing to it. `stale` is the reason why
-    decisions are suspended, or null while the data is fresh; `factsAt` is its time.
+    decisions are suspended, or null while the data is fresh; `factsAt` is the time up to which the data is current.
     """
 
     server: str
@@ -228,7 +228,7 @@ class ConnectionTestView(ApiView):
 
     @extend_schema(request=None, responses=ConnectionTest)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Test the connection: list missing rights and sources that do not respond."""
+        """Test the connection: list missing permissions and data sources that do not respond."""
         checks = check_cluster(find(name))
         counters.flush()  # store the counts of the API calls that the test made
         return answer(request, ConnectionTest(name, all(check.ok for check in checks), checks))

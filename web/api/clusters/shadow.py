@@ -26,8 +26,8 @@ from ..views import answer
 
 
 class ShadowRow(Document, frozen=True):
-    """One pod that another scheduler bound. Scores are computed with the policy; `regret` is hetsched's score minus the
-    other scheduler's score.
+    """One pod that another scheduler bound. hetsched's policy scores both nodes; `regret` is the score of the node that
+    hetsched prefers minus the score of the node that the other scheduler chose.
     """
 
     id: int

@@ -1,1 +1,1 @@
-"""Health, metrics of clusters, and the metrics endpoint for Prometheus."""
+"""Health endpoints, metrics of clusters, and the metrics endpoint for Prometheus."""

@@ -29,7 +29,7 @@ _COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
 
 
 class Fleet:
-    """Collector of the Prometheus client library."""
+    """Prometheus client-library collector for the metrics of the whole fleet."""
 
     def describe(self) -> list[Metric]:
         return []
@@ -89,8 +89,8 @@ def _reservations() -> Iterator[Metric]:
     """Yield the numbers of active, *quarantined* and *leaked* reservations.
 
     A reservation is quarantined if its pod was force-deleted or its node was deleted. It is leaked if its pod is in a
-    state that holds no resources. A leaked reservation also violates invariant I8, but this metric shows it before the
-    next invariant check.
+    state in which pods hold no resources. A leaked reservation also violates invariant I8, but this metric shows it
+    before the next invariant check.
     """
     held = _gauge("hetsched_reservations", "Active reservations: all, quarantined, leaked.", "cluster", "state")
     active = Reservation.objects.filter(active=True).order_by().values_list("cluster__name")
@@ -185,7 +185,7 @@ def _outbox() -> Iterator[Metric]:
 
 
 def _counter_metrics() -> Iterator[Metric]:
-    """Yield metrics from the samples that processes stored."""
+    """Yield the metrics whose samples the processes stored in the database."""
     for figure in metric_names.COUNTERS:
         counter = CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
         for one in counters.samples(figure):

@@ -4,8 +4,9 @@ Alive: this process responds. Ready: the database responds and has all its table
 worker took a task from the decision queue in the last 10 s. An unavailable broker, failed workers or clusters without
 an informer make the result *degraded*, not unready, because submissions are still accepted and stored.
 `?component=NAME` checks one component and returns 503 if it does not work. `web` combines the components that a web
-process needs, for the readiness probe of web processes. `watch` can be limited to one cluster (`&cluster=NAME`). An age
-is the time since the last success, or the waiting time.
+process needs, for the readiness probe of web processes. `watch` can be limited to one cluster (`&cluster=NAME`).
+`ageSeconds` is the time since the last success of the component, or the time for which its oldest event or pod has been
+waiting.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 
 class Component(msgspec.Struct, frozen=True, rename="camel"):
-    """State of a component: whether it works, a note, and an age in seconds if it has one."""
+    """State of a component: whether it works, a note, and the age in seconds that the note describes, or null."""
 
     ok: bool
     detail: str = ""
@@ -167,13 +168,13 @@ def _scheduler() -> Component:
     rows = Pod.objects.filter(Pod.due(now), state__in=[state.value for state in QUEUED], attempts=0)
     age = _age(rows.exclude(IN_SHADOW).aggregate(at=Min("created_at"))["at"], now)
     latest = _latest_decision().first()
-    # A long queue causes delays, but it still works as long as workers take tasks from it.
+    # A long queue causes delays, but the scheduler still works as long as it makes decisions.
     moving = latest is not None and (now - latest).total_seconds() < LATE_SECONDS
     return Component((age or 0.0) < LATE_SECONDS or moving, "age of the oldest pod that was never tried", age)
 
 
 def _latest_decision() -> QuerySet[Any, datetime]:
-    """Return decision times, the latest first; sorted by id, which has an index, because the table only grows."""
+    """Return the decision times, latest first, ordered by id: ids grow with time and have an index."""
     return Decision.objects.order_by("-id").values_list("created_at", flat=True)
 
 
@@ -221,8 +222,8 @@ def _watch_of(clusters: Sequence[Cluster]) -> Component:
 
 
 def _watch_of_one(name: str) -> Component:
-    """Check whether a cluster has an informer. The result for an unknown cluster is the same, so that it does not
-    reveal names.
+    """Check whether a cluster has an informer in sync. An unknown cluster gets the same result as a cluster without
+    one, so that the result does not reveal names.
     """
     found = Cluster.objects.filter(name=name, kind=ClusterKind.KUBERNETES).defer("definitions").first()
     if found is None or not is_synced(found):

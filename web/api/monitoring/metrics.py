@@ -22,7 +22,7 @@ from ..views import ApiView, answer
 
 
 class LoadSource(Document, frozen=True):
-    """Collector of measured use: whether its samples are in use, and if not, since when and why.
+    """Collector of measured resource use: whether the scheduler uses its samples, and if not, since when and why.
 
     `nodes` is the number of nodes with samples, `nodesStale` the number whose samples have expired.
     """
@@ -88,8 +88,8 @@ def load_sources(cluster: Cluster) -> list[LoadSource]:
 
 
 class ZoneShort(Document, frozen=True):
-    """NUMA zone that has `short` CPUs less than its pods hold. It accepts no new pods; the existing reservations
-    remain.
+    """NUMA zone whose capacity is `short` (a CPU quantity) smaller than the reservations of its pods. It accepts no new
+    pods; the existing reservations remain.
     """
 
     node: str

@@ -1,1 +1,1 @@
-"""REST of nodes: their facts with sources, actions on them, and instruction sets."""
+"""REST resources of nodes: their facts with sources, actions on them, and instruction sets."""

@@ -35,12 +35,12 @@ from ..whatif.what_if import simulation_slot
 BINARY = "application/octet-stream"
 MOST_TEXT = 4_000
 _PIECE = 1 << 20
-_INSPECTING = threading.BoundedSemaphore(1)  # separate from the limit on what-ifs, so that uploads do not delay them
+_INSPECTING = threading.BoundedSemaphore(1)  # separate limit, so that uploads do not delay what-ifs
 
 
 class IsaFamily(Document, frozen=True):
-    """ISA family: the `bases` with all their extensions, the `features` with the features they imply, and the number of
-    nodes with each.
+    """ISA family: the `bases` with all their extensions, the `features` with the features that they imply, and the
+    number of nodes that have each of them.
     """
 
     bases: list[dict[str, Any]]

@@ -1,8 +1,9 @@
-"""`nodes/`: the inventory and the facts of one node; `node_actions` has the operator actions.
+"""`nodes/`: the list of nodes and the facts of one node; the module `node_actions` contains the operator actions.
 
-Node names are unique in a cluster; `?cluster=` selects it. A node's ETag has two parts, its facts and its load: a
-cached copy is outdated if either has changed. A write conflicts only if the facts have changed, because placements
-change the load all the time. A token that is limited to namespaces sees loads, but not the pods of other namespaces.
+Node names are unique in a cluster; `?cluster=` selects the cluster. A node's ETag has two parts, its facts and its
+load: a cached copy is outdated if either has changed. A write conflicts only if the facts have changed, because
+placements change the load all the time. A token that is limited to namespaces sees loads, but not the pods of other
+namespaces.
 """
 
 from __future__ import annotations
@@ -172,12 +173,12 @@ class NodeNumaView(NodeResource):
 class NodeBalanceView(NodeResource):
     @extend_schema(responses=facts.BalanceFacts)
     def get(self, request: Any, name: str) -> HttpResponse:
-        """Show the balance of a node's use."""
+        """Show the balance of a node's resource use."""
         return answer(request, balance_of(self.get_object()))
 
 
 def balance_of(node: Node) -> facts.BalanceFacts:
-    """Return the balance of a node as the engine computes it from its columns."""
+    """Return the balance of a node as the engine computes it from the columns of the scheduler's snapshot."""
     with cache_of(node.cluster_id).locked_snapshot() as loaded:
         row = loaded.state.row_of[node.name]
         used = {res: int(loaded.state.columns.field("used")[i, row]) for i, res in enumerate(USAGE_RESOURCES)}

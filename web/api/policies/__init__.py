@@ -1,1 +1,1 @@
-"""REST of policies: versions, checks, previews, golden placements, scheduled activations and plugins."""
+"""REST resources of policies: versions, checks, previews, golden placements, scheduled activations and plugins."""

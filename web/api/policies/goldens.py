@@ -1,4 +1,4 @@
-"""`golden-placements/`: pods with an expected placement, and whether the active policies fulfil it.
+"""`golden-placements/`: pods with an expected placement, and whether the active policies still produce it.
 
 Changes need the permission to edit policies, and a reason. A golden placement that the active version breaks is saved
 with that state and blocks the next activation. Golden placements contain pods of any namespace, so a token that is
@@ -43,7 +43,8 @@ from .policies import find, version_of
 
 
 class GoldenDraft(Request, frozen=True):
-    """Golden placement: the manifest of one pod and the expected result; an empty `policy` guards all policies.
+    """Golden placement: the manifest of one pod and the expected result. It guards `policy`, or all policies if
+    `policy` is empty.
 
     `name` is required unless the URL contains it. The pod is checked on the cluster as of `decision`, or on empty nodes
     if that is null; a change without this field keeps the stored cluster state.

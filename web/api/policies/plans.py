@@ -1,7 +1,7 @@
 """`policy-plans/`: scheduled activations of policy versions.
 
-Changes need the permission to edit policies, and a reason; each change resets the plan. A plan activates a version in
-the same way as a user, including the check of golden placements, and records the result.
+Changes need the permission to edit policies, and a reason; each change resets the state of the plan. A plan activates a
+version in the same way as a user, including the check of golden placements, and records the result.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PlanTrial(Request, frozen=True):
 
 
 class PlanPreview(msgspec.Struct, frozen=True, rename={"from_time": "from", "to_time": "to"}):
-    """Activations that a condition would have caused in the last week; `known` is false with too few samples."""
+    """Activations that a condition would have caused in the last week; `known` is false without enough samples."""
 
     known: bool
     from_time: datetime | None

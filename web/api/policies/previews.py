@@ -33,7 +33,7 @@ from ..views import answer
 from .policies import find, version_of
 
 MOST_WAIT_SECONDS = 60
-MOST_WAITING = 32  # waiting requests of one process; the others return immediately
+MOST_WAITING = 32  # maximum number of waiting requests of one process; further requests return immediately
 _LOOK_SECONDS = 0.2
 _waiting = threading.BoundedSemaphore(MOST_WAITING)
 

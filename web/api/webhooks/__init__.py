@@ -1,1 +1,1 @@
-"""REST of webhooks and their deliveries."""
+"""REST resources of webhooks and of their deliveries."""

@@ -55,7 +55,7 @@ class WebhookDraft(Request, frozen=True):
 
 
 class SecretRotation(Request, frozen=True):
-    """New secret; the previous secret also signs for another `overlapSeconds`, one day by default."""
+    """Rotation of a secret; the previous secret also signs for `overlapSeconds` more seconds, by default one day."""
 
     reason: str
     overlap_seconds: int = 86_400

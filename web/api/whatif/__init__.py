@@ -1,1 +1,1 @@
-"""REST of simulations: what-if, plan tokens, advice and headroom."""
+"""REST resources of simulations: what-if, plan tokens, advice and headroom."""

@@ -1,4 +1,4 @@
-"""`clusters/{name}/advice/` and `rebalances/`: proposals of pods to move, and the plans that operators confirmed.
+"""`clusters/{name}/advice/` and `rebalances/`: proposed moves of running pods, and the plans that operators confirmed.
 
 Advice writes nothing. Its ETag identifies the plan: a client confirms the plan by sending the same question again with
 If-Match. The server then computes the plan again, and responds with 412 and the ETag of the new plan if it is
@@ -204,7 +204,7 @@ def advice_for(cluster: Cluster, asked: AdviceQuestion) -> AdviceAnswer:
 
 
 def _pods(cluster: Cluster, goal: Goal, asked: AdviceQuestion) -> tuple[PodSpec, ...]:
-    """Return the pods for which the question asks to free capacity."""
+    """Return the pods for which the moves must free capacity."""
     pods: tuple[PodSpec, ...] = ()
     if goal is Goal.BALANCE:
         return pods

@@ -23,7 +23,9 @@ from ..policies.plugins import registry
 
 
 class InlineChooser:
-    """Choose a policy as the CLI does: the pod's own, else its namespace's default, else the default policy."""
+    """Choose a policy as the CLI does: the policy that the pod names, else its namespace's default, else the default
+    policy.
+    """
 
     def __init__(self, own: dict[str, PolicySpec], inline: ClusterContent, content: ClusterContent) -> None:
         self.known = own.keys() | BUILTIN.keys() | set(Policy.objects.values_list("name", flat=True))

@@ -1,4 +1,4 @@
-"""`metrics/headroom/`: how many more copies of common shapes fit now, by pool.
+"""`metrics/headroom/`: how many more copies of common pod shapes fit now, by pool.
 
 The engine's own filters compute the table. It is cached for some seconds, so the response contains the revision and the
 time of the computation. Each shape has a manifest that a what-if accepts unchanged. `plain` is true if the fields of
@@ -33,8 +33,8 @@ _SHOWN_RESOURCES = {CPU, MEMORY, PODS, "nvidia.com/gpu", "amd.com/gpu"}
 
 
 class HeadroomPool(Document, frozen=True):
-    """A column of the table: the nodes of one family and pool. `selector` has the labels that select them, if there are
-    any.
+    """A column of the table: the nodes of one ISA family and pool. `selector` contains the labels that select these
+    nodes, if there are any.
     """
 
     family: str
@@ -44,7 +44,7 @@ class HeadroomPool(Document, frozen=True):
 
 
 class HeadroomShape(Document, frozen=True):
-    """A row of the table: a shape, and for each pool the number of further copies that fit.
+    """A row of the table: a pod shape, and for each pool the number of further copies that fit.
 
     `emulatedCounts` is the number of copies among `counts` that would run by emulation. If `exact` is false, the count
     is a lower bound. `reasons` are the most frequent reasons for rejection in pools where no copy fits.
@@ -71,7 +71,7 @@ class HeadroomShape(Document, frozen=True):
 
 
 class HeadroomTable(Document, frozen=True):
-    """Further copies of common shapes that fit at one revision of a cluster."""
+    """Table of the further copies of common pod shapes that fit at one revision of a cluster."""
 
     cluster: str
     revision: int
@@ -87,7 +87,7 @@ class HeadroomView(ApiView):
 
     @extend_schema(responses=HeadroomTable)
     def get(self, request: Any) -> HttpResponse:
-        """Show the number of further copies of the most common shapes that fit now, by pool."""
+        """Show the number of further copies of the most common pod shapes that fit now, by pool."""
         cluster = request_scope.selected_cluster(request)
         table = headroom(cluster)
         if table is None:

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 def reserved_parts(tried: WhatIfRun) -> list[HoldPart]:
-    """Return the reserved capacity for every pod of a result, in placement order."""
+    """Return the capacity to reserve for every pod of a result, in placement order."""
     return [HoldPart(one.pod, one.node, one.allocation) for one in tried.outcomes.values() if one.node is not None]
 
 

@@ -102,7 +102,7 @@ class WhatIf(Request, frozen=True):
 
     @property
     def is_hypothetical(self) -> bool:
-        """Return whether the request is about anything other than the current state of a stored cluster."""
+        """Return whether the request changes the cluster or the policy hypothetically, or contains its own cluster."""
         named = isinstance(self.cluster, str) and (not self.cluster or _CLUSTER_NAME.fullmatch(self.cluster))
         supposed = self.policy_draft or self.drain or self.add_nodes or self.copy_nodes or self.replace
         return bool(not named or supposed)
@@ -111,7 +111,7 @@ class WhatIf(Request, frozen=True):
 class WhatIfRun(msgspec.Struct, frozen=True):
     """A result, and the data that is needed to reserve it at `revision` of the cluster.
 
-    `names` is the seed of its generated names.
+    `names` is the seed of the generated names in the result.
     """
 
     answer: WhatIfAnswer
@@ -164,7 +164,9 @@ class WhatIfView(ApiView):
 
 @contextmanager
 def simulation_slot(seats: threading.BoundedSemaphore | None = None) -> Iterator[None]:
-    """Limit concurrent runs, because each may use a whole core for some time."""
+    """Hold a slot of `seats` (default: the slots for what-ifs) until the `with` block ends, because each run may use a
+    whole core for some time. Raises: RequestRefused 503.
+    """
     seats = seats or _running
     if not connection.in_atomic_block:
         connection.close()
@@ -183,7 +185,8 @@ def simulation_slot(seats: threading.BoundedSemaphore | None = None) -> Iterator
 
 def _read(request: Any) -> WhatIf:
     query = request.GET
-    # Parse these even if the body is a document that does not use them, so that invalid values are always reported.
+    # Parse the query parameters even if the body is a document that does not use them, so that invalid values are
+    # always reported.
     priority = integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None
     explain, no_preempt, replace, plan, strict = (
         flag(request, name) for name in ("explain", "noPreempt", "replace", "plan", "strict")
@@ -285,7 +288,7 @@ def with_plan(asked: WhatIf, tried: WhatIfRun) -> WhatIfAnswer:
 
 
 def _conflicts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] | None:
-    """Return the contradicted facts of the chosen nodes, None if there are none."""
+    """Return the facts of the chosen nodes that their kubelets contradicted, None if there are none."""
     nodes = Node.objects.filter(cluster=cluster)
     doubts = [
         DoubtfulFact(name, one.fact, one.since, one.reason)
@@ -336,7 +339,7 @@ def _nodes(added: str | dict[str, Any] | list[dict[str, Any]]) -> tuple[NodeRepo
 def _choose(
     asked: WhatIf, cluster: Cluster | None, inline: ClusterContent, content: ClusterContent
 ) -> tuple[PolicySpec, Sequence[PodSpec]]:
-    """Return the policy, and the pods; a pod that names a policy that cannot apply to it is marked."""
+    """Return the policy and the pods. A pod whose own policy cannot be used gets an entry in `problems`."""
     if asked.policy_draft is not None:
         return draft_policy(asked.policy_draft), content.pending
     # A plan is decided like a submission: with active policies, regardless of policies in the request.

@@ -1,1 +1,1 @@
-"""REST of workloads: submissions, decisions, reasons, the queue and holds."""
+"""REST resources of workloads: submissions, decisions, reasons, the queue and holds."""

@@ -2,9 +2,9 @@
 
 The server accepts or rejects every item as if it were sent alone, in request order and in its own transaction. Status
 202 means that all items were accepted, and 207 that the client has to check each result. With `allOrNothing` all items
-are one transaction: the server checks every item even after the first error, but writes nothing, and the problem
-document lists every invalid item. It takes all locks of the items before it writes, in one global order, so two batches
-cannot deadlock.
+are one transaction: if an item is invalid, the server still checks the others, writes nothing, and responds with a
+problem document that lists every invalid item. The server takes all locks of the items before it writes, in one global
+order, so two batches cannot deadlock.
 An item without its own key is identified by the request's Idempotency-Key and its index, so a client can repeat a batch
 after any failure: accepted items return their first result, and the others are tried again. Each item is counted as a
 submission by the sender's rate limit.
@@ -41,8 +41,8 @@ from ..views import ApiView, answer
 from .submissions import ParsedSubmission, PodState, Submit, accept_parsed, check_key, idempotency_key, parse_submission
 
 MOST_ITEMS = 500
-MOST_TOGETHER = 100  # maximum in one transaction, because other writers wait for it
-LONGEST_KEY = 250  # leaves space for the index of the item, which is appended
+MOST_TOGETHER = 100  # maximum number of items in one transaction, because other writers wait for it
+LONGEST_KEY = 250  # leaves space for the item index that is appended to the key
 
 
 class BatchItem(Submit, frozen=True):
@@ -189,7 +189,7 @@ def _submit_all(items: _Items, looked: list[_Looked], keys: list[str], subject: 
 
 
 def _take_locks(looked: list[ParsedSubmission], keys: list[str], subject: Subject) -> None:
-    """Take the locks of these submissions (counters, keys, topics, quotas) and keep them until all are written."""
+    """Take the locks of these submissions (counters, keys, topics, quotas) until the end of the transaction."""
     owner = subject.owner
     names = {f"key {owner} {key}" for key in keys if key}
     for one in looked:
@@ -205,7 +205,7 @@ def _key(index: int, own_key: str, request_key: str) -> str:
 
 
 def _parse_item(index: int, item: Submit, own_key: str, key: str, subject: Subject) -> _Looked:
-    """Read one item; an error that its sender has to fix becomes its result."""
+    """Parse one item. An error that the client has to fix is returned as the result of the item."""
     try:
         return parse_submission(item, subject, key, _identity(item))
     except (InputError, RequestRefused, Conflict) as error:
@@ -213,7 +213,7 @@ def _parse_item(index: int, item: Submit, own_key: str, key: str, subject: Subje
 
 
 def _submit_item(index: int, looked: _Looked, own_key: str, key: str, subject: Subject) -> ItemAnswer:
-    """Submit one item; an error that its sender has to fix becomes its result. Raises: internal errors."""
+    """Submit one item. An error that the client has to fix is returned as its result; internal errors are raised."""
     if isinstance(looked, ItemAnswer):
         return looked
     try:

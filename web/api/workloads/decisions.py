@@ -177,12 +177,12 @@ class DecisionView(ApiView):
 
 
 def _scoring(text: str) -> list[PluginUse]:
-    """Parse the additional scoring plugins. Raises: InputError."""
+    """Parse the query parameter with additional scoring plugins. Raises: InputError."""
     if not text:
         return []
     try:
         found = msgspec.json.decode(text[:MOST_SCORING].encode(), type=list[PluginUse])
-    except msgspec.DecodeError as error:  # also raised for values of a wrong type
+    except msgspec.DecodeError as error:  # ValidationError, for values of a wrong type, is a subclass
         hint = 'Send JSON such as [{"name": "binpack", "weight": 1}]'
         text = Message("the value is not a list of plugins: {said}", said=with_path(error))
         raise InputError("QueryInvalid", text, place="scoring", hint=hint) from None

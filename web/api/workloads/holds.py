@@ -3,7 +3,7 @@
 The server creates a hold immediately, on the current state of the cluster, for all pods of the manifest or for none. A
 hold does not preempt pods, and other pods cannot use its capacity. A hold ends at `expiresAt` by the database's clock
 unless it is extended, cancelled or named by a submission (`hold` in `POST workloads/`), whose pods get the capacity.
-Its owner and operators may use and change it.
+The owner of a hold and operators may use and change it.
 """
 
 from __future__ import annotations

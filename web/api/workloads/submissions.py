@@ -1,9 +1,9 @@
 """Submit a manifest: the body of `POST workloads/`.
 
 The body is a manifest (YAML, JSON, openb CSV) with options in the query string, or a document `{"manifest", "policy",
-…}`. Everything is checked before anything is written; placements are decided later. With the same `Idempotency-Key`,
-owner and body, a request gets the first response again; with another body it is rejected. A submission may name a hold
-whose capacity it uses, or a plan whose result it requires.
+…}`. Everything is checked before anything is written; placements are decided later. A request that repeats
+the `Idempotency-Key`, owner and body of an earlier request gets its response again; with another body it is rejected. A
+submission may name a hold whose capacity it uses, or a plan whose result it requires.
 """
 
 from __future__ import annotations

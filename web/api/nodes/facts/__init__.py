@@ -1,7 +1,7 @@
 """Facts of a node, each with its source and time; one module for each kind of fact.
 
-May import: F0-F3, and the modules of REST documents.
-Never: writes; a fact that no source reports is null, never 0 and never "no".
+May import: layers F0-F3 (docs/explanation/architecture.md) and the modules of REST documents.
+Never: write. A fact that no source reports is null, never 0 and never "no".
 """
 
 from .detail import (

@@ -24,8 +24,8 @@ from .source_reports import AgentFacts, QuarantinedFact, StatedFact, agent_facts
 
 
 class DeviceAllocation(Document, frozen=True):
-    """GPUs reserved for a pod and GPUs that its node allocated to it, by index; `cards` is null if the latter are
-    unknown.
+    """GPUs reserved for a pod (`granted`) and GPUs that its node allocated to it (`cards`), by index; `cards` is null
+    if the allocation is unknown.
 
     `advisory` is true if another device plugin chooses the GPUs. `problem` describes a difference between the two
     lists.
@@ -38,7 +38,9 @@ class DeviceAllocation(Document, frozen=True):
 
 
 class CardShare(Document, frozen=True):
-    """The share of a GPU that one pod holds; `handedOut` is null where no agent reports device allocations."""
+    """The share of a GPU that one pod holds; `handedOut` is the device allocation of the pod, or null if none is
+    reported.
+    """
 
     pod: str
     milli: int
@@ -103,7 +105,7 @@ def device_allocation(row: HandedOut) -> DeviceAllocation:
 
 
 class IsaFacts(Document, frozen=True):
-    """The instruction sets a node offers; where `complete` is false `native` is a lower bound."""
+    """The instruction sets that a node offers; if `complete` is false, `native` is a lower bound."""
 
     origin: Origin
     family: str
@@ -123,7 +125,7 @@ def isa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> IsaFact
             isa = parse(stated.native, source="node-label")
             base, extensions = isa.base, sorted(isa.extensions)
         except InputError:
-            pass  # an invalid string is shown unchanged
+            pass  # an invalid ISA string is shown in `native` without a base and extensions
     return IsaFacts(
         origin=origin(node, now, source=stated.source),
         family=node.isa_family,
@@ -137,7 +139,7 @@ def isa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> IsaFact
 
 
 class ResourceUse(Document, frozen=True):
-    """Use of one resource: `used` is the last sample plus the pods placed since, or the requests if there is no sample.
+    """Use of one resource: `used` is the last sample plus the pods placed since then, or the requests without a sample.
 
     `ratio` is used / allocatable, clamped to 0-1.
     """
@@ -150,8 +152,8 @@ class ResourceUse(Document, frozen=True):
 
 
 class BalanceFacts(Document, frozen=True):
-    """Balance of a node's use: `balance` is 1 minus the population variance of the ratios, or 1 with fewer than two
-    ratios.
+    """Balance of a node's resource use: `balance` is 1 minus the population variance of the ratios, or 1 with fewer
+    than two ratios.
 
     `stale` is true if the sample is too old, so that requests are used instead.
     """
@@ -165,7 +167,7 @@ class BalanceFacts(Document, frozen=True):
 def balance_facts(
     node: Node, used: dict[str, int], balance: float, now: datetime, *, stale: bool = False
 ) -> BalanceFacts:
-    """Return a node's use by resource; `used`, `balance` and `stale` are the engine's values."""
+    """Return a node's balance and its use by resource; the engine computed `used`, `balance` and `stale`."""
     usage = node.report.usage
     measured = usage.amounts if usage else {}
     resources = {

@@ -26,7 +26,7 @@ class FactConflictDetail(Document, frozen=True):
 
 
 class BackOff(Document, frozen=True):
-    """Back-off of an owner's pods on this node after its kubelet rejected some of them, with its end."""
+    """Back-off of an owner's pods on this node after its kubelet rejected `pods` of them; it ends at `until`."""
 
     owner: str
     pods: int
@@ -45,7 +45,7 @@ def conflict_details(node: Node, is_visible: Callable[[str], bool]) -> list[Fact
 
 
 def back_offs(node: Node, now: datetime, is_visible: Callable[[str], bool]) -> list[BackOff]:
-    """Return the owners whose pods avoid a node, limited to pods that the caller may see."""
+    """Return the back-offs on a node by owner, limited to rejections of pods that the caller may see."""
     rows = [row for row in node_rejections(node, now) if is_visible(_namespace(row.pod))]
     counts = Counter(row.owner for row in rows)
     latest = {row.owner: row for row in rows}

@@ -1,4 +1,4 @@
-"""Reports about a node by source: its agent, contradictions, and quarantined facts."""
+"""Reports about a node by source: the state of its agent, contradictions between sources, and quarantined facts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StatedFact(Document, frozen=True):
 
 
 class QuarantinedFact(Document, frozen=True):
-    """A reported fact in quarantine, and the pods that hold resources of it.
+    """A reported fact in quarantine, and the pods that hold the resources concerned.
 
     If the fact is `shrunk`, no new pods are placed on the missing resources. If it is `grown`, the previous value stays
     in effect until an operator approves the report. `reported` is the new value; `fact.told` has the same value and is

@@ -26,9 +26,9 @@ class ZoneFacts(Document, frozen=True):
     """One NUMA zone; `cpus` is null if its source reports amounts but no CPU ids.
 
     `offlineCapacity` is the capacity that online workloads do not use, or null if it is not reported. `short` is the
-    amount by which the capacity is smaller than the reservations, else null. No new pods are placed in a short zone,
-    and `atRisk` names the pods that hold its CPUs. `used` is the reserved CPU, or null if unknown; `useUnknown` of the
-    node then gives the reason.
+    amount by which the capacity is smaller than the reservations, or null if it is not. No new pods are placed in a
+    short zone, and `atRisk` names the pods that hold its CPUs. `used` is the reserved CPU, or null if unknown;
+    `useUnknown` of the node then gives the reason.
     """
 
     name: str
@@ -47,7 +47,7 @@ class ZoneFacts(Document, frozen=True):
 class PinFacts(Document, frozen=True):
     """Container managed by the agent, with its assigned and actual CPUs.
 
-    `by` is the component that pins it; `drift` describes the difference and is empty without one.
+    `by` is the component that pins it; `drift` describes the difference, or is empty if there is none.
     """
 
     pod: str
@@ -62,8 +62,8 @@ class NumaFacts(Document, frozen=True):
     """The zones of a node and the configuration of its kubelet.
 
     `lostCpus` are CPUs that are missing from the latest report. `pins` is null if no agent pins containers.
-    `unknownOptions` are kubelet options that the prediction of kubelet admission does not model, or that depend on
-    facts without a source.
+    `unknownOptions` are kubelet options that hetsched's prediction of kubelet admission does not model, or that depend
+    on facts that no source reports.
     `kubeletCpus` are CPUs that the kubelet allocated to pods unknown to hetsched. `useUnknown` is the reason why the
     use of the zones is unknown.
     """
@@ -129,7 +129,7 @@ def numa_facts(
 
 
 def _by_zone(cpus: frozenset[int], numa: NumaReport) -> list[ZoneGrant]:
-    """Return the zones of the CPUs that the kubelet chose."""
+    """Group the CPUs that the kubelet chose by zone, as one grant per zone."""
     parts = {zone.name: cpus & parse_cpuset(zone.cpus or "") for zone in numa.zones}
     return [ZoneGrant(name, format_cpuset(part), 1000 * len(part)) for name, part in parts.items() if part]
 
