@@ -21,7 +21,8 @@ def bench(plane: ControlPlane, folder: Path) -> subprocess.CompletedProcess[str]
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(json.dumps(plane.kubeconfig()))
     program = find("kube-scheduler") or pytest.skip("kube-scheduler is not there")
-    words = ("bench", "cluster", "--quick", "-o", "json", "--kubeconfig", kubeconfig, "--kube-scheduler", program)
+    peers = ("--kubeconfig", kubeconfig, "--kube-scheduler", program)
+    words = ("bench", "cluster", "--quick", "-o", "json", *peers)
     command = python("-m", "hetsched.cli", *map(str, words))
     return subprocess.run(command, env=plain_environment(), cwd=ROOT, capture_output=True, text=True)
 
@@ -32,9 +33,9 @@ def test_every_pod_is_bound_by_both_schedulers(plane: ControlPlane, api: Api, tm
     found = json.loads(done.stdout)
     # two kinds of load with 40 pods each, for three schedulers
     assert found["checks"] == {"compared": 240, "different": 0}
-    assert [row["case"] for row in found["rows"] if row["unit"] == "ratio"] == [
-        "hetsched / kube-scheduler", "hetsched / kube-scheduler, every node scored",
-    ]  # fmt: skip
+    ratios = {row["case"]: row["n"] for row in found["rows"] if row["unit"] == "ratio"}
+    names = ("hetsched / kube-scheduler", "hetsched / kube-scheduler, every node scored")
+    assert ratios == {name + suffix: 1 for name in names for suffix in ("", ", created to bound", ", p99")}
     assert (api.list_all(NODES)[0], api.list_all(PODS)[0]) == ([], [])
 
 

@@ -1,7 +1,8 @@
 """`hetsched bench cluster`: measure hetsched and kube-scheduler, one after the other, on one API server.
 
 Both get the same nodes and the same pods: first a backlog that is pending when the scheduler starts, then, after the
-scheduler has settled, pods that arrive at a steady rate. A pod is bound when a watch shows its node; its time is
+scheduler has settled, pods that arrive at a steady rate. Several turns (A B A B) give medians, their spread, and the
+ratio of each pair of measurements. A pod is bound when a watch shows its node; its time is
 measured from before its creation request. Schedulers run as separate processes, as an operator would start them. CPU
 time is reported per program, including the API server if it runs on this machine. Only an API server without nodes is
 accepted, and all created objects are deleted.
@@ -41,6 +42,8 @@ _PATIENCE_SECONDS = 300.0
 _ZONES = 3
 _MIN_REPORTED_MS = 0.005
 _SETTLED_CORES, _SETTLE_SECONDS = 0.1, 60.0
+# The cases whose ratios are reported, and the names of these ratios.
+_COMPARED = {": backlog": "", ": created to bound": ", created to bound", ": created to bound, p99": ", p99"}
 
 
 class _BoundSpec(msgspec.Struct):
@@ -75,9 +78,15 @@ class Rival(msgspec.Struct, frozen=True):
 
 
 def run(
-    kubeconfig: dict[str, Any], *, nodes: int, pods: int, kube_scheduler: Path, progress: Progress | None = None
+    kubeconfig: dict[str, Any],
+    *,
+    nodes: int,
+    pods: int,
+    kube_scheduler: Path,
+    turns: int = 1,
+    progress: Progress | None = None,
 ) -> Scenario:
-    """Measure both schedulers, and kube-scheduler again with every node scored.
+    """Measure both schedulers in turns, and kube-scheduler again with every node scored.
 
     Raises: InputError `ClusterInUse`; ApiFailure.
     """
@@ -88,22 +97,50 @@ def run(
         )
     notify = progress or (lambda *_: None)
     rivals = _rivals(kube_scheduler)
-    rows: list[BenchmarkRow] = []
+    found: dict[str, list[list[BenchmarkRow]]] = {rival.case: [] for rival in rivals}
     missing = 0
     with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as folder, _fleet(api, nodes):
         path = Path(folder) / "kubeconfig"
         path.touch(0o600)
         path.write_text(json.dumps(kubeconfig))
-        rates: dict[str, float] = {}
-        for number, rival in enumerate(rivals):
-            notify(number, len(rivals))
-            found, rates[rival.case], lost = _measure(api, rival, path, Path(folder), pods)
-            rows += found
+        for number, rival in enumerate(rivals * turns):
+            notify(number, len(rivals) * turns)
+            rows, lost = _measure(api, rival, path, Path(folder), pods)
+            found[rival.case].append(rows)
             missing += lost
-    ours = rates[rivals[0].case]
-    rows += [row(f"hetsched / {rival.case}", "ratio", [ours / rates[rival.case]]) for rival in rivals[1:]]
-    facts = {**machine(), "nodes": nodes, "pods": pods}
-    return Scenario("cluster", tuple(rows), facts, Checks(len(rivals) * 2 * pods, missing))
+    rows = [one for rival in rivals for one in _together(found[rival.case])]
+    rows += [
+        one
+        for rival in rivals[1:]
+        for one in _ratios(rivals[0].case, rival.case, found[rivals[0].case], found[rival.case])
+    ]
+    facts = {**machine(), "nodes": nodes, "pods": pods, "turns": turns}
+    return Scenario("cluster", tuple(rows), facts, Checks(len(rivals) * 2 * pods * turns, missing))
+
+
+def _together(turns: Sequence[Sequence[BenchmarkRow]]) -> list[BenchmarkRow]:
+    """Return the rows of one scheduler: those of a single turn, or the medians of several turns as values."""
+    if len(turns) == 1:
+        return list(turns[0])
+    values: dict[tuple[str, str], list[float]] = {}
+    for rows in turns:
+        for one in rows:
+            values.setdefault((one.case, one.unit), []).append(one.median)
+    return [row(case, unit, found) for (case, unit), found in values.items()]
+
+
+def _ratios(
+    ours: str, theirs: str, mine: Sequence[Sequence[BenchmarkRow]], others: Sequence[Sequence[BenchmarkRow]]
+) -> list[BenchmarkRow]:
+    """Return the ratios of each pair of turns: of the backlog rate, and of the times until the binding."""
+    found: dict[str, list[float]] = {}
+    for left, right in zip(mine, others, strict=True):
+        known = {one.case.removeprefix(theirs): one.median for one in right}
+        for one in left:
+            case = one.case.removeprefix(ours)
+            if case in _COMPARED and known.get(case):
+                found.setdefault(_COMPARED[case], []).append(one.median / known[case])
+    return [row(f"{ours} / {theirs}{suffix}", "ratio", values) for suffix, values in found.items()]
 
 
 def _rivals(kube_scheduler: Path) -> list[Rival]:
@@ -136,10 +173,8 @@ def _rivals(kube_scheduler: Path) -> list[Rival]:
     ]
 
 
-def _measure(
-    api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int
-) -> tuple[list[BenchmarkRow], float, int]:
-    """Return the result rows of one scheduler, its backlog rate in pods/s, and the number of pods it did not bind."""
+def _measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int) -> tuple[list[BenchmarkRow], int]:
+    """Return the result rows of one scheduler, and the number of pods that it did not bind."""
     (cluster,) = json.loads(kubeconfig.read_text())["clusters"]
     port = urlsplit(cluster["cluster"]["server"]).port or 443
     with _BindingWatch(api) as watch:
@@ -167,7 +202,7 @@ def _measure(
         for program, seconds in used_seconds(before, after).items():
             if 1000 * seconds / pods >= _MIN_REPORTED_MS:
                 rows.append(row(f"{rival.case}: {part}, CPU of {program}", "ms/pod", [1000 * seconds / pods]))
-    return rows, rate, missing
+    return rows, missing
 
 
 # -- objects -----------------------------------------------------------------------------------------------------------

@@ -57,6 +57,9 @@ def bench(
         ),
     ] = None,
     sockets: Annotated[int | None, typer.Option(help="console: number of WebSocket clients.", min=3, max=5000)] = None,
+    turns: Annotated[
+        int, typer.Option(help="cluster: number of measurements of each scheduler, in turns.", min=1, max=100)
+    ] = 1,
     kube_scheduler: Annotated[
         Path | None,
         typer.Option(metavar="PROGRAM", help="cluster: path of kube-scheduler; default: the program on PATH."),
@@ -70,12 +73,12 @@ def bench(
     changed state, or pods that were never bound.
     """
     if scenario is Benchmark.CLUSTER:
-        run = _on_cluster(kubeconfig, kube_scheduler, *((20, 40) if quick else (nodes or 1000, pods or 2000)))
+        size = (20, 40) if quick else (nodes or 1000, pods or 2000)
+        run = _on_cluster(kubeconfig, kube_scheduler, *size, turns)
     elif scenario is Benchmark.WATCH:
         from . import watch
 
-        size = (20, 200, 1) if quick else (nodes or 5000, pods or 50_000, 20)
-        run = partial(watch.run, *size)
+        run = partial(watch.run, *((20, 200, 1) if quick else (nodes or 5000, pods or 50_000, 20)))
     elif scenario is Benchmark.CONSOLE:
         from . import console as bench_console
 
@@ -94,7 +97,9 @@ def bench(
     raise typer.Exit(EXIT_CHECK_FAILED if result.checks.different else 0)
 
 
-def _on_cluster(kubeconfig: Path | None, program: Path | None, nodes: int, pods: int) -> Callable[..., Scenario]:
+def _on_cluster(
+    kubeconfig: Path | None, program: Path | None, nodes: int, pods: int, turns: int
+) -> Callable[..., Scenario]:
     from . import cluster
 
     if kubeconfig is None:
@@ -103,7 +108,7 @@ def _on_cluster(kubeconfig: Path | None, program: Path | None, nodes: int, pods:
     if found is None:
         raise InputError("ProgramMissing", "kube-scheduler is not on PATH", place="--kube-scheduler")
     document = read_kubeconfig(kubeconfig, "")
-    return partial(cluster.run, document, nodes=nodes, pods=pods, kube_scheduler=Path(found))
+    return partial(cluster.run, document, nodes=nodes, pods=pods, kube_scheduler=Path(found), turns=turns)
 
 
 def _show(result: Scenario) -> None:
