@@ -35,6 +35,7 @@ from hetsched.placement.actions import (
     delete_former_reservations,
     delete_summaries,
     end_holds,
+    project_placements,
     prune_holds,
 )
 from hetsched.placement.actions.evictions import due_evictions, overdue_nominations
@@ -100,6 +101,8 @@ def _cluster_steps(cluster: Cluster, now: datetime) -> Iterator[Callable[[], obj
     yield partial(_settle_gangs, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
         yield partial(report_staleness, cluster.pk)
+    if cluster.unprojected_since is not None:  # left by a process that ended
+        yield partial(project_placements, cluster.pk)
 
 
 def _wake_conditions(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:

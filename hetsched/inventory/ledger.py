@@ -89,15 +89,31 @@ def current_columns(cluster_id: int) -> ClusterColumns:
     return ClusterColumns(*columns)
 
 
-def advance(cluster_id: int, *, revision: int | None = None, epoch: int | None = None) -> Cluster:
+def advance(
+    cluster_id: int,
+    *,
+    revision: int | None = None,
+    epoch: int | None = None,
+    is_exact: bool = False,
+    places: bool = False,
+) -> Cluster:
     """Raise the cluster's revision by 1, lock its row, and return the current row.
 
+    With `is_exact`, any commit after `revision` is a conflict. With `places`, the transaction reserves resources, which
+    voids decisions in progress, and leaves the projection of the reservations to a later transaction.
     Raises: Conflict if a decision based on `revision` is void, or if `epoch` is not the current leader's epoch.
     """
     earliest, latest = (0, _ANY) if epoch is None else (epoch, epoch)
     decisive = _ANY if revision is None else revision
+    newest = decisive if is_exact else _ANY
     rows: list[Cluster] = ADVANCE.rows(
-        cluster=cluster_id, revision=revision or 0, decisive=decisive, earliest=earliest, latest=latest
+        cluster=cluster_id,
+        revision=revision or 0,
+        newest=newest,
+        decisive=decisive,
+        earliest=earliest,
+        latest=latest,
+        places=int(places),
     )
     if not rows:
         if epoch is not None:

@@ -34,7 +34,7 @@ from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import Registry, load_registry
 from hetsched.engine.framework.status import ProtectedPods
 from hetsched.inventory.actions import effective_report
-from hetsched.inventory.ledger import current_columns
+from hetsched.inventory.ledger import ClusterColumns, current_columns
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.policies.effective import active_specs
 from hetsched.storage.batches import batched
@@ -201,6 +201,7 @@ class SchedulerCache:
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
         self._gang_backoffs: dict[str, float] = {}  # gangs in back-off, which are not stored in rows
         self._avoided = AvoidedNodesCache(cluster_id)
+        self.columns: ClusterColumns | None = None  # as read at the last refresh of the state
         self._has_nominations = self._has_rejections = True  # at the latest revision; unknown for earlier revisions
         self.decision_seconds: dict[str, float] = defaultdict(
             float
@@ -238,7 +239,7 @@ class SchedulerCache:
 
     def _load_current(self) -> ClusterSnapshot:
         """Return the state of the cluster's current revision; its completed allocations may be outdated."""
-        current = current_columns(self.cluster_id)
+        current = self.columns = current_columns(self.cluster_id)
         self._has_nominations, self._has_rejections = current.has_nominations, current.has_rejections
         snapshot = self._snapshot
         if snapshot is None or current.layout_revision > snapshot.revision:

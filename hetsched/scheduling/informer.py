@@ -28,7 +28,8 @@ from hetsched.adapters.kubernetes.informer_store import InformerStore
 from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, ServerResponded, Synced, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 from hetsched.contracts.message import shortened
-from hetsched.contracts.objects.observed import Changes
+from hetsched.contracts.objects.observed import Changes, ObservedPod
+from hetsched.contracts.objects.workload import is_ours
 from hetsched.inventory.models import Node, Sync
 from hetsched.inventory.node_events import STALE
 from hetsched.inventory.staleness import report_staleness
@@ -85,6 +86,8 @@ class Informer:
         self._lease_lost = False
         self._has_applied = False
         self._has_changes = False
+        self._new_pods: set[str] = set()  # keys of pods that were first seen since the last write
+        self._deleted_pods: set[str] = set()  # keys of pods that were deleted since the last write
         self._policies_listed = False
         self._lease_checked_at = self._reported_at = self._orphans_checked_at = time.monotonic()
 
@@ -119,13 +122,7 @@ class Informer:
             self._apply()
         self._release_orphans()
         if self._host is not None:
-            self._busy = (
-                self._has_applied
-                and not self._lease_lost
-                and self._is_leader()
-                and self._is_fresh()
-                and self._host.iterate()
-            )
+            self._busy = self._may_decide() and self._host.iterate()
         now = iterated_at[self.lease.cluster_id] = time.monotonic()
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
             self._lease_checked_at = now
@@ -134,6 +131,10 @@ class Informer:
         if now - self._reported_at > REPORT_SECONDS and not self._lease_lost:
             self._reported_at = now
             self._write_sync()
+
+    def _may_decide(self) -> bool:
+        """Return whether this process may schedule pods: it leads the cluster, and its data is in sync."""
+        return self._has_applied and not self._lease_lost and self._is_leader() and self._is_fresh()
 
     def _release_orphans(self) -> None:
         """Release reservations of force-deleted pods when their grace periods end; a periodic task is the fallback."""
@@ -182,6 +183,11 @@ class Informer:
                 resource, event = self._events.get(timeout=remaining) if remaining > 0 else self._events.get_nowait()
             except queue.Empty:
                 break
+            known = self._sync_states[resource].keys
+            if resource is PODS and isinstance(event, Deleted):
+                self._deleted_pods.add(event.key)
+            elif resource is PODS and isinstance(event, Upserted) and event.key not in known:
+                self._new_pods.add(event.key)
             self._sync_states[resource].note(event)
             if isinstance(event, Upserted | Deleted):
                 if self._is_confirmation(resource, event):
@@ -262,25 +268,37 @@ class Informer:
             changes.bound = set()  # no earlier state is stored for these bindings, so shadow mode cannot compare them
         elif self._host is not None:
             self._host.bindings.remove_confirmations(changes)
-        if not changes and self._has_applied:
-            return
-        for attempt in range(MOST_CONFLICTS):
-            try:
-                self._write(changes)
-                break
-            except Conflict as conflict:
-                log.info("changes lost the revision check", cluster=self.lease.cluster_id, reason=str(conflict))
-                if not following.renew(self.lease):
-                    self._lease_lost = True
+        new_pods, self._new_pods = self._new_pods - self._deleted_pods, set()
+        self._deleted_pods.clear()
+        if self._has_applied and self._host is not None and self._may_decide():
+            arrivals = [pod for pod in changes.pods if pod.key in new_pods and _is_arrival(pod)]
+            if arrivals:
+                changes.pods = [pod for pod in changes.pods if pod.key not in new_pods or not _is_arrival(pod)]
+                if changes and not self._write_until_committed(changes):
                     return
-                time.sleep(min(0.01 * 2**attempt, 1.0))
-        else:
-            raise RuntimeError(f"cluster {self.lease.cluster_id}: changes could not be written")
+                placed = self._host.place_arrivals(arrivals, self.lease.epoch)
+                changes = Changes(pods=[pod for pod in arrivals if pod.key not in placed])
+        if (changes or not self._has_applied) and not self._write_until_committed(changes):
+            return
         if not self._has_applied:
             self._has_applied = True
             # the listed objects are long-lived, and collecting them as garbage takes longer than processing an event
             gc.freeze()
             self._write_sync()
+
+    def _write_until_committed(self, changes: Changes) -> bool:
+        """Write changes, again after each conflict; return False if the lease was lost."""
+        for attempt in range(MOST_CONFLICTS):
+            try:
+                self._write(changes)
+                return True
+            except Conflict as conflict:
+                log.info("changes lost the revision check", cluster=self.lease.cluster_id, reason=str(conflict))
+                if not following.renew(self.lease):
+                    self._lease_lost = True
+                    return False
+                time.sleep(min(0.01 * 2**attempt, 1.0))
+        raise RuntimeError(f"cluster {self.lease.cluster_id}: changes could not be written")
 
     def _write(self, changes: Changes) -> None:
         followed = apply_changes(self.lease.cluster_id, changes, epoch=self.lease.epoch)
@@ -327,6 +345,11 @@ class Informer:
         )
         report_staleness(self.lease.cluster_id)
         counters.flush()
+
+
+def _is_arrival(pod: ObservedPod) -> bool:
+    """Return whether a pod waits for this scheduler."""
+    return pod.spec is not None and not pod.node_name and not pod.deleting and is_ours(pod.scheduler_name)
 
 
 class _SyncState:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
@@ -25,14 +25,16 @@ from django.db import Error as DatabaseError
 from django.db import connection
 
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
-from hetsched.placement.actions import can_bind_now
+from hetsched.placement.actions import can_bind_now, project_placements
 from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import has_active_pods
 
 from . import binding_cycle
+from .arrivals import ArrivalScheduler
 from .bindings_in_flight import BindingsInFlight
 from .interpreter_priority import low_priority
 from .leases import Lease, leading
@@ -44,6 +46,7 @@ LARGE_CLUSTER_NODES = 1000  # from this size on, loading a snapshot takes second
 MAX_BATCH_PODS = 200  # pods per batch: the pods of one batch are bound while the next batch is decided
 MAX_BINDINGS = 400
 REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
+PROJECT_SECONDS = 0.6  # the confirmation of the bindings usually projects the placements before
 log = structlog.get_logger(__name__)
 
 
@@ -69,6 +72,8 @@ class InformerHost:
         self._lease_checked_at = self._polled_at = self._refreshed_at = -float(settings.HETSCHED_LEASE_SECONDS)
         self._due = True
         self._loop = SchedulingLoop(self, cluster.pk, cluster.name, MAX_BATCH_PODS)
+        self._arrivals = ArrivalScheduler(self._loop.cache, cluster.name, MAX_BATCH_PODS)
+        self._projection_due_at: float | None = None  # placements are committed, but not projected yet
         self._threads = ThreadPoolExecutor(binding_cycle.AT_ONCE, thread_name_prefix="bind")
         self.bindings = BindingsInFlight(cluster, api, self._threads, self._may_bind)
         self._refresh_task: Future[None] | None = None
@@ -92,12 +97,26 @@ class InformerHost:
         if self._lease is not None:
             leading.give_up(self._lease)
 
+    def place_arrivals(self, arrivals: Sequence[ObservedPod], follower_epoch: int) -> set[str]:
+        """Place and commit those arriving pods that fit now, and start to bind them; return their keys."""
+        now = time.monotonic()
+        if self.bindings.unproven or self.bindings.count > MAX_BINDINGS or not self._has_lease(now):
+            return set()
+        assert self._lease is not None
+        results = self._arrivals.place(arrivals, self._lease, follower_epoch)
+        if results:
+            self.bindings.start(self._lease, results)
+            if self._projection_due_at is None:
+                self._projection_due_at = now + PROJECT_SECONDS
+        return {result.waiting.spec.key for result in results}
+
     def iterate(self) -> bool:
         """Run one scheduling iteration and write binding results; return True if more work is due immediately."""
         self.bindings.take_results()
         more = self._decide()
         now = time.monotonic()
         self.bindings.confirm_due(now)
+        self._project_placements(now)
         self._wake_reports(now, more)
         return more
 
@@ -162,6 +181,12 @@ class InformerHost:
         if self._lease is None:
             self._lease = leading.take(self._cluster.pk, self._holder)
         return self._lease is not None
+
+    def _project_placements(self, now: float) -> None:
+        """Project committed placements, unless another transaction did so in the meantime."""
+        if self._projection_due_at is not None and now >= self._projection_due_at:
+            self._projection_due_at = None
+            project_placements(self._cluster.pk)
 
     def _report_later(self) -> None:
         if self._unreported_since is None:

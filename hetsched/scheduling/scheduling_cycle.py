@@ -117,9 +117,7 @@ class SchedulingCycle:
         pods = {pod.spec.key: pod for pod in pending}
         self._mixed_gangs = _mixed_gangs(pending)
         self._reservations = BatchReservations(self.snapshot, pending)
-        policies_used = [self.specs[name] for name in {pod.policy for pod in pending} & self.specs.keys()]
-        if any(self.cache.policy(spec).wants_mix for spec in policies_used):
-            self.snapshot.state.use_mix(self.snapshot.state.booked_mix())
+        self._use_mix(pending)
         results: list[Result] = []
         remaining = Counter(pod.spec.namespace for pod in pending)
         namespace_seconds: dict[str, float] = defaultdict(float)
@@ -142,6 +140,38 @@ class SchedulingCycle:
             namespace_seconds[spec.namespace] += self.took_seconds[-1]
             remaining[spec.namespace] -= 1
         return self._end_batch(results)
+
+    def place(self, pending: Sequence[PendingPod], policy: Policy | None, seconds: float, most: int) -> list[Result]:
+        """Place about `most` of these pods, without gangs and holds, in the order of `policy`, within `seconds`.
+
+        Pods that do not fit get no result, and nothing is assumed for them.
+        """
+        began = time.monotonic()
+        pods = {pod.spec.key: pod for pod in pending}
+        self._use_mix(pending)
+        results: list[Result] = []
+        for spec in self._order([pod.spec for pod in pending], policy, {}):
+            if results and (len(results) >= most or time.monotonic() - began > seconds):
+                break
+            pod_began = time.perf_counter()
+            result = self._place_pod(pods[spec.key], len(results))
+            if result is not None:
+                results.append(result)
+                self.took_seconds.append(0.0)
+                self._charge(spec, len(results) - 1, pod_began)
+        return results
+
+    def undo(self) -> None:
+        """Undo all placements of this batch on the snapshot."""
+        for _, outcome, scheduler in reversed(self._assumed):
+            scheduler.undo(outcome)
+        self._assumed.clear()
+
+    def _use_mix(self, pending: Sequence[PendingPod]) -> None:
+        """Let the state count the pods of its nodes, where a policy compares them."""
+        policies_used = [self.specs[name] for name in {pod.policy for pod in pending} & self.specs.keys()]
+        if any(self.cache.policy(spec).wants_mix for spec in policies_used):
+            self.snapshot.state.use_mix(self.snapshot.state.booked_mix())
 
     def _charge(self, pod: PodSpec, position: int, began: float) -> None:
         """Add the time since `began` (time.perf_counter()) to a pod's decision and to its namespace."""
@@ -190,6 +220,26 @@ class SchedulingCycle:
             )
             summary = Message("{pod} could not be scheduled: {name}", pod=pending.spec.key, name=type(error).__name__)
             return self._rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
+
+    def _place_pod(self, pending: PendingPod, position: int) -> Result | None:
+        """Assume a pod on the best node, without preemption; None if it fits nowhere or would wait for others."""
+        spec = self.specs.get(pending.policy)
+        if spec is None:
+            return None
+        try:
+            scheduler = self.cache.scheduler(spec)
+            top = best(scheduler, pending.spec, self.top_nodes)
+            outcome = scheduler.schedule(pending.spec, preempts=False)
+        except Exception:
+            log.exception("the engine failed", pod=pending.spec.key, policy=spec.name)
+            self.failed = True
+            return None
+        if outcome.is_waiting:
+            scheduler.undo(outcome)
+        if outcome.node is None:
+            return None
+        self._assumed.append((position, outcome, scheduler))
+        return self._placed_result(pending, spec, outcome, top, ())
 
     def _schedule_pod(self, pending: PendingPod, spec: PolicySpec, position: int) -> Result:
         pod = pending.spec

@@ -130,7 +130,7 @@ class SchedulingLoop:
             finally:
                 if not done:
                     self.cache.invalidate()
-        _count(self._name, results, cycle.took_seconds)
+        count_batch(self._name, results, cycle.took_seconds)
         more = len(results) < len(pods) or len(pods) >= settings.HETSCHED_BATCH
         return Iteration(results=results, more=more)
 
@@ -169,7 +169,7 @@ def _specs(pods: Sequence[PendingPod], policy: Policy | None) -> dict[str, Polic
     return known if names == known.keys() else active_specs(names)
 
 
-def _count(name: str, results: Sequence[Result], took_seconds: Sequence[float]) -> None:
+def count_batch(name: str, results: Sequence[Result], took_seconds: Sequence[float]) -> None:
     """Update the metrics of a recorded batch."""
     counters.add(metric_names.BATCHES, name, BatchState.RECORDED.value)
     for seconds in took_seconds:

@@ -13,9 +13,23 @@ from functools import lru_cache
 from typing import Any
 
 from django.apps import apps
-from django.db.models import Exists, F, IntegerField, JSONField, OuterRef, Q, QuerySet, Subquery
+from django.db.models import (
+    BigIntegerField,
+    Case,
+    Exists,
+    ExpressionWrapper,
+    F,
+    IntegerField,
+    JSONField,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    When,
+)
 from django.db.models.aggregates import Aggregate
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
+from django.db.models.lookups import Exact
 
 from .prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 
@@ -72,17 +86,30 @@ def _indexed(model: str, name: str) -> Q:
 # -- each transaction on a cluster -------------------------------------------------------------------------------------
 
 
+_NEXT = ExpressionWrapper(F("revision") + 1, BigIntegerField())
+
+
+def _if_places(value: Any, otherwise: Any) -> Case:
+    places = Exact(Parameter("places", IntegerField()), 1)
+    return Case(When(places, then=value), default=otherwise, output_field=BigIntegerField())
+
+
 ADVANCE = PreparedUpdate(
     lambda: _rows(
         "inventory.Cluster",
         pk=Parameter("cluster"),
-        revision__gte=Parameter("revision"),
+        revision__range=(Parameter("revision"), Parameter("newest")),
         decisive_revision__lte=Parameter("decisive"),
         leader_epoch__range=(Parameter("earliest"), Parameter("latest")),
     ),
     revision=F("revision") + 1,
+    decisive_revision=_if_places(_NEXT, F("decisive_revision")),
+    unprojected_since=_if_places(Coalesce(F("unprojected_since"), _NEXT), F("unprojected_since")),
 )
-"""Raise a cluster's revision if a decision on `revision` is not void; returns the row. Locks it, so it runs first."""
+"""Raise a cluster's revision if a decision on `revision` is not void; returns the row. Locks it, so it runs first.
+
+`places` 1: the transaction reserves resources and leaves their projection to a later one.
+"""
 
 
 def _loaded_nodes() -> QuerySet[Any]:

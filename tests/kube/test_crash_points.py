@@ -30,7 +30,7 @@ pytestmark = [
 ]
 CRASHES = int(os.environ.get("HETSCHED_TEST_CRASHES", "0"))
 PACE = {"HETSCHED_LEASE_SECONDS": "2", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_FORCED_HOLD_SECONDS": "1"}
-TRIED = tuple(POINTS) if CRASHES else ("c10", "c4", "c8")
+TRIED = tuple(POINTS) if CRASHES else ("c10", "c4", "c13", "c8")
 WHILE_DELETING = tuple(name for name in TRIED if name in ("c8", "c9"))  # points that a pod visits at its end
 WHILE_BINDING = tuple(name for name in TRIED if name not in WHILE_DELETING)
 NODES, ROUND = 120, 50

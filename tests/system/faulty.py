@@ -29,6 +29,8 @@ POINTS = {
     "c1": "decided, nothing written",
     "c2": "amid the rows of a reservation",
     "c3": "committed, not bound yet",
+    "c13": "committed and bound, not projected yet",
+    "c14": "projected, not committed yet",
     "c10": "two of a gang are bound, the others not",
     "c4": "a binding was sent, its answer is not read",
     "c5": "the answer is read, and not written",
@@ -103,6 +105,10 @@ def _is_of_a_gang(api: Any, method: str, path: str, *_: Any, **more: Any) -> boo
     return _is_binding(api, method, path, **more) and "/gang-" in path
 
 
+def _has_projection(change: Any) -> bool:
+    return change.cluster.unprojected_since is not None
+
+
 def _frees(cluster_id: int, changes: Any, **_: Any) -> bool:
     return bool(changes.pods_gone)
 
@@ -113,7 +119,8 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     django.setup()
     from hetsched.adapters.kubernetes.api import Api
     from hetsched.journal import publish
-    from hetsched.scheduling import binding_cycle, scheduling_loop
+    from hetsched.placement.actions.change import ClusterTransaction
+    from hetsched.scheduling import arrivals, binding_cycle, scheduling_loop
     from hetsched.scheduling import informer as follower
     from hetsched.scheduling.leases import Leases
     from hetsched.storage import bulk_rows as rows
@@ -121,8 +128,12 @@ def _die(names: list[str], folder: str, visit: int) -> None:
     points = _Points(names, Path(folder), visit)
     points.around(follower, "apply_changes", before="c12")
     points.around(scheduling_loop, "record", before="c1")
+    points.around(arrivals, "record_placed_arrivals", before="c1")
     points.around(rows, "insert", after="c2")
     points.around(scheduling_loop, "record", after="c3")
+    points.around(arrivals, "record_placed_arrivals", after="c3")
+    points.around(ClusterTransaction, "_project_placements", before="c13", when=_has_projection)
+    points.around(ClusterTransaction, "_project_placements", after="c14", when=_has_projection)
     points.around(Api, "send", after="c4", when=_is_binding)
     points.around(Api, "send", after="c10", when=_is_of_a_gang)
     points.around(binding_cycle, "apply_while_binding", before="c5")

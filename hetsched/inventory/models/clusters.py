@@ -65,6 +65,9 @@ class Cluster(models.Model):
     # Recent decision time per namespace, so that no namespace takes all of the scheduler's time.
     decision_time = models.JSONField(_("decision time"), default=dict, blank=True, editable=False)
 
+    # The first revision whose placements are not projected yet; None if all are. See `placement.actions.projection`.
+    unprojected_since = models.BigIntegerField(null=True, blank=True, editable=False)
+
     # Reservations that ended up to this revision may be deleted, so an older snapshot must reload.
     forgotten_revision = models.BigIntegerField(_("reservations deleted up to revision"), default=0)
 

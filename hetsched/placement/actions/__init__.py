@@ -32,6 +32,7 @@ from .retention import (
 from .submissions import Submission, submit
 from .transfer import export_cluster, import_cluster
 from .watch.batches import apply_changes
+from .watch.placed_arrivals import project_placements
 from .watch.pod_transitions import BatchOutcome
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "export_cluster",
     "extend_hold",
     "import_cluster",
+    "project_placements",
     "prune_holds",
     "reconcile_devices",
     "record",

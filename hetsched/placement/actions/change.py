@@ -26,6 +26,7 @@ from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.ledger import TOTALS, Conflict, Load, add_loads, write_columns
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import node_load, tile
+from hetsched.journal.audit import SYSTEM, record_many
 from hetsched.journal.publish import Patch, publish_many
 from hetsched.placement.queries.pod_counts import cluster_metrics_patch, counts_are_due
 from hetsched.placement.queries.topics import (
@@ -40,10 +41,11 @@ from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
 from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import WORKLOADS, move_pods
 from hetsched.storage.snapshot_read import database_now
+from hetsched.storage.statements import change_many
 
 from ..bookings import BookedPod, end, insert
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
-from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
+from ..models import Decision, Eviction, Nomination, Pod, Reservation, SubmittedObject, Workload
 from ..notifications.callbacks import enqueue_deliveries
 from ..scheduling_queue.decision_time import add_used_seconds
 
@@ -137,8 +139,7 @@ class ClusterTransaction:
         if not pods:
             return
         for reservation in end([pod.pk for pod in pods], self.cluster, reason, self.now):
-            milli = sum(card.milli for card in reservation.allocation.gpus)
-            self._loads[reservation.node_id].add(reservation.requests, milli, -1)
+            self._loads[reservation.node_id].add(reservation.requests, reservation.gpu_milli, -1)
             self._held[reservation.node_id][reservation.pod.key] = None
 
     def end_nominations(self, pod_ids: Sequence[int], reason: str) -> int:
@@ -169,6 +170,7 @@ class ClusterTransaction:
 
     def close(self, decisions: Sequence[Decision] = ()) -> None:
         """Write and publish the results of the moves and reservations; pod counts may be published later."""
+        decisions = [*self._project_placements(), *decisions]
         nodes = add_loads(self.cluster, self._loads) if self._loads else {}
         if nodes:
             self._columns.update(TOTALS)
@@ -188,6 +190,34 @@ class ClusterTransaction:
         if decisions:
             patches[DECISIONS] = lambda: decisions_patch(self.cluster, decisions)
         publish_many(patches)
+
+    def _project_placements(self) -> list[Decision]:
+        """Add what `record_placed_arrivals` left to this transaction; return the decisions to publish.
+
+        The position is a column of the locked cluster, so each placement is projected exactly once.
+        """
+        since = self.cluster.unprojected_since
+        if since is None:
+            return []
+        # Reservations of this transaction have its own revision and are added by `book`.
+        rows = Reservation.objects.filter(cluster=self.cluster, revision__range=(since, self.cluster.revision - 1))
+        placed = list(rows.select_related("pod").defer("pod__spec", "spec").order_by("id"))
+        decisions = _first_decisions([reservation.pod_id for reservation in placed])
+        change_many(_DECIDED_BY, [(decision.pk, decision.pod_id) for decision in decisions])
+        pods_of: dict[str, int] = defaultdict(int)
+        for reservation in placed:
+            self._loads[reservation.node_id].add(reservation.requests, reservation.gpu_milli)
+            self._held[reservation.node_id].setdefault(reservation.pod.key, held_document(reservation))
+            self.touch_row(reservation.pod_id, reservation.pod.workload_id)
+            pods_of[reservation.pod.workload_id or ""] += 1
+        details = {"cluster": self.cluster.name, "policy": ""}
+        record_many(
+            SYSTEM, "workload.submit", [(("workload", key), {**details, "pods": n}) for key, n in pods_of.items()]
+        )
+        self._stir(Event.POD_PLACED)
+        self.cluster.unprojected_since = None
+        self._columns.add("unprojected_since")
+        return decisions
 
     def _settle_workloads(self) -> dict[str, Patch]:
         """Derive the state of every touched workload from its pods; return the patches of their topics."""
@@ -221,6 +251,15 @@ class ClusterTransaction:
             workload.decided_at = self.now
         workload.finished_at = self.now if state in FINISHED else None
         return True
+
+
+_DECIDED_BY = f"UPDATE {Pod._meta.db_table} SET decision_id = %s WHERE id = %s"  # noqa: S608
+
+
+def _first_decisions(pod_ids: Sequence[int]) -> list[Decision]:
+    """Return the decisions of pods that were decided only once."""
+    rows = [Decision.objects.filter(pod_id__in=some).select_related("pod").order_by("id") for some in batched(pod_ids)]
+    return [decision for some in rows for decision in some]
 
 
 # Workload states implied by the states of submitted objects: `_ALWAYS` whatever pods the workload has, `_WITHOUT_PODS`

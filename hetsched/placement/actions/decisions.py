@@ -29,7 +29,7 @@ from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.contracts.message import Message, as_text
 from hetsched.contracts.waits import bits_of
 from hetsched.inventory.ledger import Conflict, Contradiction, advance
-from hetsched.inventory.models import ClusterKind
+from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
 from hetsched.placement.bookings import BookedPod
@@ -75,7 +75,7 @@ def record(
     try:
         with write_transaction():
             cluster = advance(cluster_id, revision=revision, epoch=epoch)
-            _check_policies(results)
+            check_policies(results)
             change = ClusterTransaction(cluster)
             if spent:
                 change.charge(spent)
@@ -89,7 +89,7 @@ def record(
             _move(change, results, deciding, revision, news_at)
             placed = [result for result in recorded if result.verdict is Verdict.PLACED]
             use_capacity(change, [result.room.pod_id for result in placed if result.room is not None], CAME)
-            change.book([_booked_pod(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
+            change.book([booked_pod(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
             for result in recorded:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
             begun = [result.waiting.pod_id for result in placed if binding and can_bind_now(result)]
@@ -115,7 +115,7 @@ def _begin_binding(pod_ids: Sequence[int]) -> None:
         move_rows(pod_ids, State.BINDING)
 
 
-def _check_policies(results: Sequence[Result]) -> None:
+def check_policies(results: Sequence[Result]) -> None:
     """Reject decisions made with a policy version that is not active, or without one although a version is active now.
 
     Raises: Conflict.
@@ -225,7 +225,8 @@ def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
         dispatch.wake(change.cluster.pk, dispatch.EVICT)
 
 
-def _booked_pod(result: Result) -> BookedPod:
+def booked_pod(result: Result) -> BookedPod:
+    """Return the reservation to insert for a placed pod."""
     assert result.node_id is not None
     assert result.allocation is not None
     return BookedPod(result.waiting.pod_id, result.node_id, result.waiting.spec, result.allocation)
@@ -290,37 +291,39 @@ def _rejection_key(policy: str, reasons: Sequence[Reason], summary: str) -> tupl
 def _insert_decisions(
     change: ClusterTransaction, results: Sequence[Result], revision: int, snapshot: str
 ) -> list[Decision]:
-    rows = [
-        new(
-            Decision,
-            cluster_id=change.cluster.pk,
-            workload_id=result.waiting.workload_id,
-            pod_id=result.waiting.pod_id,
-            namespace=result.waiting.spec.namespace,
-            pod_name=result.waiting.spec.name,
-            verdict=result.verdict.value,
-            node_name=result.node_name,
-            policy_name=result.policy_name,
-            policy_version=result.policy_version,
-            policy_rule=result.waiting.policy_rule,
-            snapshot=snapshot,
-            cluster_revision=revision,
-            inventory_revision=change.cluster.inventory_revision,
-            score=result.score,
-            summary=result.summary,
-            allocation=result.allocation if result.nominated is None else result.nominated.allocation,
-            reasons=_stored_reasons(result.reasons),
-            top=result.top,
-            evictions=result.evicted,
-            waits_for=() if result.verdict is Verdict.PLACED else result.waits_for,
-            room=result.room.key if result.room is not None else "",
-            nominated_node=result.nominated_node,
-            created_at=change.now,
-        )
-        for result in results
-    ]
+    rows = [decision_row(change.cluster, result, revision, snapshot, change.now) for result in results]
     insert(rows)
     return rows
+
+
+def decision_row(cluster: Cluster, result: Result, revision: int, snapshot: str, now: datetime) -> Decision:
+    """Return the row, unsaved, of a decision on a revision and digest of the cluster's state."""
+    return new(
+        Decision,
+        cluster_id=cluster.pk,
+        workload_id=result.waiting.workload_id,
+        pod_id=result.waiting.pod_id,
+        namespace=result.waiting.spec.namespace,
+        pod_name=result.waiting.spec.name,
+        verdict=result.verdict.value,
+        node_name=result.node_name,
+        policy_name=result.policy_name,
+        policy_version=result.policy_version,
+        policy_rule=result.waiting.policy_rule,
+        snapshot=snapshot,
+        cluster_revision=revision,
+        inventory_revision=cluster.inventory_revision,
+        score=result.score,
+        summary=result.summary,
+        allocation=result.allocation if result.nominated is None else result.nominated.allocation,
+        reasons=_stored_reasons(result.reasons),
+        top=result.top,
+        evictions=result.evicted,
+        waits_for=() if result.verdict is Verdict.PLACED else result.waits_for,
+        room=result.room.key if result.room is not None else "",
+        nominated_node=result.nominated_node,
+        created_at=now,
+    )
 
 
 def _move(

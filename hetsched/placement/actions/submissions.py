@@ -214,12 +214,12 @@ def _write(
     callback_url: str,
 ) -> Workload:
     made = {"owner": owner, "manifest": manifest[:MOST_KEPT_MANIFEST], "policy": policy, "callback_url": callback_url}
-    workload = _workload(cluster, pods, actor, name, **made)
+    workload = build_workload(cluster, pods, actor, name, **made)
     _insert([(workload, pods)], actor)
     return workload
 
 
-def _workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: str, **made: Any) -> Workload:
+def build_workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: str, **made: Any) -> Workload:
     """Build the row of a workload of these pods, unsaved."""
     now = timezone.now()
     namespaces = {pod.namespace for pod in pods}
@@ -272,7 +272,7 @@ def accept_pods(
     made: list[tuple[Workload, list[Pod]]] = []
     for specs in wanted:
         pods = list(islice(prepared, len(specs)))
-        made.append((_workload(cluster, pods, actor, ""), pods))
+        made.append((build_workload(cluster, pods, actor, ""), pods))
     if made:
         _insert(made, actor)
         if publishes:

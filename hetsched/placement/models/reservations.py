@@ -60,6 +60,11 @@ class Reservation(models.Model):
         return f"{self.pod_id} on {self.node_id}"
 
     @property
+    def gpu_milli(self) -> int:
+        """Thousandths of GPUs that the pod holds."""
+        return sum(card.milli for card in self.allocation.gpus)
+
+    @property
     def request(self) -> PodSpec:
         """The pod's spec during this reservation."""
         found: PodSpec = self.pod.spec if self.spec is None else self.spec

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import msgspec
 from django.db import connection
-from django.db.models import Count, F, Max, Min, Q, Sum
+from django.db.models import Count, F, Max, Min, Q, QuerySet, Sum
 
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.documents import to_plain
@@ -126,12 +126,15 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
     held: dict[int, Counter[str]] = defaultdict(Counter)
     ours: dict[int, Counter[str]] = defaultdict(Counter)
     undecided: dict[int, Counter[str]] = defaultdict(Counter)
-    resized = _resized(cluster)
+    projected: dict[int, Counter[str]] = defaultdict(Counter)
+    resized, unprojected = _resized(cluster), set(_unprojected(cluster).values_list("id", flat=True))
     rows = Reservation.objects.filter(cluster=cluster, active=True)
     columns = rows.values_list("id", "node_id", "requests", "allocation", "pod__origin")
     for pk, node_id, requests, allocation, origin in columns:
         held[node_id].update(requests)
-        held[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})
+        if pk not in unprojected:
+            projected[node_id].update(requests)
+            projected[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})
         if pk in resized:
             undecided[node_id].update(requests)
         elif origin in Pod.GRANTED:
@@ -141,8 +144,9 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
         sums = held[node.pk]
         stated = Counter({**node.requested, "#pods": node.pods, "#gpu": node.gpu_milli_used})
         totals.update(stated)
-        if +stated != +sums:
-            yield Violation("I2", node.name, f"load columns {dict(stated)} are not the sum {dict(sums)}")
+        if +stated != +projected[node.pk]:
+            expected = dict(projected[node.pk])
+            yield Violation("I2", node.name, f"load columns {dict(stated)} are not the sum {expected}")
         for resource, amount in ours[node.pk].items():
             if resource in GPU_RESOURCES and node.report.gpus is not None:
                 continue
@@ -154,6 +158,13 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
     del totals["#pods"]
     if +stated != +totals:
         yield Violation("I2", cluster.name, f"totals {dict(stated)} are not the sum {dict(totals)}")
+
+
+def _unprojected(cluster: Cluster) -> QuerySet[Reservation]:
+    """Return the reservations that are not projected to other rows yet."""
+    since = cluster.unprojected_since
+    rows = Reservation.objects.filter(cluster=cluster)
+    return rows.none() if since is None else rows.filter(revision__gte=since)
 
 
 def _resized(cluster: Cluster) -> set[int]:
@@ -268,7 +279,8 @@ def _reservations(cluster: Cluster) -> Iterator[Violation]:
     elsewhere = Reservation.objects.filter(cluster=cluster, active=True).exclude(node=F("pod__node"))
     for reservation in elsewhere.select_related("pod"):
         yield Violation("I8", reservation.pod.key, "holds something on another node than its own")
-    for undecided in pods.filter(state__in=holding, origin__in=Pod.OURS).exclude(decision__verdict="placed"):
+    decided = Q(decision__verdict="placed") | Q(pk__in=_unprojected(cluster).values("pod"))
+    for undecided in pods.filter(state__in=holding, origin__in=Pod.OURS).exclude(decided):
         yield Violation("I8", undecided.key, f"is {undecided.state} without a decision that placed it")
     nominated = Nomination.objects.filter(cluster=cluster, active=True)
     for nomination in nominated.exclude(pod__state__in=[state.value for state in QUEUED]).select_related("pod"):
@@ -291,7 +303,10 @@ def _workloads(cluster: Cluster) -> Iterator[Violation]:
         states[workload_id][state] += count
     known = {state.value for state in State}
     submitted = set(AuditEntry.objects.filter(action="workload.submit").values_list("object_name", flat=True))
-    for pk, stated, pod_count in Workload.objects.filter(cluster=cluster).values_list("id", "state", "pod_count"):
+    projected = Workload.objects.filter(cluster=cluster).exclude(
+        pk__in=_unprojected(cluster).values("pod__workload"), state=State.PENDING.value
+    )
+    for pk, stated, pod_count in projected.values_list("id", "state", "pod_count"):
         counted = states[pk]
         if counted.total() != pod_count or set(counted) - known:
             yield Violation("I15", pk, f"{pod_count} pods were submitted, there are {dict(counted)}")

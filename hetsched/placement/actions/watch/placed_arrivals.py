@@ -1,0 +1,101 @@
+"""Commit of arriving pods together with their placements.
+
+A pod of a live cluster needs no row before its decision: the API server keeps it, and a restarted informer lists it
+again. The leader therefore decides an arriving pod from memory. One transaction then inserts the pod, its workload, its
+decision and its reservation. The unique indexes enforce exclusivity as in `decisions.record`. Node loads, states of
+workloads, the audit trail, live events and requeued pods follow with the next transaction on the cluster; see
+`change.ClusterTransaction`.
+Any commit on the cluster since the revision of the decisions is a conflict, not only a reservation. An informer that
+lost its lease can therefore not insert a pod that its successor no longer lists.
+Invariant: nothing is bound that is not committed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+from django.db import IntegrityError
+
+from hetsched.contracts.waits import bits_of
+from hetsched.inventory.ledger import Conflict, advance
+from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import SYSTEM
+from hetsched.placement.bookings import insert as insert_reservations
+from hetsched.placement.lifecycle import State
+from hetsched.placement.models import Pod
+from hetsched.placement.scheduling_result import Result
+from hetsched.storage.bulk_rows import insert
+from hetsched.storage.snapshot_read import database_now
+from hetsched.storage.write_lock import write_transaction
+
+from ... import dispatch
+from ..change import ClusterTransaction
+from ..decisions import booked_pod, check_policies, decision_row
+from ..submissions import build_workload
+
+
+class PlacedArrivals(msgspec.Struct, frozen=True):
+    """The revision of the commit, and the results with the IDs of the inserted pods."""
+
+    revision: int
+    results: list[Result]
+
+
+def record_placed_arrivals(
+    cluster_id: int,
+    arrivals: Sequence[tuple[Pod, Result]],
+    *,
+    revision: int,
+    epoch: int,
+    snapshot: str,
+) -> PlacedArrivals:
+    """Insert unsaved pods with their placements, decided on exactly `revision` by the leader of `epoch`.
+
+    The caller binds the pods right after the commit: they are *binding* from then on.
+    Raises: Conflict if anything was committed since, or if a pod of this name is live or its resources are reserved.
+    """
+    try:
+        with write_transaction():
+            cluster = advance(cluster_id, revision=revision, epoch=epoch, is_exact=True, places=True)
+            check_policies([result for _, result in arrivals])
+            now = database_now()
+            _insert_pods(cluster, arrivals, now)
+            results = [_with_ids(pod, result) for pod, result in arrivals]
+            insert([decision_row(cluster, result, revision, snapshot, now) for result in results])
+            insert_reservations(cluster, [booked_pod(result) for result in results], epoch, now)
+            dispatch.wake(cluster_id, dispatch.REPORT)
+    except IntegrityError as error:
+        raise Conflict(f"cluster {cluster_id}: {error}") from error
+    return PlacedArrivals(cluster.revision, results)
+
+
+def project_placements(cluster_id: int) -> None:
+    """Write and publish what committed placements imply for nodes, workloads and pending pods."""
+    with write_transaction():
+        ClusterTransaction(advance(cluster_id)).close()
+
+
+def _insert_pods(cluster: Cluster, arrivals: Sequence[tuple[Pod, Result]], now: datetime) -> None:
+    """Insert the pods on their nodes, and one workload for each controller."""
+    groups: dict[tuple[str, str], list[Pod]] = defaultdict(list)
+    for pod, result in arrivals:
+        groups[pod.namespace, pod.spec.controller or pod.name].append(pod)
+        pod.state, pod.queued, pod.attempts, pod.helped_by = State.BINDING.value, False, 1, bits_of(())
+        pod.node_id, pod.allocation = result.node_id, result.allocation
+        pod.decided_at = pod.tried_at = pod.created_at = now
+    workloads = []
+    for pods in groups.values():
+        workload = build_workload(cluster, pods, SYSTEM, "")
+        workloads.append(workload)
+        for pod in pods:
+            pod.workload = workload
+    insert(workloads)
+    insert([pod for pod, _ in arrivals])
+
+
+def _with_ids(pod: Pod, result: Result) -> Result:
+    waiting = msgspec.structs.replace(result.waiting, pod_id=pod.pk, workload_id=pod.workload_id)
+    return msgspec.structs.replace(result, waiting=waiting)

@@ -1,0 +1,193 @@
+"""Arriving pods of a live cluster are placed and committed before they have rows of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from hetsched.contracts.objects.observed import Changes, ObservedPod
+from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import AuditEntry, OutboxEvent
+from hetsched.placement import dispatch
+from hetsched.placement.actions import apply_changes, project_placements
+from hetsched.placement.models import Decision, Pod, Reservation, Workload
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduling_result import Result
+from hetsched.scheduling.arrivals import ArrivalScheduler
+from hetsched.scheduling.leases import Lease, leading
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.builtins import builtin_policies
+
+pytestmark = pytest.mark.django_db
+MOST_STATEMENTS = 8
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a live cluster with one node of 8 CPUs, whose state is in the scheduler cache."""
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
+    builtin_policies()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    apply_changes(made.pk, Changes(nodes=[a_node("n1").build()]), epoch=1)
+    with cache_of(made.pk).locked_snapshot():
+        pass
+    return made
+
+
+@pytest.fixture
+def lease(cluster: Cluster) -> Lease:
+    held = leading.take(cluster.pk, "test")
+    assert held is not None
+    return held
+
+
+def arriving(pod: PodBuilder, uid: str = "") -> ObservedPod:
+    spec = pod.build()
+    spec = pod.having(uid=uid or f"uid-{spec.name}").build()
+    return ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec)
+
+
+def place(lease: Lease, *pods: PodBuilder, follower_epoch: int = 1) -> list[Result]:
+    scheduler = ArrivalScheduler(cache_of(lease.cluster_id), "live", 200)
+    return scheduler.place([arriving(pod) for pod in pods], lease, follower_epoch)
+
+
+def assert_state_agrees(cluster: Cluster) -> None:
+    """Check that the cached state equals a reloaded one, and that the rows contradict no invariant."""
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
+    assert check_invariants(Cluster.objects.get(pk=cluster.pk)) == []
+
+
+def test_pod_that_fits_is_committed_with_its_reservation(cluster: Cluster, lease: Lease) -> None:
+    (result,) = place(lease, a_pod("p").cpu(2))
+    pod = Pod.objects.get()
+    assert (pod.state, pod.queued, pod.node.name if pod.node else "") == ("binding", False, "n1")
+    assert result.waiting.pod_id == pod.pk
+    assert Reservation.objects.get(pod=pod, active=True).requests["cpu"] == 2000
+    assert (Decision.objects.get().pod_id, Decision.objects.get().workload_id) == (pod.pk, Workload.objects.get().pk)
+    assert_state_agrees(cluster)
+
+
+def test_pod_alone_needs_one_transaction_of_few_statements(cluster: Cluster, lease: Lease) -> None:
+    place(lease, a_pod("first"))  # compiles the statements, and reads the policy
+    with CaptureQueriesContext(
+        connection,
+    ) as captured:
+        assert place(lease, a_pod("p"))
+    texts = [query["sql"] for query in captured]
+    first = next(place for place, text in enumerate(texts) if text.startswith("UPDATE"))
+    written = [text for text in texts[first:] if not text.startswith(("SAVEPOINT", "RELEASE"))]
+    assert len(written) <= MOST_STATEMENTS, "\n".join(written)
+
+
+def test_pods_share_a_transaction(cluster: Cluster, lease: Lease) -> None:
+    # Three pods of 3 CPUs on 8: two fit, the third joins the queue.
+    found = place(lease, a_pod("a").cpu(3), a_pod("b").cpu(3), a_pod("c").cpu(3))
+    assert [result.waiting.spec.name for result in found] == ["a", "b"]
+    assert set(Reservation.objects.values_list("revision", flat=True)) == {Cluster.objects.get().revision}
+    assert_state_agrees(cluster)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(a_pod("p").cpu(9), id="does not fit"),
+        pytest.param(a_pod("p").gang("g", 2), id="belongs to a gang"),
+        pytest.param(a_pod("p").having(gates=("wait",)), id="has a scheduling gate"),
+        pytest.param(a_pod("p").policy("unknown"), id="names an unknown policy"),
+        pytest.param(a_pod("p").labelled(**{WORKLOAD_LABEL: "w-1"}), id="comes from a submission"),
+    ],
+)
+def test_other_pods_join_the_queue(cluster: Cluster, lease: Lease, pod: PodBuilder) -> None:
+    assert place(lease, pod) == []
+    assert not Pod.objects.exists()
+    assert_state_agrees(cluster)
+
+
+def test_arrivals_join_the_queue_behind_due_pods(cluster: Cluster, lease: Lease) -> None:
+    apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("waiting"))]), epoch=1)
+    assert place(lease, a_pod("p")) == []
+
+
+def test_lost_informer_lease_places_nothing(cluster: Cluster, lease: Lease) -> None:
+    Connection.objects.update(follower_epoch=2)
+    assert place(lease, a_pod("p")) == []
+
+
+def test_shadow_mode_places_nothing(cluster: Cluster, lease: Lease) -> None:
+    Connection.objects.update(shadow_of="default-scheduler")
+    assert place(lease, a_pod("p")) == []
+
+
+def test_any_commit_in_between_is_a_conflict(cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hetsched.scheduling import arrivals
+
+    record = arrivals.record_placed_arrivals
+
+    def record_late(*arguments: Any, **named: Any) -> Any:
+        apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("other"))]), epoch=1)
+        return record(*arguments, **named)
+
+    monkeypatch.setattr(arrivals, "record_placed_arrivals", record_late)
+    assert place(lease, a_pod("p")) == []
+    assert [pod.name for pod in Pod.objects.all()] == ["other"]
+    assert_state_agrees(cluster)
+
+
+def test_pod_of_the_same_name_that_is_placed_waits_for_its_end(cluster: Cluster, lease: Lease) -> None:
+    assert place(lease, a_pod("p"))
+    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live", 200)
+    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1) == []
+    assert Pod.objects.count() == 1
+    assert_state_agrees(cluster)
+
+
+def test_name_of_a_live_pod_is_a_conflict(cluster: Cluster, lease: Lease) -> None:
+    apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("p"))]), epoch=1)
+    Pod.objects.update(queued=False)
+    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live", 200)
+    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1) == []
+    assert Pod.objects.get().state == "pending"
+    assert_state_agrees(cluster)
+
+
+def test_next_transaction_projects_the_placement_once(cluster: Cluster, lease: Lease) -> None:
+    place(lease, a_pod("p").cpu(2))
+    assert Cluster.objects.get().unprojected_since is not None
+    for _ in range(2):
+        project_placements(cluster.pk)
+    live = Cluster.objects.get()
+    assert (live.unprojected_since, live.requested["cpu"], Node.objects.get().requested["cpu"]) == (None, 2000, 2000)
+    assert Node.objects.get().pods == 1
+    workload = Workload.objects.get()
+    assert (workload.state, [state for state, _ in workload.history]) == ("binding", ["pending", "binding"])
+    assert Pod.objects.get().decision_id == Decision.objects.get().pk
+    assert AuditEntry.objects.filter(action="workload.submit", object_name=workload.pk).count() == 1
+    topics = OutboxEvent.objects.values_list("topic", flat=True)
+    assert {f"workload:{workload.pk}", "decisions", "cluster:live"} <= set(topics)
+    assert_state_agrees(cluster)
+
+
+def test_placements_of_two_transactions_are_projected_together(cluster: Cluster, lease: Lease) -> None:
+    place(lease, a_pod("a").cpu(1))
+    place(lease, a_pod("b").cpu(2))
+    project_placements(cluster.pk)
+    assert (Node.objects.get().requested["cpu"], Node.objects.get().pods) == (3000, 2)
+
+
+def test_end_of_an_unprojected_pod_leaves_no_load(cluster: Cluster, lease: Lease) -> None:
+    place(lease, a_pod("p").cpu(2))
+    gone = arriving(a_pod("p"))
+    apply_changes(cluster.pk, Changes(pods_gone=[gone.key], stopped={gone.uid}), epoch=1)
+    assert (Pod.objects.get().state, Node.objects.get().pods) == ("cancelled", 0)
+    assert Node.objects.get().requested.get("cpu", 0) == 0
+    assert_state_agrees(cluster)
