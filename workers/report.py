@@ -29,8 +29,8 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.message import Message
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connections import api_of
-from hetsched.inventory.ledger import write_columns
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.node_loads import write_columns
 from hetsched.placement import dispatch
 from hetsched.placement.lifecycle import HOLDING, LISTED, UNPLACED, State
 from hetsched.placement.models import Pod

@@ -132,7 +132,7 @@ def _advise_on_files(
     (spec,), pods = choose_policies([policy] if policy else [], nodes, asked)
     state = ClusterState.of(nodes)
     state.add_storage(asked.storage, asked.devices)
-    taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
+    taken = next((pod.key for pod in pods if pod.key in state.placed_pods), None)
     if taken is not None:
         raise InputError(
             "PodExists", f"a pod named {taken} already runs in the cluster", place="-f", hint="Rename the pod"

@@ -26,8 +26,8 @@ from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
 
 from .freshness import due_at
-from .ledger import advance, write_columns
 from .models import DNS_LABEL, Cluster, ClusterKind, Node
+from .node_loads import advance, write_columns
 from .signals import inventory_changed
 from .tiles import cluster_head, isa_of, node_load, pool_of, tile
 

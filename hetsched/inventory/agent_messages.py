@@ -30,9 +30,9 @@ from hetsched.storage.write_lock import write_transaction
 from .actions import node_unknown_error
 from .facts import AGENT, new_facts, write_facts
 from .freshness import SAMPLE_COLUMNS, mark_expired, set_usage
-from .ledger import advance, write_columns
 from .models import Cluster, Node
 from .models.node_facts import NodeFacts
+from .node_loads import advance, write_columns
 
 _replace = msgspec.structs.replace
 # Tolerance for start times in the future, because the clocks of an agent and the server may differ slightly.

@@ -29,8 +29,8 @@ from hetsched.storage.sealed_secrets import seal, unseal
 from hetsched.storage.write_lock import write_transaction
 
 from .actions import require_reason
-from .ledger import current_columns
 from .models import DNS_LABEL, Cluster, ClusterKind, Connection
+from .node_loads import current_columns
 
 if TYPE_CHECKING:
     from hetsched.adapters.kubernetes.api import Api

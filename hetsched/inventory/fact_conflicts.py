@@ -19,8 +19,8 @@ from hetsched.journal.publish import Patch, publish_many
 
 from .actions import node_topic, node_unknown_error
 from .facts import audit_name
-from .ledger import write_columns
 from .models import Cluster, Node
+from .node_loads import write_columns
 from .tiles import to_json_types
 
 _COLUMNS = ("doubts",)

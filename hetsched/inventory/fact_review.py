@@ -22,9 +22,9 @@ from hetsched.storage.write_lock import write_transaction
 
 from .actions import node_unknown_error, require_reason
 from .facts import audit_name, new_facts, write_facts
-from .ledger import advance
 from .models import Cluster, Node
 from .models.node_facts import NodeFacts
+from .node_loads import advance
 from .overrides import read_override
 
 _replace = msgspec.structs.replace

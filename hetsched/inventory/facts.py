@@ -32,9 +32,9 @@ from hetsched.journal.publish import publish_many
 
 from .actions import FACT_COLUMNS, cluster_topic, node_topic, set_report
 from .freshness import mark_expired_report
-from .ledger import write_columns
 from .models import Cluster, Node
 from .models.node_facts import NodeFacts
+from .node_loads import write_columns
 from .overrides import apply_overrides, parts_in_maintenance
 from .signals import inventory_changed
 from .tiles import cluster_head, node_load, tile, without_nulls

@@ -29,8 +29,8 @@ from hetsched.storage.bulk_rows import insert
 
 from .actions import FACT_COLUMNS, recompute_totals, set_report
 from .facts import is_sampled, merge_node_reports
-from .ledger import write_columns
 from .models import Cluster, ClusterKind, Node, Sync
+from .node_loads import write_columns
 
 STALE = timedelta(seconds=90)
 

@@ -21,10 +21,10 @@ from hetsched.storage.write_lock import write_transaction
 
 from .actions import cluster_topic, node_topic
 from .freshness import SAMPLE_COLUMNS, mark_expired, set_usage
-from .ledger import advance, write_columns
 from .models import Cluster, Node
 from .models.collectors import Collector
 from .models.node_facts import NodeFacts
+from .node_loads import advance, write_columns
 from .signals import inventory_changed
 from .tiles import cluster_head
 

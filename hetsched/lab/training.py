@@ -20,7 +20,7 @@ import msgspec
 from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import ContainerDemand, GpuDemand, NumaDemand, PodSpec, Shape
-from hetsched.engine.cluster.booking import grant_card
+from hetsched.engine.cluster.placed_pod import grant_card
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
@@ -173,14 +173,14 @@ class TrainingRun:
 
     def _online(self, step: int) -> None:
         """Change the online load. Existing allocations stay, even if they exceed the new capacity of their zone."""
-        before = {key: booking.allocation for key, booking in self.state.bookings.items()}
+        before = {key: placed.allocation for key, placed in self.state.placed_pods.items()}
         for report in self.reports:
             full = [zone.capacity["cpu"] for zone in report.numa.zones] if report.numa else []
             shared = self.online and colocated(report)
             self.capacity[report.name] = capacity_millis(report, step, self.seed, self.model) if shared else full
             if shared:
                 self.state.apply_report(with_capacity(report, self.capacity[report.name]))
-        after = {key: booking.allocation for key, booking in self.state.bookings.items()}
+        after = {key: placed.allocation for key, placed in self.state.placed_pods.items()}
         at_risk = list(overcommitted(self.state))
         self.tally.freed += sum(after.get(key) != allocation for key, allocation in before.items())
         self.tally.short_zones += len(at_risk)
@@ -231,11 +231,11 @@ class TrainingRun:
     def _evict(self) -> None:
         for node, pods in self.running.items():
             for key in evicted(pods, self.capacity[node], self.model):
-                booking = self.state.bookings[key]
+                placed = self.state.placed_pods[key]
                 self._leave(key)
                 self.tally.evictions += 1
                 self.evicted.add(key)
-                self.waiting.append(booking.pod)
+                self.waiting.append(placed.pod)
 
     def _leave(self, key: str) -> None:
         node = self.where.pop(key)

@@ -34,8 +34,8 @@ from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import Registry, load_registry
 from hetsched.engine.framework.status import ProtectedPods
 from hetsched.inventory.actions import effective_report
-from hetsched.inventory.ledger import ClusterColumns, current_columns
 from hetsched.inventory.models import Cluster, ClusterKind, Node
+from hetsched.inventory.node_loads import ClusterColumns, current_columns
 from hetsched.policies.effective import active_specs
 from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import CHANGED_RESERVATIONS, RESERVATION
@@ -96,10 +96,10 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSna
     alive |= Q(revision__lte=baseline, released_revision__gt=baseline)
     since = F("node__sampled_revision")
     alive |= Q(revision__lte=since, released_revision__gt=since)
-    booked = list(rows.filter(alive).select_related("pod", "node").only(*RESERVATION).order_by("revision", "id"))
+    reserved = list(rows.filter(alive).select_related("pod", "node").only(*RESERVATION).order_by("revision", "id"))
     sampled_reservations = [
         reservation
-        for reservation in booked
+        for reservation in reserved
         if reservation.revision <= sampled[reservation.node_id]
         and _is_active_at(reservation, sampled[reservation.node_id])
     ]
@@ -113,12 +113,12 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSna
         if reservation.released_revision is not None and reservation.released_revision <= revision:
             state.forget(reservation.pod.key)
     snapshot = ClusterSnapshot(state, {node.name: node.pk for node in nodes}, revision, cluster.kind in _EVICTING)
-    for reservation in booked:
+    for reservation in reserved:
         if reservation.revision > sampled[reservation.node_id] and _is_active_at(reservation, revision):
             _assume(state, reservation, snapshot.completed)
     for reservation in sampled_reservations:
         if _is_active_at(reservation, revision):
-            snapshot.completed.note(state, state.bookings[reservation.pod.key], reservation.allocation)
+            snapshot.completed.note(state, state.placed_pods[reservation.pod.key], reservation.allocation)
     if cluster.kind in _NOMINATING:
         snapshot.nominates = True
         state.spared = ProtectedPods(foreign=True)
@@ -131,15 +131,15 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSna
 def state_of(node_ids: Collection[int]) -> ClusterState:
     """Load only these nodes with their active reservations, as the current transaction sees them."""
     nodes: list[Node] = []
-    booked: list[Reservation] = []
+    reserved: list[Reservation] = []
     for some in batched(sorted(node_ids)):
         nodes += Node.objects.filter(pk__in=some).only(*_NODE)
-        booked += (
+        reserved += (
             Reservation.objects.filter(node__in=some, active=True).select_related("pod", "node").only(*RESERVATION)
         )
     state = ClusterState([effective_report(node) for node in nodes])
     completed = CompletedAllocations()
-    for reservation in sorted(booked, key=attrgetter("revision", "pk")):
+    for reservation in sorted(reserved, key=attrgetter("revision", "pk")):
         _assume(state, reservation, completed)
     completed.complete(state)
     return state
@@ -166,7 +166,7 @@ def _assume_nominated(snapshot: ClusterSnapshot, nominations: QuerySet[Nominatio
     for one in evictions.only("nomination_id", "victim__namespace", "victim__name", "victim__uid"):
         victims[one.nomination_id or 0].add((one.victim.key, one.victim.uid))
     for row in found.values():
-        if row.node.name in state.row_of and row.pod.key not in state.bookings:
+        if row.node.name in state.row_of and row.pod.key not in state.placed_pods:
             request = state.compile(row.pod.spec)
             snapshot.completed.assume(state, request, state.row_of[row.node.name], row.allocation)
             snapshot.nominees[row.pod.key] = Nominee(row.node.name, frozenset(victims[row.pk]))
@@ -357,9 +357,9 @@ class SchedulerCache:
         """Record that the assumed pods (keys) were committed as the cluster's `revision`."""
         assert self._snapshot is not None
         for key in pods:
-            booking = self._snapshot.state.bookings.get(key)
-            if booking is not None:  # its allocation is the committed allocation
-                self._snapshot.completed.note(self._snapshot.state, booking, booking.allocation)
+            placed = self._snapshot.state.placed_pods.get(key)
+            if placed is not None:  # its allocation is the committed allocation
+                self._snapshot.completed.note(self._snapshot.state, placed, placed.allocation)
         if revision == self._snapshot.revision + 1:
             self._snapshot.revision = revision
         else:

@@ -20,8 +20,8 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.observed import ObservedPolicy
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.inventory.actions import require_reason
-from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Connection
+from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction

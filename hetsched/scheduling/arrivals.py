@@ -19,8 +19,8 @@ from django.utils import timezone
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.inventory.ledger import ClusterColumns, Conflict
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_loads import ClusterColumns, Conflict
 from hetsched.placement.actions.image_platforms import allowed_registries
 from hetsched.placement.actions.submissions import build_pod_rows
 from hetsched.placement.actions.watch.placed_arrivals import record_placed_arrivals
@@ -61,7 +61,7 @@ class ArrivalScheduler:
             if namespaces_over_share(columns.decision_time, timezone.now().timestamp()):
                 return []  # the queue orders pods by the decision time of their namespaces
             # The row of a deleted pod of the same name may still hold its resources.
-            new = [pod for pod in pods if pod.key not in snapshot.state.bookings]
+            new = [pod for pod in pods if pod.key not in snapshot.state.placed_pods]
             return self._place(snapshot, columns, new, lease)
 
     def _place(

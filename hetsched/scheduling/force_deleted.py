@@ -47,9 +47,9 @@ class ForceDeleted:
         rows = orphaned_pods(self._cluster_id).values_list("namespace", "name", "not_before")
         for namespace, name, until in rows:
             key = f"{namespace}/{name}"
-            booking = self._snapshot.state.bookings.get(key)
-            if booking is not None and until is not None:
-                found[booking.row].append(_Held(rfc3339(until)[:19] + "Z", key.partition(MARK)[0], key))
+            placed = self._snapshot.state.placed_pods.get(key)
+            if placed is not None and until is not None:
+                found[placed.row].append(_Held(rfc3339(until)[:19] + "Z", key.partition(MARK)[0], key))
         return {row: sorted(held) for row, held in sorted(found.items(), key=lambda item: max(item[1]))}
 
     def reason(self, scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, Message] | None:
@@ -64,12 +64,12 @@ class ForceDeleted:
         holding: list[_Held] = []
         nodes = 0
         for held in list(self._by_row.values())[:_MOST_NODES]:
-            bookings = [booking for one in held if (booking := state.forget(one.key)) is not None]
+            placed_pods = [placed for one in held if (placed := state.forget(one.key)) is not None]
             try:
-                fits = bool(bookings) and attempt.fits(bookings[0].row)
+                fits = bool(placed_pods) and attempt.fits(placed_pods[0].row)
             finally:
-                for booking in bookings:
-                    state.restore(booking)
+                for placed in placed_pods:
+                    state.restore(placed)
             if fits:
                 nodes += 1
                 holding += held

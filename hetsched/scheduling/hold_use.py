@@ -16,7 +16,7 @@ import msgspec
 
 from hetsched.contracts.api.decision import NodeOutcome
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
@@ -58,7 +58,7 @@ class BatchReservations:
         if not free or not pod.ready:
             return None
         state = self._snapshot.state
-        reservations = [booking for key in free if (booking := state.bookings.get(key)) is not None]
+        reservations = [placed for key in free if (placed := state.placed_pods.get(key)) is not None]
         reservations = [reservation for reservation in reservations if reservation.pod.namespace == pod.namespace]
         for reservation in sorted(reservations, key=lambda reservation: _difference(pod, reservation))[:MAX_TRIED]:
             state.forget(reservation.pod.key)
@@ -73,7 +73,7 @@ class BatchReservations:
         return None
 
 
-def _difference(pod: PodSpec, reservation: Booking) -> tuple[bool, bool, bool]:
+def _difference(pod: PodSpec, reservation: PlacedPod) -> tuple[bool, bool, bool]:
     """Return a sort key: how much a reservation differs from the pod's request."""
     holder = reservation.pod
     same = holder.shape == pod.shape

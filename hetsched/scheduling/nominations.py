@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Evicted, Reason
 from hetsched.contracts.message import Message, format_pods
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.post_filter import Attempt
@@ -30,26 +30,26 @@ class Nominees:
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
 
-    def suspend(self, pod: PodSpec) -> tuple[Nominee, Booking] | None:
+    def suspend(self, pod: PodSpec) -> tuple[Nominee, PlacedPod] | None:
         """Remove a nominated pod from the snapshot at the start of its scheduling cycle, and return it."""
         nominee = self._snapshot.nominees.pop(pod.key, None)
-        booking = None if nominee is None else self._snapshot.state.forget(pod.key)
-        return None if nominee is None or booking is None else (nominee, booking)
+        placed = None if nominee is None else self._snapshot.state.forget(pod.key)
+        return None if nominee is None or placed is None else (nominee, placed)
 
-    def restore(self, nominee: Nominee, booking: Booking) -> NominatedNode:
+    def restore(self, nominee: Nominee, placed: PlacedPod) -> NominatedNode:
         """Put a pod that `suspend` removed back into the snapshot, and return its nomination."""
-        self._snapshot.state.restore(booking)
-        self._snapshot.nominees[booking.pod.key] = nominee
-        return NominatedNode(self._snapshot.node_ids[nominee.node], nominee.node, booking.allocation)
+        self._snapshot.state.restore(placed)
+        self._snapshot.nominees[placed.pod.key] = nominee
+        return NominatedNode(self._snapshot.node_ids[nominee.node], nominee.node, placed.allocation)
 
-    def remaining_victims(self, nominee: Nominee) -> list[Booking]:
+    def remaining_victims(self, nominee: Nominee) -> list[PlacedPod]:
         """Return the remaining victims of a nomination, including force-deleted pods that still hold resources."""
-        bookings = self._snapshot.state.bookings
+        placed_pods = self._snapshot.state.placed_pods
         victims = [(key, uid, own_name(key, uid)) for key, uid in sorted(nominee.victims)]
-        found = [name for key, uid, kept in victims for name in (key, kept) if _is_booked(bookings.get(name), uid)]
-        return [bookings[name] for name in found]
+        found = [name for key, uid, kept in victims for name in (key, kept) if _is_placed(placed_pods.get(name), uid)]
+        return [placed_pods[name] for name in found]
 
-    def would_fit(self, scheduler: Scheduler, pod: PodSpec, nominee: Nominee, going: Sequence[Booking]) -> bool:
+    def would_fit(self, scheduler: Scheduler, pod: PodSpec, nominee: Nominee, going: Sequence[PlacedPod]) -> bool:
         """Return True if a pod would fit its nominated node without its remaining victims (`going`).
 
         The caller must already have removed the pod from the snapshot.
@@ -58,13 +58,13 @@ class Nominees:
         row = state.row_of.get(nominee.node)
         if row is None:
             return False
-        for booking in going:
-            state.forget(booking.pod.key)
+        for placed in going:
+            state.forget(placed.pod.key)
         try:
             return Attempt(scheduler, state.compile(pod)).fits(row)
         finally:
-            for booking in going:
-                state.restore(booking)
+            for placed in going:
+                state.restore(placed)
 
     def settle(self, outcome: Outcome, evicted: Sequence[Evicted]) -> tuple[NominatedNode | None, tuple[str, ...]]:
         """Restore the victims of a placement, except pods that were only nominated.
@@ -73,21 +73,21 @@ class Nominees:
         """
         snapshot, state = self._snapshot, self._snapshot.state
         keys = {one.pod for one in evicted}
-        left = [booking.pod.key for booking in outcome.evicted]
+        left = [placed.pod.key for placed in outcome.evicted]
         superseded = tuple(key for key in left if snapshot.nominees.pop(key, None) is not None)
-        staying = [booking for booking in outcome.evicted if booking.pod.key in keys.difference(superseded)]
+        staying = [placed for placed in outcome.evicted if placed.pod.key in keys.difference(superseded)]
         outcome.evicted = ()  # so that the victims are not restored twice
         if not staying:
             return None, superseded
-        for booking in staying:
-            state.restore(booking)
+        for placed in staying:
+            state.restore(placed)
         assert outcome.node is not None
-        victims = frozenset((booking.pod.key, booking.pod.uid) for booking in staying)
+        victims = frozenset((placed.pod.key, placed.pod.uid) for placed in staying)
         snapshot.nominees[outcome.pod.key] = Nominee(outcome.node, victims)
         return NominatedNode(snapshot.node_ids[outcome.node], outcome.node, outcome.allocation), superseded
 
 
-def waits_for(node: str, going: Sequence[Booking]) -> Reason:
+def waits_for(node: str, going: Sequence[PlacedPod]) -> Reason:
     """Return the reason that names the victims for which a nominated pod waits."""
     victims = [(one.pod.key.partition(MARK)[0], one.pod.priority) for one in going]
     pods = format_pods([Message("{pod} (priority {number})", pod=key, number=priority) for key, priority in victims])
@@ -102,5 +102,5 @@ def was_refused(victim: str, message: str) -> Reason:
     )
 
 
-def _is_booked(booking: Booking | None, uid: str) -> bool:
-    return booking is not None and booking.pod.uid == uid
+def _is_placed(placed: PlacedPod | None, uid: str) -> bool:
+    return placed is not None and placed.pod.uid == uid

@@ -43,7 +43,7 @@ def placement_summary(pod: str, outcome: Outcome, score: str) -> Message:
         said = Message("{pod} placed on {node} with GPUs {names}, score {score}", names=names, **where)
     else:
         said = Message("{pod} placed on {node} with GPU {card}, score {score}", card=cards[0].index, **where)
-    left = [booking.pod.key for booking in outcome.evicted]
+    left = [placed.pod.key for placed in outcome.evicted]
     return Message("{said}, replacing {pods}", said=said, pods=format_pods(left, 1)) if left else said
 
 

@@ -23,7 +23,7 @@ from hetsched.contracts.message import Message, joined, replace_pod
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.waits import Event, WaitsFor
-from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.explain.diagnosis import best, diagnose
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.diagnosis import Diagnosis
@@ -171,7 +171,7 @@ class SchedulingCycle:
         """Let the state count the pods of its nodes, where a policy compares them."""
         policies_used = [self.specs[name] for name in {pod.policy for pod in pending} & self.specs.keys()]
         if any(self.cache.policy(spec).wants_mix for spec in policies_used):
-            self.snapshot.state.use_mix(self.snapshot.state.booked_mix())
+            self.snapshot.state.use_mix(self.snapshot.state.placed_mix())
 
     def _charge(self, pod: PodSpec, position: int, began: float) -> None:
         """Add the time since `began` (time.perf_counter()) to a pod's decision and to its namespace."""
@@ -184,7 +184,7 @@ class SchedulingCycle:
         gang = pod.gang
         if gang is None or gang_key(pod) != gang_key(last):
             return True
-        return self.snapshot.state.gangs.members_booked(gang_key(pod) or "") >= max(gang.min_available, 1)
+        return self.snapshot.state.gangs.placed_members(gang_key(pod) or "") >= max(gang.min_available, 1)
 
     def _order(
         self, pods: Sequence[PodSpec], policy: Policy | None, used_seconds: Mapping[str, float]
@@ -259,7 +259,7 @@ class SchedulingCycle:
             return self._reservation_result(pending, spec, assignment, scheduler, position)
         top = best(scheduler, pod, self.top_nodes)
         outcome = scheduler.schedule(pod, preempts=not waits)
-        if any(self._waits_in_permit(booking.pod.key) for booking in outcome.evicted):
+        if any(self._waits_in_permit(placed.pod.key) for placed in outcome.evicted):
             scheduler.undo(outcome)  # a victim waits in permit under another policy and may still start with its gang
             outcome.eviction = None
         if outcome.node is None:
@@ -306,7 +306,7 @@ class SchedulingCycle:
         scheduler: Scheduler,
     ) -> Result:
         """Nominate a pod for the node that it fits once its victims have ended."""
-        before = {booking.pod.key: booking for booking in outcome.evicted}
+        before = {placed.pod.key: placed for placed in outcome.evicted}
         found, superseded = self._nominees.settle(outcome, evicted)
         if found is None:
             return msgspec.structs.replace(self._placed_result(pending, spec, outcome, top, ()), overridden=superseded)
@@ -326,7 +326,7 @@ class SchedulingCycle:
         spec: PolicySpec,
         found: NominatedNode,
         diagnosis: Diagnosis,
-        victims: Sequence[Booking],
+        victims: Sequence[PlacedPod],
         evicted: tuple[Evicted, ...],
     ) -> Result:
         reason = waits_for(found.node_name, victims)

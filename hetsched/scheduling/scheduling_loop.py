@@ -27,10 +27,10 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.framework.policy import Policy
-from hetsched.inventory.ledger import current_columns
+from hetsched.inventory.node_loads import current_columns
 from hetsched.journal import counters, metric_names
 from hetsched.placement.actions import Conflict, Contradiction, record
-from hetsched.placement.actions.ledger_conflicts import record_ledger_conflicts
+from hetsched.placement.actions.reservation_conflicts import record_reservation_conflicts
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, first_active_pods
 from hetsched.placement.scheduling_queue.decision_time import NOTED_SECONDS, namespaces_over_share
@@ -150,7 +150,7 @@ class SchedulingLoop:
             if self._most > 1:
                 raise
             nodes = {result.node_id for result in results if result.node_id is not None}
-            out_of_use = record_ledger_conflicts(self._cluster_id, nodes)
+            out_of_use = record_reservation_conflicts(self._cluster_id, nodes)
             if out_of_use:
                 log.error("node quarantined", cluster=self._cluster_id, nodes=out_of_use, reason=str(refusal))
             results = [_set_aside(result, refusal) for result in results]

@@ -33,9 +33,9 @@ from django.db.models.lookups import Exact
 
 from .prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 
-# The columns of a cluster that each batch reads, in the order of `inventory.ledger.ClusterColumns`. The last columns
-# show whether it has active nominations, evictions that were refused recently, and kubelet rejections that are not
-# cleared.
+# The columns of a cluster that each batch reads, in the order of `inventory.node_loads.ClusterColumns`. The last
+# columns show whether it has active nominations, evictions that were refused recently, and kubelet rejections that are
+# not cleared.
 CLUSTER_COLUMNS = (
     "revision", "layout_revision", "inventory_revision", "definitions_revision", "forgotten_revision", "policy_name",
     "decision_time", "connection__follower_epoch", "connection__shadow_of", "has_nominations", "has_refused_evictions",

@@ -89,7 +89,7 @@ def placed(name: str, card: int) -> None:
     begin_binding(cluster.pk, Pod.objects.filter(name=name).values_list("id", flat=True))
 
 
-def booked() -> dict[str, list[int]]:
+def reserved() -> dict[str, list[int]]:
     rows = Reservation.objects.filter(active=True).select_related("pod")
     return {row.pod.name: [card.index for card in row.allocation.gpus] for row in rows}
 
@@ -106,7 +106,7 @@ def test_container_gets_the_decided_gpus(node: Node) -> None:
     node.report()
     row = HandedOut.objects.get()
     assert (row.advisory, row.cards, [card.index for card in row.granted]) == (False, (2,), [2])
-    assert booked() == {"p": [2]}
+    assert reserved() == {"p": [2]}
 
 
 def test_pod_bound_by_another_scheduler_gets_no_grant(node: Node) -> None:
@@ -124,7 +124,7 @@ def test_indistinguishable_pods_are_recorded_as_admitted(node: Node) -> None:
     given = {name: admitted(node, name) for name in ("q", "p")}
     node.report()
     assert sorted(given.values()) == ["GPU-0", "GPU-2"]
-    assert booked() == {name: [int(card[4:])] for name, card in given.items()}
+    assert reserved() == {name: [int(card[4:])] for name, card in given.items()}
     assert set(HandedOut.objects.values_list("problem", flat=True)) == {""}
     assert check_invariants() == []
 
@@ -133,7 +133,7 @@ def test_another_plugins_choice_is_followed(node: Node) -> None:
     placed("p", 2)
     node.kubelet.given = {"uid-p": {"main": {"nvidia.com/gpu": ("GPU-1",)}}}
     node.report(gives_cards=False)
-    assert booked() == {"p": [1]}
+    assert reserved() == {"p": [1]}
     assert HandedOut.objects.get().advisory
     assert check_invariants() == []
 

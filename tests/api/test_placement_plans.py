@@ -196,15 +196,15 @@ def test_a_retry_with_the_same_key_is_answered_though_the_plan_would_be_stale(op
 def test_concurrent_submission_makes_the_plan_be_decided_again(
     operator: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, book, tries = planned(operator), holds._book, []
+    plan, reserve, tries = planned(operator), holds._reserve, []
 
     def slow(*args: Any, **more: Any) -> Hold:
         tries.append(args)
         if len(tries) == 1:
             raise actions.Conflict("somebody booked")
-        return book(*args, **more)
+        return reserve(*args, **more)
 
-    monkeypatch.setattr(holds, "_book", slow)
+    monkeypatch.setattr(holds, "_reserve", slow)
     assert submitted(operator, plan)["state"] == "pending"
     assert len(tries) == 2
     assert Pod.objects.filter(origin=Pod.HELD).count() == 1

@@ -11,8 +11,8 @@ from django.db import OperationalError, transaction
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
+from hetsched.inventory.node_loads import Conflict, advance
 from hetsched.journal import counters, metric_names
 from hetsched.journal.models import AuditSeal, Figure, OutboxEvent
 from hetsched.placement.models import Decision, Pod, Reservation

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, OperationalError
 
-from hetsched.inventory.ledger import Conflict
+from hetsched.inventory.node_loads import Conflict
 from web.api import resources
 
 from .conftest import POD, Api

@@ -9,8 +9,8 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.observed import ObservedPolicy
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft

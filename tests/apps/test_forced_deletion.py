@@ -69,7 +69,7 @@ def later(seconds: int = 121) -> None:
 
 def test_resources_stay_reserved_for_the_period_and_are_released(cluster: Cluster) -> None:
     with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert KEY in kept.state.bookings
+        assert KEY in kept.state.placed_pods
     seen(cluster, pods_gone=[KEY])
     assert dict(Pod.objects.values_list("name", "state")) == {"p": "cancelled", REMNANT: "running"}
     assert holders() == [REMNANT]

@@ -39,7 +39,7 @@ def report_devices(cluster: Cluster, advisory: bool = True, **cards: list[str]) 
     return reconcile_devices(cluster.pk, "n1", devices, advisory=advisory)
 
 
-def booked() -> dict[str, list[tuple[int, str | None, int]]]:
+def reserved() -> dict[str, list[tuple[int, str | None, int]]]:
     rows = Reservation.objects.filter(active=True).select_related("pod")
     return {row.pod.name: [(card.index, card.uuid, card.memory_mib) for card in row.allocation.gpus] for row in rows}
 
@@ -56,7 +56,7 @@ def test_pod_is_recorded_on_its_actual_gpu() -> None:
     with cache_of(cluster.pk).locked_snapshot():
         pass
     assert report_devices(cluster, p=["GPU-1"]) == DeviceChanges(("default/p",), {})
-    assert booked() == {"p": [(1, "GPU-1", 40960)]}
+    assert reserved() == {"p": [(1, "GPU-1", 40960)]}
     row = HandedOut.objects.get()
     assert (row.advisory, row.cards, row.problem) == (True, (1,), "")
     assert [card.index for card in row.granted] == [0]
@@ -83,7 +83,7 @@ def test_swapped_gpus_are_recorded() -> None:
     with cache_of(cluster.pk).locked_snapshot():
         pass
     assert report_devices(cluster, p=["GPU-1"], q=["GPU-0"]).moved == ("default/p", "default/q")
-    assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 1, "q": 0}
+    assert {name: cards[0][0] for name, cards in reserved().items()} == {"p": 1, "q": 0}
     is_sound(cluster)
 
 
@@ -92,7 +92,7 @@ def test_pod_without_an_assignment_moves_for_one_with_it() -> None:
     running(cluster, "p", 0)
     running(cluster, "q", 1)
     assert report_devices(cluster, p=["GPU-1"]).problems == {}
-    assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 1, "q": 0}
+    assert {name: cards[0][0] for name, cards in reserved().items()} == {"p": 1, "q": 0}
     assert HandedOut.objects.get(pod__name="q").cards is None
     is_sound(cluster)
 
@@ -107,7 +107,7 @@ def test_pod_is_not_moved_to_a_lesser_gpu() -> None:
         "default/p": "the kubelet allocated GPU 1, which is also assigned to another pod",
         "default/q": "the kubelet also allocated its GPU 1 to another pod",
     }
-    assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 0, "q": 1}
+    assert {name: cards[0][0] for name, cards in reserved().items()} == {"p": 0, "q": 1}
     assert set(HandedOut.objects.values_list("problem", flat=True)) == set(followed.problems.values())
     is_sound(cluster)
 
@@ -122,7 +122,7 @@ def test_gpu_of_two_pods_is_reported_and_never_recorded() -> None:
         "default/q": "the kubelet allocated GPU 2, which is also assigned to another pod",
         "default/p": "the kubelet also allocated its GPU 2 to another pod",
     }
-    assert {name: cards[0][0] for name, cards in booked().items()} == {"p": 2, "q": 1}
+    assert {name: cards[0][0] for name, cards in reserved().items()} == {"p": 2, "q": 1}
     is_sound(cluster)
     report_devices(cluster, p=["GPU-2"], q=["GPU-2"])
     entry = AuditEntry.objects.get(action="node.cards")  # once, not with every report
@@ -140,7 +140,7 @@ def test_shares_move_until_the_gpu_is_full() -> None:
     followed = report_devices(cluster, p=["GPU-1::3"], q=["GPU-1::0"], r=["GPU-1::1"])
     assert followed.moved == ("default/p",)
     assert sorted(followed.problems) == ["default/p", "default/q", "default/r"]
-    assert booked() == {"p": [(1, "GPU-1", 20480)], "q": [(0, "GPU-0", 20480)], "r": [(1, "GPU-1", 20480)]}
+    assert reserved() == {"p": [(1, "GPU-1", 20480)], "q": [(0, "GPU-0", 20480)], "r": [(1, "GPU-1", 20480)]}
     is_sound(cluster)
 
 
@@ -148,7 +148,7 @@ def test_correct_gpus_of_a_pod_are_kept() -> None:
     cluster = cluster_of("T4", "T4", "T4", "T4")
     running(cluster, "p", 0, 1)
     report_devices(cluster, p=["GPU-3", "GPU-1"])
-    assert [card[0] for card in booked()["p"]] == [3, 1]
+    assert [card[0] for card in reserved()["p"]] == [3, 1]
     is_sound(cluster)
 
 
@@ -169,7 +169,7 @@ def test_device_outside_the_grant_is_reported(given: list[str], why: str) -> Non
     running(cluster, "p", 0)
     followed = report_devices(cluster, p=given)
     assert followed.problems["default/p"].startswith(why)
-    assert booked()["p"][0][0] == 0
+    assert reserved()["p"][0][0] == 0
     is_sound(cluster)
 
 
@@ -178,7 +178,7 @@ def test_unidentified_assignment_displaces_no_pod() -> None:
     running(cluster, "odd", 0)
     running(cluster, "p", 1)
     followed = report_devices(cluster, odd=["GPU-9"], p=["GPU-0"])
-    assert {name: grants[0][0] for name, grants in booked().items()} == {"odd": 0, "p": 1}
+    assert {name: grants[0][0] for name, grants in reserved().items()} == {"odd": 0, "p": 1}
     assert followed.problems.keys() == {"default/odd", "default/p"}
     is_sound(cluster)
 

@@ -13,8 +13,8 @@ from hetsched.contracts.api.decision import PolicyRef
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.workload import ClaimUse
-from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.node_loads import Conflict
 from hetsched.placement.actions import (
     HoldPart,
     create_hold,
@@ -63,8 +63,8 @@ def test_decision_on_an_older_state_is_not_recorded(cluster: Cluster) -> None:
 
 def test_engine_sees_the_pod_of_the_hold(cluster: Cluster) -> None:
     row = held(cluster)
-    (booking,) = load_state(cluster.pk).state.bookings.values()
-    assert (booking.pod.name, booking.pod.shape, booking.pod.preemptible) == (
+    (placed,) = load_state(cluster.pk).state.placed_pods.values()
+    assert (placed.pod.name, placed.pod.shape, placed.pod.preemptible) == (
         f"p~{row.pk}", a_pod("p").build().shape, False,
     )  # fmt: skip
 

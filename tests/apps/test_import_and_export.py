@@ -189,8 +189,8 @@ def test_exported_cluster_is_imported_with_the_same_state() -> None:
     text = write_cluster(export_cluster(Cluster.objects.get()))
     copy = _import(parse_cluster([("export.json", text)]), name="copy")
     one, two = load_state(cluster.pk).state, load_state(copy.pk).state
-    assert {key: booking.allocation for key, booking in one.bookings.items()} == {
-        key: booking.allocation for key, booking in two.bookings.items()
+    assert {key: placed.allocation for key, placed in one.placed_pods.items()} == {
+        key: placed.allocation for key, placed in two.placed_pods.items()
     }
     assert (one.columns.static == two.columns.static).all()
     assert (one.columns.load == two.columns.load).all()

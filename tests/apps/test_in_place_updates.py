@@ -87,7 +87,7 @@ def assert_ledger_agrees(cluster: Cluster, cpu: int) -> None:
 @pytest.mark.parametrize("cpu", [6, 20])
 def test_resize_of_an_own_pod_is_charged_beyond_its_node(cluster: Cluster, cpu: int) -> None:
     with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert KEY in kept.state.bookings
+        assert KEY in kept.state.placed_pods
     runs(cluster, a_pod("p").cpu(cpu))
     assert_ledger_agrees(cluster, 1000 * cpu)
     assert Pod.objects.get().spec.shape.request("cpu") == 1000  # the request of the decision
@@ -226,7 +226,7 @@ def test_released_resources_of_a_resized_pod_are_its_last_ones(cluster: Cluster)
 
 
 def test_a_share_of_a_zone_grows_with_its_pod() -> None:
-    from hetsched.placement.bookings import resized
+    from hetsched.placement.reservation_ledger import resized
 
     before, now = a_pod("p").cpu(2).build(), a_pod("p").cpu(6).build()
     held = Allocation(zones=(ZoneGrant("node-0", cpu_millis=1500, memory_mib=512), ZoneGrant("node-1", cpu_millis=500)))
@@ -268,7 +268,7 @@ def test_replay_keeps_placements_of_pods_changed_in_place(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("low", ["0", "1m"])
 def test_zone_shares_return_after_a_resize_to_little_and_back(low: str) -> None:
-    from hetsched.placement.bookings import resized
+    from hetsched.placement.reservation_ledger import resized
 
     high, little = a_pod("p").cpu(2).build(), a_pod("p").cpu(low).build()
     held = Allocation(zones=(ZoneGrant("node-0", cpu_millis=1500, memory_mib=512), ZoneGrant("node-1", cpu_millis=500)))

@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
 from hetsched.inventory.node_events import is_synced
+from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import apply_changes, begin_binding
 from hetsched.placement.models import Pod, Reservation, Workload
@@ -72,7 +72,7 @@ def test_pod_on_a_node_is_charged_for_any_scheduler(cluster: Cluster) -> None:
     foreign = a_seen_pod(a_pod("theirs").cpu(3), scheduler="default-scheduler", node_name="n1", phase="Running")
     seen(cluster, pods=[foreign])
     assert Node.objects.get(name="n1").requested["cpu"] == 3000
-    assert load_state(cluster.pk).state.bookings["default/theirs"].row == 0
+    assert load_state(cluster.pk).state.placed_pods["default/theirs"].row == 0
     seen(cluster, pods=[foreign])
     assert Node.objects.get(name="n1").requested["cpu"] == 3000
     seen(cluster, pods_gone=["default/theirs"], stopped={"u1"})

@@ -219,7 +219,7 @@ def test_rebuilt_state_has_the_changed_priority() -> None:
     workload = submitted(cluster, a_pod("p"))
     set_priority(workload, 7, actor=ALICE, reason="urgent")
     recorded(cluster, placing(cluster, "n1"))
-    assert load_state(cluster.pk).state.bookings["default/p"].pod.priority == 7
+    assert load_state(cluster.pk).state.placed_pods["default/p"].pod.priority == 7
 
 
 @pytest.mark.parametrize("act", [cancel, retry])

@@ -62,12 +62,12 @@ def test_cache_that_missed_a_deleted_release_is_rebuilt(monkeypatch: pytest.Monk
     cluster = a_cluster()
     pods = placed(cluster, "n1", a_pod("p"))
     with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.bookings
+        assert kept.state.placed_pods
     release(cluster.pk, [pods[0].pk], to=State.SUCCEEDED, reason="done")
     Workload.objects.update(finished_at=timezone.now() - timedelta(hours=2))
     assert _forget(cluster) == 1
     with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.bookings == {}
+        assert kept.state.placed_pods == {}
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 
 

@@ -61,13 +61,13 @@ def test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebu
     cluster = a_cluster(a_node("n1"))
     gone = placed(cluster, "n1", a_pod("gone"))
     with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert set(kept.state.bookings) == {"default/gone"}
+        assert set(kept.state.placed_pods) == {"default/gone"}
     placed(cluster, "n1", a_pod("new"))
     both = placed(cluster, "n1", a_pod("came-and-went"))
     release(cluster.pk, [gone[0].pk, both[0].pk], to=State.SUCCEEDED, reason="done")
     monkeypatch.setattr(scheduler_cache, "load_state", None)
     with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert set(kept.state.bookings) == {"default/new"}
+        assert set(kept.state.placed_pods) == {"default/new"}
 
 
 def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.
     rebuilt = load_state(cluster.pk)
     monkeypatch.setattr(scheduler_cache, "load_state", None)
     with copy.locked_snapshot() as kept:
-        assert set(kept.state.bookings) == {"default/new"}
+        assert set(kept.state.placed_pods) == {"default/new"}
         assert kept.state.digest() == rebuilt.state.digest()
         np.testing.assert_array_equal(kept.state.columns.field("used"), rebuilt.state.columns.field("used"))
 
@@ -123,8 +123,8 @@ def test_recreated_pod_is_charged_once() -> None:
     submitted(cluster, a_pod("p"))
     recorded(cluster, placing(cluster, "n2"))
     with cache_of(cluster.pk).locked_snapshot() as kept:
-        booking = kept.state.bookings["default/p"]
-        assert kept.state.reports[booking.row].name == "n2"
+        placed = kept.state.placed_pods["default/p"]
+        assert kept.state.reports[placed.row].name == "n2"
 
 
 def test_past_state_can_be_rebuilt() -> None:

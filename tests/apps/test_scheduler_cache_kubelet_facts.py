@@ -1,4 +1,4 @@
-"""The scheduler cache equals a rebuilt state when facts of the CPU manager arrive after the pods were booked."""
+"""The scheduler cache equals a rebuilt state when facts of the CPU manager arrive after the pods were placed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hetsched.contracts.objects.node_report import KubeletGrant, NodeReport
 from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.facts import new_facts, write_facts
-from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.models.node_facts import NodeFacts
+from hetsched.inventory.node_loads import advance
 from hetsched.placement.actions import release
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod

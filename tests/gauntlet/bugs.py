@@ -78,7 +78,7 @@ BUGS = (
     ),
     Bug(
         "K9", "a lock is over while its holder sleeps, and both write", "Project-HAMi/HAMi#3096",
-        "hetsched/inventory/ledger.py",
+        "hetsched/inventory/node_loads.py",
         "(0, _ANY) if epoch is None else (epoch, epoch)", "(0, _ANY)",
         "tests/apps/test_recording.py::test_a_stale_epoch_writes_nothing",
     ),
@@ -161,7 +161,7 @@ BUGS = (
     ),
     Bug(
         "K21", "a node that decision and ledger disagree on is tried for ever", "hashicorp/nomad#9506",
-        "hetsched/placement/actions/ledger_conflicts.py",
+        "hetsched/placement/actions/reservation_conflicts.py",
         "        if refusals.count() >= MOST:\n", "        if False:\n",
         "tests/workers/test_node_conflict_cordon.py::"
         "test_seeded_conflict_cordons_the_node_and_pods_go_elsewhere",

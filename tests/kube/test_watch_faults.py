@@ -55,8 +55,8 @@ def is_caught_up() -> bool:
 
 
 def has_no_violations() -> bool:
-    booked = Reservation.objects.filter(active=True).exclude(pod__origin=Pod.REMNANT)
-    return [(one.pod.name, one.requests["cpu"]) for one in booked] == [("late", 2000)] and check_invariants() == []
+    reserved = Reservation.objects.filter(active=True).exclude(pod__origin=Pod.REMNANT)
+    return [(one.pod.name, one.requests["cpu"]) for one in reserved] == [("late", 2000)] and check_invariants() == []
 
 
 def test_a_link_that_was_cut(api: Api, link: Link, followed: Informer) -> None:

@@ -15,8 +15,8 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import by_decision_time
-from hetsched.inventory.ledger import current_columns
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_loads import current_columns
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.pending_order import forecast
 from hetsched.placement.scheduler_cache import cache_of

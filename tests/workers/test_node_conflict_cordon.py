@@ -10,8 +10,8 @@ from django.utils import timezone
 from hetsched.inventory.actions import uncordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AuditEntry
-from hetsched.placement.actions import ledger_conflicts
-from hetsched.placement.actions.ledger_conflicts import record_ledger_conflicts
+from hetsched.placement.actions import reservation_conflicts
+from hetsched.placement.actions.reservation_conflicts import record_reservation_conflicts
 from hetsched.placement.models import CommitRefusal, Decision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from tests.builders import a_node, a_pod
@@ -27,28 +27,28 @@ def node(name: str = "n1") -> Node:
 
 def test_repeated_conflicts_cordon_the_node() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2"))
-    for _ in range(ledger_conflicts.MOST - 1):
-        assert record_ledger_conflicts(cluster.pk, [node().pk]) == []
+    for _ in range(reservation_conflicts.MOST - 1):
+        assert record_reservation_conflicts(cluster.pk, [node().pk]) == []
     assert not node().unschedulable
-    assert record_ledger_conflicts(cluster.pk, [node().pk, node("n2").pk]) == ["n1"]
+    assert record_reservation_conflicts(cluster.pk, [node().pk, node("n2").pk]) == ["n1"]
     assert (node().unschedulable, node("n2").unschedulable) == (True, False)
     entry = AuditEntry.objects.get(action="node.cordon")
     assert entry.reason == "quarantined: 20 reservations on the node conflicted within 5 minutes"
     uncordon(Cluster.objects.get(), "n1", actor=ALICE, reason="looked at")
-    assert record_ledger_conflicts(cluster.pk, [node().pk]) == []  # the count restarts
+    assert record_reservation_conflicts(cluster.pk, [node().pk]) == []  # the count restarts
 
 
 def test_old_conflicts_are_not_counted() -> None:
     cluster = a_cluster(a_node("n1"))
-    for _ in range(ledger_conflicts.MOST - 1):
-        record_ledger_conflicts(cluster.pk, [node().pk])
-    CommitRefusal.objects.update(created_at=timezone.now() - ledger_conflicts.WITHIN - timedelta(seconds=1))
-    assert record_ledger_conflicts(cluster.pk, [node().pk]) == []
+    for _ in range(reservation_conflicts.MOST - 1):
+        record_reservation_conflicts(cluster.pk, [node().pk])
+    CommitRefusal.objects.update(created_at=timezone.now() - reservation_conflicts.WITHIN - timedelta(seconds=1))
+    assert record_reservation_conflicts(cluster.pk, [node().pk]) == []
     assert CommitRefusal.objects.count() == 1
 
 
 def test_seeded_conflict_cordons_the_node_and_pods_go_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_conflicts, "MOST", 4)
+    monkeypatch.setattr(reservation_conflicts, "MOST", 4)
     # Rows that the scheduler does not see hold a GPU of each of two nodes.
     cluster = a_cluster(a_node("n1").gpus(1), a_node("n2").gpus(2), a_node("n3").cpu(64))
     placed(cluster, "n3", a_pod("holds"))

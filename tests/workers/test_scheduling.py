@@ -14,8 +14,8 @@ from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
-from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.node_loads import advance
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement import actions
 from hetsched.placement.lifecycle import State
@@ -220,7 +220,7 @@ def test_priority_change_after_the_queue_read_is_kept(monkeypatch: pytest.Monkey
     monkeypatch.setattr(scheduling_loop, "first_active_pods", overtaken)
     assert worker_host.run(cluster.pk) == 1
     with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.bookings["default/p"].pod.priority == 7
+        assert kept.state.placed_pods["default/p"].pod.priority == 7
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
 
 

@@ -27,7 +27,7 @@ from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, as_message
 from hetsched.contracts.objects.warnings import ManifestWarning
-from hetsched.inventory.ledger import Conflict
+from hetsched.inventory.node_loads import Conflict
 from hetsched.policies.policy_diff import PolicyDiff
 from web.translation import hook_for, language_of
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from hetsched.engine.numa.zones import Zones
 
-from .booking import Booking
 from .columns import Columns
+from .placed_pod import PlacedPod
 
 
-def charge_amounts(booking: Booking, sign: int, columns: Columns, zones: Zones) -> None:
+def charge_amounts(placed: PlacedPod, sign: int, columns: Columns, zones: Zones) -> None:
     """Add the resources of a placed pod to the load of its row (`sign` 1), or subtract them (-1)."""
-    row, compiled, layout = booking.row, booking.compiled, columns.layout
+    row, compiled, layout = placed.row, placed.compiled, columns.layout
     if sign > 0:
         columns.load[:, row] += compiled.delta
     else:
@@ -21,11 +21,11 @@ def charge_amounts(booking: Booking, sign: int, columns: Columns, zones: Zones) 
     if compiled.expected_extra is not None:
         measured = columns.static[layout.static["measured"], row]
         columns.load[layout.load["used"], row] += sign * measured * compiled.expected_extra
-    if booking.allocation.gpus:
+    if placed.allocation.gpus:
         milli, memory = layout.load["card_milli_free"].start, layout.load["card_memory_free"].start  # type: ignore[union-attr]
-        for card in booking.allocation.gpus:
+        for card in placed.allocation.gpus:
             if card.index < layout.cards:
                 columns.load[milli + card.index, row] -= sign * card.milli
                 columns.load[memory + card.index, row] -= sign * card.memory_mib
-    if booking.allocation.zones or booking.allocation.predicted or row in zones.grants:
-        zones.charge(booking, sign, columns)
+    if placed.allocation.zones or placed.allocation.predicted or row in zones.grants:
+        zones.charge(placed, sign, columns)

@@ -14,7 +14,7 @@ from collections import defaultdict
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.engine.framework.request import Request
 
-from .booking import Booking
+from .placed_pod import PlacedPod
 from .state import ClusterState
 
 
@@ -22,38 +22,38 @@ class CompletedAllocations:
     """Placed pods whose allocations the state completes, each with the allocation that was reserved for it."""
 
     def __init__(self) -> None:
-        self._reserved: dict[str, tuple[Booking, Allocation]] = {}
+        self._reserved: dict[str, tuple[PlacedPod, Allocation]] = {}
         self._seen = 0  # length of the state's log at the last call of `complete`
 
-    def assume(self, state: ClusterState, request: Request, row: int, reserved: Allocation) -> Booking:
+    def assume(self, state: ClusterState, request: Request, row: int, reserved: Allocation) -> PlacedPod:
         """Assume a pod with its allocation as reserved, and register it."""
-        booking = state.assume(request, row, reserved)
-        self.note(state, booking, reserved)
-        return booking
+        placed = state.assume(request, row, reserved)
+        self.note(state, placed, reserved)
+        return placed
 
-    def note(self, state: ClusterState, booking: Booking, reserved: Allocation) -> None:
+    def note(self, state: ClusterState, placed: PlacedPod, reserved: Allocation) -> None:
         """Register a placed pod if `assume` may complete its allocation, now or after a later change of the row."""
-        if state.completes(booking.compiled, booking.row, reserved):
-            self._reserved[booking.pod.key] = (booking, reserved)
+        if state.completes(placed.compiled, placed.row, reserved):
+            self._reserved[placed.pod.key] = (placed, reserved)
 
     def complete(self, state: ClusterState) -> None:
         """Repeat the selection on the rows that changed since the last call."""
         if self._reserved:
             # A log that is shorter than at the last call was restarted and does not name all changed rows.
             changed = set(state.log[self._seen :]) if self._seen <= len(state.log) else set(range(len(state.reports)))
-            by_row: defaultdict[int, list[tuple[Booking, Allocation]]] = defaultdict(list)
-            for key, (booking, reserved) in list(self._reserved.items()):
-                if state.bookings.get(key) is not booking:
+            by_row: defaultdict[int, list[tuple[PlacedPod, Allocation]]] = defaultdict(list)
+            for key, (placed, reserved) in list(self._reserved.items()):
+                if state.placed_pods.get(key) is not placed:
                     del self._reserved[key]  # the pod was removed since the last call
-                elif booking.row in changed:
-                    by_row[booking.row].append((booking, reserved))
+                elif placed.row in changed:
+                    by_row[placed.row].append((placed, reserved))
             for row in sorted(by_row):
                 self._complete_row(state, row, by_row[row])
         self._seen = len(state.log)
 
-    def _complete_row(self, state: ClusterState, row: int, held: list[tuple[Booking, Allocation]]) -> None:
+    def _complete_row(self, state: ClusterState, row: int, held: list[tuple[PlacedPod, Allocation]]) -> None:
         held.sort(key=lambda one: (one[0].pod.created_at, one[0].pod.key))
-        for booking, _ in held:
-            state.forget(booking.pod.key)
-        for booking, reserved in held:
-            self.assume(state, Request(booking.pod, booking.compiled), row, reserved)
+        for placed, _ in held:
+            state.forget(placed.pod.key)
+        for placed, reserved in held:
+            self.assume(state, Request(placed.pod, placed.compiled), row, reserved)

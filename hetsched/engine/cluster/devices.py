@@ -35,7 +35,7 @@ from hetsched.contracts.objects.devices import Devices as Known
 from hetsched.contracts.objects.workload import DeviceUse, PodSpec
 from hetsched.engine.framework.status import Refusal
 
-from .booking import Booking
+from .placed_pod import PlacedPod
 
 MOST_STEPS = 20_000
 MOST_USERS = 256  # the API's limit of pods that one claim may be reserved for
@@ -81,18 +81,18 @@ class DeviceState:
         other._by_node, other._on_any_node, other._found = self._by_node, self._on_any_node, self._found
         return other
 
-    # -- bookings --------------------------------------------------------------------------------------------------
+    # -- placed pods -----------------------------------------------------------------------------------------------
 
-    def charge(self, booking: Booking, sign: int) -> None:
+    def charge(self, placed: PlacedPod, sign: int) -> None:
         """Count the devices of a pod that is placed (`sign` 1) or removed (-1)."""
-        for grant in booking.allocation.devices:
-            key = f"{booking.pod.namespace}/{grant.claim}"
+        for grant in placed.allocation.devices:
+            key = f"{placed.pod.namespace}/{grant.claim}"
             pods = self.reserved_for.setdefault(key, {})
             if sign > 0:
-                pods[booking.pod.key] = booking.row
+                pods[placed.pod.key] = placed.row
                 self.allocated[grant.device] = key
             else:
-                pods.pop(booking.pod.key, None)
+                pods.pop(placed.pod.key, None)
                 self.allocated.pop(grant.device, None)
             if not pods:
                 self.reserved_for.pop(key)

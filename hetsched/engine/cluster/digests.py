@@ -82,10 +82,10 @@ class Digests:
 
 def _row_digest(state: DigestedState, row: int) -> bytes:
     hasher = blake2b(encode(state.reports[row], order="sorted"), digest_size=_BYTES)
-    for key, booking in sorted(state.on_row[row].items()):
-        pod = booking.pod
+    for key, placed in sorted(state.on_row[row].items()):
+        pod = placed.pod
         rank = (pod.priority, pod.created_at, pod.preemptible, pod.gang)
-        hasher.update(encode((key, pod.labels, rank, pod.shape, booking.allocation), order="sorted"))
+        hasher.update(encode((key, pod.labels, rank, pod.shape, placed.allocation), order="sorted"))
     if state.samples.fresh[row]:
         hasher.update(state.columns.field("used")[:, row].tobytes())
     return hasher.digest()

@@ -85,8 +85,8 @@ def write_facts(state: InventoryState, row: int) -> None:
     if (links := link_table(state.cards[row])) is not None:
         state.links[row] = links
     state.zones.write(row, report, state.columns)
-    for booking in state.on_row[row].values():
-        state.zones.charge(booking, 1, state.columns)
+    for placed in state.on_row[row].values():
+        state.zones.charge(placed, 1, state.columns)
     state.zones.charge_unexplained(row, state.columns)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from hetsched.contracts.objects.workload import PodSpec
 
-from .booking import Booking
 from .columns import Bools, Ints, Rows
+from .placed_pod import PlacedPod
 from .selector_counts import Matcher, SelectorCounts
 from .state_view import StateView
 
@@ -27,7 +27,7 @@ Holders = dict[int, int]  # row -> number of placed pods with the rule
 K = TypeVar("K")
 
 
-class BookedTerm(NamedTuple):
+class PlacedTerm(NamedTuple):
     """An inter-pod term of placed pods."""
 
     topology_key: str
@@ -43,30 +43,30 @@ class InterPodTerms:
     """
 
     def __init__(self) -> None:
-        self.repelling: dict[BookedTerm, Holders] = {}
-        self.attracting: dict[BookedTerm, Holders] = {}
-        self.preferring: dict[BookedTerm, Holders] = {}
+        self.repelling: dict[PlacedTerm, Holders] = {}
+        self.attracting: dict[PlacedTerm, Holders] = {}
+        self.preferring: dict[PlacedTerm, Holders] = {}
         self.ports: dict[tuple[str, int], dict[str, Holders]] = {}
         self._tallies = SelectorCounts()
-        self._meaning: dict[tuple[int, str, frozenset[tuple[str, str]]], list[BookedTerm]] = {}
+        self._meaning: dict[tuple[int, str, frozenset[tuple[str, str]]], list[PlacedTerm]] = {}
 
-    def charge(self, booking: Booking, sign: int) -> None:
+    def charge(self, placed: PlacedPod, sign: int) -> None:
         """Count the rules of a pod that is added (`sign` 1) or removed (-1)."""
-        shape, namespace, row = booking.pod.shape, booking.pod.namespace, booking.row
+        shape, namespace, row = placed.pod.shape, placed.pod.namespace, placed.row
         for terms, held in (
             (shape.anti_affinity, self.repelling),
             (shape.affinity, self.attracting),
             (shape.preferred_affinity, self.preferring),
         ):
             for term in terms:
-                rule = BookedTerm(term.topology_key, Matcher.of(term, namespace), term.weight)
+                rule = PlacedTerm(term.topology_key, Matcher.of(term, namespace), term.weight)
                 if _count(held, rule, row, sign):
                     self._meaning.clear()
         for port in shape.host_ports:
             addresses = self.ports.setdefault((port.protocol, port.port), {})
             _count(addresses, port.ip or ANY_ADDRESS, row, sign)
 
-    def meaning(self, rules: dict[BookedTerm, Holders], pod: PodSpec, state: StateView) -> list[BookedTerm]:
+    def meaning(self, rules: dict[PlacedTerm, Holders], pod: PodSpec, state: StateView) -> list[PlacedTerm]:
         """Return the terms of `rules`, one of this object's mappings, that select `pod`."""
         key = (id(rules), pod.namespace, frozenset(pod.labels.items()))
         found = self._meaning.get(key)

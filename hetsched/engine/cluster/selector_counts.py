@@ -109,13 +109,13 @@ class SelectorCounts:
             changed = set(state.log[self._seen :])
         self._seen = len(state.log)
         for row in changed:
-            known, booked = self._on_row[row], state.on_row[row]
-            for key in [key for key, (pod, _) in known.items() if key not in booked or booked[key].pod is not pod]:
+            known, current = self._on_row[row], state.on_row[row]
+            for key in [key for key, (pod, _) in known.items() if key not in current or current[key].pod is not pod]:
                 self._journal.append((known.pop(key)[1], row, -1))
-            for key, booking in booked.items():
+            for key, placed in current.items():
                 if key not in known:
-                    kind = self._kind(booking.pod)
-                    known[key] = (booking.pod, kind)
+                    kind = self._kind(placed.pod)
+                    known[key] = (placed.pod, kind)
                     self._journal.append((kind, row, 1))
 
     def _kind(self, pod: PodSpec) -> int:

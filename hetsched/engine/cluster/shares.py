@@ -46,8 +46,8 @@ class TeamShares:
         self._amounts: dict[int, tuple[Shape, Ints]] = {}
         self._used: dict[tuple[str, str], Ints] = {}
         self._team_used: dict[str, Ints] = {}
-        for booking in state.bookings.values():
-            self.charge(booking.pod)
+        for placed in state.placed_pods.values():
+            self.charge(placed.pod)
 
     def groups(self, pod: PodSpec) -> tuple[str, str]:
         """Return the team and the namespace to which a pod's use is added."""

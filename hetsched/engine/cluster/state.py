@@ -37,13 +37,13 @@ from hetsched.engine.numa.topology_setup import KUBELET, Setup, bitset_words
 from hetsched.engine.numa.zones import Zones
 
 from .avoided_nodes import Avoided
-from .booking import Booking, grant_card
 from .charges import charge_amounts
 from .columns import UNKNOWN_RESOURCE, Bools, ColumnLayout, Columns, Ints, ResourceRows, Vocabulary, Window
 from .devices import DeviceState
 from .digests import Digests
 from .expected_use import UsageHistory, learn
 from .node_columns import emptied, resource_names, widened, write_facts
+from .placed_pod import PlacedPod, grant_card
 from .pod_terms import InterPodTerms
 from .quotas import Quotas
 from .samples import Samples, report_now
@@ -82,8 +82,8 @@ class ClusterState:
         self.vendors: Vocabulary[str] = Vocabulary([""])
         self.setups: Vocabulary[Setup] = Vocabulary([Setup()])
         self.resources = ResourceRows(resource_names(self.reports))
-        self.bookings: dict[str, Booking] = {}
-        self.on_row: list[dict[str, Booking]] = [{} for _ in self.reports]
+        self.placed_pods: dict[str, PlacedPod] = {}
+        self.on_row: list[dict[str, PlacedPod]] = [{} for _ in self.reports]
         self.neighbours = InterPodTerms()
         self.gangs = Gangs()
         self.quotas = Quotas(quotas)
@@ -199,13 +199,13 @@ class ClusterState:
         self.budgets = tuple(content.budgets)
         if content.storage != self.volumes.storage:
             self.volumes = VolumeState(content.storage)
-            for booking in self.bookings.values():
-                if booking.compiled.shape.claims:
-                    self.volumes.charge(booking, 1)
+            for placed in self.placed_pods.values():
+                if placed.compiled.shape.claims:
+                    self.volumes.charge(placed, 1)
         if content.devices != self.devices.known:
             self.devices = DeviceState(content.devices)
-            for booking in self.bookings.values():
-                self.devices.charge(booking, 1)
+            for placed in self.placed_pods.values():
+                self.devices.charge(placed, 1)
         self._facts_changed()
 
     def add_storage(self, more: Storage, devices: KnownDevices | None = None) -> None:
@@ -225,9 +225,9 @@ class ClusterState:
             self._digests.keep_over(self)
             self.epoch += 1
 
-    def booked_mix(self) -> Mix:
+    def placed_mix(self) -> Mix:
         """Return the workload mix of the placed pods; it depends only on these pods, not on their history."""
-        return mix_of_shapes(booking.compiled.shape for booking in self.bookings.values())
+        return mix_of_shapes(placed.compiled.shape for placed in self.placed_pods.values())
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the result of `make`, cached as long as neither the inventory nor the mix changes."""
@@ -281,7 +281,7 @@ class ClusterState:
         _, values = self.label(key)
         return self.once(("label-numbers", key), lambda: _numbers(values)) if len(values) else _NO_NUMBERS
 
-    # -- bookings ------------------------------------------------------------------------------------------------
+    # -- placed pods ---------------------------------------------------------------------------------------------
 
     def compile(self, pod: PodSpec) -> Request:
         """Compile a pod with its expected use, sharing the compiled shape with earlier pods of its shape."""
@@ -314,8 +314,8 @@ class ClusterState:
         self.columns = widened(old, layout)
         self.all_rows = Window(self.columns)
         self._facts_changed()
-        for booking in self.bookings.values():
-            booking.compiled = CompiledShape(booking.compiled.shape, layout, self.resources)
+        for placed in self.placed_pods.values():
+            placed.compiled = CompiledShape(placed.compiled.shape, layout, self.resources)
 
     def completes(self, compiled: CompiledShape, row: int, allocation: Allocation) -> bool:
         """Return whether `assume` may add GPUs, zones or CPUs to an allocation on a row."""
@@ -323,47 +323,47 @@ class ClusterState:
             (compiled.kubelet_pins or compiled.zoned_devices) and self._predicts(row, allocation)
         )
 
-    def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> Booking:
+    def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> PlacedPod:
         """Place the pod of `request` on a row and complete its allocation."""
         if request.shape.gpu is not None and not allocation.gpus:
             cards = self._lowest_cards(request.shape, row)
             allocation = msgspec.structs.replace(allocation, gpus=cards)
         if request.compiled.kubelet_pins or request.compiled.zoned_devices:
             allocation = self._with_predicted(request.shape, row, allocation)
-        booking = Booking(request.pod, request.compiled, row, allocation)
+        placed = PlacedPod(request.pod, request.compiled, row, allocation)
         key = request.pod.key
-        if key in self.bookings:
-            raise ValueError(f"{key} is booked already")
-        self._charge(booking, 1)
-        self.bookings[key] = self.on_row[row][key] = booking
-        return booking
+        if key in self.placed_pods:
+            raise ValueError(f"{key} is placed already")
+        self._charge(placed, 1)
+        self.placed_pods[key] = self.on_row[row][key] = placed
+        return placed
 
-    def forget(self, key: str) -> Booking | None:
-        """Remove a placed pod and return its booking, or None if the pod is not placed."""
-        booking = self.bookings.pop(key, None)
-        if booking is not None:
-            del self.on_row[booking.row][key]
-            self._charge(booking, -1)
-        return booking
+    def forget(self, key: str) -> PlacedPod | None:
+        """Remove a placed pod and return it, or None if the pod is not placed."""
+        placed = self.placed_pods.pop(key, None)
+        if placed is not None:
+            del self.on_row[placed.row][key]
+            self._charge(placed, -1)
+        return placed
 
-    def restore(self, booking: Booking) -> None:
+    def restore(self, placed: PlacedPod) -> None:
         """Place a pod again, exactly as `forget` returned it."""
-        key = booking.pod.key
-        if key in self.bookings:
-            raise ValueError(f"{key} is booked already")
-        self._charge(booking, 1)
-        self.bookings[key] = self.on_row[booking.row][key] = booking
+        key = placed.pod.key
+        if key in self.placed_pods:
+            raise ValueError(f"{key} is placed already")
+        self._charge(placed, 1)
+        self.placed_pods[key] = self.on_row[placed.row][key] = placed
 
-    def _charge(self, booking: Booking, sign: int) -> None:
-        charge_amounts(booking, sign, self.columns, self.zones)
-        if booking.compiled.has_rules:
-            self.neighbours.charge(booking, sign)
-        if booking.compiled.shape.claims:
-            self.volumes.charge(booking, sign)
-        if booking.allocation.devices:
-            self.devices.charge(booking, sign)
-        self._charge_group(booking.pod, sign)
-        self.log.append(booking.row)
+    def _charge(self, placed: PlacedPod, sign: int) -> None:
+        charge_amounts(placed, sign, self.columns, self.zones)
+        if placed.compiled.has_rules:
+            self.neighbours.charge(placed, sign)
+        if placed.compiled.shape.claims:
+            self.volumes.charge(placed, sign)
+        if placed.allocation.devices:
+            self.devices.charge(placed, sign)
+        self._charge_group(placed.pod, sign)
+        self.log.append(placed.row)
         self._bound_log()
 
     def _charge_group(self, pod: PodSpec, sign: int) -> None:
@@ -373,20 +373,20 @@ class ClusterState:
         if self.quotas.limits:
             self.quotas.charge(pod, sign)
 
-    def adopt(self, keys: list[str], booked: list[Booking]) -> None:
+    def adopt(self, keys: list[str], pods: list[PlacedPod]) -> None:
         """Register pods, by key, whose load the compiled loop has already added to the columns.
 
         No pod is a member of a gang, because the loop does not place gang members.
         """
-        self.bookings.update(zip(keys, booked, strict=True))
-        for key, booking in zip(keys, booked, strict=True):
-            self.on_row[booking.row][key] = booking
-            if booking.row in self.zones.grants:
-                self.zones.charge(booking, 1, self.columns)
+        self.placed_pods.update(zip(keys, pods, strict=True))
+        for key, placed in zip(keys, pods, strict=True):
+            self.on_row[placed.row][key] = placed
+            if placed.row in self.zones.grants:
+                self.zones.charge(placed, 1, self.columns)
         if self.quotas.limits:
-            for booking in booked:
-                self.quotas.charge(booking.pod, 1)
-        self.log.extend([booking.row for booking in booked])
+            for placed in pods:
+                self.quotas.charge(placed.pod, 1)
+        self.log.extend([placed.row for placed in pods])
         self._bound_log()
 
     def _bound_log(self) -> None:
@@ -436,8 +436,10 @@ class ClusterState:
         other.all_rows = Window(other.columns)
         other.reports, other.cards = list(self.reports), list(self.cards)
         other.samples = self.samples.copy()
-        other.bookings = {key: Booking(b.pod, b.compiled, b.row, b.allocation) for key, b in self.bookings.items()}
-        other.on_row = [{key: other.bookings[key] for key in row} for row in self.on_row]
+        other.placed_pods = {
+            key: PlacedPod(b.pod, b.compiled, b.row, b.allocation) for key, b in self.placed_pods.items()
+        }
+        other.on_row = [{key: other.placed_pods[key] for key in row} for row in self.on_row]
         other.neighbours = self.neighbours.copy(self)
         other.gangs = self.gangs.copy()
         other.quotas = self.quotas.copy()

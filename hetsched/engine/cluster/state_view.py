@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 
 from hetsched.contracts.objects.node_report import NodeReport
 
-from .booking import Booking
 from .columns import Bools, Columns, Ints, ResourceRows, Vocabulary
+from .placed_pod import PlacedPod
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class StateView(Protocol):
     epoch: int
     log: list[int]
     namespaces: dict[str, dict[str, str]]
-    on_row: list[dict[str, Booking]]
+    on_row: list[dict[str, PlacedPod]]
     reports: list[NodeReport]
     resources: ResourceRows
     row_of: dict[str, int]

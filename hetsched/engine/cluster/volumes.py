@@ -38,8 +38,8 @@ from hetsched.contracts.objects.storage import (
 from hetsched.contracts.objects.workload import ClaimUse, Expression, PodSpec
 from hetsched.engine.framework.status import Refusal
 
-from .booking import Booking
 from .columns import Bools
+from .placed_pod import PlacedPod
 from .selectors import nodes_named, nodes_of_terms, nodes_with
 from .state_view import StateView
 
@@ -175,12 +175,12 @@ class VolumeState:
             return set()
         return {row for key, row in self.users.get(claim.key, {}).items() if key != pod.key}
 
-    # -- bookings --------------------------------------------------------------------------------------------------
+    # -- placed pods -----------------------------------------------------------------------------------------------
 
-    def charge(self, booking: Booking, sign: int) -> None:
+    def charge(self, placed: PlacedPod, sign: int) -> None:
         """Count the claims of a pod that is placed (`sign` 1) or removed (-1)."""
-        pod, row = booking.pod, booking.row
-        granted = {grant.claim: grant.volume for grant in booking.allocation.volumes}
+        pod, row = placed.pod, placed.row
+        granted = {grant.claim: grant.volume for grant in placed.allocation.volumes}
         for use in pod.shape.claims:
             key = f"{pod.namespace}/{use.name}"
             if sign > 0:
@@ -189,7 +189,7 @@ class VolumeState:
                 _drop(self.users, key, pod.key)
             if use.name in granted:
                 self._choose(key, pod.key, granted[use.name], sign)
-        for what in set(self.attachments(pod, booking.allocation)):
+        for what in set(self.attachments(pod, placed.allocation)):
             rows = self.attached.setdefault(what, {})
             rows[row] = rows.get(row, 0) + sign
             if not rows[row]:

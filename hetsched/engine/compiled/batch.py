@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.objects.workload import PodSpec, Shape
-from hetsched.engine.cluster.booking import Booking, grant_card
 from hetsched.engine.cluster.columns import UNKNOWN, Ints
+from hetsched.engine.cluster.placed_pod import PlacedPod, grant_card
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import SharedReservation
 from hetsched.engine.framework.cycle import Scheduler, merge_allocations
@@ -96,16 +96,16 @@ class BatchScheduler:
         """Decide and assume `pods` in the given order."""
         outcomes: list[Outcome] = []
         keys = [pod.key for pod in pods]
-        if self._possible and self._bookable(keys):
+        if self._possible and self._placeable(keys):
             while len(outcomes) < len(pods):
                 self._until_facts_change(pods[len(outcomes) :], keys[len(outcomes) :], outcomes)
         else:
             outcomes.extend(map(self.scheduler.schedule, pods))
         return outcomes
 
-    def _bookable(self, keys: list[str]) -> bool:
+    def _placeable(self, keys: list[str]) -> bool:
         distinct = set(keys)
-        return len(distinct) == len(keys) and self.scheduler.state.bookings.keys().isdisjoint(distinct)
+        return len(distinct) == len(keys) and self.scheduler.state.placed_pods.keys().isdisjoint(distinct)
 
     def _until_facts_change(self, pods: Sequence[PodSpec], keys: list[str], outcomes: list[Outcome]) -> None:
         """Decide until all pods are decided or the cached shapes become invalid."""
@@ -168,7 +168,7 @@ class _Learnt:
         self._logged = 0
         self._synced = len(scheduler.state.log)
         self._evicts_lower = all(plugin.info.evicts_lower_priority for plugin in policy.post_filters)
-        self._lowest = min((b.pod.priority for b in scheduler.state.bookings.values()), default=_HIGHEST)
+        self._lowest = min((b.pod.priority for b in scheduler.state.placed_pods.values()), default=_HIGHEST)
         self._handling = [plugin.handled_pods for plugin in policy.plugins if plugin.handled_pods is not None]
         self._shared = [
             SharedAllocations(plugin.instance, plugin.info.compiled_reserve, scheduler.state)
@@ -221,7 +221,7 @@ class _Learnt:
         """Track the lowest priority of pods placed outside the loop; it may be too low after a pod was removed."""
         on_row = self.scheduler.state.on_row
         for row in set(rows):
-            self._lowest = min([self._lowest, *[booking.pod.priority for booking in on_row[row].values()]])
+            self._lowest = min([self._lowest, *[placed.pod.priority for placed in on_row[row].values()]])
 
     def _learn(self, pods: list[PodSpec]) -> bool:
         state, plans = self.scheduler.state, self.plans
@@ -278,12 +278,12 @@ class _Learnt:
             Outcome(pod, names[row], row, allocation, score) if row >= 0 else Outcome(pod)
             for pod, row, allocation, score in zip(pods, rows, allocations, scores, strict=False)
         ]
-        booked = [
-            Booking(pod, known[position].compiled, row, allocation)
+        placed = [
+            PlacedPod(pod, known[position].compiled, row, allocation)
             for pod, position, row, allocation in zip(expecting, of_shape, rows, allocations, strict=False)
             if row >= 0
         ]
-        state.adopt([key for key, row in zip(keys, rows, strict=False) if row >= 0], booked)
+        state.adopt([key for key, row in zip(keys, rows, strict=False) if row >= 0], placed)
         self._synced = len(state.log)
         return outcomes
 

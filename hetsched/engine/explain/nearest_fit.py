@@ -238,15 +238,15 @@ class _GangSearch(_FieldSearch):
         super().__init__(scheduler, pod, budget)
         assert pod.gang is not None
         state = scheduler.state
-        self._waiting = [member for member in members if member.key not in state.bookings]
+        self._waiting = [member for member in members if member.key not in state.placed_pods]
         self._least, self._least_field = pod.gang.min_available, pod.gang.min_field
-        self._booked = state.gangs.members_booked(f"{pod.namespace}/{pod.gang.name}")
+        self._placed = state.gangs.placed_members(f"{pod.namespace}/{pod.gang.name}")
 
     def candidates(self) -> list[_Candidate]:
         found = super().candidates()
         with suppress(_Exhausted):
             rows, count = self._try(self._pod.shape)
-            fewer = count + self._booked
+            fewer = count + self._placed
             if 0 < fewer < self._least:
                 name = re.split("[./]", self._least_field)[-1]
                 words = Message("{field} {was} -> {now}", field=name, was=self._least, now=fewer)
@@ -274,7 +274,7 @@ class _GangSearch(_FieldSearch):
             self._trial.undo(outcome)
         gangs.groups, gangs.backoff_until = groups, backoff_until
         least = members[0].gang.min_available if members and members[0].gang is not None else 0
-        return placed + self._booked >= least
+        return placed + self._placed >= least
 
     def changed(self, candidate: _Candidate) -> tuple[PodSpec, ...]:
         least = next((int(step.to) for step in candidate.steps if step.field == self._least_field), self._least)
@@ -290,7 +290,7 @@ class _GangSearch(_FieldSearch):
 
     def fits(self, shape: Shape, rows: Rows | None) -> Rows:
         used, count = self._try(shape)
-        return used if count + self._booked >= self._least else used[:0]
+        return used if count + self._placed >= self._least else used[:0]
 
     def _cost(self) -> int:
         return max(self._scheduler.state.all_rows.n, _LEAST_ROWS) + _MEMBER_ROWS * len(self._waiting)
@@ -305,7 +305,7 @@ class _GangSearch(_FieldSearch):
             raise _Exhausted
         placed: list[Outcome] = []
         for member in self._waiting:
-            if len(placed) + self._booked == self._least:
+            if len(placed) + self._placed == self._least:
                 break
             own = shape if member.shape == self._pod.shape else member.shape
             outcome = self._trial.schedule(msgspec.structs.replace(member, shape=own, gang=None))

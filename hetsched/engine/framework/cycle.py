@@ -47,7 +47,7 @@ class Scheduler:
         self.state = state
         self.policy = policy
         if policy.wants_mix and not state.mix_is_set:
-            state.use_mix(state.booked_mix())
+            state.use_mix(state.placed_mix())
         self.evaluator = Evaluator(state, policy)
         self.waiting_pods = WaitingPods(state)
         self.evicts = evicts
@@ -120,9 +120,9 @@ class Scheduler:
 
     def _evict(self, outcome: Outcome, request: Request, eviction: Eviction) -> None:
         """Remove the victims and place the pod; restore them if the pod still cannot start immediately."""
-        bookings = self.state.bookings
-        if all(key in bookings and key not in self.waiting_pods.pods for key in eviction.victims):
-            outcome.evicted = tuple(bookings[key] for key in eviction.victims)
+        placed_pods = self.state.placed_pods
+        if all(key in placed_pods and key not in self.waiting_pods.pods for key in eviction.victims):
+            outcome.evicted = tuple(placed_pods[key] for key in eviction.victims)
             for key in eviction.victims:
                 self.state.forget(key)
             outcome.refusal = None
@@ -245,8 +245,8 @@ class Scheduler:
 
     def _restore(self, outcome: Outcome) -> None:
         """Restore the victims that were evicted for a placement that is undone."""
-        for booking in outcome.evicted:
-            self.state.restore(booking)
+        for placed in outcome.evicted:
+            self.state.restore(placed)
         outcome.evicted = ()
 
     def bind(self, outcome: Outcome) -> Refusal | None:
@@ -255,7 +255,7 @@ class Scheduler:
         Under a policy without a Bind plugin the caller writes the binding and records the outcome itself.
         """
         if outcome.node is None or outcome.is_waiting:
-            raise ValueError(f"{outcome.pod.key} is {'held' if outcome.is_waiting else 'not booked'}")
+            raise ValueError(f"{outcome.pod.key} is {'held' if outcome.is_waiting else 'not placed'}")
         arguments = (outcome.pod, outcome.node, outcome.allocation)
         steps = [(plugin, plugin.instance.pre_bind) for plugin in self.policy.pre_binds]
         steps += [(plugin, plugin.instance.bind) for plugin in self.policy.binds]

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.selector_counts import Matcher
 from hetsched.engine.explain.diagnosis import rejected_rows
 from hetsched.engine.preemption.victims import importance
@@ -52,9 +52,9 @@ def filter_nodes(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> Fi
         result.unresolvable = dict.fromkeys(names, pod_refusal)
         return result
     state = scheduler.state
-    booked = state.bookings.get(pod.key)
-    if booked is not None:
-        _fill_bound_node(result, pod, names, booked, state.columns.names[booked.row])
+    placed = state.placed_pods.get(pod.key)
+    if placed is not None:
+        _fill_bound_node(result, pod, names, placed, state.columns.names[placed.row])
         return result
     request = state.compile(pod)
     _, total = scheduler.evaluator.evaluate(request)
@@ -92,8 +92,8 @@ def _pod_refusal(pod: PodSpec) -> str:
     return "wait for scheduling gates" if pod.gates else ""
 
 
-def _fill_bound_node(result: FilteredNodes, pod: PodSpec, names: Iterable[str], booked: Booking, node: str) -> None:
-    same = booked.pod.uid == pod.uid
+def _fill_bound_node(result: FilteredNodes, pod: PodSpec, names: Iterable[str], placed: PlacedPod, node: str) -> None:
+    same = placed.pod.uid == pod.uid
     why = f"are not {node}, where its binding is on its way" if same else "wait for the pod that had this name before"
     for name in names:
         if same and name == node:
@@ -106,9 +106,9 @@ def prioritize_nodes(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -
     """Return a priority of 0 to 10 for each node of the request; 0 if the node is unknown or the pod does not fit."""
     state = scheduler.state
     scores = dict.fromkeys(names, 0)
-    booked = state.bookings.get(pod.key)
-    if _pod_refusal(pod) or booked is not None:
-        node = state.columns.names[booked.row] if booked is not None else ""
+    placed = state.placed_pods.get(pod.key)
+    if _pod_refusal(pod) or placed is not None:
+        node = state.columns.names[placed.row] if placed is not None else ""
         return {name: MOST_PRIORITY if name == node else 0 for name in names}
     request = state.compile(pod)
     _, total = scheduler.evaluator.evaluate(request)
@@ -137,7 +137,7 @@ def find_victims(
     The result omits nodes on which the pod would not fit even without the victims, and nodes whose victims may not be
     preempted.
     """
-    if _pod_refusal(pod) or pod.key in scheduler.state.bookings:
+    if _pod_refusal(pod) or pod.key in scheduler.state.placed_pods:
         return {}
     attempt = Attempt(scheduler, scheduler.state.compile(pod))
     found: dict[str, tuple[str, ...]] = {}
@@ -145,53 +145,53 @@ def find_victims(
         row = scheduler.state.row_of.get(name, -1)
         further = None if row < 0 else _further_victims(scheduler, attempt, pod, row, frozenset(uids))
         if further is not None:
-            found[name] = (*uids, *(booking.pod.uid for booking in further))
+            found[name] = (*uids, *(placed.pod.uid for placed in further))
     return found
 
 
 def _further_victims(
     scheduler: Scheduler, attempt: Attempt, pod: PodSpec, row: int, uids: frozenset[str]
-) -> list[Booking] | None:
+) -> list[PlacedPod] | None:
     """Return the victims needed in addition to `uids`, or None if the pod would not fit even without them."""
     state = scheduler.state
-    bookings = list(state.on_row[row].values())
-    removed: list[Booking] = []
+    placed_pods = list(state.on_row[row].values())
+    removed: list[PlacedPod] = []
 
-    def forget(booking: Booking) -> None:
-        state.forget(booking.pod.key)
-        removed.append(booking)
+    def forget(placed: PlacedPod) -> None:
+        state.forget(placed.pod.key)
+        removed.append(placed)
 
-    def restore(booking: Booking) -> None:
-        state.restore(booking)
-        removed.remove(booking)
+    def restore(placed: PlacedPod) -> None:
+        state.restore(placed)
+        removed.remove(placed)
 
     try:
-        for booking in bookings:
-            if booking.pod.uid in uids:
-                forget(booking)
+        for placed in placed_pods:
+            if placed.pod.uid in uids:
+                forget(placed)
         named_count = len(removed)
         others = [
-            booking for booking in bookings if booking.pod.uid not in uids and _is_evictable(scheduler, pod, booking)
+            placed for placed in placed_pods if placed.pod.uid not in uids and _is_evictable(scheduler, pod, placed)
         ]
-        for booking in sorted(others, key=importance, reverse=True):
+        for placed in sorted(others, key=importance, reverse=True):
             if attempt.fits(row) and attempt.grants(row):
                 break
-            forget(booking)
+            forget(placed)
         if not (attempt.fits(row) and attempt.grants(row)):
             return None
-        for booking in sorted(removed[named_count:], key=importance):
-            restore(booking)
+        for placed in sorted(removed[named_count:], key=importance):
+            restore(placed)
             if not (attempt.fits(row) and attempt.grants(row)):
-                forget(booking)
+                forget(placed)
         return removed[named_count:]
     finally:
-        for booking in list(removed):
-            state.restore(booking)
+        for placed in list(removed):
+            state.restore(placed)
 
 
-def _is_evictable(scheduler: Scheduler, pod: PodSpec, booking: Booking) -> bool:
+def _is_evictable(scheduler: Scheduler, pod: PodSpec, placed: PlacedPod) -> bool:
     """Return whether a pod that the other scheduler did not name may be added to the victims."""
-    victim, state = booking.pod, scheduler.state
+    victim, state = placed.pod, scheduler.state
     if victim.priority >= pod.priority or not victim.preemptible or victim.gang is not None or not victim.uid:
         return False
     guards = (Matcher(budget.selector, (budget.namespace,)) for budget in state.budgets)

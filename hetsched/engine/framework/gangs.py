@@ -6,7 +6,7 @@ complete queue *announces* it, so that the remaining members are known. A gang i
 untried members together are fewer than the minimum, and remains rejected until the next announcement. The first member
 without a feasible node is recorded with its reasons. Without an announcement, members are registered as they arrive.
 Source: Kubernetes scheduler-plugins, KEP-2 and KEP-42 (coscheduling).
-Invariants: `booked` equals a full scan of the placed pods; a copy of the registry has the placed members but no
+Invariants: `placed` equals a full scan of the placed pods; a copy of the registry has the placed members but no
 announcement.
 """
 
@@ -80,7 +80,7 @@ class Gangs:
     """PodGroup registry: placed members by gang, and the members of an announced queue."""
 
     def __init__(self) -> None:
-        self.booked: dict[str, set[str]] = {}
+        self.placed: dict[str, set[str]] = {}
         self.groups: dict[str, GangMembers] = {}
         self.backoff_until: dict[str, float] = {}  # gang -> end of its back-off on the caller's clock, seconds
 
@@ -89,13 +89,13 @@ class Gangs:
         key = gang_key(pod)
         if key is None:
             return
-        members = self.booked.setdefault(key, set())
+        members = self.placed.setdefault(key, set())
         if sign > 0:
             members.add(pod.key)
         else:
             members.discard(pod.key)
             if not members:
-                del self.booked[key]
+                del self.placed[key]
 
     def register(self, pods: Iterable[PodSpec]) -> None:
         """Set the complete list of pods that the caller will try, and discard the results of the previous list."""
@@ -123,8 +123,8 @@ class Gangs:
         group = self.groups.get(gang_key(pod) or "")
         return group if group is not None and pod.key in group.members else None
 
-    def members_booked(self, key: str) -> int:
-        return len(self.booked.get(key, ()))
+    def placed_members(self, key: str) -> int:
+        return len(self.placed.get(key, ()))
 
     def end_backoffs(self, now_seconds: float) -> None:
         """End expired back-offs."""
@@ -133,6 +133,6 @@ class Gangs:
 
     def copy(self) -> Gangs:
         other = Gangs()
-        other.booked = {key: set(members) for key, members in self.booked.items()}
+        other.placed = {key: set(members) for key, members in self.placed.items()}
         other.backoff_until = dict(self.backoff_until)
         return other

@@ -6,7 +6,7 @@ import msgspec
 
 from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.placed_pod import PlacedPod
 
 from .request import Request
 from .status import Eviction, Refusal
@@ -17,7 +17,7 @@ class Outcome(msgspec.Struct, eq=False, gc=False):
 
     `node` is None if the pod is not placed. `is_waiting` is true if it is assumed but waits for a permit. `request` is
     set if the cycle compiled a request. If no node fits, `eviction` names the pods that could be preempted. A scheduler
-    that evicts removes these pods, stores their bookings in `evicted` and places the pod.
+    that evicts removes these pods, stores the removed pods in `evicted` and places the pod.
     """
 
     pod: PodSpec
@@ -28,5 +28,5 @@ class Outcome(msgspec.Struct, eq=False, gc=False):
     is_waiting: bool = False
     refusal: tuple[str, Refusal] | None = None
     eviction: Eviction | None = None
-    evicted: tuple[Booking, ...] = ()
+    evicted: tuple[PlacedPod, ...] = ()
     request: Request | None = None

@@ -166,7 +166,7 @@ class Policy:
         state.gangs.register(pods)
         groups = by_decision_time(pods, behind or {})
         return chain.from_iterable(
-            self._ordered(group, state, lambda pod: pod.key in state.bookings) for group in groups
+            self._ordered(group, state, lambda pod: pod.key in state.placed_pods) for group in groups
         )
 
     def forecast(

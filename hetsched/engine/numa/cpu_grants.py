@@ -29,7 +29,7 @@ def pinned(state: ClusterState, row: int, position: int, count: int, order: str,
 
     def rank(core: Core) -> Rank:
         neighbours = [
-            busy_hours(state.bookings[holder].pod.shape.load_profile) if holder in state.bookings else None
+            busy_hours(state.placed_pods[holder].pod.shape.load_profile) if holder in state.placed_pods else None
             for cpu in core
             if cpu not in free
             for holder in held.get(cpu, ("",))
@@ -49,7 +49,7 @@ def shared(state: ClusterState, row: int, position: int) -> frozenset[int] | Non
         cpu
         for cpu, holders in held.items()
         if any(
-            holder not in state.bookings or state.bookings[holder].allocation.cpu_policy != "immovable"
+            holder not in state.placed_pods or state.placed_pods[holder].allocation.cpu_policy != "immovable"
             for holder in holders
         )
     }
@@ -58,10 +58,10 @@ def shared(state: ClusterState, row: int, position: int) -> frozenset[int] | Non
 
 def pairings(state: ClusterState, key: str) -> Iterator[Message]:
     """Yield a message for each CPU that is allocated to a placed pod, with the other pods on the same core."""
-    booking = state.bookings[key]
-    facts = state.zones.nodes.get(booking.row)
-    held = state.zones.held.get(booking.row, {})
-    own = busy_hours(booking.pod.shape.load_profile)
+    placed = state.placed_pods[key]
+    facts = state.zones.nodes.get(placed.row)
+    held = state.zones.held.get(placed.row, {})
+    own = busy_hours(placed.pod.shape.load_profile)
     mine = sorted(cpu for cpu, holders in held.items() if key in holders)
     cores = {cpu: core for zone in (facts.cores if facts else ()) for core in zone for cpu in core}
     for cpu in mine:
@@ -76,7 +76,7 @@ def pairings(state: ClusterState, key: str) -> Iterator[Message]:
                 )
             for holder in held.get(sibling, ()):
                 if holder != key:
-                    neighbour = state.bookings.get(holder)
+                    neighbour = state.placed_pods.get(holder)
                     other = None if neighbour is None else busy_hours(neighbour.pod.shape.load_profile)
                     yield Message(_SHARES, cpu=cpu, sibling=sibling, pods=_holder(holder), load=_together(own, other))
 

@@ -28,8 +28,8 @@ from hetsched.contracts.message import BY_KUBELET
 from hetsched.contracts.objects.node_report import KubeletGrant, NodeReport
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY, MIB
-from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import UNKNOWN, WHOLE_CARD_MILLI, Columns
+from hetsched.engine.cluster.placed_pod import PlacedPod
 
 from .reported_zones import use_of, zones_of
 from .topology_setup import setup_of
@@ -179,27 +179,27 @@ class Zones:
 
     # -- allocations -------------------------------------------------------------------------------------------------
 
-    def charge(self, booking: Booking, sign: int, columns: Columns) -> None:
+    def charge(self, placed: PlacedPod, sign: int, columns: Columns) -> None:
         """Subtract an allocation from the zones of its row (`sign` 1), or add it back (-1).
 
         The kubelet's actual assignment to the pod is used instead of the predicted one.
         """
-        grants = self.grants.get(booking.row)
-        granted = grants.of(booking.pod) if grants is not None else None
+        grants = self.grants.get(placed.row)
+        granted = grants.of(placed.pod) if grants is not None else None
         if granted is not None and granted.foreign:
-            self._charge_unowned(booking.row, granted, -sign, columns)
-        facts = self.nodes.get(booking.row)
+            self._charge_unowned(placed.row, granted, -sign, columns)
+        facts = self.nodes.get(placed.row)
         if facts is None:
             return
-        taken = TakenAmounts(facts, columns, booking.row, sign)
+        taken = TakenAmounts(facts, columns, placed.row, sign)
         if granted is not None and (granted.cpus or granted.devices):
-            self._take_grant(taken, granted, booking.pod.key)
-            for grant in booking.allocation.zones:
+            self._take_grant(taken, granted, placed.pod.key)
+            for grant in placed.allocation.zones:
                 taken.amounts(facts.position(grant.name), 0, grant.memory_mib)
             return
-        sharing = _policy(booking) in SHARING
+        sharing = _policy(placed) in SHARING
         named: set[int] = set()
-        for grant in booking.allocation.zones:
+        for grant in placed.allocation.zones:
             position = facts.position(grant.name)
             ids = frozenset[int]() if sharing else _ids(grant.cpus or "")
             if ids and (position is None or facts.usable[position] is not None):
@@ -208,7 +208,7 @@ class Zones:
             else:
                 millis = grant.cpu_millis or 1000 * len(ids)
                 taken.amounts(position, millis, grant.memory_mib, 0 if sharing else millis // 1000)
-        for grant in booking.allocation.predicted:
+        for grant in placed.allocation.predicted:
             ids = _ids(grant.cpus or "") & facts.zone_of_cpu.keys() if facts.topology is not None else frozenset()
             named |= ids
             left = grant.cpu_millis - 1000 * len(ids)
@@ -216,7 +216,7 @@ class Zones:
             if grant.devices:
                 taken.devices(grant.devices, facts.position(grant.name))
         if named:
-            self._hold(taken, sorted(named), booking.pod.key)
+            self._hold(taken, sorted(named), placed.pod.key)
 
     def _hold(self, taken: TakenAmounts, cpus: Sequence[int], key: str) -> None:
         """Add or remove a holder of CPUs; a CPU assigned to two pods is free when both are removed."""
@@ -239,14 +239,14 @@ class Zones:
         return None if usable is None else usable - self.held.get(row, {}).keys()
 
 
-def _policy(booking: Booking) -> str:
+def _policy(placed: PlacedPod) -> str:
     """Return the CPU policy of a pod's zones; older allocations do not contain it, but the pod's annotation does."""
-    allocation = booking.allocation
+    allocation = placed.allocation
     if allocation.cpu_policy is not None:
         return allocation.cpu_policy
     if any(grant.cpus for grant in allocation.zones):
         return "exclusive"
-    wish = booking.pod.shape.numa
+    wish = placed.pod.shape.numa
     return "none" if wish is None else wish.cpu_policy
 
 

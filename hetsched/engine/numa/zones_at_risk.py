@@ -9,8 +9,8 @@ import numpy as np
 
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.objects.allocation import ZoneGrant
-from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Ints
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 
 from .zone_columns import NodeZones
@@ -34,7 +34,7 @@ def overcommitted(state: ClusterState) -> Iterator[ZoneAtRisk]:
         yield ZoneAtRisk(state.columns.names[row], facts.names[position], -int(free[position, row]), tuple(pods))
 
 
-def _positions(facts: NodeZones, booking: Booking) -> set[int | None]:
-    grants: Sequence[ZoneGrant] = booking.allocation.zones + booking.allocation.predicted
+def _positions(facts: NodeZones, placed: PlacedPod) -> set[int | None]:
+    grants: Sequence[ZoneGrant] = placed.allocation.zones + placed.allocation.predicted
     found = {facts.position(grant.name) for grant in grants}
     return found | {facts.zone_of_cpu.get(cpu) for grant in grants for cpu in parse_cpuset(grant.cpus or "")}

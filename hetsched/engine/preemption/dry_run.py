@@ -30,9 +30,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Ints, Rows
 from hetsched.engine.cluster.disruption import evictions_left, matcher
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.framework.post_filter import Attempt
@@ -41,7 +41,7 @@ from hetsched.engine.framework.status import Eviction
 
 from .victims import SUM_OFFSET, Removable, importance, start_of
 
-Unit = tuple[Booking, ...]  # pods that are evicted together
+Unit = tuple[PlacedPod, ...]  # pods that are evicted together
 Cost = tuple[int, int, int, int, int, int]
 
 
@@ -53,8 +53,8 @@ class Rule(NamedTuple):
     """
 
     key: tuple[object, ...]
-    is_evictable: Callable[[Booking], bool]
-    while_: Callable[[Booking], bool] | None = None
+    is_evictable: Callable[[PlacedPod], bool]
+    while_: Callable[[PlacedPod], bool] | None = None
 
 
 class Choice(NamedTuple):
@@ -62,7 +62,7 @@ class Choice(NamedTuple):
 
     cost: Cost
     row: int
-    victims: tuple[Booking, ...]
+    victims: tuple[PlacedPod, ...]
     broken: dict[str, str]  # pod key -> the disruption budget that its eviction violates
 
 
@@ -83,7 +83,7 @@ class VictimSearch:
         """Return the cheapest eviction, or None if no eviction helps."""
         removable = Removable.of(self.state, self.rule.key, self.rule.is_evictable)
         bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
-        alone = self.rule.while_ is None and not self.state.budgets and not self.state.gangs.booked
+        alone = self.rule.while_ is None and not self.state.budgets and not self.state.gangs.placed
         learns = alone and self.attempt.local()
         best: Choice | None = None
         for row in islice(bounds.cheapest_first(), most_nodes):
@@ -99,7 +99,7 @@ class VictimSearch:
                     break
         if best is None:
             return None
-        keys = tuple(booking.pod.key for booking in best.victims)
+        keys = tuple(placed.pod.key for placed in best.victims)
         return Eviction(self.state.columns.names[best.row], keys, tuple(best.broken.get(key, "") for key in keys))
 
     def _short(self, rows: Rows) -> tuple[Rows, Ints]:
@@ -117,7 +117,7 @@ class VictimSearch:
 
     # -- one node ----------------------------------------------------------------------------------------------------
 
-    def _victims_on(self, row: int, leaving: Sequence[Booking], least: Cost) -> Choice | None:
+    def _victims_on(self, row: int, leaving: Sequence[PlacedPod], least: Cost) -> Choice | None:
         """Return the cheapest victims on a row; the state is unchanged afterwards."""
         units = self._units(leaving)
         if not units:
@@ -129,28 +129,28 @@ class VictimSearch:
             found = min(found, other or found, key=lambda choice: choice.cost)
         return found
 
-    def _units(self, leaving: Sequence[Booking]) -> list[Unit]:
+    def _units(self, leaving: Sequence[PlacedPod]) -> list[Unit]:
         """Return the units that may be preempted, the most important first; `leaving` is least important first."""
         holds = self.rule.while_
-        if holds is None and not any(booking.pod.gang for booking in leaving):
-            return [(booking,) for booking in reversed(leaving)]
+        if holds is None and not any(placed.pod.gang for placed in leaving):
+            return [(placed,) for placed in reversed(leaving)]
         units: list[Unit] = []
-        for booking in leaving:
-            unit = self._unit(booking)
-            if unit and (holds is None or holds(booking)):
+        for placed in leaving:
+            unit = self._unit(placed)
+            if unit and (holds is None or holds(placed)):
                 self._forget(unit)
                 units.append(unit)
         self._restore_units(units)
         return units[::-1]
 
-    def _unit(self, booking: Booking) -> Unit:
+    def _unit(self, placed: PlacedPod) -> Unit:
         """Return the pods evicted together with a pod; empty if one of them may not be evicted or all already are."""
-        state, key = self.state, gang_key(booking.pod)
-        if booking.pod.key not in state.bookings:
+        state, key = self.state, gang_key(placed.pod)
+        if placed.pod.key not in state.placed_pods:
             return ()
         if key is None:
-            return (booking,)
-        members = sorted((state.bookings[name] for name in state.gangs.booked[key]), key=importance)
+            return (placed,)
+        members = sorted((state.placed_pods[name] for name in state.gangs.placed[key]), key=importance)
         return tuple(members) if all(map(self.rule.is_evictable, members)) else ()
 
     def _reprieve(
@@ -173,7 +173,7 @@ class VictimSearch:
                 return None
         finally:
             self._restore_units(units)
-        leaving = sorted((booking for unit in victims for booking in unit), key=importance)
+        leaving = sorted((placed for unit in victims for placed in unit), key=importance)
         return Choice(_cost(leaving, row, broken), row, tuple(leaving), broken)
 
     def _can_stay(self, unit: Unit, row: int) -> bool:
@@ -190,12 +190,12 @@ class VictimSearch:
         requested = self.state.columns.layout.load["requested"]
         held = {
             shape: shape.delta[requested][resources].tolist()
-            for shape in {booking.compiled for unit in order for booking in unit}
+            for shape in {placed.compiled for unit in order for placed in unit}
         }
         room = [-amount for amount in short[:, 0].tolist()]
         amounts: list[list[int]] = []
         for unit in order:
-            own = [held[booking.compiled] for booking in unit if booking.row == row]
+            own = [held[placed.compiled] for placed in unit if placed.row == row]
             amounts.append(own[0] if len(own) == 1 else [sum(column) for column in zip(*own, strict=True)])
             room = [allowed + amount for allowed, amount in zip(room, amounts[-1], strict=True)]
         victims: list[Unit] = []
@@ -212,26 +212,26 @@ class VictimSearch:
             self._forget(unit)
 
     def _forget(self, unit: Unit) -> None:
-        for booking in unit:
-            self.state.forget(booking.pod.key)
+        for placed in unit:
+            self.state.forget(placed.pod.key)
 
     def _restore_units(self, units: Iterable[Unit]) -> None:
         for unit in units:
-            for booking in unit:
-                if booking.pod.key not in self.state.bookings:
-                    self.state.restore(booking)
+            for placed in unit:
+                if placed.pod.key not in self.state.placed_pods:
+                    self.state.restore(placed)
 
     def _violated_budgets(self, units: Sequence[Unit]) -> dict[str, str]:
         """Return pod key -> violated disruption budget, if all units were evicted in order."""
         broken: dict[str, str] = {}
         allowed = dict(self._evictions_left)
         for unit in units:
-            for booking in unit:
+            for placed in unit:
                 for budget, before in allowed.items():
-                    if matcher(budget).matches(booking.pod, self.state.namespaces):
+                    if matcher(budget).matches(placed.pod, self.state.namespaces):
                         allowed[budget] = before - 1
                         if before <= 0:
-                            broken.setdefault(booking.pod.key, f"{budget.namespace}/{budget.name}")
+                            broken.setdefault(placed.pod.key, f"{budget.namespace}/{budget.name}")
         return broken
 
     def _sizes(self, row: int) -> Callable[[Unit], float]:
@@ -245,17 +245,17 @@ class VictimSearch:
 
         def size(unit: Unit) -> float:
             share = 0.0
-            for booking in unit:
-                if booking.row == row:
-                    share += float(np.max(booking.compiled.delta[requested][resources] / amounts, initial=0.0))
-                    share += sum(card.milli for card in booking.allocation.gpus) / cards if cards else 0.0
+            for placed in unit:
+                if placed.row == row:
+                    share += float(np.max(placed.compiled.delta[requested][resources] / amounts, initial=0.0))
+                    share += sum(card.milli for card in placed.allocation.gpus) / cards if cards else 0.0
             return share
 
         return size
 
 
 def _breaks(unit: Unit, broken: dict[str, str]) -> bool:
-    return any(booking.pod.key in broken for booking in unit)
+    return any(placed.pod.key in broken for placed in unit)
 
 
 def _by_importance(units: Sequence[Unit], broken: dict[str, str]) -> list[Unit]:
@@ -264,14 +264,14 @@ def _by_importance(units: Sequence[Unit], broken: dict[str, str]) -> list[Unit]:
 
 def _by_size(units: Sequence[Unit], broken: dict[str, str], size: Callable[[Unit], float]) -> list[Unit]:
     def key(unit: Unit) -> tuple[bool, int, bool, float]:
-        highest = max(booking.pod.priority for booking in unit)
+        highest = max(placed.pod.priority for placed in unit)
         return (not _breaks(unit, broken), -highest, unit[0].pod.gang is None, size(unit))
 
     return sorted(units, key=key)
 
 
-def _cost(victims: Sequence[Booking], row: int, broken: dict[str, str]) -> Cost:
-    highest = max(booking.pod.priority for booking in victims)
-    total = sum(booking.pod.priority + SUM_OFFSET for booking in victims)
-    start = min(start_of(booking) for booking in victims if booking.pod.priority == highest)
-    return (sum(booking.pod.key in broken for booking in victims), highest, total, len(victims), -start, row)
+def _cost(victims: Sequence[PlacedPod], row: int, broken: dict[str, str]) -> Cost:
+    highest = max(placed.pod.priority for placed in victims)
+    total = sum(placed.pod.priority + SUM_OFFSET for placed in victims)
+    start = min(start_of(placed) for placed in victims if placed.pod.priority == highest)
+    return (sum(placed.pod.key in broken for placed in victims), highest, total, len(victims), -start, row)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.charges import charge_amounts
 from hetsched.engine.cluster.columns import Bools, Columns, Ints, Rows
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.framework.request import CompiledShape
 
 if TYPE_CHECKING:
@@ -30,15 +30,15 @@ _NEWEST = 99999999999999
 _KEPT = 16
 
 
-def start_of(booking: Booking) -> int:
+def start_of(placed: PlacedPod) -> int:
     """Return a pod's creation time as a sortable number; a pod without one is treated as the newest."""
-    digits = "".join(filter(str.isdigit, booking.pod.created_at))[:14]
+    digits = "".join(filter(str.isdigit, placed.pod.created_at))[:14]
     return int(digits.ljust(14, "0")) if digits else _NEWEST
 
 
-def importance(booking: Booking) -> tuple[int, int, str]:
+def importance(placed: PlacedPod) -> tuple[int, int, str]:
     """Sort key with the most important pod first: high priority, then long running, then name."""
-    return (-booking.pod.priority, start_of(booking), booking.pod.key)
+    return (-placed.pod.priority, start_of(placed), placed.pod.key)
 
 
 class Bounds:
@@ -88,12 +88,12 @@ class Bounds:
 class Removable:
     """The pods of one state that one rule allows to preempt."""
 
-    def __init__(self, state: ClusterState, is_evictable: Callable[[Booking], bool]) -> None:
+    def __init__(self, state: ClusterState, is_evictable: Callable[[PlacedPod], bool]) -> None:
         self._is_evictable = is_evictable
         self._build(state)
 
     @staticmethod
-    def of(state: ClusterState, key: tuple[object, ...], is_evictable: Callable[[Booking], bool]) -> Removable:
+    def of(state: ClusterState, key: tuple[object, ...], is_evictable: Callable[[PlacedPod], bool]) -> Removable:
         """Return the index for the rule `key`, updated to the current state; the state caches the last few rules."""
         kept: dict[tuple[object, ...], Removable] = state.derived.setdefault(Removable, {})
         found = kept.pop(key, None)
@@ -112,12 +112,12 @@ class Removable:
         columns = state.columns
         self.relieved = Columns(columns.names, columns.layout, columns.static, columns.load.copy())
         self._zones = state.zones.copy()
-        self.on_row: list[list[Booking]] = [[] for _ in range(count)]
+        self.on_row: list[list[PlacedPod]] = [[] for _ in range(count)]
         self._slots = 1
         self._priority: Ints = np.full((1, count), _EMPTY, np.int64)
         self._amounts: Ints = np.zeros((1, columns.layout.resources, count), np.int64)
         self._start: Ints = np.zeros((1, count), np.int64)
-        self._booked: list[dict[int, Booking]] = [{} for _ in range(count)]
+        self._placed: list[dict[int, PlacedPod]] = [{} for _ in range(count)]
         self._changed: list[int] = []
         self._bounds: dict[tuple[int, int], Bounds] = {}
         for row in range(count):
@@ -129,7 +129,7 @@ class Removable:
             self._build(state)
             return
         # Skip rows whose pods were only removed for a trial and restored.
-        changed = [row for row in set(state.log[self._seen :]) if self._booked[row].keys() != _by_id(state, row).keys()]
+        changed = [row for row in set(state.log[self._seen :]) if self._placed[row].keys() != _by_id(state, row).keys()]
         self._changed.extend(changed)
         for row in changed:
             self.relieved.load[:, row] = state.columns.load[:, row]
@@ -140,17 +140,17 @@ class Removable:
     def _read(self, state: ClusterState, row: int) -> None:
         leaving = sorted(filter(self._is_evictable, state.on_row[row].values()), key=importance, reverse=True)
         self.on_row[row] = leaving
-        self._booked[row] = _by_id(state, row)
+        self._placed[row] = _by_id(state, row)
         if len(leaving) > self._slots:
             self._widen(len(leaving))
         self._priority[:, row] = _EMPTY
         self._amounts[:, :, row] = 0
         requested = state.columns.layout.load["requested"]
-        for slot, booking in enumerate(leaving):
-            charge_amounts(booking, -1, self.relieved, self._zones)
-            self._priority[slot, row] = booking.pod.priority
-            self._start[slot, row] = start_of(booking)
-            self._amounts[slot, :, row] = booking.compiled.delta[requested]
+        for slot, placed in enumerate(leaving):
+            charge_amounts(placed, -1, self.relieved, self._zones)
+            self._priority[slot, row] = placed.pod.priority
+            self._start[slot, row] = start_of(placed)
+            self._amounts[slot, :, row] = placed.compiled.delta[requested]
 
     def _widen(self, least: int) -> None:
         more = max(least, 2 * self._slots) - self._slots
@@ -218,6 +218,6 @@ class Removable:
         known.total[rows] = SUM_OFFSET * pods + highest + others
 
 
-def _by_id(state: ClusterState, row: int) -> dict[int, Booking]:
-    """Return the `Booking` objects of a row by identity, so that a replaced one is detected."""
-    return {id(booking): booking for booking in state.on_row[row].values()}
+def _by_id(state: ClusterState, row: int) -> dict[int, PlacedPod]:
+    """Return the `PlacedPod` objects of a row by identity, so that a replaced one is detected."""
+    return {id(placed): placed for placed in state.on_row[row].values()}

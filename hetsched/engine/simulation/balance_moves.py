@@ -88,8 +88,8 @@ def _best_for_balance(board: Board, left: Sequence[Unit], rarity: Rarity, most_t
             continue
         gain, price = round(moved.after - moved.before, 9), board.price([moved])
         wasted = any(
-            wasted_on(booking.pod.shape, outcome.row, booking.row, rarity, board.state)
-            for booking, outcome in zip(moved.unit, moved.outcomes, strict=True)
+            wasted_on(placed.pod.shape, outcome.row, placed.row, rarity, board.state)
+            for placed, outcome in zip(moved.unit, moved.outcomes, strict=True)
         )
         board.undo(moved)
         if gain >= least and not wasted and (best is None or (-gain, price) < best):
@@ -108,12 +108,12 @@ def _promising(board: Board, left: Sequence[Unit]) -> list[Unit]:
     own = state.columns.layout.load["used"]
     gains: list[tuple[float, int, Unit]] = []
     for position, unit in enumerate(left):
-        rows = {booking.row for booking in unit}
+        rows = {placed.row for placed in unit}
         if not rows & worst:
             continue
         gain = 0.0
         for row in rows:
-            taken = sum(booking.compiled.delta[own][resources.used] for booking in unit if booking.row == row)
+            taken = sum(placed.compiled.delta[own][resources.used] for placed in unit if placed.row == row)
             rest, _ = nash.utility(np.maximum(used[:, [row]] - np.reshape(taken, (-1, 1)), 0), room[:, [row]])
             gain += float(rest[0] - degrees[row])
         gains.append((-gain, position, unit))

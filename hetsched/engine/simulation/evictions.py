@@ -26,11 +26,11 @@ def evictions(outcome: Outcome, earlier: Mapping[str, Outcome], state: ClusterSt
     if outcome.eviction is None:
         return
     budgets = dict(zip(outcome.eviction.victims, outcome.eviction.budgets, strict=False))
-    for booking in outcome.evicted:
-        key = booking.pod.key
+    for placed in outcome.evicted:
+        key = placed.pod.key
         own = earlier.get(key)
         if own is None or own.node is None:
-            yield Evicted(key, state.columns.names[booking.row], booking.pod.priority, budgets.get(key) or None)
+            yield Evicted(key, state.columns.names[placed.row], placed.pod.priority, budgets.get(key) or None)
         else:
             own.node, own.row, own.allocation, own.evicted = None, -1, EMPTY, ()
             own.refusal = (PREEMPTION_SOURCE, Refusal(PREEMPTED, Message("preempted by {pods}", pods=outcome.pod.key)))

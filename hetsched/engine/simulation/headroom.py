@@ -49,10 +49,10 @@ class Copies(msgspec.Struct, frozen=True):
     emulated: Bools
 
 
-class BookingBudget(msgspec.Struct):
+class TrialBudget(msgspec.Struct):
     """Budget of trial placements per table; counts that are still missing are computed for later tables."""
 
-    bookings: int
+    placed_pods: int
 
 
 class Headroom:
@@ -64,7 +64,7 @@ class Headroom:
     def __init__(self) -> None:
         self._known: dict[tuple[Shape, bytes, frozenset[int], int], int] = {}
 
-    def count(self, scheduler: Scheduler, pod: PodSpec, budget: BookingBudget) -> Copies:
+    def count(self, scheduler: Scheduler, pod: PodSpec, budget: TrialBudget) -> Copies:
         """Count the copies of a pod that fit on each row; its shape must be a result of `alone`."""
         request = scheduler.state.compile(pod)
         evaluation, total = scheduler.evaluator.evaluate(request)
@@ -85,7 +85,7 @@ class Headroom:
         return Copies(counts, exact, emulated)
 
     def _on_row(
-        self, scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int, budget: BookingBudget
+        self, scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int, budget: TrialBudget
     ) -> tuple[int, bool]:
         columns, zones = scheduler.state.columns, scheduler.state.zones
         cells = columns.static[:, row].tobytes() + columns.load[:, row].tobytes()
@@ -94,10 +94,10 @@ class Headroom:
         key = (request.shape, cells, frozenset(zones.held.get(row, ())), own)
         found = self._known.get(key)
         if found is None:
-            if budget.bookings <= 0:
+            if budget.placed_pods <= 0:
                 return 1, False
-            found = self._known[key] = _booked(scheduler, request, evaluation, row)
-            budget.bookings -= found + 1
+            found = self._known[key] = _placed(scheduler, request, evaluation, row)
+            budget.placed_pods -= found + 1
         return found, found < MOST_COPIES
 
 
@@ -123,7 +123,7 @@ def _quotients(scheduler: Scheduler, request: Request) -> Ints:
     return fits
 
 
-def _booked(scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int) -> int:
+def _placed(scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int) -> int:
     """Place copies on a row until a copy is rejected, undo them, and return their number."""
     state, here = scheduler.state, np.array([row], np.intp)
     keys: list[str] = []

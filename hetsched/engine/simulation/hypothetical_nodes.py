@@ -78,8 +78,8 @@ def with_nodes(state: ClusterState, added: Sequence[NodeReport]) -> ClusterState
         known.add(node.name)
     names = state.columns.names
     running = [
-        msgspec.structs.replace(booking.pod, node_name=names[booking.row], allocation=booking.allocation)
-        for booking in state.bookings.values()
+        msgspec.structs.replace(placed.pod, node_name=names[placed.row], allocation=placed.allocation)
+        for placed in state.placed_pods.values()
     ]
     reports = [state.report_now(row) for row in range(len(state.reports))]
     larger = ClusterState(

@@ -20,8 +20,8 @@ import numpy as np
 from hetsched.contracts.api.advice import Nearest
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.columns import Ints, Rows
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.engine.preemption.victims import Removable
@@ -210,8 +210,8 @@ class MoveSearch:
     def _rows(self) -> list[tuple[int, int]]:
         """Return rows where the pod fits without the movable pods, and the least number of pods that have to leave."""
         state = self.board.state
-        movable = {booking.pod.key for unit in self._units for booking in unit}
-        relieved = Removable(state, lambda booking: booking.pod.key in movable).relieved
+        movable = {placed.pod.key for unit in self._units for placed in unit}
+        relieved = Removable(state, lambda placed: placed.pod.key in movable).relieved
         rows = self._attempt.possible(relieved, np.array(sorted(self.on_row), np.intp))
         if not rows.size:
             return []
@@ -251,7 +251,7 @@ class MoveSearch:
             return Nearest("", diagnose(self._scheduler, self.pod).summary)
         blocked = {row: self._staying(row) for row, _ in self.rows[:_NODES]}
         row = min(blocked, key=lambda row: (len(blocked[row]), dict(self.rows)[row], row))
-        pods = tuple(booking.pod.key for booking in blocked[row])
+        pods = tuple(placed.pod.key for placed in blocked[row])
         if pods:
             one, several = (
                 "it would fit if one more pod could be moved off {node}",
@@ -264,10 +264,10 @@ class MoveSearch:
             )
         return Nearest(names[row], message, pods[:_NAMED])
 
-    def _staying(self, row: int) -> list[Booking]:
+    def _staying(self, row: int) -> list[PlacedPod]:
         """Return the pods of a row that could not be moved when its units were moved one after the other."""
         made: list[AppliedMove] = []
-        stuck: list[Booking] = []
+        stuck: list[PlacedPod] = []
         try:
             for unit in self.on_row.get(row, ()):
                 moved = self._move(unit)

@@ -15,12 +15,12 @@ import msgspec
 from hetsched.contracts.api.advice import Stays
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec, is_ours
-from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.preemption.victims import importance
 
-Unit = tuple[Booking, ...]
+Unit = tuple[PlacedPod, ...]
 
 MESSAGES = {
     "StaticPod": "its kubelet runs it from a file",
@@ -56,20 +56,20 @@ def units_of(state: ClusterState, kept: Mapping[str, str]) -> Units:
     """Return the units of a state; `kept` maps pods (keys) that the caller keeps in place to a reason code."""
     stays: dict[str, list[str]] = {}
     on_row: dict[int, list[Unit]] = {}
-    for booked in state.on_row:
-        for booking in sorted(booked.values(), key=importance, reverse=True):
-            code = kept.get(booking.pod.key) or _stays(booking.pod, state)
-            unit: Unit = (booking,)
-            key = gang_key(booking.pod)
+    for pods in state.on_row:
+        for placed in sorted(pods.values(), key=importance, reverse=True):
+            code = kept.get(placed.pod.key) or _stays(placed.pod, state)
+            unit: Unit = (placed,)
+            key = gang_key(placed.pod)
             if not code and key is not None:
-                members = sorted(state.gangs.booked[key])
-                unit = tuple(state.bookings[member] for member in members)
-                if any(kept.get(member) or _stays(state.bookings[member].pod, state) for member in members):
+                members = sorted(state.gangs.placed[key])
+                unit = tuple(state.placed_pods[member] for member in members)
+                if any(kept.get(member) or _stays(state.placed_pods[member].pod, state) for member in members):
                     code = "GangMember"
-                elif members[0] != booking.pod.key:
+                elif members[0] != placed.pod.key:
                     continue  # the unit was added for the gang's first member
             if code:
-                stays.setdefault(code, []).append(booking.pod.key)
+                stays.setdefault(code, []).append(placed.pod.key)
             else:
                 for at in sorted({member.row for member in unit}):
                     on_row.setdefault(at, []).append(unit)

@@ -22,8 +22,8 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import PODS, format_amount
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
 from hetsched.engine.cluster.balance import cluster_balance
-from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.disruption import disruptions_allowed
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
@@ -85,17 +85,17 @@ class Board:
         """Move a unit to the node that the policy selects; return None, without a change, if it cannot be moved."""
         self.tries += 1
         state, avoided = self.state, self.state.avoided
-        # Look up the current bookings, because the unit may have been restored since it was found.
-        unit = tuple(state.bookings[booking.pod.key] for booking in unit)
-        budgets = disruptions_allowed([booking.pod for booking in unit], state)
+        # Look up the placed pods again, because the unit may have been restored since it was found.
+        unit = tuple(state.placed_pods[placed.pod.key] for placed in unit)
+        budgets = disruptions_allowed([placed.pod for placed in unit], state)
         if any(left < 0 for left in budgets.values()):
             return None
         self._avoid_nodes(unit)
-        for booking in unit:
-            state.forget(booking.pod.key)
+        for placed in unit:
+            state.forget(placed.pod.key)
         moved = AppliedMove(unit, [], budgets, self.balance, 0.0, avoided, dict(state.gangs.backoff_until))
-        for booking in unit:
-            moved.outcomes.append(self.scheduler_of(booking.pod).schedule(booking.pod, preempts=False))
+        for placed in unit:
+            moved.outcomes.append(self.scheduler_of(placed.pod).schedule(placed.pod, preempts=False))
             if moved.outcomes[-1].node is None:
                 break
         if any(outcome.node is None or outcome.is_waiting for outcome in moved.outcomes):
@@ -108,18 +108,18 @@ class Board:
         """Undo a move; undo several in reverse order."""
         for outcome in reversed(moved.outcomes):
             self.scheduler_of(outcome.pod).undo(outcome)
-        for booking in moved.unit:
-            self.state.restore(booking)
+        for placed in moved.unit:
+            self.state.restore(placed)
         self.state.avoided, self.balance = moved.avoided, moved.before
         self.state.gangs.backoff_until = moved.backoff_until
 
     def _avoid_nodes(self, unit: Unit) -> None:
         names = self.state.columns.names
         avoided = dict(self.state.avoided)
-        for booking in unit:
-            owner = booking.pod.owner
+        for placed in unit:
+            owner = placed.pod.owner
             known = avoided.get(owner, Avoided({}))
-            avoided[owner] = Avoided({**known.nodes, names[booking.row]: _LEFT}, known.everywhere)
+            avoided[owner] = Avoided({**known.nodes, names[placed.row]: _LEFT}, known.everywhere)
         self.state.avoided = avoided
 
     # -- report ------------------------------------------------------------------------------------------------------
@@ -127,8 +127,8 @@ class Board:
     def to_move(self, moved: AppliedMove, why: Message, makes_room_for: tuple[str, ...] = ()) -> Move:
         """Convert an applied move to a `Move` of hetsched.contracts."""
         frees: Counter[str] = Counter()
-        for booking in moved.unit:
-            frees.update({name: amount for name, amount in booking.pod.shape.requests if name != PODS})
+        for placed in moved.unit:
+            frees.update({name: amount for name, amount in placed.pod.shape.requests if name != PODS})
         return Move(
             pods=tuple(self._pod(*pair) for pair in zip(moved.unit, moved.outcomes, strict=True)),
             why=why,
@@ -138,25 +138,25 @@ class Board:
             makes_room_for=makes_room_for,
         )
 
-    def _pod(self, booking: Booking, outcome: Outcome) -> MovedPod:
-        pod = booking.pod
+    def _pod(self, placed: PlacedPod, outcome: Outcome) -> MovedPod:
+        pod = placed.pod
         return MovedPod(
             pod=pod.key,
             uid=pod.uid,
-            from_=self.state.columns.names[booking.row],
+            from_=self.state.columns.names[placed.row],
             to=outcome.node or "",
             zones=tuple(ZonePlacement.of(zone) for zone in outcome.allocation.zones),
             gpus=outcome.allocation.gpus,
             priority=pod.priority,
             controller=pod.controller,
             comes_back=self.returns or bool(pod.controller),
-            exclusive_cpus=_is_pinned(booking),
+            exclusive_cpus=_is_pinned(placed),
             started_at=pod.created_at,
-            age_seconds=self._age(booking),
+            age_seconds=self._age(placed),
         )
 
-    def _age(self, booking: Booking) -> int | None:
-        began = _parse_time(booking.pod.created_at)
+    def _age(self, placed: PlacedPod) -> int | None:
+        began = _parse_time(placed.pod.created_at)
         if began is None or self._now is None:
             return None
         return max(round((self._now - began).total_seconds()), 0)
@@ -167,10 +167,10 @@ class Board:
         The key compares, in this order, the number of pods that are not recreated, pods with exclusive CPUs, restarts,
         seconds of lost run time, and the resulting balance.
         """
-        pods = [booking for moved in moves for booking in moved.unit]
-        alone = sum(not (self.returns or booking.pod.controller) for booking in pods)
+        pods = [placed for moved in moves for placed in moved.unit]
+        alone = sum(not (self.returns or placed.pod.controller) for placed in pods)
         pinned = sum(map(_is_pinned, pods))
-        lost = sum(self._age(booking) or 0 for booking in pods)
+        lost = sum(self._age(placed) or 0 for placed in pods)
         return (alone, pinned, len(pods), lost, -(moves[-1].after if moves else self.balance))
 
 
@@ -185,10 +185,8 @@ def cost_of(moves: Sequence[Move]) -> Cost:
     )
 
 
-def _is_pinned(booking: Booking) -> bool:
-    return any(zone.cpus for zone in booking.allocation.zones) or any(
-        zone.cpus for zone in booking.allocation.predicted
-    )
+def _is_pinned(placed: PlacedPod) -> bool:
+    return any(zone.cpus for zone in placed.allocation.zones) or any(zone.cpus for zone in placed.allocation.predicted)
 
 
 def _parse_time(text: str) -> datetime | None:

@@ -35,19 +35,19 @@ class NodeCapacity(msgspec.Struct, frozen=True):
 
 def node_capacity(scheduler: Scheduler, pod: PodSpec, row: int, most: int) -> NodeCapacity:
     """Count the copies of a pod that fit on a row, up to `most`."""
-    booked: list[str] = []
+    placed: list[str] = []
     try:
-        while len(booked) < most:
-            copy = msgspec.structs.replace(pod, name=f"{pod.name}-{len(booked)}")
+        while len(placed) < most:
+            copy = msgspec.structs.replace(pod, name=f"{pod.name}-{len(placed)}")
             outcome = scheduler.place_on(copy, row)
             if outcome.node is None:
                 reason = _reason(scheduler, copy, row)
-                return NodeCapacity(len(booked), True, _binding(scheduler, copy, row, reason), reason)
-            booked.append(copy.key)
+                return NodeCapacity(len(placed), True, _binding(scheduler, copy, row, reason), reason)
+            placed.append(copy.key)
     finally:
-        for key in reversed(booked):
+        for key in reversed(placed):
             scheduler.state.forget(key)
-    return NodeCapacity(len(booked), False)
+    return NodeCapacity(len(placed), False)
 
 
 def _reason(scheduler: Scheduler, pod: PodSpec, row: int) -> Reason | None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.gangs import gang_key
@@ -67,7 +67,7 @@ class Branch:
         judge = Scheduler(truth, self.scheduler.policy)
         conflicts: list[PodSpec] = []
         for group in _groups(outcome for outcome in outcomes if outcome.node is not None):
-            taken: list[tuple[Outcome, list[Booking]]] = []
+            taken: list[tuple[Outcome, list[PlacedPod]]] = []
             for outcome in group:
                 left = _take_over(judge, outcome, foreign)
                 if left is None:
@@ -76,10 +76,10 @@ class Branch:
             if len(taken) < len(group) or self._is_broken(group[0].pod, truth):
                 for outcome, left in reversed(taken):
                     truth.forget(outcome.pod.key)
-                    for booking in left:
-                        truth.restore(booking)
+                    for placed in left:
+                        truth.restore(placed)
                 conflicts += [outcome.pod for outcome in group]
-                foreign.update(booking.row for outcome in group for booking in outcome.evicted)
+                foreign.update(placed.row for outcome in group for placed in outcome.evicted)
         return conflicts
 
     def _is_broken(self, pod: PodSpec, truth: ClusterState) -> bool:
@@ -87,7 +87,7 @@ class Branch:
         gang, key = pod.gang, gang_key(pod)
         if gang is None or key is None:
             return False
-        here, there = self.scheduler.state.gangs.members_booked(key), truth.gangs.members_booked(key)
+        here, there = self.scheduler.state.gangs.placed_members(key), truth.gangs.placed_members(key)
         return here >= gang.min_available > there
 
 
@@ -100,20 +100,20 @@ def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     return list(groups.values())
 
 
-def _take_over(judge: Scheduler, outcome: Outcome, foreign: set[int]) -> list[Booking] | None:
+def _take_over(judge: Scheduler, outcome: Outcome, foreign: set[int]) -> list[PlacedPod] | None:
     """Apply a placement to the shared state if it is still valid; return its victims, or None on a conflict."""
     truth = judge.state
-    rows = {outcome.row, *(booking.row for booking in outcome.evicted)}
-    victims = [booking.pod.key for booking in outcome.evicted]
-    if rows & foreign or outcome.pod.key in truth.bookings or not all(key in truth.bookings for key in victims):
+    rows = {outcome.row, *(placed.row for placed in outcome.evicted)}
+    victims = [placed.pod.key for placed in outcome.evicted]
+    if rows & foreign or outcome.pod.key in truth.placed_pods or not all(key in truth.placed_pods for key in victims):
         return None
-    left = [truth.bookings[key] for key in victims]
+    left = [truth.placed_pods[key] for key in victims]
     for key in victims:
         truth.forget(key)
     request = truth.compile(outcome.pod)
     if Attempt(judge, request).fits(outcome.row):
         truth.assume(request, outcome.row, outcome.allocation)
         return left
-    for booking in left:
-        truth.restore(booking)
+    for placed in left:
+        truth.restore(placed)
     return None

@@ -92,7 +92,7 @@ def _keeps_free(rarity: Rarity, wanted: Mapping[int, frozenset[str]]) -> Callabl
 
 def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rarity) -> Move:
     pods = search.helped_by(moved)
-    ways = joined(", ", dict.fromkeys(_WORDS[way] for booking in moved.unit for way in rarity.ways(booking.row)))
+    ways = joined(", ", dict.fromkeys(_WORDS[way] for placed in moved.unit for way in rarity.ways(placed.row)))
     text = Message(
         "{names} is rare because of its {ways}; frees capacity for {pods}",
         names=node_names(board, moved), ways=ways, pods=format_pods(pods, NAMED),

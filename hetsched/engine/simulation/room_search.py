@@ -74,7 +74,7 @@ class RoomSearch:
             if self._extend([single]):
                 steps.append(pod)
                 continue
-            gone = {booking.pod.key for moved in self.moves for booking in moved.unit}
+            gone = {placed.pod.key for moved in self.moves for placed in moved.unit}
             on_row = {row: kept for row, units in candidates.items() if (kept := [u for u in units if _still(u, gone)])}
             tries = max(self._question.most_tries - self.board.tries, 0)  # the limit applies to the whole question
             search = MoveSearch(self.board, single, on_row, self._question.most_moves - len(self.moves), tries, accepts)
@@ -115,7 +115,7 @@ class RoomSearch:
 
     def helped_by(self, moved: AppliedMove) -> tuple[str, ...]:
         """Return the waiting pods that a move makes room for, by key."""
-        rows = {booking.row for booking in moved.unit}
+        rows = {placed.row for placed in moved.unit}
         direct = tuple(outcome.pod.key for outcome in self.placed if outcome.row in rows)
         return direct or tuple(filter(None, [self._wanted.get(id(moved.unit), "")]))
 
@@ -164,4 +164,4 @@ def groups_of(pods: Sequence[PodSpec]) -> list[list[PodSpec]]:
 
 
 def _still(unit: Unit, gone: set[str]) -> bool:
-    return not any(booking.pod.key in gone for booking in unit)
+    return not any(placed.pod.key in gone for placed in unit)

@@ -35,7 +35,7 @@ def move_count(moves: Sequence[object]) -> Message:
 
 def node_names(board: Board, moved: AppliedMove) -> Message:
     names = board.state.columns.names
-    return joined(", ", dict.fromkeys(names[booking.row] for booking in moved.unit))
+    return joined(", ", dict.fromkeys(names[placed.row] for placed in moved.unit))
 
 
 def place_names(places: Sequence[Placement]) -> Message:

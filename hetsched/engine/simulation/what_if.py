@@ -74,7 +74,9 @@ def what_if(
     fork = state if consume else state.fork()
     before = cluster_balance(fork)
     if policy.wants_mix:
-        fork.use_mix(mix_of_shapes([*(b.compiled.shape for b in fork.bookings.values()), *(pod.shape for pod in pods)]))
+        fork.use_mix(
+            mix_of_shapes([*(b.compiled.shape for b in fork.placed_pods.values()), *(pod.shape for pod in pods)])
+        )
     scheduler = Scheduler(fork, policy, evicts=True)
     evicted: list[Evicted] = []
     displaced, drained = _drain(scheduler, drain, evicted)
@@ -94,7 +96,7 @@ def what_if(
             margin, rows = tipping(vacated, pod), matrix(vacated, pod)
         nodes.extend(rows)
         if outcome.node is None:
-            refused[pod.key] = explanations.of(pod, booked=len(outcomes) - len(refused))
+            refused[pod.key] = explanations.of(pod, placed=len(outcomes) - len(refused))
         # The margin is that of the node with the best score, which is not the selected node if Reserve failed.
         elif margin is not None and margin.node == outcome.node:
             margins.append(margin)
@@ -109,7 +111,7 @@ def what_if(
         # A pod undone with its gang, or evicted for another pod, is explained by the final state.
         diagnosis, fits = refused.get(outcome.pod.key) or (
             _explain_unplaced(scheduler, outcome),
-            explanations.of(outcome.pod, booked=-1)[1],
+            explanations.of(outcome.pod, placed=-1)[1],
         )
         unplaced.append(diagnosis.unplaced(outcome.pod, fits))
         refusals.append(diagnosis)
@@ -156,10 +158,10 @@ class _Explanations:
         self._left = _ALL_SEARCHES * SearchBudget().rows
         self._known: dict[Any, tuple[PodSpec, Diagnosis, tuple[NearestFit, ...]]] = {}
 
-    def of(self, pod: PodSpec, booked: int) -> tuple[Diagnosis, tuple[NearestFit, ...]]:
+    def of(self, pod: PodSpec, placed: int) -> tuple[Diagnosis, tuple[NearestFit, ...]]:
         if not pod.ready:
             return diagnose(self._scheduler, pod), ()
-        key = (pod.shape, pod.namespace, tuple(sorted(pod.labels.items())), pod.priority, pod.gang, booked)
+        key = (pod.shape, pod.namespace, tuple(sorted(pod.labels.items())), pod.priority, pod.gang, placed)
         if key not in self._known:
             diagnosis = diagnose(self._scheduler, pod)
             self._known[key] = pod, diagnosis, self._search(pod)
@@ -205,10 +207,10 @@ def _drain(
     for name in names:
         row = state.row_of[name]
         state.apply_report(msgspec.structs.replace(state.reports[row], unschedulable=True))
-        for key in [key for key, booking in state.on_row[row].items() if not runs_per_node(booking.pod)]:
-            booking = state.forget(key)
-            if booking is not None:
-                moving.append((name, booking.pod))
+        for key in [key for key, placed in state.on_row[row].items() if not runs_per_node(placed.pod)]:
+            placed = state.forget(key)
+            if placed is not None:
+                moving.append((name, placed.pod))
     left = {pod.key: name for name, pod in moving}
     outcomes: dict[str, Outcome] = {}
     for pod in scheduler.policy.queue([pod for _, pod in moving], state):
@@ -265,7 +267,7 @@ def placement(outcome: Outcome, state: ClusterState) -> Placement:
         gpus=held.gpus,
         score=round(outcome.score, _SCORE_DIGITS),
         pairings=tuple(pairings(state, outcome.pod.key)),
-        expected_use=expected_use(state.bookings[outcome.pod.key].pod),
+        expected_use=expected_use(state.placed_pods[outcome.pod.key].pod),
     )
 
 

@@ -195,7 +195,7 @@ class _Oracle:
 
     def placements(self, case: str, state: ClusterState) -> None:
         """Count a difference if a round of a case results in other placements than the previous round."""
-        digest = _digest((key, booking.row) for key, booking in state.bookings.items())
+        digest = _digest((key, placed.row) for key, placed in state.placed_pods.items())
         self.different += self.digests.setdefault(case, digest) != digest
 
     def total(self) -> Checks:

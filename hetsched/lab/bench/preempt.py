@@ -22,7 +22,7 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.policy import PluginUse
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import CPU, MEMORY, MIB, PODS
-from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.cycle import Scheduler
@@ -130,7 +130,7 @@ class _LoopNode(NamedTuple):
     """State of a node in the baseline loop."""
 
     allocatable: dict[str, int]
-    pods: list[Booking]
+    pods: list[PlacedPod]
 
 
 Cost = tuple[int, int, int, int, int]
@@ -162,20 +162,20 @@ def _sweep(state: ClusterState, policy: Policy, case: Case) -> tuple[float, int,
 def _loop(nodes: Sequence[_LoopNode], pod: PodSpec) -> Cost | None:
     best: Cost | None = None
     for at, node in enumerate(nodes):
-        lower = [booking for booking in node.pods if booking.pod.priority < pod.priority]
+        lower = [placed for placed in node.pods if placed.pod.priority < pod.priority]
         free = dict(node.allocatable)
-        for booking in node.pods:
-            if booking.pod.priority >= pod.priority:
-                _take(free, booking.pod)
+        for placed in node.pods:
+            if placed.pod.priority >= pod.priority:
+                _take(free, placed.pod)
         _take(free, pod)
         if not lower or min(free.values()) < 0:
             continue
         victims = []
-        for booking in sorted(lower, key=importance):
-            if all(amount <= free[name] for name, amount in booking.pod.shape.requests):
-                _take(free, booking.pod)
+        for placed in sorted(lower, key=importance):
+            if all(amount <= free[name] for name, amount in placed.pod.shape.requests):
+                _take(free, placed.pod)
             else:
-                victims.append(booking)
+                victims.append(placed)
         if victims:
             cost = _cost(victims, at)
             if best is None or cost < best:
@@ -188,7 +188,7 @@ def _take(free: dict[str, int], pod: PodSpec) -> None:
         free[name] -= amount
 
 
-def _cost(victims: Sequence[Booking], at: int) -> Cost:
+def _cost(victims: Sequence[PlacedPod], at: int) -> Cost:
     """Return kube-scheduler's comparison key of a node (smaller is better); there are no disruption budgets."""
     highest = max(victim.pod.priority for victim in victims)
     total = sum(victim.pod.priority + SUM_OFFSET for victim in victims)

@@ -162,7 +162,7 @@ def slots_held(spec: PolicySpec, slots: int, jobs: dict[str, tuple[int, int]]) -
         if number < members
     ]
     fleet = FleetTrial(spec, [_node(f"n{number}", 1000) for number in range(slots)], pods)
-    return {job: fleet.booked[f"default/{job}"] for job in jobs}, fleet.partial
+    return {job: fleet.placed[f"default/{job}"] for job in jobs}, fleet.partial
 
 
 class FleetTrial:
@@ -189,14 +189,14 @@ class FleetTrial:
         self.scheduler.settle()
         self.stuck.append((float(len(pods)), self._held_for_nothing()))
         self.pods_per_second = len(pods) / spent
-        self.booked = Counter({key: len(members) for key, members in state.gangs.booked.items()})
-        self.whole = sum(self.booked[key] >= least for key, least in self.needs.items())
-        self.partial = sum(0 < self.booked[key] < least for key, least in self.needs.items())
+        self.placed = Counter({key: len(members) for key, members in state.gangs.placed.items()})
+        self.whole = sum(self.placed[key] >= least for key, least in self.needs.items())
+        self.partial = sum(0 < self.placed[key] < least for key, least in self.needs.items())
 
     def _held_for_nothing(self) -> float:
         """Count the slots of incomplete gangs, without pods that still wait at Permit."""
-        booked, held = self.scheduler.state.gangs.booked, self.scheduler.waiting_pods.pods.keys()
-        return float(sum(len(members - held) for key, members in booked.items() if len(members) < self.needs[key]))
+        placed, held = self.scheduler.state.gangs.placed, self.scheduler.waiting_pods.pods.keys()
+        return float(sum(len(members - held) for key, members in placed.items() if len(members) < self.needs[key]))
 
     def figures(self) -> dict[str, float]:
         """Return the reported results of a large queue."""

@@ -4,11 +4,11 @@ May import: the same packages as hetsched.placement.
 Must not contain: an engine run or an external call inside a transaction.
 """
 
-from hetsched.inventory.ledger import Conflict, Contradiction
+from hetsched.inventory.node_loads import Conflict, Contradiction
 
 from .decisions import can_bind_now, record
 from .device_allocations import DeviceChanges, reconcile_devices
-from .extender_bookings import book_requested
+from .extender_reservations import reserve_requested
 from .holds import (
     CreatedHold,
     HoldPart,
@@ -46,7 +46,6 @@ __all__ = [
     "apply_changes",
     "approve_fact",
     "begin_binding",
-    "book_requested",
     "can_bind_now",
     "cancel",
     "cancel_hold",
@@ -66,6 +65,7 @@ __all__ = [
     "record",
     "reject",
     "release",
+    "reserve_requested",
     "retry",
     "set_priority",
     "start",

@@ -23,8 +23,8 @@ from hetsched.contracts.message import Message, to_column
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import cluster_topic, node_topic
-from hetsched.inventory.ledger import TOTALS, Conflict, Load, add_loads, write_columns
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_loads import TOTALS, Conflict, Load, add_loads, write_columns
 from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.audit import SYSTEM, record_many
 from hetsched.journal.publish import Patch, publish_many
@@ -43,10 +43,10 @@ from hetsched.storage.hot_statements import WORKLOADS, move_pods
 from hetsched.storage.snapshot_read import database_now
 from hetsched.storage.statements import change_many
 
-from ..bookings import BookedPod, end, insert
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, Reservation, SubmittedObject, Workload
 from ..notifications.callbacks import enqueue_deliveries
+from ..reservation_ledger import ReservedPod, end, insert
 from ..scheduling_queue.decision_time import add_used_seconds
 
 # A requeued pod loses its node and allocation. Its latest decision is kept as history.
@@ -109,20 +109,22 @@ class ClusterTransaction:
             self.end_nominations([pod.pk for pod in pods], Message("the pod was deleted"))
         self.touch(pods)
 
-    def book(
-        self, bookings: Sequence[BookedPod], epoch: int, events: frozenset[Event] = frozenset({Event.POD_PLACED})
+    def reserve(
+        self, reserved_pods: Sequence[ReservedPod], epoch: int, events: frozenset[Event] = frozenset({Event.POD_PLACED})
     ) -> None:
         """Reserve the resources of placed pods; the unique indexes enforce exclusivity.
 
         `events` are the events that these placements cause; pods with a matching queueing hint are requeued.
         Raises: IntegrityError if something is reserved already, or a GPU would be assigned beyond 1000 milli.
         """
-        if bookings:
+        if reserved_pods:
             self.discard_decisions()
             self._stir(*events)
-        for reservation, booked in zip(insert(self.cluster, bookings, epoch, self.now), bookings, strict=True):
-            self._loads[booked.node_id].add(reservation.requests, booked.gpu_milli)
-            self._held[booked.node_id][booked.spec.key] = held_document(reservation)
+        for reservation, reserved in zip(
+            insert(self.cluster, reserved_pods, epoch, self.now), reserved_pods, strict=True
+        ):
+            self._loads[reserved.node_id].add(reservation.requests, reserved.gpu_milli)
+            self._held[reserved.node_id][reserved.spec.key] = held_document(reservation)
 
     def discard_decisions(self) -> None:
         """Invalidate decisions on earlier revisions that are not committed yet."""
@@ -199,7 +201,7 @@ class ClusterTransaction:
         since = self.cluster.unprojected_since
         if since is None:
             return []
-        # Reservations of this transaction have its own revision and are added by `book`.
+        # Reservations of this transaction have its own revision and are added by `reserve`.
         rows = Reservation.objects.filter(cluster=self.cluster, revision__range=(since, self.cluster.revision - 1))
         placed = list(rows.select_related("pod").defer("pod__spec", "spec").order_by("id"))
         decisions = _first_decisions([reservation.pod_id for reservation in placed])

@@ -28,14 +28,14 @@ from django.db import IntegrityError, connection
 from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.contracts.message import Message, as_text
 from hetsched.contracts.waits import bits_of
-from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.node_loads import Conflict, Contradiction, advance
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
-from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
 from hetsched.placement.models.holds import CAME
+from hetsched.placement.reservation_ledger import ReservedPod
 from hetsched.placement.scheduling_queue.backoff_queue import backoff
 from hetsched.placement.scheduling_queue.unschedulable_pods import happened_since
 from hetsched.placement.scheduling_result import Result
@@ -89,7 +89,9 @@ def record(
             _move(change, results, deciding, revision, news_at)
             placed = [result for result in recorded if result.verdict is Verdict.PLACED]
             use_capacity(change, [result.room.pod_id for result in placed if result.room is not None], CAME)
-            change.book([booked_pod(result) for result in placed], cluster.leader_epoch if epoch is None else epoch)
+            change.reserve(
+                [reserved_pod(result) for result in placed], cluster.leader_epoch if epoch is None else epoch
+            )
             for result in recorded:
                 change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
             begun = [result.waiting.pod_id for result in placed if binding and can_bind_now(result)]
@@ -225,11 +227,11 @@ def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
         dispatch.wake(change.cluster.pk, dispatch.EVICT)
 
 
-def booked_pod(result: Result) -> BookedPod:
+def reserved_pod(result: Result) -> ReservedPod:
     """Return the reservation to insert for a placed pod."""
     assert result.node_id is not None
     assert result.allocation is not None
-    return BookedPod(result.waiting.pod_id, result.node_id, result.waiting.spec, result.allocation)
+    return ReservedPod(result.waiting.pod_id, result.node_id, result.waiting.spec, result.allocation)
 
 
 def _results_to_record(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[int, datetime]]:

@@ -24,14 +24,14 @@ from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.objects.node_report import GpuCard
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Node
+from hetsched.inventory.node_loads import Conflict, advance
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
-from hetsched.placement.bookings import BookedPod
 from hetsched.placement.device_moves import GpuHolder, Grants, Moves, plan_moves
 from hetsched.placement.models import HandedOut, Pod, Reservation
 from hetsched.placement.models.reservations import OTHER_CARDS
+from hetsched.placement.reservation_ledger import ReservedPod
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -161,16 +161,16 @@ def _move(change: ClusterTransaction, seen: _ObservedDevices) -> list[str]:
     moved = [key for key in seen.held if key in seen.moves.grants]
     specs = {pod.pk: pod.spec for pod in Pod.objects.filter(pk__in=[seen.pods[key].pk for key in moved]).only("spec")}
     change.free([seen.pods[key] for key in moved], OTHER_CARDS)
-    bookings = []
+    reserved_pods = []
     for key in moved:
         pod = seen.pods[key]
         allocation = _with_gpus(seen.held[key].allocation, seen.moves.grants[key])
         Pod.objects.filter(pk=pod.pk).update(allocation=allocation)
         changed = seen.held[key].spec
-        bookings.append(
-            BookedPod(pod.pk, seen.node.pk, changed or specs[pod.pk], allocation, changed=changed is not None)
+        reserved_pods.append(
+            ReservedPod(pod.pk, seen.node.pk, changed or specs[pod.pk], allocation, changed=changed is not None)
         )
-    change.book(bookings, change.cluster.leader_epoch)
+    change.reserve(reserved_pods, change.cluster.leader_epoch)
     return moved
 
 

@@ -22,8 +22,8 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.contracts.message import HIDDEN, Message, joined
-from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_loads import advance
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Preemption
 from hetsched.storage.batches import batched

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from hetsched.contracts.message import Message
-from hetsched.inventory.ledger import advance
+from hetsched.inventory.node_loads import advance
 from hetsched.storage.snapshot_read import database_now
 from hetsched.storage.write_lock import write_transaction
 

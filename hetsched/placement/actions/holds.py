@@ -27,15 +27,15 @@ from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import require_reason
-from hetsched.inventory.ledger import Conflict, Contradiction, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
+from hetsched.inventory.node_loads import Conflict, Contradiction, advance
 from hetsched.journal.audit import SYSTEM, Actor
 from hetsched.journal.audit import record as audit
-from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import FINISHED, QUEUED, State
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.models.holds import MARK, Hold
 from hetsched.placement.quotas import check_hold_quota, lock_names
+from hetsched.placement.reservation_ledger import ReservedPod
 from hetsched.policies.models import Policy
 from hetsched.storage.batches import batched
 from hetsched.storage.named_locks import lock
@@ -90,7 +90,7 @@ def create_hold(
     """
     try:
         with write_transaction():
-            row = _book(cluster_id, rooms, revision, policy, _duration(seconds), actor, owner, note)
+            row = _reserve(cluster_id, rooms, revision, policy, _duration(seconds), actor, owner, note)
             check_hold_quota(row, [room.spec for room in rooms], allowance)
             response = {
                 "id": row.pk,
@@ -139,7 +139,7 @@ def submit_with_hold(
     """
     try:
         with write_transaction():
-            row = _book(cluster_id, rooms, revision, policy, CLAIMED, actor, owner, "planned", limited=False)
+            row = _reserve(cluster_id, rooms, revision, policy, CLAIMED, actor, owner, "planned", limited=False)
             submission = submit(row.pk)
             if submission.replayed:
                 raise _RepeatedHold(submission)  # rolls back the new hold
@@ -264,7 +264,7 @@ def _duration(seconds: int) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _book(
+def _reserve(
     cluster_id: int,
     rooms: Sequence[HoldPart],
     revision: int,
@@ -308,10 +308,11 @@ def _book(
     node_ids = _nodes(cluster, {room.node for room in rooms})
     pods = [_row(change, row, room, node_ids[room.node], at) for at, room in enumerate(rooms)]
     Pod.objects.bulk_create(pods, batch_size=500)
-    booked = [
-        BookedPod(pod.pk, node_ids[room.node], pod.spec, room.allocation) for pod, room in zip(pods, rooms, strict=True)
+    reserved = [
+        ReservedPod(pod.pk, node_ids[room.node], pod.spec, room.allocation)
+        for pod, room in zip(pods, rooms, strict=True)
     ]
-    change.book(booked, cluster.leader_epoch)
+    change.reserve(reserved, cluster.leader_epoch)
     audit(
         actor=actor.name, role=actor.role, action="hold.create", obj=row,
         details={"cluster": cluster.name, "pods": len(rooms), "until": rfc3339(row.expires_at)},

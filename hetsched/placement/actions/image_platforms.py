@@ -25,8 +25,8 @@ from hetsched.adapters.oci.wire import Allowed
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, as_message
 from hetsched.contracts.objects.workload import ImageFacts, PodSpec
-from hetsched.inventory.ledger import advance, write_columns
 from hetsched.inventory.models import Cluster, ClusterKind, ImageIndex
+from hetsched.inventory.node_loads import advance, write_columns
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.images import stored_reference

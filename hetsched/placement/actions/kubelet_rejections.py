@@ -24,8 +24,8 @@ from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import require_reason
 from hetsched.inventory.fact_conflicts import clear_conflicts, clear_owner_conflicts, record_conflicts
-from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.node_loads import advance
 from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import Actor
 from hetsched.placement.models import Pod, Rejection

@@ -29,8 +29,8 @@ from hetsched.contracts.objects.submitted import WORKLOAD_LABEL, ObjectToCreate
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic, require_reason
-from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster, Connection
+from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import Actor, record
 from hetsched.journal.publish import publish_many
 from hetsched.placement.lifecycle import State

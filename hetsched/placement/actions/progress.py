@@ -16,8 +16,8 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, verbatim
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.inventory.actions import require_reason
-from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import ClusterKind
+from hetsched.inventory.node_loads import advance
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
 from hetsched.storage.batches import batched

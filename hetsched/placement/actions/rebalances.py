@@ -26,9 +26,9 @@ from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY
 from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.simulation.moves import AppliedMove
-from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
 from hetsched.inventory.node_events import is_synced
+from hetsched.inventory.node_loads import Conflict, advance
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Eviction, Pod, Rebalance, RebalanceMove, Rejection
 from hetsched.placement.queries.advice import AdviceBasis, advice_basis
@@ -121,18 +121,18 @@ def _try_step(found: AdviceBasis, moves: Sequence[RebalanceMove]) -> tuple[Appli
     board = found.board
     unit = []
     for move in moves:
-        booking = board.state.bookings.get(move.pod_key)
-        if booking is None or board.state.columns.names[booking.row] != move.source or booking.pod.uid != move.uid:
+        placed = board.state.placed_pods.get(move.pod_key)
+        if placed is None or board.state.columns.names[placed.row] != move.source or placed.pod.uid != move.uid:
             return None, Message("{pod} is no longer on {node}", pod=move.pod_key, node=move.source)
         if move.pod_key in found.kept:
             return None, Message("{pod} is already moving to another node", pod=move.pod_key)
-        unit.append(booking)
+        unit.append(placed)
     keys = {move.pod_key for move in moves}
-    for booking in unit:
-        gang = gang_key(booking.pod)
-        if gang is not None and (others := board.state.gangs.booked[gang] - keys):
+    for placed in unit:
+        gang = gang_key(placed.pod)
+        if gang is not None and (others := board.state.gangs.placed[gang] - keys):
             text = "{pod} joined the gang of {pods}, and a gang moves as a whole"
-            return None, Message(text, pod=min(others), pods=booking.pod.key)
+            return None, Message(text, pod=min(others), pods=placed.pod.key)
     moved = board.move(tuple(unit))
     if moved is None:
         return None, Message(
@@ -184,8 +184,8 @@ def _move_locally(plan: Rebalance, moves: Sequence[RebalanceMove], found: Advice
 
 def _state_digest(found: AdviceBasis, moved: AppliedMove) -> str:
     """Remove the pods of a step from the state in `found`, and return the digest of the remaining state."""
-    for booking in moved.unit:
-        found.board.state.forget(booking.pod.key)
+    for placed in moved.unit:
+        found.board.state.forget(placed.pod.key)
     return found.board.state.digest()
 
 

@@ -145,15 +145,15 @@ class PastState(SchedulerCache):
         """
         rows = Reservation.objects.filter(cluster_id=self.cluster_id).select_related("pod", "node")
         went = rows.filter(released_revision=revision, revision__lt=revision).exclude(release_reason__in=CONTINUED)
-        gone = [booking for row in went if (booking := loaded.state.forget(row.pod.key)) is not None]
-        before = set(loaded.state.bookings)
+        gone = [placed for row in went if (placed := loaded.state.forget(row.pod.key)) is not None]
+        before = set(loaded.state.placed_pods)
         try:
             yield {row.pod.uid: row for row in rows.filter(revision=revision)}
         finally:
-            for key in [key for key in loaded.state.bookings if key not in before]:
+            for key in [key for key in loaded.state.placed_pods if key not in before]:
                 loaded.state.forget(key)
-            for booking in gone:
-                loaded.state.restore(booking)
+            for placed in gone:
+                loaded.state.restore(placed)
 
 
 _pasts: dict[int, PastState] = {}
@@ -176,7 +176,7 @@ def _judge(past: PastState, loaded: ClusterSnapshot, revision: int, rows: Sequen
         for row in rows:
             scheduler = past.scheduler(spec)
             state = scheduler.state
-            if row.node_name not in state.row_of or row.spec.key in state.bookings:
+            if row.node_name not in state.row_of or row.spec.key in state.placed_pods:
                 _give_up(past.cluster_id, [row])
                 continue
             try:

@@ -23,8 +23,8 @@ from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import Actor, record_many
 from hetsched.journal.publish import publish_many
 from hetsched.placement.in_place import fingerprint

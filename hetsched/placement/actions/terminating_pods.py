@@ -26,14 +26,14 @@ from django.db.models import Q
 
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.inventory.ledger import advance
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import delete_gone_nodes
-from hetsched.placement.bookings import BookedPod
+from hetsched.inventory.node_loads import advance
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.models.holds import own_name
 from hetsched.placement.queries.orphaned_pods import orphaned_pods
+from hetsched.placement.reservation_ledger import ReservedPod
 from hetsched.storage.batches import batched
 from hetsched.storage.snapshot_read import database_now
 from hetsched.storage.write_lock import write_transaction
@@ -79,11 +79,11 @@ def reserve_orphaned_pods(change: ClusterTransaction, left: Sequence[Terminating
     """Create an orphaned pod for each of these ended pods, and reserve the freed resources for it."""
     pods = [_orphaned_pod(change, one) for one in left]
     Pod.objects.bulk_create(pods, batch_size=500)
-    booked = [
-        BookedPod(pod.pk, one.reservation.node_id, pod.spec, one.reservation.allocation)
+    reserved = [
+        ReservedPod(pod.pk, one.reservation.node_id, pod.spec, one.reservation.allocation)
         for pod, one in zip(pods, left, strict=True)
     ]
-    change.book(booked, change.cluster.leader_epoch)
+    change.reserve(reserved, change.cluster.leader_epoch)
 
 
 def _orphaned_pod(change: ClusterTransaction, one: TerminatingReservation) -> Pod:

@@ -37,8 +37,8 @@ from hetsched.inventory.actions import (
     replace_nodes,
 )
 from hetsched.inventory.facts import merge_agent_facts
-from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster, ClusterKind, Node
+from hetsched.inventory.node_loads import Conflict, advance
 from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, without_nulls
 from hetsched.journal.audit import Actor
@@ -52,10 +52,10 @@ from hetsched.policies.models import Policy
 from hetsched.storage.batches import batched
 from hetsched.storage.write_lock import write_transaction
 
-from ..bookings import BookedPod, insert, rewrite_loads
 from ..lifecycle import HOLDING, QUEUED
 from ..models import Pod, Reservation
 from ..models.holds import MARK
+from ..reservation_ledger import ReservedPod, insert, rewrite_loads
 from ..scheduler_cache import load_state
 from .submissions import submit
 
@@ -197,17 +197,17 @@ def _insert_running(cluster: Cluster, running: Sequence[PodSpec], state: Cluster
             cluster,
             spec,
             node_ids.get(spec.node_name),
-            state.bookings[spec.key].allocation if spec.key in state.bookings else None,
+            state.placed_pods[spec.key].allocation if spec.key in state.placed_pods else None,
             now,
         )
         for spec in running
     ]
     _check_names_unused(cluster, running)
     Pod.objects.bulk_create(pods, batch_size=500)
-    booked = [
-        BookedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id is not None
+    reserved = [
+        ReservedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id is not None
     ]
-    insert(cluster, booked, cluster.leader_epoch, now)
+    insert(cluster, reserved, cluster.leader_epoch, now)
 
 
 def _check_names_unused(cluster: Cluster, running: Sequence[PodSpec]) -> None:

@@ -60,7 +60,7 @@ def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] 
         own = {key: copy.policy(found) for key, found in _own_policies(cluster, spec, waiting).items()}
         kept.update(dict.fromkeys(loaded.nominees, BUSY))
     for pod in waiting:
-        if pod.key in state.bookings:
+        if pod.key in state.placed_pods:
             state.forget(pod.key)  # a nominated pod is assumed in addition to its victims
     board = Board(
         state, policy, evaluated_at=rfc3339(timezone.now()), returns=reschedules_evicted_pods(cluster), own=own

@@ -60,7 +60,7 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
     state.avoided = avoided(cluster.pk, decision.created_at)
     compiled = compile_policy(spec or policy.spec, load_registry(), implied=True)
     if compiled.wants_mix:
-        state.use_mix(state.booked_mix())  # the workload mix at the start of the batch
+        state.use_mix(state.placed_mix())  # the workload mix at the start of the batch
     same_batch = Decision.objects.filter(cluster=cluster, cluster_revision=decision.cluster_revision)
     # A pod that was preempted later in the batch is not on its node, but its own victims were still removed.
     settled = same_batch.filter(Q(verdict="placed") | ~Q(evictions=()), id__lt=decision.pk)
@@ -137,4 +137,4 @@ def register_gang(state: ClusterState, decision: Decision) -> None:
     if gang is not None:
         members = Pod.objects.filter(cluster=decision.cluster, namespace=decision.namespace, gang=gang.name)
         specs = (member.spec for member in members.order_by("id"))
-        state.gangs.register([spec for spec in specs if spec.key not in state.bookings])
+        state.gangs.register([spec for spec in specs if spec.key not in state.placed_pods])

@@ -18,8 +18,8 @@ def recorded_cluster(decision: Decision) -> RecordedCluster:
     state = scheduler_before(decision).state
     names = state.columns.names
     running = tuple(
-        msgspec.structs.replace(booking.pod, node_name=names[booking.row], allocation=booking.allocation)
-        for _, booking in sorted(state.bookings.items())
+        msgspec.structs.replace(placed.pod, node_name=names[placed.row], allocation=placed.allocation)
+        for _, placed in sorted(state.placed_pods.items())
     )
     reports = tuple(state.report_now(row) for row in range(len(state.reports)))
     content = msgspec.structs.replace(

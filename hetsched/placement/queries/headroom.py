@@ -24,7 +24,7 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import first_rejections
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy
-from hetsched.engine.simulation.headroom import BookingBudget, Headroom
+from hetsched.engine.simulation.headroom import Headroom, TrialBudget
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.tiles import FAMILIES, POOL_LABELS
 from hetsched.placement.scheduler_cache import cache_of
@@ -37,7 +37,7 @@ SHAPES_SECONDS = 60.0
 PATIENCE_SECONDS = 20.0
 # Budget of trial placements per table, about one second of work; counts that are still missing are computed for later
 # tables.
-BOOKINGS = 20_000
+MAX_TRIALS = 20_000
 
 
 class NodePool(msgspec.Struct, frozen=True):
@@ -121,12 +121,12 @@ class _Counter:
             state = loaded.state.fork()
         scheduler = Scheduler(state, policy)
         pools, of_row = _pools(self.cluster_id, state)
-        budget = BookingBudget(BOOKINGS)
+        budget = TrialBudget(MAX_TRIALS)
         lines = [self._line(scheduler, common, of_row, len(pools), budget) for common in self._shapes]
         return HeadroomCounts(revision, policy.spec.name, policy.spec.version, timezone.now(), pools, lines)
 
     def _line(
-        self, scheduler: Scheduler, common: CommonShape, of_row: np.ndarray, pools: int, budget: BookingBudget
+        self, scheduler: Scheduler, common: CommonShape, of_row: np.ndarray, pools: int, budget: TrialBudget
     ) -> Line:
         found = self._headroom.count(scheduler, common.pod, budget)
         counts = np.bincount(of_row, weights=found.counts, minlength=pools).astype(np.int64)

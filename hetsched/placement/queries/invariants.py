@@ -33,7 +33,6 @@ from hetsched.engine.isa.image_fit import emulator_covers, image_gap
 from hetsched.inventory.models import Cluster, Node
 from hetsched.isa import Isa, match, parse
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
-from hetsched.placement.bookings import EXCLUSIVE_CPU_POLICIES
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State, workload_state
 from hetsched.placement.models import (
     Hold,
@@ -46,6 +45,7 @@ from hetsched.placement.models import (
     ReservedDevice,
     Workload,
 )
+from hetsched.placement.reservation_ledger import EXCLUSIVE_CPU_POLICIES
 from hetsched.storage.snapshot_read import consistent_reads
 
 from . import promises

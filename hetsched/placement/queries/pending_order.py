@@ -24,7 +24,7 @@ from django.db.models import Case, CharField, Count, F, Q, Value, When
 from django.utils import timezone
 
 from hetsched.contracts.waits import Event, WaitsFor, bits
-from hetsched.inventory.ledger import current_columns
+from hetsched.inventory.node_loads import current_columns
 from hetsched.placement.lifecycle import QUEUED, State
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import cache_of

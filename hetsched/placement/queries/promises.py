@@ -19,9 +19,9 @@ from datetime import timedelta
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Cluster
-from hetsched.placement.bookings import EXCLUSIVE_CPU_POLICIES
 from hetsched.placement.lifecycle import FINISHED, HOLDING, QUEUED
 from hetsched.placement.models import Charge, HalfGang, Pod, Reservation
+from hetsched.placement.reservation_ledger import EXCLUSIVE_CPU_POLICIES
 from hetsched.policies.models import PolicyRevision
 from hetsched.storage.snapshot_read import database_now
 

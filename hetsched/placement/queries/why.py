@@ -201,11 +201,11 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
     state.forget(pod.spec.key)  # a nominated pod is assumed on its node
     compiled = compile_policy(spec, load_registry(), implied=True)
     if compiled.wants_mix:
-        state.use_mix(state.booked_mix())
+        state.use_mix(state.placed_mix())
     if pod.spec.gang is not None:
         members = Pod.objects.filter(cluster_id=pod.cluster_id, namespace=pod.namespace, gang=pod.gang)
         live = members.exclude(state__in=FINISHED).order_by("id").values_list("spec", flat=True)
-        state.gangs.register([one for one in live if one.key not in state.bookings])
+        state.gangs.register([one for one in live if one.key not in state.placed_pods])
     scheduler = Scheduler(state, compiled)
     placed = scheduler.schedule(pod.spec, preempts=False)
     if placed.node is not None:

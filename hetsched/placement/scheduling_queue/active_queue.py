@@ -36,7 +36,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.policy import Policy
-from hetsched.inventory.ledger import current_columns
+from hetsched.inventory.node_loads import current_columns
 from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import DUE_PODS, PENDING_POD
 

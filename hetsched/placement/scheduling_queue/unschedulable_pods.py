@@ -22,8 +22,8 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.contracts.waits import Event, WaitsFor, bits
-from hetsched.inventory.ledger import write_columns
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_loads import write_columns
 from hetsched.storage.hot_statements import QUEUE_PODS
 
 from ..lifecycle import State

@@ -29,7 +29,7 @@ from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.extender import filter_nodes
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster
-from hetsched.placement.actions import Conflict, Contradiction, book_requested
+from hetsched.placement.actions import Conflict, Contradiction, reserve_requested
 from hetsched.placement.lifecycle import HOLDING, LIVE
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
@@ -64,14 +64,14 @@ class Binder(ExtenderCalls):
         Raises: InputError with the reason if the pod is not bound.
         """
         until = time.monotonic() + self.seconds
-        booked = False
+        reserved = False
         try:
             cluster, reader = self._cluster()
             api = api_of(cluster)
-            one = self._booked(cluster, args) or self._book(cluster, args, api, reader, until)
-            booked = True
+            one = self._reserved(cluster, args) or self._reserve(cluster, args, api, reader, until)
+            reserved = True
         finally:
-            self.turns.end(args.pod_uid, bound=booked)
+            self.turns.end(args.pod_uid, bound=reserved)
         if one is None:
             return
         writing = self._threads.submit(bind, api, one)
@@ -87,7 +87,7 @@ class Binder(ExtenderCalls):
         if bound.result in _CODES:
             raise InputError(_CODES[bound.result], bound.message)
 
-    def _booked(self, cluster: Cluster, args: BindingArgs) -> BindingRequest | None:
+    def _reserved(self, cluster: Cluster, args: BindingArgs) -> BindingRequest | None:
         """Return the binding of a pod that has a reservation already, or None if it has none.
 
         Raises: InputError `PodIsOurs`, `PodReplaced` or `PodBookedElsewhere`.
@@ -105,7 +105,7 @@ class Binder(ExtenderCalls):
             raise InputError("PodBookedElsewhere", f"the binding of {row.key} to {node} is in flight")
         return next(iter(binding_requests([row.pk], tried=True)), None)
 
-    def _book(
+    def _reserve(
         self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader, until: float
     ) -> BindingRequest | None:
         """Reserve the pod on the node after reading it; return None if it is bound to that node. Raises: InputError."""
@@ -117,13 +117,13 @@ class Binder(ExtenderCalls):
                 break
             with self._asking(pod, until) as asking:
                 try:
-                    pod_id = _book_once(cluster, pod, args.node, asking)
+                    pod_id = _reserve_once(cluster, pod, args.node, asking)
                 except Contradiction as refusal:
                     log.error("placement set aside", pod=pod.key, node=args.node, reason=str(refusal))
                     message = f"the reservation of {pod.key} on {args.node} conflicts with an existing reservation"
                     raise InputError("LedgerRefused", message) from None
                 except Conflict as conflict:
-                    log.info("booking lost", cluster=self.cluster_id, reason=str(conflict))
+                    log.info("reservation lost", cluster=self.cluster_id, reason=str(conflict))
                     continue
             return binding_requests([pod_id])[0]
         raise InputError(
@@ -153,7 +153,7 @@ class Binder(ExtenderCalls):
         return None if node else self._pod(cluster, read_pod(body, reader))
 
 
-def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) -> int:
+def _reserve_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) -> int:
     """Reserve a pod on the chosen node and return the id of its row.
 
     The scheduler cache picks up the reservation like any external write.
@@ -197,7 +197,7 @@ def _book_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext) ->
         top=top,
     )
     scheduler.undo(outcome)
-    return book_requested(cluster.pk, spec, result, revision=revision, snapshot=state_digest)[0]
+    return reserve_requested(cluster.pk, spec, result, revision=revision, snapshot=state_digest)[0]
 
 
 def _note(cluster: Cluster, writing: Future[BindingOutcome]) -> None:

@@ -101,7 +101,7 @@ class ExtenderCalls:
             with self._cache.locked_snapshot(max(until - time.monotonic(), 0)) as snapshot:
                 try:
                     if self._cache.policy(spec).wants_mix:
-                        snapshot.state.use_mix(snapshot.state.booked_mix())
+                        snapshot.state.use_mix(snapshot.state.placed_mix())
                     yield RequestContext(snapshot, spec, self._cache.scheduler(spec))
                 except InputError:
                     raise

@@ -130,8 +130,8 @@ def test_pods_without_an_allocation_hold_the_same_cards() -> None:
     machine = a_node("n").gpus(2).build()
     running = tuple(a_pod("x", space).gpu(1).running_on("n").build() for space in ("team", "team-a"))
     copy = again(ClusterContent(nodes=(machine,), running=running))
-    booked = ClusterState.of(copy).bookings
-    assert [booked[one.key].allocation.gpus[0].index for one in copy.running] == [1, 0]
+    placed = ClusterState.of(copy).placed_pods
+    assert [placed[one.key].allocation.gpus[0].index for one in copy.running] == [1, 0]
 
 
 def test_labels_are_compared_by_size_as_before() -> None:

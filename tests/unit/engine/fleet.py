@@ -44,7 +44,7 @@ def rebuilt(state: ClusterState) -> ClusterState:
     """Build the same cluster again from its node reports, its current samples and its running pods."""
     running = [
         msgspec.structs.replace(b.pod, node_name=state.reports[b.row].name, allocation=b.allocation)
-        for b in state.bookings.values()
+        for b in state.placed_pods.values()
     ]
     reports = [state.report_now(row) for row in range(len(state.reports))]
     fresh = ClusterState(

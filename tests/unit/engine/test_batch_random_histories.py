@@ -43,7 +43,7 @@ def test_same_outcomes_and_the_same_ledger(
         assert [fields_of(outcome) for outcome in batches.schedule(pods[start:end])] == expected
         assert batched.state.digest() == single.state.digest()
         assert batched.state.columns.load.tobytes() == single.state.columns.load.tobytes()
-        for key in sorted(single.state.bookings)[::3]:  # some leave between two batches
+        for key in sorted(single.state.placed_pods)[::3]:  # some leave between two batches
             single.state.forget(key)
             batched.state.forget(key)
 

@@ -167,4 +167,4 @@ def test_few_pods_need_no_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
     state = ClusterState([a_node("n").build()])
     BatchScheduler(Scheduler(state, policy), expected=50).schedule([a_pod("p").build()])
     assert "hetsched.engine.compiled.kernel" not in sys.modules
-    assert msgspec.json.encode(list(state.bookings)) == b'["default/p"]'
+    assert msgspec.json.encode(list(state.placed_pods)) == b'["default/p"]'

@@ -41,10 +41,10 @@ def test_one_of_two_pods_gets_the_last_gpu() -> None:
     assert first.commit(truth, ours) == []
     conflicts = second.commit(truth, theirs)
     assert keys(conflicts) == ["theirs"]
-    assert set(truth.bookings) == {"default/ours"}
+    assert set(truth.placed_pods) == {"default/ours"}
     again, outcomes = decided(truth, a_pod("theirs").gpu())
     assert again.commit(truth, outcomes) == []
-    assert truth.bookings["default/theirs"].row == truth.row_of["b"]
+    assert truth.placed_pods["default/theirs"].row == truth.row_of["b"]
 
 
 def test_placements_on_other_nodes_are_kept() -> None:
@@ -53,7 +53,7 @@ def test_placements_on_other_nodes_are_kept() -> None:
     second, theirs = decided(truth, a_pod("one").cpu(4), a_pod("two").cpu(2))
     assert first.commit(truth, ours) == []
     assert keys(second.commit(truth, theirs)) == ["one"]
-    assert set(truth.bookings) == {"default/large", "default/two"}
+    assert set(truth.placed_pods) == {"default/large", "default/two"}
 
 
 def test_rules_between_pods_are_checked_again_at_commit() -> None:
@@ -75,7 +75,7 @@ def test_gang_is_committed_whole_or_not_at_all() -> None:
     assert {outcome.node for outcome in theirs} == {"a", "b"}
     assert first.commit(truth, ours) == []
     assert sorted(keys(second.commit(truth, theirs))) == ["m0", "m1"]
-    assert set(truth.bookings) == {"default/single"}
+    assert set(truth.placed_pods) == {"default/single"}
 
 
 def test_member_is_not_committed_after_its_gang_was_preempted() -> None:
@@ -86,7 +86,7 @@ def test_member_is_not_committed_after_its_gang_was_preempted() -> None:
     assert (ours[0].node, theirs[0].node) == ("s", "a")
     assert first.commit(truth, ours) == []
     assert keys(second.commit(truth, theirs)) == ["m2"]
-    assert set(truth.bookings) == {"default/urgent"}
+    assert set(truth.placed_pods) == {"default/urgent"}
 
 
 def test_two_that_evict_the_same_pod_do_not_both_get_its_place() -> None:
@@ -95,7 +95,7 @@ def test_two_that_evict_the_same_pod_do_not_both_get_its_place() -> None:
     second, theirs = decided(truth, a_pod("y").cpu(2).priority(1))
     assert first.commit(truth, ours) == []
     assert keys(second.commit(truth, theirs)) == ["y"]
-    assert set(truth.bookings) == {"default/x"}
+    assert set(truth.placed_pods) == {"default/x"}
 
 
 def test_inventory_change_rejects_earlier_decisions() -> None:
@@ -103,7 +103,7 @@ def test_inventory_change_rejects_earlier_decisions() -> None:
     branch, outcomes = decided(truth, a_pod("p"))
     truth.apply_report(a_node("a").cordoned().build())
     assert keys(branch.commit(truth, outcomes)) == ["p"]
-    assert not truth.bookings
+    assert not truth.placed_pods
 
 
 def test_placement_that_assumed_a_rejected_eviction_is_decided_again() -> None:
@@ -118,7 +118,7 @@ def test_placement_that_assumed_a_rejected_eviction_is_decided_again() -> None:
     assert [card.index for card in ours[1].allocation.gpus] == [0]
     assert other.commit(truth, elsewhere) == []
     assert keys(branch.commit(truth, ours)) == ["urgent", "late"]
-    assert set(truth.bookings) == {"default/m0", "default/m1", "default/elsewhere"}
+    assert set(truth.placed_pods) == {"default/m0", "default/m1", "default/elsewhere"}
 
 
 def test_victim_of_an_evicted_preemptor_belongs_to_the_last_preemptor() -> None:
@@ -131,7 +131,7 @@ def test_victim_of_an_evicted_preemptor_belongs_to_the_last_preemptor() -> None:
     outcomes = branch.decide(waiting)
     assert [outcome.node for outcome in outcomes] == [None, "n"]
     assert branch.commit(truth, outcomes) == []
-    assert set(truth.bookings) == {"b/own"}
+    assert set(truth.placed_pods) == {"b/own"}
 
 
 @pytest.mark.parametrize("workers", [2, 4])
@@ -157,7 +157,7 @@ def test_threads_place_every_pod_once_without_overcommit(workers: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(truth.bookings) == 6 * workers
+    assert len(truth.placed_pods) == 6 * workers
     assert all(free >= 0 for free in _free(truth))
     assert rebuilt(truth).digest() == truth.digest()
 

@@ -78,10 +78,10 @@ class Anything(RuleBasedStateMachine):
             zones = () if outcome.allocation.cpu_policy == "static" else outcome.allocation.zones
             assert not {(outcome.node, zone.name) for zone in zones} & short
 
-    @precondition(lambda self: self.state.bookings)
+    @precondition(lambda self: self.state.placed_pods)
     @rule(data=st.data())
     def go(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(sorted(self.state.bookings)))
+        key = data.draw(st.sampled_from(sorted(self.state.placed_pods)))
         self.state.forget(key)
         self.scheduler.waiting_pods.remove(key)
 
@@ -105,19 +105,19 @@ class Anything(RuleBasedStateMachine):
         self.report(msgspec.structs.replace(report, gpus=tuple(cards)))
 
     def report(self, report: NodeReport) -> None:
-        held = {key: booking.allocation for key, booking in self.state.bookings.items()}
+        held = {key: placed.allocation for key, placed in self.state.placed_pods.items()}
         self.state.apply_report(report)
-        assert {key: booking.allocation for key, booking in self.state.bookings.items()} == held
+        assert {key: placed.allocation for key, placed in self.state.placed_pods.items()} == held
 
     @invariant()
     def nothing_is_held_twice(self) -> None:
-        for row, bookings in enumerate(self.state.on_row):
+        for row, placed_pods in enumerate(self.state.on_row):
             cpus: Counter[int] = Counter()
             cards: Counter[int] = Counter()
-            for booking in bookings.values():
-                if booking.allocation.cpu_policy in EXCLUSIVE:
-                    cpus.update(cpu for zone in booking.allocation.zones for cpu in parse_cpuset(zone.cpus or ""))
-                cards.update({card.index: card.milli for card in booking.allocation.gpus})
+            for placed in placed_pods.values():
+                if placed.allocation.cpu_policy in EXCLUSIVE:
+                    cpus.update(cpu for zone in placed.allocation.zones for cpu in parse_cpuset(zone.cpus or ""))
+                cards.update({card.index: card.milli for card in placed.allocation.gpus})
             assert all(count == 1 for count in cpus.values()), self.state.reports[row].name
             assert 0 not in cpus  # reserved for the system
             assert all(milli <= 1000 for milli in cards.values())

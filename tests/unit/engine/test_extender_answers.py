@@ -57,7 +57,7 @@ def test_pod_fits_only_its_reserved_node() -> None:
     pod = a_pod("p").having(uid="u").build()
     row = deciding.state.row_of["n2"]
     outcome = deciding.place_on(pod, row)
-    assert (outcome.node, deciding.state.bookings["default/p"].row) == ("n2", row)
+    assert (outcome.node, deciding.state.placed_pods["default/p"].row) == ("n2", row)
     assert filter_nodes(deciding, pod, ["n1", "n2"]).feasible == ["n2"]
     assert prioritize_nodes(deciding, pod, ["n1", "n2"]) == {"n1": 0, "n2": MOST_PRIORITY}
     another = a_pod("p").having(uid="v").build()
@@ -68,7 +68,7 @@ def test_a_node_that_does_not_fit_is_not_booked() -> None:
     deciding = scheduler([a_node("n1").cpu("2")], policy="hetsched")
     assert deciding.place_on(a_pod("p").cpu("4").build(), 0).node is None
     assert deciding.place_on(a_pod("q").wrong().build(), 0).node is None
-    assert deciding.state.bookings == {}
+    assert deciding.state.placed_pods == {}
 
 
 def test_a_node_that_is_too_small_even_empty_is_hopeless() -> None:

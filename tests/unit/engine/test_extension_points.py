@@ -285,7 +285,7 @@ def test_grants_of_several_plugins_are_put_together() -> None:
     )
     outcome = scheduler.schedule(a_pod().build())
     assert outcome.allocation == Allocation(zones=(near, far), cpu_policy="exclusive")
-    assert scheduler.state.bookings["default/pod"].allocation == outcome.allocation
+    assert scheduler.state.placed_pods["default/pod"].allocation == outcome.allocation
 
 
 # -- Permit ------------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_waiting_pod_keeps_its_reservation_until_all_permits() -> None:
     scheduler = deciding(permitting("first", Wait(30)), permitting("second", Wait(20)))
     outcome = scheduler.schedule(a_pod().build())
     assert (outcome.node, outcome.is_waiting) == ("a", True)
-    assert "default/pod" in scheduler.state.bookings
+    assert "default/pod" in scheduler.state.placed_pods
     with pytest.raises(ValueError, match="default/pod is held"):
         scheduler.bind(outcome)
     scheduler.waiting_pods.allow("default/pod", "first")
@@ -333,7 +333,7 @@ def test_a_held_placement_expires_with_its_shortest_patience() -> None:
     scheduler.waiting_pods.expire(20)
     assert scheduler.waiting_pods.drain() == ([], [outcome])
     scheduler.undo(outcome)
-    assert not scheduler.state.bookings
+    assert not scheduler.state.placed_pods
 
 
 def test_a_held_placement_can_be_sent_away() -> None:
@@ -407,7 +407,7 @@ def test_a_refused_step_ends_binding_and_undoes_the_booking(step: str) -> None:
     assert (outcome.node, outcome.allocation) == (None, Allocation())
     assert CALLS[-1] == "one unreserves 0"
     assert scheduler.state.digest() == before
-    with pytest.raises(ValueError, match="default/pod is not booked"):
+    with pytest.raises(ValueError, match="default/pod is not placed"):
         scheduler.bind(outcome)
 
 
@@ -418,7 +418,7 @@ def test_repeated_unreserve_has_no_effect() -> None:
     other = scheduler.schedule(a_pod().build())  # the same key again, reserved again
     scheduler.undo(outcome)
     assert other.node == "a"
-    assert "default/pod" in scheduler.state.bookings
+    assert "default/pod" in scheduler.state.placed_pods
 
 
 def test_only_one_plugin_sorts_and_only_one_binds() -> None:

@@ -105,7 +105,7 @@ def test_found_moves_are_executable_in_order(seed: int) -> None:
     found = advise(state, POLICY, Question(Goal.ROOM, (pod,), most_moves=4, most_tries=3), evaluated_at=NOW)
     board = Board(state.fork(), POLICY, evaluated_at=NOW, returns=False)
     for move in found.moves:
-        moved = board.move(tuple(board.state.bookings[one.pod] for one in move.pods))
+        moved = board.move(tuple(board.state.placed_pods[one.pod] for one in move.pods))
         assert moved is not None
         assert [outcome.node for outcome in moved.outcomes] == [one.to for one in move.pods]
         assert all(one.to != one.from_ for one in move.pods)

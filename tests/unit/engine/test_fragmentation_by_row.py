@@ -24,7 +24,7 @@ from tests.unit.engine.fleet import built, cluster
 def by_hand(state: ClusterState, row: int, mix: list[tuple[Shape, float]]) -> float:
     """Return F of one node from its reservations, shape by shape and GPU by GPU."""
     report = state.reports[row]
-    held = [booking.allocation.gpus for booking in state.on_row[row].values()]
+    held = [placed.allocation.gpus for placed in state.on_row[row].values()]
     free = {card.index: 1000 for card in state.cards[row]}
     for grant in (grant for grants in held for grant in grants):
         free[grant.index] -= grant.milli
@@ -39,7 +39,7 @@ def by_hand(state: ClusterState, row: int, mix: list[tuple[Shape, float]]) -> fl
         for resource, amount in shape.requests:
             if resource in GPU_RESOURCES or resource not in state.resources.index:
                 continue
-            used = sum(booking.pod.shape.request(resource) for booking in state.on_row[row].values())
+            used = sum(placed.pod.shape.request(resource) for placed in state.on_row[row].values())
             offered = report.allocatable.get(resource, 2**60 if resource == "pods" else 0)
             fits = fits and used + amount <= offered
         usable = [i for i, milli in free.items() if milli >= demand.milli and model_accepted(demand, models[i])]
@@ -105,7 +105,7 @@ def test_rare_sizes_do_not_count() -> None:
 def test_new_mix_invalidates_earlier_evaluations() -> None:
     state = cluster([a_node("n").gpus(2)], [a_pod("r").gpu(1, milli=700).running_on("n", CardGrant(1, 700, 0))])
     # The running pods are the first mix: a pod of 700 fits card 0, the 300 left of card 1 are lost.
-    state.use_mix(state.booked_mix())
+    state.use_mix(state.placed_mix())
     assert row_fragments(published_mix(state), state.all_rows).tolist() == [300]
     state.use_mix(mix_of([built(a_pod("s").gpu(1, milli=200))]))
     assert row_fragments(published_mix(state), state.all_rows).tolist() == [0]

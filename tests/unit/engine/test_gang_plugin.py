@@ -72,7 +72,7 @@ def test_incomplete_gang_reserves_nothing() -> None:
     before = deciding.state.digest()
     assert placed(run(deciding, members("g", 6, 4))) == []
     assert deciding.state.digest() == before
-    assert deciding.state.gangs.booked == {}
+    assert deciding.state.gangs.placed == {}
 
 
 @pytest.mark.parametrize("sort", ["gang-sort", "priority-sort", "qos-sort"])
@@ -225,7 +225,7 @@ def test_a_time_out_sends_all_members_away_and_lets_the_gang_rest() -> None:
     deciding.expire(130)
     assert deciding.waiting_pods.drain() == ([], outcomes)
     assert [outcome.refusal and outcome.refusal[1].code for outcome in outcomes] == ["GangTimedOut"] * 2
-    assert not deciding.state.bookings
+    assert not deciding.state.placed_pods
     late = deciding.schedule(members("g", 3, 3)[2].build())
     assert late.refusal is not None
     assert late.refusal[1].code == "GangBackOff"
@@ -247,14 +247,14 @@ def test_a_small_gap_is_waited_for_and_a_wide_one_is_not(least: int, left: int) 
     deciding = scheduler(slots(room), policy=gangs())
     for pod in members("g", room + 1, least):
         deciding.schedule(pod.build())
-    assert len(deciding.state.bookings) == left
+    assert len(deciding.state.placed_pods) == left
 
 
 def test_rejected_member_rejects_waiting_members() -> None:
     deciding = scheduler(slots(8), policy=gangs())
     first, second = (deciding.schedule(pod.build()) for pod in members("g", 2, 3))
     deciding.undo(first)
-    assert (second.node, deciding.state.bookings) == (None, {})
+    assert (second.node, deciding.state.placed_pods) == (None, {})
     assert deciding.waiting_pods.drain() == ([], [second])
 
 
@@ -331,17 +331,17 @@ def test_partially_running_gang_gains_no_member_or_becomes_whole(
     deciding = scheduler(slots(room), old, policy=gangs())
     run(deciding, _drawn(sizes, 0, 0))
     for number, (count, least, _) in enumerate(sizes):
-        booked = deciding.state.gangs.members_booked(f"default/g{number}")
-        assert booked == running[number] or least <= booked <= running[number] + count
+        placed = deciding.state.gangs.placed_members(f"default/g{number}")
+        assert placed == running[number] or least <= placed <= running[number] + count
 
 
 def _assert_whole_gangs(deciding: Scheduler, pods: list[PodBuilder]) -> None:
     least = {key: pod.gang.min_available for pod in (p.build() for p in pods) if pod.gang and (key := gang_key(pod))}
-    booked = Counter(gang_key(booking.pod) for booking in deciding.state.bookings.values())
-    assert {key: len(keys) for key, keys in deciding.state.gangs.booked.items()} == {
-        k: n for k, n in booked.items() if k
+    placed = Counter(gang_key(placed.pod) for placed in deciding.state.placed_pods.values())
+    assert {key: len(keys) for key, keys in deciding.state.gangs.placed.items()} == {
+        k: n for k, n in placed.items() if k
     }
-    assert all(booked[key] >= needed for key, needed in least.items() if booked[key])
+    assert all(placed[key] >= needed for key, needed in least.items() if placed[key])
 
 
 @given(sizes=GANGS, order=st.integers(0, 5), room=st.integers(1, 14))
@@ -351,7 +351,7 @@ def test_rejected_gang_does_not_fit(sizes: list[tuple[int, int, int]], order: in
     alike = [(count, least, 1) for count, least, _ in sizes]
     pods = _drawn(alike, 0, order)
     outcomes = run(deciding, pods)
-    free = room - len(deciding.state.bookings)
+    free = room - len(deciding.state.placed_pods)
     waiting: Counter[str | None] = Counter(gang_key(o.pod) for o in outcomes.values() if o.node is None)
     needs = {f"default/g{number}": (count, least) for number, (count, least, _) in enumerate(alike)}
     for key, (count, least) in needs.items():
@@ -382,15 +382,15 @@ def test_members_are_tried_side_by_side() -> None:
 
 def test_ledger_matches_reservations_in_any_order() -> None:
     state = cluster(slots(4), [a_pod("old").gang("g", 2).running_on("n0")])
-    assert state.gangs.booked == {"default/g": {"default/old"}}
+    assert state.gangs.placed == {"default/g": {"default/old"}}
     new = state.compile(a_pod("new").gang("g", 2).build())
     state.assume(new, 1)
-    assert state.gangs.members_booked("default/g") == 2
+    assert state.gangs.placed_members("default/g") == 2
     copy = state.fork()
     state.forget("default/new")
     state.forget("default/old")
-    assert state.gangs.booked == {}
-    assert copy.gangs.booked == {"default/g": {"default/old", "default/new"}}
+    assert state.gangs.placed == {}
+    assert copy.gangs.placed == {"default/g": {"default/old", "default/new"}}
 
 
 def test_copy_has_no_announced_queue() -> None:

@@ -17,5 +17,5 @@ def test_running_pod_of_the_same_name_is_replaced_and_restored() -> None:
     before = scheduler.state.digest()
     judged = judge(scheduler, Golden("g", "fleet", pod, Expectation(nodes=("n",))))
     assert (judged.state, judged.got) == (GoldenState.KEPT, "n")
-    assert pod.key in scheduler.state.bookings
+    assert pod.key in scheduler.state.placed_pods
     assert scheduler.state.digest() == before

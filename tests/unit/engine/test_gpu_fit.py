@@ -210,7 +210,7 @@ def test_running_pods_without_gpu_indices_use_the_lowest_fitting_gpus() -> None:
     state = cluster(
         [a_node("n").gpus(3)], [holding("told", "n", (0, 1000, A100)), a_pod("silent").gpu(1).running_on("n")]
     )
-    assert [card.index for card in state.bookings["default/silent"].allocation.gpus] == [1]
+    assert [card.index for card in state.placed_pods["default/silent"].allocation.gpus] == [1]
 
 
 def test_removed_gpus_are_rejected_at_reservation() -> None:

@@ -15,12 +15,12 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.simulation.headroom import BookingBudget, Copies, Headroom, alone
+from hetsched.engine.simulation.headroom import Copies, Headroom, TrialBudget, alone
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import scheduler
 
-PLENTY = BookingBudget(10**9)
+PLENTY = TrialBudget(10**9)
 MOST = 100
 
 
@@ -93,7 +93,7 @@ def test_cordoned_node_has_no_headroom() -> None:
 def test_result_within_the_budget_is_a_lower_bound() -> None:
     nodes = [a_node(f"n{number}").cpu(8 + number).gpus(2) for number in range(3)]
     deciding, headroom = scheduler(nodes, policy="hetsched"), Headroom()
-    first = headroom.count(deciding, a_pod().gpu(1).build(), BookingBudget(1))
+    first = headroom.count(deciding, a_pod().gpu(1).build(), TrialBudget(1))
     assert first.counts.tolist() == [2, 1, 1]
     assert first.exact.tolist() == [True, False, False]
     second = headroom.count(deciding, a_pod().gpu(1).build(), PLENTY)

@@ -46,8 +46,8 @@ def live(deciding: Scheduler, pods: list[PodSpec], steps: list[tuple[str, int]])
         if step == "schedule":
             pod = msgspec.structs.replace(pods[pick % len(pods)], name=f"step-{position}")
             deciding.schedule(pod)
-        elif step == "forget" and state.bookings:
-            state.forget(sorted(state.bookings)[pick % len(state.bookings)])
+        elif step == "forget" and state.placed_pods:
+            state.forget(sorted(state.placed_pods)[pick % len(state.placed_pods)])
         elif step == "report":
             old = state.reports[pick % len(state.reports)]
             state.apply_report(msgspec.structs.replace(old, ready=not old.ready))

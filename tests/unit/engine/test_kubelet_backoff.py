@@ -91,7 +91,7 @@ def test_no_pod_is_evicted_from_a_rejecting_node() -> None:
     assert Scheduler(state.fork(), policy, evicts=True).schedule(high).node == "n1"
     state.avoided = {"red": Avoided({"n1": RESTS})}
     assert Scheduler(state, policy, evicts=True).schedule(high).node is None
-    assert list(state.bookings) == ["default/low"]
+    assert list(state.placed_pods) == ["default/low"]
 
 
 def test_batch_respects_the_backoff_like_single_pods() -> None:

@@ -30,7 +30,7 @@ def test_busy_pod_shares_with_the_one_learnt_to_be_idle() -> None:
     )
     for pod in (pinned("unknown"), pinned("idle", "Job/idle"), pinned("busy", "Job/busy")):
         engine.schedule(pod)
-    zones = {key: booking.allocation.zones[0].cpus for key, booking in engine.state.bookings.items()}
+    zones = {key: placed.allocation.zones[0].cpus for key, placed in engine.state.placed_pods.items()}
     assert zones == {"default/unknown": "0", "default/idle": "1", "default/busy": "3"}
     (sentence,) = pairings(engine.state, "default/busy")
     assert sentence == "CPU 3 shares a core with CPU 1 of default/idle, which is idle"

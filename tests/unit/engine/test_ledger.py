@@ -35,7 +35,7 @@ def contents(state: ClusterState) -> dict[str, Any]:
         "static": state.columns.static.tobytes(),
         "load": state.columns.load.tobytes(),
         "rows": [sorted(row) for row in state.on_row],
-        "bookings": {key: (b.row, b.pod, b.allocation) for key, b in state.bookings.items()},
+        "placed_pods": {key: (b.row, b.pod, b.allocation) for key, b in state.placed_pods.items()},
         "rules": (rules.repelling, rules.attracting, rules.preferring),
         "ports": {port: held for port, held in rules.ports.items() if held},
         "cpus": {row: dict(held) for row, held in state.zones.held.items()},
@@ -53,7 +53,7 @@ class Life(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 11), row=st.integers(0, 6))
     def a_pod_is_assumed(self, pick: int, row: int) -> None:
         pod = self.pods[pick % len(self.pods)]
-        if pod.key not in self.state.bookings and self.cards_left(pod, row % len(self.state.reports)):
+        if pod.key not in self.state.placed_pods and self.cards_left(pod, row % len(self.state.reports)):
             self.state.assume(self.state.compile(pod), row % len(self.state.reports))
 
     def cards_left(self, pod: PodSpec, row: int) -> bool:
@@ -62,18 +62,18 @@ class Life(RuleBasedStateMachine):
         free = self.state.columns.field("card_milli_free")[:, row]
         return demand is None or int((free >= demand.milli).sum()) >= demand.count
 
-    @precondition(lambda self: self.state.bookings)
+    @precondition(lambda self: self.state.placed_pods)
     @rule(pick=st.integers(0, 11))
     def a_pod_is_forgotten(self, pick: int) -> None:
-        key = sorted(self.state.bookings)[pick % len(self.state.bookings)]
-        booking = self.state.forget(key)
-        assert booking is not None
+        key = sorted(self.state.placed_pods)[pick % len(self.state.placed_pods)]
+        placed = self.state.forget(key)
+        assert placed is not None
         assert self.state.forget(key) is None
 
     @rule(pick=st.integers(0, 11), row=st.integers(0, 6))
     def assuming_and_forgetting_leaves_no_trace(self, pick: int, row: int) -> None:
         pod = self.pods[pick % len(self.pods)]
-        if pod.key in self.state.bookings:
+        if pod.key in self.state.placed_pods:
             return
         request = self.state.compile(pod)
         before, digest = contents(self.state), self.state.digest()
@@ -99,7 +99,7 @@ class Life(RuleBasedStateMachine):
         copy = self.state.fork()
         assert contents(copy) == before
         assert copy.digest() == digest
-        for key in list(copy.bookings):
+        for key in list(copy.placed_pods):
             copy.forget(key)
         request = copy.compile(msgspec.structs.replace(self.pods[pick % len(self.pods)], name="stranger"))
         copy.assume(request, row % len(copy.reports))
@@ -190,7 +190,7 @@ def test_a_pod_is_booked_once() -> None:
     request = state.compile(built(a_pod()))
     state.assume(request, 0)
     before = contents(state)
-    with pytest.raises(ValueError, match="default/pod is booked already"):
+    with pytest.raises(ValueError, match="default/pod is placed already"):
         state.assume(request, 1)
     assert contents(state) == before
 
@@ -198,7 +198,7 @@ def test_a_pod_is_booked_once() -> None:
 def test_running_pods_of_unknown_nodes_are_kept_apart() -> None:
     state = cluster([a_node("a")], [a_pod("lost").running_on("gone"), a_pod("here").running_on("a")])
     assert [pod.name for pod in state.orphans] == ["lost"]
-    assert list(state.bookings) == ["default/here"]
+    assert list(state.placed_pods) == ["default/here"]
 
 
 def test_new_resource_widens_the_columns_and_keeps_reservations() -> None:
@@ -239,6 +239,6 @@ def test_resources_that_no_node_has_share_one_row() -> None:
 
 def test_recorded_allocations_are_kept() -> None:
     state = cluster([a_node("a").gpus(2)])
-    booking = state.assume(state.compile(built(a_pod().gpu(1))), 0, EMPTY)
-    assert [(card.index, card.milli, card.memory_mib) for card in booking.allocation.gpus] == [(0, 1000, 40960)]
+    placed = state.assume(state.compile(built(a_pod().gpu(1))), 0, EMPTY)
+    assert [(card.index, card.milli, card.memory_mib) for card in placed.allocation.gpus] == [(0, 1000, 40960)]
     assert state.columns.field("card_milli_free")[:, 0].tolist() == [0, 1000]

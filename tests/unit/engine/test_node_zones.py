@@ -191,7 +191,7 @@ def test_pods_of_a_zone_that_fell_below_its_grants_are_listed() -> None:
     state.apply_report(fallen)
     # 1200m - 3000m granted
     assert list(overcommitted(state)) == [ZoneAtRisk("n", "node-0", 1800, ("default/a", "default/b"))]
-    assert sorted(state.bookings) == ["default/a", "default/b", "default/c"]
+    assert sorted(state.placed_pods) == ["default/a", "default/b", "default/c"]
 
 
 # -- kubelets that pin -------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def pinning(policy: str = "best-effort") -> NodeBuilder:
 
 
 def predicted(state: ClusterState, name: str) -> list[tuple[str, int]]:
-    return [(zone.name, zone.cpu_millis) for zone in state.bookings[f"default/{name}"].allocation.predicted]
+    return [(zone.name, zone.cpu_millis) for zone in state.placed_pods[f"default/{name}"].allocation.predicted]
 
 
 def test_predicted_kubelet_choice_is_reserved() -> None:
@@ -210,7 +210,7 @@ def test_predicted_kubelet_choice_is_reserved() -> None:
     state = cluster([pinning()], pods)
     assert [predicted(state, name) for name in ("a", "b")] == [[("node-0", 3000)], [("node-1", 3000)]]
     assert state.columns.field("zone_cpus_free")[:, 0].tolist() == [1, 1]
-    assert state.bookings["default/a"].allocation.cpu_policy == "static"
+    assert state.placed_pods["default/a"].allocation.cpu_policy == "static"
 
 
 def test_kubelet_assignments_are_accepted() -> None:

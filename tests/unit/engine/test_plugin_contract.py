@@ -206,9 +206,9 @@ def test_reserved_resources_were_free(scene: Scene) -> None:
         prepared(plugin, request, state, "pre_filter")
         for row in feasible:
             part = plugin.instance.reserve(request, row, state)
-            booking = state.assume(request, row, part or Allocation())
+            placed = state.assume(request, row, part or Allocation())
             free = state.columns.field("card_milli_free")[:, row]
-            assert (free[[card.index for card in booking.allocation.gpus]] >= 0).all()
+            assert (free[[card.index for card in placed.allocation.gpus]] >= 0).all()
             state.forget(request.pod.key)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.contracts.objects.cluster import DisruptionBudget
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.booking import Booking
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.preemption.victims import Removable
@@ -84,39 +84,39 @@ def fits_without(state: ClusterState, pod: PodSpec, row: int, gone: set[str]) ->
     return bool(total[row] > float("-inf"))
 
 
-def leaves_with(state: ClusterState, booking: Booking, pod: PodSpec) -> set[str]:
+def leaves_with(state: ClusterState, placed: PlacedPod, pod: PodSpec) -> set[str]:
     """Return the pods evicted with a pod: itself or its whole gang; none if one of them is protected."""
-    gang = booking.pod.gang
-    members = [booking] if gang is None else [b for b in state.bookings.values() if b.pod.gang == gang]
+    gang = placed.pod.gang
+    members = [placed] if gang is None else [b for b in state.placed_pods.values() if b.pod.gang == gang]
     allowed = all(b.pod.priority < pod.priority and b.pod.preemptible for b in members)
     return {b.pod.key for b in members} if allowed else set()
 
 
-def started(booking: Booking) -> int:
-    return int("".join(c for c in booking.pod.created_at if c.isdigit()) or 10**14 - 1)
+def started(placed: PlacedPod) -> int:
+    return int("".join(c for c in placed.pod.created_at if c.isdigit()) or 10**14 - 1)
 
 
-def important_first(bookings: list[Booking]) -> list[Booking]:
-    return sorted(bookings, key=lambda b: (-b.pod.priority, started(b), b.pod.key))
+def important_first(placed_pods: list[PlacedPod]) -> list[PlacedPod]:
+    return sorted(placed_pods, key=lambda b: (-b.pod.priority, started(b), b.pod.key))
 
 
 def breaking(state: ClusterState, units: list[set[str]]) -> set[str]:
     """Return the pods that would violate the budget if all of them were evicted, highest priority first."""
     if not state.budgets:
         return set()
-    left = sum(b.pod.labels.get("app") == "web" for b in state.bookings.values()) - state.budgets[0].desired_healthy
+    left = sum(b.pod.labels.get("app") == "web" for b in state.placed_pods.values()) - state.budgets[0].desired_healthy
     found = set()
     for unit in units:
-        for booking in important_first([state.bookings[key] for key in unit]):
-            if booking.pod.labels["app"] == "web":
+        for placed in important_first([state.placed_pods[key] for key in unit]):
+            if placed.pod.labels["app"] == "web":
                 left -= 1
                 if left < 0:
-                    found.add(booking.pod.key)
+                    found.add(placed.pod.key)
     return found
 
 
 def cost(state: ClusterState, row: int, victims: set[str], broken: set[str]) -> Cost:
-    found = [state.bookings[key] for key in victims]
+    found = [state.placed_pods[key] for key in victims]
     highest = max(b.pod.priority for b in found)
     total = sum(b.pod.priority + OFFSET for b in found)
     start = min(started(b) for b in found if b.pod.priority == highest)
@@ -126,8 +126,8 @@ def cost(state: ClusterState, row: int, victims: set[str], broken: set[str]) -> 
 def units_on(state: ClusterState, row: int, pod: PodSpec) -> list[set[str]]:
     """Return the possible victims of a node, highest priority first; a gang has the lowest priority of its members."""
     units: list[set[str]] = []
-    for booking in reversed(important_first(list(state.on_row[row].values()))):
-        unit = leaves_with(state, booking, pod)
+    for placed in reversed(important_first(list(state.on_row[row].values()))):
+        unit = leaves_with(state, placed, pod)
         if unit and unit not in units:
             units.append(unit)
     return units[::-1]
@@ -157,12 +157,12 @@ def kube_scheduler_choice(state: ClusterState, pod: PodSpec) -> tuple[Cost, str]
 def test_preemption_is_valid_and_never_worse_than_kube_scheduler(seed: int) -> None:
     generator = random.Random(seed)
     state, pod = a_cluster(generator), a_newcomer(generator)
-    before = state.digest(), state.columns.load.tobytes(), dict(state.bookings)
+    before = state.digest(), state.columns.load.tobytes(), dict(state.placed_pods)
     outcome = Scheduler(state, ASKING).schedule(pod)
     if outcome.node is not None:
         return
     assert (state.digest(), state.columns.load.tobytes()) == before[:2]
-    assert dict(sorted(state.bookings.items())) == dict(sorted(before[2].items()))
+    assert dict(sorted(state.placed_pods.items())) == dict(sorted(before[2].items()))
     theirs = kube_scheduler_choice(state, pod)
     if outcome.eviction is None:
         assert theirs is None
@@ -170,7 +170,7 @@ def test_preemption_is_valid_and_never_worse_than_kube_scheduler(seed: int) -> N
     assert theirs is not None
     row, victims = state.row_of[outcome.eviction.node], set(outcome.eviction.victims)
     assert fits_without(state, pod, row, victims)
-    assert all(state.bookings[key].pod.priority < pod.priority for key in victims)
+    assert all(state.placed_pods[key].pod.priority < pod.priority for key in victims)
     units = units_on(state, row, pod)
     for unit in units:
         if unit <= victims:
@@ -213,8 +213,8 @@ def assert_relieved_load(state: ClusterState, removable: Removable) -> None:
     """Compare the load without the possible victims with that of a ledger that forgot them."""
     removable._follow(state)
     fork = state.fork()
-    for booking in (booking for pods in removable.on_row for booking in pods):
-        fork.forget(booking.pod.key)
+    for placed in (placed for pods in removable.on_row for placed in pods):
+        fork.forget(placed.pod.key)
     assert (removable.relieved.load == fork.columns.load).all()
 
 
@@ -232,8 +232,8 @@ def test_cached_result_equals_a_fresh_search(seed: int) -> None:
         assert (outcome.node, outcome.eviction) == (fresh.node, fresh.eviction)
         for removable in state.derived.get(Removable, {}).values():
             assert_relieved_load(state, removable)
-        if generator.random() < 0.3 and state.bookings:
-            state.forget(generator.choice(sorted(state.bookings)))
+        if generator.random() < 0.3 and state.placed_pods:
+            state.forget(generator.choice(sorted(state.placed_pods)))
         if generator.random() < 0.1:
             report = generator.choice(state.reports)
             state.apply_report(report)

@@ -182,8 +182,8 @@ def test_preemption_places_at_once_and_undo_restores_victims() -> None:
     before = scheduler.state.digest(), scheduler.state.columns.load.tobytes()
     outcome = scheduler.schedule(urgent("4").build())
     assert outcome.node == "a"
-    assert sorted(booking.pod.name for booking in outcome.evicted) == ["high", "low"]
-    assert set(scheduler.state.bookings) == {"default/urgent"}
+    assert sorted(placed.pod.name for placed in outcome.evicted) == ["high", "low"]
+    assert set(scheduler.state.placed_pods) == {"default/urgent"}
     for _ in range(2):
         scheduler.undo(outcome)
         assert (scheduler.state.digest(), scheduler.state.columns.load.tobytes()) == before
@@ -213,4 +213,4 @@ def test_scheduler_without_preemption_has_no_victims() -> None:
     scheduler = deciding([a_node("a").cpu("4")], [resident("low", cpu="4")], evicts=True)
     outcome = scheduler.schedule(urgent().build(), preempts=False)
     assert (outcome.node, outcome.eviction) == (None, None)
-    assert "default/low" in scheduler.state.bookings
+    assert "default/low" in scheduler.state.placed_pods

@@ -176,7 +176,7 @@ def test_forecast_assumes_every_pod_is_placed() -> None:
     pods = [a_pod(f"{n}", namespace).build() for namespace in ("a", "b") for n in range(2)]
     state = cluster([a_node()])
     assert [pod.key for pod in fair().forecast(pods, state)] == ["a/0", "b/0", "a/1", "b/1"]
-    assert not state.bookings
+    assert not state.placed_pods
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1), st.integers(0, 3)), max_size=12))

@@ -32,7 +32,7 @@ def pod(namespace: str, name: str, cpu: str = "2", priority: int = 0) -> PodBuil
 
 
 def running(scheduler: Scheduler) -> list[str]:
-    return sorted(scheduler.state.bookings)
+    return sorted(scheduler.state.placed_pods)
 
 
 def refused(scheduler: Scheduler, asked: PodBuilder) -> tuple[Verdict, str]:
@@ -57,7 +57,7 @@ def test_the_readme_of_capacity_scheduling(nodes: int) -> None:
     assert not first.evicted
     second = scheduler.schedule(pod("q2", "f").build())
     assert second.node
-    assert [booking.pod.namespace for booking in second.evicted] == ["q1"]
+    assert [placed.pod.namespace for placed in second.evicted] == ["q1"]
     assert [key.partition("/")[0] for key in running(scheduler)] == ["q1", "q1", "q2", "q2"]
     # Now both use their guaranteed amount, and neither takes from the other again.
     assert refused(scheduler, pod("q1", "d")) == (Verdict.NOT_NOW, "QuotaBorrowingExhausted")

@@ -10,7 +10,7 @@ from tests.builders import a_node, a_pod
 NODES = [a_node("n1").build(), a_node("n2").build()]
 
 
-def booked(*pods: str) -> ClusterState:
+def placed(*pods: str) -> ClusterState:
     state = ClusterState(NODES)
     for name in pods:
         state.assume(state.compile(a_pod(name).build()), 0)
@@ -19,17 +19,17 @@ def booked(*pods: str) -> ClusterState:
 
 @pytest.mark.parametrize("asked_before", [True, False])
 def test_change_of_a_copy_changes_its_digest_alone(asked_before: bool) -> None:
-    state = booked("a")
+    state = placed("a")
     if asked_before:
         state.digest()
     copy = state.fork()
     copy.assume(copy.compile(a_pod("b").build()), 0)
-    assert copy.digest() == booked("a", "b").digest()
-    assert state.digest() == booked("a").digest()
+    assert copy.digest() == placed("a", "b").digest()
+    assert state.digest() == placed("a").digest()
 
 
 def test_copy_of_a_changed_state_is_read_completely() -> None:
-    state = booked("a")
+    state = placed("a")
     state.digest()
     state.assume(state.compile(a_pod("b").build()), 0)
-    assert state.fork().digest() == booked("a", "b").digest()
+    assert state.fork().digest() == placed("a", "b").digest()

@@ -31,7 +31,7 @@ def used(state: ClusterState, node: str = "n") -> dict[str, int]:
     return dict(zip(USAGE_RESOURCES, state.columns.field("used")[:, row].tolist(), strict=True))
 
 
-def booked(state: ClusterState, pod: PodSpec, node: str = "n") -> None:
+def placed(state: ClusterState, pod: PodSpec, node: str = "n") -> None:
     state.assume(state.compile(pod), state.row_of[node])
 
 
@@ -39,8 +39,8 @@ def test_later_placements_add_their_expected_use() -> None:
     # 3 CPUs measured with the running pod in them; + 2 declared, + 1 requested = 6; memory + 1 GiB requested each
     state = cluster([a_node("n").using(cpu="3", memory="8Gi")], [a_pod("old").cpu(7).running_on("n")])
     assert used(state)[CPU] == 3000
-    booked(state, a_pod("a").cpu(1).expecting(cpu="2").build())
-    booked(state, a_pod("b").cpu(1).build())
+    placed(state, a_pod("a").cpu(1).expecting(cpu="2").build())
+    placed(state, a_pod("b").cpu(1).build())
     assert (used(state)[CPU], used(state)[MEMORY]) == (6000, 10 * GIB)
 
 
@@ -48,7 +48,7 @@ def test_later_departures_subtract_their_expected_use() -> None:
     # 5 CPUs measured, of which the running pod is expected to use 4: 1 is left; a pod that comes and goes changes
     # nothing
     state = cluster([a_node("n").using(cpu="5")], [a_pod("old").cpu(1).expecting(cpu="4").running_on("n")])
-    booked(state, a_pod("a").expecting(cpu="2").build())
+    placed(state, a_pod("a").expecting(cpu="2").build())
     state.forget("default/a")
     assert used(state)[CPU] == 5000
     state.forget("default/old")
@@ -57,7 +57,7 @@ def test_later_departures_subtract_their_expected_use() -> None:
 
 def test_requests_count_where_use_is_not_measured() -> None:
     state = cluster([a_node("n")])
-    booked(state, a_pod("a").cpu(1).expecting(cpu="4").build())
+    placed(state, a_pod("a").cpu(1).expecting(cpu="4").build())
     assert used(state)[CPU] == 1000
 
 
@@ -65,8 +65,8 @@ def test_learnt_use_counts_as_declared_use_does() -> None:
     samples = tuple(PodUsage("default", f"web-{i}", "Deployment/web", {CPU: 2500}) for i in range(6))
     node = a_node("n").using(cpu="1").build()
     state = ClusterState.of(ClusterContent(nodes=(node,), pod_usages=samples))
-    booked(state, a_pod("new").cpu(1).having(controller="Deployment/web").build())
-    booked(state, a_pod("bare").cpu(1).build())
+    placed(state, a_pod("new").cpu(1).having(controller="Deployment/web").build())
+    placed(state, a_pod("bare").cpu(1).build())
     assert used(state)[CPU] == 4500
     assert used(state.fork())[CPU] == 4500
     state.forget("default/new")
@@ -107,14 +107,14 @@ def test_the_basis_of_each_expectation_is_in_the_answer() -> None:
 
 def test_a_new_sample_holds_all_that_is_booked() -> None:
     state = cluster([a_node("n").using(cpu="3")])
-    booked(state, a_pod("a").expecting(cpu="2").build())
+    placed(state, a_pod("a").expecting(cpu="2").build())
     state.apply_report(a_node("n").using(LATE, cpu="4").build())
     assert used(state)[CPU] == 4000
 
 
 def test_report_without_a_new_sample_keeps_later_placements() -> None:
     state = cluster([a_node("n").using(cpu="3")])
-    booked(state, a_pod("a").expecting(cpu="2").build())
+    placed(state, a_pod("a").expecting(cpu="2").build())
     state.apply_report(a_node("n").using(cpu="3").cordoned().build())
     assert used(state)[CPU] == 5000
 
@@ -149,11 +149,11 @@ def test_a_new_sample_of_one_node_can_make_another_stale() -> None:
 def test_digest_distinguishes_measured_use() -> None:
     pod = a_pod("a").build()
     states = [cluster([a_node("n").using(cpu="3")]) for _ in range(2)]
-    booked(states[0], pod)
+    placed(states[0], pod)
     running = msgspec.structs.replace(pod, node_name="n")
     held_by_the_sample = cluster([a_node("n").using(cpu="3")], [running])
     assert states[0].digest() != held_by_the_sample.digest()
-    booked(states[1], pod)
+    placed(states[1], pod)
     assert states[0].digest() == states[1].digest()
 
 

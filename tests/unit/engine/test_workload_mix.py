@@ -30,7 +30,7 @@ def test_mix_depends_on_current_pods_only() -> None:
     for pod in [built(a_pod("gone")), *reversed(PODS)]:
         other.assume(other.compile(pod), 0)
     other.forget("default/gone")
-    assert state.booked_mix() == other.booked_mix() == mix_of(PODS)
+    assert state.placed_mix() == other.placed_mix() == mix_of(PODS)
 
 
 def test_scheduler_with_a_mix_term_uses_the_placed_pods() -> None:

@@ -26,7 +26,7 @@ def test_load_level_includes_its_pods() -> None:
 def test_input_state_is_unchanged() -> None:
     state = ClusterState(NODES)
     fill(state, PODS, compile_policy(BUILTIN["fgd"], load_registry()), mix_of(PODS), [1.0])
-    assert not state.bookings
+    assert not state.placed_pods
     assert not state.mix.counts
 
 

@@ -29,7 +29,7 @@ MOST_HOT_STATEMENTS = 15
 PREPARED = {"PreparedQuery", "PreparedUpdate"}
 DJANGO = (BaseDatabaseWrapper, Collector, Field, HttpRequest, HttpResponse, Manager, Model, Options, Query, QuerySet)
 # Gerunds that are terms of the field stay: binding, scoring, routing, tipping points, queueing hints.
-TERMS = {"binding", "booking", "matching", "packing", "clustering", "pending", "queueing", "routing", "scheduling"} | {
+TERMS = {"binding", "matching", "packing", "clustering", "pending", "queueing", "routing", "scheduling"} | {
     "scoring", "sharing", "spelling", "terminating", "tipping", "training", "waiting"
 }  # fmt: skip
 # Classes of one name that hold the same kind of thing in two layers, or whose name is given from outside.

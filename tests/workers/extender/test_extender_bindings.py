@@ -13,7 +13,7 @@ from hetsched.adapters.kubernetes.binding import bind as write
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, Connection, Sync
-from hetsched.placement.actions import Contradiction, apply_changes, book_requested
+from hetsched.placement.actions import Contradiction, apply_changes, reserve_requested
 from hetsched.placement.actions.image_platforms import ImageReading, claim_images, record_readings
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
@@ -185,12 +185,12 @@ def test_lost_reservation_race_is_decided_again(
             spec = rivals.pop()
             seen = ObservedPod("default", spec.name, spec.uid, node_name="amd", phase="Running", spec=spec)
             apply_changes(live.pk, Changes(pods=[seen]), epoch=1)
-        return book_requested(*arguments, **more)
+        return reserve_requested(*arguments, **more)
 
-    monkeypatch.setattr(binding, "book_requested", late)
+    monkeypatch.setattr(binding, "reserve_requested", late)
     extender.bind(to(offered(api, "small", cpu="2"), "amd"))
     assert rivals == []
-    monkeypatch.setattr(binding, "book_requested", lambda *_, **__: (_ for _ in ()).throw(Contradiction("held", 1)))
+    monkeypatch.setattr(binding, "reserve_requested", lambda *_, **__: (_ for _ in ()).throw(Contradiction("held", 1)))
     assert refused(extender.bind, to(offered(api, "p"), "card")) == "LedgerRefused"
     with cache_of(live.pk).locked_snapshot() as loaded:
         assert loaded.state.digest() == load_state(live.pk).state.digest()

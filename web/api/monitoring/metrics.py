@@ -62,7 +62,7 @@ class ClusterBalanceView(ApiView):
         cluster = request_scope.selected_cluster(request)
         with cache_of(cluster.pk).locked_snapshot() as loaded:
             state = loaded.state
-            figures = cluster_metrics(state, [booking.pod for booking in state.bookings.values()])
+            figures = cluster_metrics(state, [placed.pod for placed in state.placed_pods.values()])
             degrees = [round(degree, 6) for degree in node_balance(state).tolist()]
             nodes = dict(zip(state.columns.names, degrees, strict=True))
             revision, late = loaded.revision, state.stale()

@@ -66,7 +66,7 @@ def reserve(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *,
                 409, "LedgerRefused", "the reservation of the decision conflicts with an existing reservation"
             ) from refusal
         except Conflict as conflict:
-            log.info("booking lost", cluster=asked.cluster, reason=str(conflict))
+            log.info("reservation lost", cluster=asked.cluster, reason=str(conflict))
             time.sleep(random.uniform(0, 0.005 * 2 ** min(turns, 5)))  # noqa: S311 - jitter, not a secret
     raise RequestRefused(
         503,

@@ -307,7 +307,7 @@ def _state_of(content: ClusterContent) -> ClusterState:
 
 def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
     check_drained(state, asked.drain)
-    taken = next((pod.key for pod in pods if pod.key in state.bookings), None)
+    taken = next((pod.key for pod in pods if pod.key in state.placed_pods), None)
     if taken is not None:
         message = Message("a pod named {pod} already runs in the cluster", pod=taken)
         raise InputError("PodExists", message, place="manifest", hint="Use another name")

@@ -27,7 +27,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.warnings import ManifestWarning
-from hetsched.inventory.ledger import Conflict
+from hetsched.inventory.node_loads import Conflict
 from hetsched.placement.models import Hold
 from hetsched.placement.quotas import lock_names
 from hetsched.storage.named_locks import lock, retry_on_deadlock

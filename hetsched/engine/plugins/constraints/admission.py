@@ -99,7 +99,7 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
 def _trial_pod(request: Request, state: ClusterState, row: int, refused: NodeRejections) -> str:
     """Return the key of another pod of the same owner that is placed on the node but does not run yet, or ""."""
     owner = request.pod.owner
-    others = (key for key, booking in state.on_row[row].items() if booking.pod.owner == owner)
+    others = (key for key, placed in state.on_row[row].items() if placed.pod.owner == owner)
     return next((key for key in others if key not in refused.running and key != request.pod.key), "")
 
 

@@ -178,7 +178,7 @@ class Gang:
                 group.refusal = refusal
             return refusal
         if group is None:
-            return None if gangs.members_booked(key) else _without_least_resources(key, gang, state)
+            return None if gangs.placed_members(key) else _without_least_resources(key, gang, state)
         if not group.checked:
             group.checked = True
             group.refusal = _unresolvable(key, gang, group, state)
@@ -198,7 +198,7 @@ class Gang:
         if gang is None:
             return ALLOW
         key = f"{request.pod.namespace}/{gang.name}"
-        members = gangs.booked[key]
+        members = gangs.placed[key]
         if len(members) >= gang.min_available:
             for member in members if room.pods else ():
                 room.allow(member, _NAME)
@@ -221,28 +221,28 @@ class Gang:
         key, gang, group = gang_key(pod), pod.gang, gangs.group_of(pod)
         if key is None or gang is None:
             return
-        booked = gangs.members_booked(key)
-        if booked >= gang.min_available or (group is not None and group.refusal is not None):
+        placed = gangs.placed_members(key)
+        if placed >= gang.min_available or (group is not None and group.refusal is not None):
             return
         if group is None:
-            if (gang.min_available - booked) * 100 > self.params.gap_percent * gang.min_available:
+            if (gang.min_available - placed) * 100 > self.params.gap_percent * gang.min_available:
                 message = Message(
                     "gang {key} has {n} of {m} members placed: no node was found for {pod}",
                     key=key,
-                    n=booked,
+                    n=placed,
                     m=gang.min_available,
                     pod=pod.key,
                 )
                 self._reject_members(key, _refusal("GangIncomplete", message), room)
             return
         group.missed(pod, None if group.knows(pod.shape) else diagnose())
-        if booked + len(group.untried) < gang.min_available:
+        if placed + len(group.untried) < gang.min_available:
             group.refusal = _incomplete(key, gang, group, state=room.state)
             self._reject_members(key, group.refusal, room)
 
     def withdrawn(self, request: Request, room: WaitingPods) -> None:
         key, gang, group = gang_key(request.pod), request.pod.gang, room.state.gangs.group_of(request.pod)
-        if key is None or gang is None or room.state.gangs.members_booked(key) >= gang.min_available:
+        if key is None or gang is None or room.state.gangs.placed_members(key) >= gang.min_available:
             return
         refusal = group.refusal if group is not None else None
         message = Message("gang {key}: the reservation of {pod} was released", key=key, pod=request.pod.key)
@@ -250,7 +250,7 @@ class Gang:
 
     def _reject_members(self, key: str, refusal: Refusal, room: WaitingPods) -> None:
         """Reject all waiting members and start the back-off of the gang."""
-        for member in room.state.gangs.booked.get(key, ()) if room.pods else ():
+        for member in room.state.gangs.placed.get(key, ()) if room.pods else ():
             room.reject(member, (_NAME, refusal))
         if self.params.backoff_seconds:
             room.state.gangs.backoff_until[key] = room.now_seconds + self.params.backoff_seconds
@@ -308,32 +308,32 @@ def _unresolvable(key: str, gang: GangMember, group: GangMembers, state: Cluster
         if len(values) > 1:
             message = Message(template, key=key, names=joined(", ", map(str, sorted(values))))
             return Refusal("GangMixed", message, field=field, verdict=Verdict.MISCONFIGURED)
-    booked = state.gangs.members_booked(key)
-    if booked >= gang.min_available:
+    placed = state.gangs.placed_members(key)
+    if placed >= gang.min_available:
         return None
     existing = _existing(key, group, state)
     if existing < gang.min_available:
         message = Message("gang {key} has {n} of {m} members", key=key, n=existing, m=gang.min_available)
         wrong = [Message("{pod} is misconfigured", pod=group.unfit[0])] if group.unfit else []
         return _refusal("GangTooSmall", joined("; ", [message, *wrong]))
-    refusal = None if booked else _without_least_resources(key, gang, state)
+    refusal = None if placed else _without_least_resources(key, gang, state)
     if refusal is not None:
         return refusal
-    lacking = gang.min_available - booked
+    lacking = gang.min_available - placed
     room = slots_for(group, state)
     if room >= lacking:
         return None
     most = slots_for(group, state, empty=True)
     if most < lacking:
-        message = Message(_NEVER_ROOM_FOR_MORE if booked else _NEVER_ROOM, key=key, n=lacking, m=most)
+        message = Message(_NEVER_ROOM_FOR_MORE if placed else _NEVER_ROOM, key=key, n=lacking, m=most)
         return _refusal("GangTooBig", message, Verdict.NEVER_FITS)
-    return _refusal("GangTooBig", Message(_ROOM_FOR_MORE if booked else _ROOM, key=key, n=lacking, m=room))
+    return _refusal("GangTooBig", Message(_ROOM_FOR_MORE if placed else _ROOM, key=key, n=lacking, m=room))
 
 
 def _incomplete(key: str, gang: GangMember, group: GangMembers, *, state: ClusterState) -> Refusal:
     """Describe the member on which a gang failed, and why no node was found for it."""
-    booked = state.gangs.members_booked(key)
-    message = Message("gang {key}: {n} of {m} members could be placed", key=key, n=booked, m=gang.min_available)
+    placed = state.gangs.placed_members(key)
+    message = Message("gang {key}: {n} of {m} members could be placed", key=key, n=placed, m=gang.min_available)
     because: tuple[Reason, ...] = ()
     if group.breaker is not None:
         member, diagnosis = group.breaker
@@ -351,4 +351,4 @@ def _foremost(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
 
 
 def _existing(key: str, group: GangMembers, state: ClusterState) -> int:
-    return len(state.gangs.booked.get(key, set()) | group.members.keys())
+    return len(state.gangs.placed.get(key, set()) | group.members.keys())

@@ -52,7 +52,7 @@ def _kind(shape: Shape) -> int:
 
 
 def _base(state: ClusterState, row: int, kind: int) -> int:
-    kinds = {_kind(booking.compiled.shape) for booking in state.on_row[row].values()} - {0}
+    kinds = {_kind(placed.compiled.shape) for placed in state.on_row[row].values()} - {0}
     if kind in kinds:
         return 75 if len(kinds) == 1 else 50
     return 0 if kinds else 25

@@ -30,8 +30,8 @@ from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.workload import GpuDemand
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
-from hetsched.engine.cluster.booking import grant_card
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Window
+from hetsched.engine.cluster.placed_pod import grant_card
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import BuiltinFilter, LoopReserve
 from hetsched.engine.framework.registry import plugin

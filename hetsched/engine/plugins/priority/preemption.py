@@ -24,8 +24,8 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
-from hetsched.engine.cluster.booking import Booking
 from hetsched.engine.cluster.disruption import matcher
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.engine.framework.registry import plugin
@@ -89,7 +89,7 @@ class Preemption:
         for budget in state.budgets:
             selector = matcher(budget)
             rows = np.flatnonzero(state.neighbours.matching(state, (selector,))).tolist()
-            if any(selector.matches(booking.pod, state.namespaces) for row in rows for booking in leaving[row]):
+            if any(selector.matches(placed.pod, state.namespaces) for row in rows for placed in leaving[row]):
                 return Message("a disruption budget that allows the eviction of pods with lower priority")
         return None
 
@@ -101,18 +101,18 @@ class Preemption:
             kept = not foreign_leave and not is_ours(theirs.scheduler_name)
             return theirs.preemptible and not kept and theirs.key not in spared.keys
 
-        def lower(booking: Booking) -> bool:
-            return booking.pod.priority < pod.priority and preemptible(booking.pod)
+        def lower(placed: PlacedPod) -> bool:
+            return placed.pod.priority < pod.priority and preemptible(placed.pod)
 
-        def own(booking: Booking) -> bool:
-            return booking.pod.namespace == pod.namespace and lower(booking)
+        def own(placed: PlacedPod) -> bool:
+            return placed.pod.namespace == pod.namespace and lower(placed)
 
-        def other(booking: Booking) -> bool:
-            theirs = booking.pod
+        def other(placed: PlacedPod) -> bool:
+            theirs = placed.pod
             return theirs.namespace != pod.namespace and quotas.governs(theirs) and preemptible(theirs)
 
-        def borrowed(booking: Booking) -> bool:
-            return bool(quotas.over_min(booking.pod.namespace))
+        def borrowed(placed: PlacedPod) -> bool:
+            return bool(quotas.over_min(placed.pod.namespace))
 
         if "quota" not in self.peers or not quotas.governs(pod):
             return Rule(("lower", pod.priority, foreign_leave, spared), lower)

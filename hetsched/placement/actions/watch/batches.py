@@ -15,9 +15,9 @@ from django.db import IntegrityError
 from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.fact_conflicts import conflict_patches
-from hetsched.inventory.ledger import Conflict, advance, current_columns
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_events import apply_node_changes, delete_gone_nodes
+from hetsched.inventory.node_loads import Conflict, advance, current_columns
 from hetsched.inventory.signals import inventory_changed
 from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
 from hetsched.journal import counters, metric_names

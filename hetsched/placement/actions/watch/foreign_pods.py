@@ -11,9 +11,9 @@ from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.bookings import BookedPod
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
+from hetsched.placement.reservation_ledger import ReservedPod
 from hetsched.placement.scheduler_cache import state_of
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert
@@ -37,10 +37,10 @@ def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPo
         for spec, held in zip(specs, _allocations(specs, node_ids), strict=True)
     ]
     insert(pods)
-    booked = [BookedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
-    change.book(booked, change.cluster.leader_epoch)
-    if booked:
-        displace_pods(change, {one.node_id for one in booked}, by=format_pods([pod.key for pod in pods], 3))
+    reserved = [ReservedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
+    change.reserve(reserved, change.cluster.leader_epoch)
+    if reserved:
+        displace_pods(change, {one.node_id for one in reserved}, by=format_pods([pod.key for pod in pods], 3))
     return len(pods)
 
 
@@ -49,12 +49,12 @@ def charge_unassigned_pods(change: ClusterTransaction) -> None:
     homeless = Pod.objects.filter(cluster=change.cluster, origin=Pod.IMPORTED, node=None, state=State.RUNNING.value)
     node_ids = _ids_of_nodes(change.cluster, (pod.spec.node_name for pod in homeless))
     early = [pod for pod in homeless if pod.spec.node_name in node_ids]
-    booked = []
+    reserved = []
     for pod, held in zip(early, _allocations([pod.spec for pod in early], node_ids), strict=True):
         node_id = node_ids[pod.spec.node_name]
         Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=held)
-        booked.append(BookedPod(pod.pk, node_id, pod.spec, held))
-    change.book(booked, change.cluster.leader_epoch)
+        reserved.append(ReservedPod(pod.pk, node_id, pod.spec, held))
+    change.reserve(reserved, change.cluster.leader_epoch)
 
 
 def _ids_of_nodes(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
@@ -72,6 +72,6 @@ def _allocations(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[
     taken = {
         spec.key: state.assume(state.compile(spec), state.row_of[spec.node_name]).allocation
         for spec in exact
-        if spec.key not in state.bookings
+        if spec.key not in state.placed_pods
     }
     return [taken.get(spec.key, EMPTY) for spec in specs]

@@ -20,12 +20,12 @@ import msgspec
 from django.db import IntegrityError
 
 from hetsched.contracts.waits import bits_of
-from hetsched.inventory.ledger import Conflict, advance
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_loads import Conflict, advance
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.bookings import insert as insert_reservations
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
+from hetsched.placement.reservation_ledger import insert as insert_reservations
 from hetsched.placement.scheduling_result import Result
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.snapshot_read import database_now
@@ -33,7 +33,7 @@ from hetsched.storage.write_lock import write_transaction
 
 from ... import dispatch
 from ..change import ClusterTransaction
-from ..decisions import booked_pod, check_policies, decision_row
+from ..decisions import check_policies, decision_row, reserved_pod
 from ..submissions import build_workload
 
 
@@ -65,7 +65,7 @@ def record_placed_arrivals(
             _insert_pods(cluster, arrivals, now)
             results = [_with_ids(pod, result) for pod, result in arrivals]
             insert([decision_row(cluster, result, revision, snapshot, now) for result in results])
-            insert_reservations(cluster, [booked_pod(result) for result in results], epoch, now)
+            insert_reservations(cluster, [reserved_pod(result) for result in results], epoch, now)
             dispatch.wake(cluster_id, dispatch.REPORT)
     except IntegrityError as error:
         raise Conflict(f"cluster {cluster_id}: {error}") from error

@@ -29,11 +29,11 @@ from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.contracts.waits import Event
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.bookings import BookedPod, counts_zone_memory, resized
 from hetsched.placement.in_place import fingerprint, updated_spec
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.models.reservations import IN_PLACE
+from hetsched.placement.reservation_ledger import ReservedPod, counts_zone_memory, resized
 from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import KNOWN_PODS
 from hetsched.storage.statements import change_many
@@ -195,7 +195,7 @@ class PodTransitions:
             )
         reserve_orphaned_pods(change, left)
         charged = charge_foreign_pods(self.change, self.charged)
-        self._rebook()
+        self._reserve_again()
         arrived = len(self.arrivals)
         self.arrivals = adopt_pods(change, self.arrivals)
         if ended or cancelled:
@@ -233,16 +233,16 @@ class PodTransitions:
                 self.change.end_nominations([pk], Message("its requests have changed"))
                 self.change.touch([row])
 
-    def _rebook(self) -> None:
+    def _reserve_again(self) -> None:
         """Replace reservations with the pods' current requests and labels, which may put a node over its capacity."""
-        change, booked, events, grown = self.change, [], set[Event](), dict[int, str]()
+        change, reserved, events, grown = self.change, [], set[Event](), dict[int, str]()
         seen = {row.pk: (row, spec) for row, spec in self.changed_specs}
         for some in batched(sorted(seen)):
             held = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod")
             requests: dict[int, tuple[PodSpec, Reservation | None]] = {r.pod_id: (r.request, r) for r in held}
             missing = [pk for pk in some if pk not in requests]  # the nodes of these pods were not observed yet
-            unbooked = Pod.objects.filter(pk__in=missing).values_list("pk", "spec") if missing else ()
-            requests |= {pk: (spec, None) for pk, spec in unbooked}
+            unreserved = Pod.objects.filter(pk__in=missing).values_list("pk", "spec") if missing else ()
+            requests |= {pk: (spec, None) for pk, spec in unreserved}
             for pk, (before, reservation) in requests.items():
                 row, spec = seen[pk]
                 now = updated_spec(before, spec)
@@ -253,7 +253,7 @@ class PodTransitions:
                     if allocation.zones:
                         with_memory = counts_zone_memory(reservation.pod.policy)
                         allocation = resized(allocation, before, now, with_memory=with_memory)
-                    booked.append(BookedPod(pk, reservation.node_id, now, allocation, changed=True))
+                    reserved.append(ReservedPod(pk, reservation.node_id, now, allocation, changed=True))
                     if allocation != reservation.allocation:
                         Pod.objects.filter(pk=pk).update(allocation=allocation)
                     found = _events(before, now)
@@ -261,9 +261,9 @@ class PodTransitions:
                     if Event.POD_PLACED in found:
                         grown[reservation.node_id] = row.key
         change_many(_FINGERPRINTS, [(fingerprint(spec), pk) for pk, (_, spec) in seen.items()])
-        rows = [seen[one.pod_id][0] for one in booked]
+        rows = [seen[one.pod_id][0] for one in reserved]
         change.free(rows, IN_PLACE)
-        change.book(booked, self.cluster.leader_epoch, frozenset(events))
+        change.reserve(reserved, self.cluster.leader_epoch, frozenset(events))
         change.touch(rows)
         for node_id, key in grown.items():
             displace_pods(change, {node_id}, by=key)

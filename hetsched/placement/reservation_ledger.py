@@ -19,8 +19,8 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY, mib_rounded_up
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
-from hetsched.inventory.ledger import Load, write_loads
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_loads import Load, write_loads
 from hetsched.policies.effective import active_specs
 from hetsched.storage import bulk_rows
 from hetsched.storage.batches import batched
@@ -32,7 +32,7 @@ EXCLUSIVE_CPU_POLICIES = frozenset({"exclusive", "immovable", "static"})
 _WHOLE_CARD_MILLI = 1000
 
 
-class BookedPod(msgspec.Struct, frozen=True):
+class ReservedPod(msgspec.Struct, frozen=True):
     """A pod and its allocation on a node; `changed` is True if `spec` differs from the spec of the decision."""
 
     pod_id: int
@@ -46,7 +46,7 @@ class BookedPod(msgspec.Struct, frozen=True):
         return sum(card.milli for card in self.allocation.gpus)
 
 
-def insert(cluster: Cluster, bookings: Sequence[BookedPod], epoch: int, now: datetime) -> list[Reservation]:
+def insert(cluster: Cluster, reserved_pods: Sequence[ReservedPod], epoch: int, now: datetime) -> list[Reservation]:
     """Insert reservations that begin at the cluster's current revision, in the given order.
 
     Raises: IntegrityError if a resource is reserved already, or a GPU would be assigned beyond 1000 milli.
@@ -54,56 +54,56 @@ def insert(cluster: Cluster, bookings: Sequence[BookedPod], epoch: int, now: dat
     reservations = [
         bulk_rows.new(
             Reservation,
-            pod_id=booked.pod_id,
-            node_id=booked.node_id,
+            pod_id=reserved.pod_id,
+            node_id=reserved.node_id,
             cluster_id=cluster.pk,
-            requests=dict(booked.spec.shape.requests),
-            allocation=booked.allocation,
-            spec=booked.spec if booked.changed else None,
+            requests=dict(reserved.spec.shape.requests),
+            allocation=reserved.allocation,
+            spec=reserved.spec if reserved.changed else None,
             revision=cluster.revision,
             leader_epoch=epoch,
             created_at=now,
         )
-        for booked in bookings
+        for reserved in reserved_pods
     ]
     bulk_rows.insert(reservations)
-    cards = [card for pair in zip(reservations, bookings, strict=True) for card in _cards(*pair)]
-    cpus = [cpu for pair in zip(reservations, bookings, strict=True) for cpu in _cpus(*pair)]
+    cards = [card for pair in zip(reservations, reserved_pods, strict=True) for card in _cards(*pair)]
+    cpus = [cpu for pair in zip(reservations, reserved_pods, strict=True) for cpu in _cpus(*pair)]
     bulk_rows.insert(cards)
     bulk_rows.insert(cpus)
     bulk_rows.insert(
-        [device for pair in zip(reservations, bookings, strict=True) for device in _devices(cluster, *pair)]
+        [device for pair in zip(reservations, reserved_pods, strict=True) for device in _devices(cluster, *pair)]
     )
     _refuse_overfull_cards(sorted({card.node_id for card in cards}))
     return reservations
 
 
-def _cards(reservation: Reservation, booked: BookedPod) -> list[ReservedCard]:
+def _cards(reservation: Reservation, reserved: ReservedPod) -> list[ReservedCard]:
     return [
         ReservedCard(
             reservation=reservation,
-            node_id=booked.node_id,
+            node_id=reserved.node_id,
             card_index=card.index,
             card_uuid=card.uuid or "",
             milli=card.milli,
             memory_mib=card.memory_mib,
             exclusive=card.milli >= _WHOLE_CARD_MILLI,
         )
-        for card in booked.allocation.gpus
+        for card in reserved.allocation.gpus
     ]
 
 
-def _cpus(reservation: Reservation, booked: BookedPod) -> list[ReservedCpu]:
-    if booked.allocation.cpu_policy not in EXCLUSIVE_CPU_POLICIES:
+def _cpus(reservation: Reservation, reserved: ReservedPod) -> list[ReservedCpu]:
+    if reserved.allocation.cpu_policy not in EXCLUSIVE_CPU_POLICIES:
         return []  # shared CPUs of a zone have no exclusive holder
     return [
-        ReservedCpu(reservation=reservation, node_id=booked.node_id, cpu=cpu, exclusive=True)
-        for zone in booked.allocation.zones
+        ReservedCpu(reservation=reservation, node_id=reserved.node_id, cpu=cpu, exclusive=True)
+        for zone in reserved.allocation.zones
         for cpu in sorted(parse_cpuset(zone.cpus or ""))
     ]
 
 
-def _devices(cluster: Cluster, reservation: Reservation, booked: BookedPod) -> list[ReservedDevice]:
+def _devices(cluster: Cluster, reservation: Reservation, reserved: ReservedPod) -> list[ReservedDevice]:
     return [
         ReservedDevice(
             reservation=reservation,
@@ -113,7 +113,7 @@ def _devices(cluster: Cluster, reservation: Reservation, booked: BookedPod) -> l
             pool=grant.device.pool,
             device=grant.device.name,
         )
-        for grant in booked.allocation.devices
+        for grant in reserved.allocation.devices
     ]
 
 

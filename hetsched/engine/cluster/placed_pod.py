@@ -12,7 +12,7 @@ from hetsched.engine.framework.request import CompiledShape
 from .columns import WHOLE_CARD_MILLI
 
 
-class Booking(msgspec.Struct, eq=False, gc=False):
+class PlacedPod(msgspec.Struct, eq=False, gc=False):
     """A pod placed on a node row, with its allocation."""
 
     pod: PodSpec

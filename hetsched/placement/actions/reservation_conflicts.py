@@ -26,7 +26,7 @@ MOST = 20
 WITHIN = timedelta(minutes=5)
 
 
-def record_ledger_conflicts(cluster_id: int, node_ids: Iterable[int]) -> list[str]:
+def record_reservation_conflicts(cluster_id: int, node_ids: Iterable[int]) -> list[str]:
     """Record one conflict for each of these nodes; return the names of the nodes that are now cordoned."""
     now, found = timezone.now(), sorted(set(node_ids))
     CommitRefusal.objects.filter(cluster_id=cluster_id, created_at__lt=now - WITHIN).delete()

@@ -14,8 +14,8 @@ import msgspec
 from django.db import IntegrityError
 
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.inventory.ledger import Conflict
 from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import Program
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduling_result import Result
@@ -28,7 +28,9 @@ from .submissions import accept_pods
 ASKER = Program("extender")
 
 
-def book_requested(cluster_id: int, spec: PodSpec, result: Result, *, revision: int, snapshot: str) -> tuple[int, int]:
+def reserve_requested(
+    cluster_id: int, spec: PodSpec, result: Result, *, revision: int, snapshot: str
+) -> tuple[int, int]:
     """Record the placement `result` of `spec`; return the pod's id and the revision of the reservation.
 
     The ids in `result.waiting` are replaced with those of the rows created here.
