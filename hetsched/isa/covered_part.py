@@ -15,7 +15,8 @@ from .arm import ARM
 from .levelled import levelled_isa
 from .matching import match
 from .requirement import parse
-from .riscv_table import G_EXPANSION, PROFILES, canonical_text, closure
+from .riscv_closure import closure
+from .riscv_table import G_EXPANSION, PROFILES, canonical_text
 from .value import Isa
 from .x86 import X86
 

@@ -22,7 +22,8 @@ from .codes import refuse
 from .levelled import Family, levelled_isa
 from .requirement import parse
 from .riscv import riscv_isa
-from .riscv_table import BEFORE_2019_PART_OF_I, closure, implied
+from .riscv_closure import closure, implied
+from .riscv_table import BEFORE_2019_PART_OF_I
 from .value import Isa
 from .x86 import X86
 

@@ -13,7 +13,8 @@ from typing import Any
 from .arm import ARM
 from .levelled import Family
 from .requirement import parse
-from .riscv_table import EXTENSIONS, PROFILES, closure
+from .riscv_closure import closure
+from .riscv_table import EXTENSIONS, PROFILES
 from .tables import load
 from .value import Isa
 from .x86 import X86

@@ -15,7 +15,8 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import combinations
 
-from .riscv_table import BUNDLES, VERSIONS, closure
+from .riscv_closure import BUNDLES, closure
+from .riscv_table import VERSIONS
 from .value import Isa, Match
 
 _NOT_COUNTED = frozenset({"zicsr", "zifencei"})

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from hetsched.contracts.message import Message, joined
 
 from .codes import refuse
+from .riscv_closure import closure, implied
 from .riscv_table import (
     BEFORE_2019_PART_OF_I,
     EXTENSIONS,
@@ -33,8 +34,6 @@ from .riscv_table import (
     VERSIONS,
     canonical_text,
     check_coherent,
-    closure,
-    implied,
 )
 from .value import AMENDED_SOURCES, STRICT_SOURCES, Isa, Source, Version
 

@@ -3,7 +3,8 @@
 import pytest
 
 from hetsched.isa import parse
-from hetsched.isa.riscv_table import EXTENSIONS, PROFILES, SOFT, closure, implied
+from hetsched.isa.riscv_closure import closure, implied
+from hetsched.isa.riscv_table import EXTENSIONS, PROFILES, SOFT
 
 
 def close(*names: str, xlen: int = 64) -> frozenset[str]:

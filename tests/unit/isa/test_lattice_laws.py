@@ -7,7 +7,8 @@ from hetsched.contracts.errors import InputError
 from hetsched.isa import SOURCES, Isa, label_value, match, parse
 from hetsched.isa.arm import ARM
 from hetsched.isa.codes import CODES
-from hetsched.isa.riscv_table import EXTENSIONS, PROFILES, closure
+from hetsched.isa.riscv_closure import closure
+from hetsched.isa.riscv_table import EXTENSIONS, PROFILES
 from hetsched.isa.value import Source
 from hetsched.isa.x86 import X86
 

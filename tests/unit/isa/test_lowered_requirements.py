@@ -8,7 +8,7 @@ import pytest
 
 from hetsched.isa import match, parse
 from hetsched.isa.covered_part import covered_part
-from hetsched.isa.riscv_table import closure
+from hetsched.isa.riscv_closure import closure
 
 STRINGS = [
     "rv64i", "rv64gc", "rv64gcv", "rv64imac_zba", "rv64gc_zba_zbb_zbs", "rv64gc_zvbb_zve64d", "rva20u64", "rva22u64",

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hetsched.isa import Match, match, parse
-from hetsched.isa.riscv_table import closure
+from hetsched.isa.riscv_closure import closure
 from hetsched.isa.value import Source
 
 K1 = (
