@@ -379,9 +379,11 @@ class ClusterState:
         No pod is a member of a gang, because the loop does not place gang members.
         """
         self.placed_pods.update(zip(keys, pods, strict=True))
+        on_row, grants = self.on_row, self.zones.grants
         for key, placed in zip(keys, pods, strict=True):
-            self.on_row[placed.row][key] = placed
-            if placed.row in self.zones.grants:
+            on_row[placed.row][key] = placed
+        for placed in pods if grants else ():
+            if placed.row in grants:
                 self.zones.charge(placed, 1, self.columns)
         if self.quotas.limits:
             for placed in pods:

@@ -10,6 +10,7 @@ Invariants: as in `terms`; -inf marks infeasible rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -311,10 +312,7 @@ def loop_of(formulas: tuple[Formula, ...]) -> Loop:
     found = _LOOPS.get(formulas)
     if found is None:
         linker = Linker()
-        chain = compiled(_add_score)
-        for code in reversed(range(len(formulas))):
-            chain = _either(code, linker.link(formulas[code]), chain)
-        linker.replace(_add_score, chain)
+        linker.replace(_add_score, _dispatcher([linker.link(formula, inline=True) for formula in formulas]))
         linker.link(_place)
         place, kept = compile_cached(linker.linked(_cached(linker.version())))
         found = _LOOPS[formulas] = Loop(place, kept, {formula: code for code, formula in enumerate(formulas)})
@@ -324,16 +322,19 @@ def loop_of(formulas: tuple[Formula, ...]) -> Loop:
 _LOOPS: dict[tuple[Formula, ...], Loop] = {}
 
 
-def _either(number: int, formula: Any, others: Any) -> Any:
-    def add_score(
-        code: int, total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
-    ) -> None:
-        if code == number:
-            formula(total, weight, nodes, at, delta, extra, given, cards)
-        else:
-            others(code, total, weight, nodes, at, delta, extra, given, cards)
+def _dispatcher(formulas: Sequence[Any]) -> Any:
+    """Return a compiled `_add_score` that contains all formulas and runs the one with the given number.
 
-    return compiled(add_score)
+    Its source is generated. In a chain of functions that each compare one number, every call passes all arrays: the loop
+    then took 4.0 us per pod of a recurring shape instead of 3.2 us.
+    """
+    parameters = "total, weight, nodes, at, delta, extra, given, cards"
+    lines = [f"def add_score(code, {parameters}):", "    pass"]
+    for code in range(len(formulas)):
+        lines += [f"    if code == {code}:", f"        formula_{code}({parameters})"]
+    names = {f"formula_{code}": formula for code, formula in enumerate(formulas)}
+    exec("\n".join(lines), names)  # noqa: S102 - the text contains only numbers and the names above
+    return compiled(names["add_score"], inline=True)
 
 
 def _cached(version: str) -> Any:

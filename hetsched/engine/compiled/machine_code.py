@@ -27,10 +27,13 @@ class Linker:
         self._codes = blake2b(digest_size=8)
         self._compiled: dict[Any, Any] = {}
 
-    def link(self, function: F) -> F:
-        """Return the compiled version of a function, linked to the functions that it calls."""
+    def link(self, function: F, *, inline: bool = False) -> F:
+        """Return the compiled version of a function, linked to the functions that it calls.
+
+        With `inline`, callers contain a copy of the function instead of a call.
+        """
         if function not in self._compiled:
-            self._compiled[function] = compiled(self.linked(function))
+            self._compiled[function] = compiled(self.linked(function), inline=inline)
         return cast("F", self._compiled[function])
 
     def replace(self, function: F, other: F) -> None:
@@ -52,9 +55,9 @@ class Linker:
         return self._codes.hexdigest()
 
 
-def compiled(function: F) -> F:
-    """Compile a function that other compiled functions call."""
-    return cast("F", njit(error_model="numpy")(function))
+def compiled(function: F, *, inline: bool = False) -> F:
+    """Compile a function that other compiled functions call, or contain with `inline`."""
+    return cast("F", njit(error_model="numpy", inline="always" if inline else "never")(function))
 
 
 def compile_cached(function: F) -> tuple[F, bool]:
