@@ -325,8 +325,8 @@ _LOOPS: dict[tuple[Formula, ...], Loop] = {}
 def _dispatcher(formulas: Sequence[Any]) -> Any:
     """Return a compiled `_add_score` that contains all formulas and runs the one with the given number.
 
-    Its source is generated. In a chain of functions that each compare one number, every call passes all arrays: the loop
-    then took 4.0 us per pod of a recurring shape instead of 3.2 us.
+    Its source is generated. In a chain of functions that each compare one number, every call passes all arrays. The
+    loop then took 4.0 us per pod of a recurring shape instead of 3.2 us.
     """
     parameters = "total, weight, nodes, at, delta, extra, given, cards"
     lines = [f"def add_score(code, {parameters}):", "    pass"]
