@@ -18,6 +18,7 @@ import msgspec
 
 from hetsched.adapters.objects import keys
 from hetsched.contracts.message import as_text
+from hetsched.contracts.objects.workload import COPIED_NODE_LABELS
 
 # -- pods --------------------------------------------------------------------------------------------------------------
 
@@ -222,13 +223,15 @@ def _fields(decoder: msgspec.json.Decoder[Any], body: bytes) -> bytes:
 def content_digest(pod: Any) -> int | None:
     """Return a number that is equal for pods of equal content within this process, or None if the object is not a pod.
 
-    The content consists of labels, owners, annotations and spec, without the node and the annotations that a Binding
-    writes. If an update does not change the digest, it only binds the pod or changes its status.
+    The content consists of labels, owners, annotations and spec, without the node, the annotations that a Binding
+    writes, and the labels that the API server then copies from the node. If an update does not change the digest, it
+    only binds the pod or changes its status.
     """
     try:
         meta, spec = pod["metadata"], pod["spec"]
         annotations = _without(meta.get("annotations") or {}, _BY_BINDING)
-        parts = meta.get("labels"), meta.get("ownerReferences"), annotations, _without(spec, _NODE_NAME)
+        labels = _without(meta.get("labels") or {}, COPIED_NODE_LABELS)
+        parts = labels, meta.get("ownerReferences"), annotations, _without(spec, _NODE_NAME)
         return hash(_encoder.encode(parts))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None

@@ -276,6 +276,10 @@ class Shape(msgspec.Struct, frozen=True):
         return next((amount for name, amount in self.requests if name == resource), 0)
 
 
+# Labels of the node that the API server copies to a pod when it is bound (admission plugin PodTopologyLabels).
+COPIED_NODE_LABELS = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
+
+
 class PodSpec(msgspec.Struct, frozen=True):
     """One pod: identity, requirements, and, if it already runs, its node and allocation.
 

@@ -239,6 +239,9 @@ def test_binding_only_update_is_distinguished_from_others() -> None:
     assert not store.only_binds(bound_pod({"x": "1"}, owner="a"))  # its creation was not taken yet
     taken(store)
     assert store.only_binds(bound_pod({"x": "1"}, owner="a", **{"hetsched.io/allocation": "{}"}))
+    # The API server copies these labels from the node.
+    copied = {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"}
+    assert store.only_binds(bound_pod({"x": "1", **copied}, owner="a"))
     for other in (bound_pod({"x": "2"}, owner="a"), bound_pod({"x": "1"}, owner="b"), bound_pod({"x": "1"})):
         assert not store.only_binds(other)
     assert not store.only_binds(Upserted("team/p", b"[]"))
