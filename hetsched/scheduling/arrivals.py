@@ -33,8 +33,10 @@ from hetsched.policies.effective import active_specs
 
 from .leases import Lease
 from .scheduling_cycle import SchedulingCycle
-from .scheduling_loop import LONGEST_BATCH_SECONDS, count_batch
+from .scheduling_loop import count_batch
 
+# Arrivals that are not decided by then join the queue, where the namespaces share the decision time.
+LONGEST_SECONDS = 0.5
 log = structlog.get_logger(__name__)
 
 
@@ -58,8 +60,6 @@ class ArrivalScheduler:
             assert columns is not None
             if columns.follower_epoch != follower_epoch or columns.shadow_of:
                 return []
-            if namespaces_over_share(columns.decision_time, timezone.now().timestamp()):
-                return []  # the queue orders pods by the decision time of their namespaces
             # The row of a deleted pod of the same name may still hold its resources.
             new = [pod for pod in pods if pod.key not in snapshot.state.placed_pods]
             return self._place(snapshot, columns, new, lease)
@@ -75,7 +75,8 @@ class ArrivalScheduler:
         digest, done = snapshot.state.digest(), False
         try:
             policy = None if default is None else self._cache.policy(default)
-            results = cycle.place(pending, policy, LONGEST_BATCH_SECONDS, self._most)
+            used_seconds = namespaces_over_share(columns.decision_time, timezone.now().timestamp())
+            results = cycle.place(pending, policy, LONGEST_SECONDS, self._most, used_seconds)
             if not results or cycle.failed:
                 return []
             committed = record_placed_arrivals(

@@ -141,24 +141,31 @@ class SchedulingCycle:
             remaining[spec.namespace] -= 1
         return self._end_batch(results)
 
-    def place(self, pending: Sequence[PendingPod], policy: Policy | None, seconds: float, most: int) -> list[Result]:
+    def place(
+        self,
+        pending: Sequence[PendingPod],
+        policy: Policy | None,
+        seconds: float,
+        most: int,
+        used_seconds: Mapping[str, float],
+    ) -> list[Result]:
         """Place about `most` of these pods, without gangs and holds, in the order of `policy`, within `seconds`.
 
-        Pods that do not fit get no result, and nothing is assumed for them.
+        Pods that do not fit get no result, and nothing is assumed for them. The time is not added to the decision time
+        of the namespaces, because no other pod waits. `used_seconds` is described in `decide`.
         """
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in pending}
         self._use_mix(pending)
         results: list[Result] = []
-        for spec in self._order([pod.spec for pod in pending], policy, {}):
+        for spec in self._order([pod.spec for pod in pending], policy, used_seconds):
             if results and (len(results) >= most or time.monotonic() - began > seconds):
                 break
             pod_began = time.perf_counter()
             result = self._place_pod(pods[spec.key], len(results))
             if result is not None:
                 results.append(result)
-                self.took_seconds.append(0.0)
-                self._charge(spec, len(results) - 1, pod_began)
+                self.took_seconds.append(time.perf_counter() - pod_began)
         return results
 
     def undo(self) -> None:

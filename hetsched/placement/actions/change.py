@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 from django.db.models import Count
@@ -31,6 +32,7 @@ from hetsched.journal.publish import Patch, publish_many
 from hetsched.placement.queries.pod_counts import cluster_metrics_patch, counts_are_due
 from hetsched.placement.queries.topics import (
     DECISIONS,
+    LATEST,
     decisions_patch,
     held_document,
     pod_documents,
@@ -204,8 +206,8 @@ class ClusterTransaction:
         # Reservations of this transaction have its own revision and are added by `reserve`.
         rows = Reservation.objects.filter(cluster=self.cluster, revision__range=(since, self.cluster.revision - 1))
         placed = list(rows.select_related("pod").defer("pod__spec", "spec").order_by("id"))
-        decisions = _first_decisions([reservation.pod_id for reservation in placed])
-        change_many(_DECIDED_BY, [(decision.pk, decision.pod_id) for decision in decisions])
+        decided = _first_decisions([reservation.pod_id for reservation in placed])
+        change_many(_DECIDED_BY, [(decision_id, pod_id) for pod_id, decision_id in decided.items()])
         pods_of: dict[str, int] = defaultdict(int)
         for reservation in placed:
             self._loads[reservation.node_id].add(reservation.requests, reservation.gpu_milli)
@@ -219,7 +221,9 @@ class ClusterTransaction:
         self._stir(Event.POD_PLACED)
         self.cluster.unprojected_since = None
         self._columns.add("unprojected_since")
-        return decisions
+        # The feed shows only the latest decisions.
+        latest = Decision.objects.filter(pk__in=sorted(decided.values())[-LATEST:])
+        return list(latest.defer("allocation", "reasons", "top", "evictions", "waits_for").order_by("id"))
 
     def _settle_workloads(self) -> dict[str, Patch]:
         """Derive the state of every touched workload from its pods; return the patches of their topics."""
@@ -258,10 +262,10 @@ class ClusterTransaction:
 _DECIDED_BY = f"UPDATE {Pod._meta.db_table} SET decision_id = %s WHERE id = %s"  # noqa: S608
 
 
-def _first_decisions(pod_ids: Sequence[int]) -> list[Decision]:
-    """Return the decisions of pods that were decided only once."""
-    rows = [Decision.objects.filter(pod_id__in=some).select_related("pod").order_by("id") for some in batched(pod_ids)]
-    return [decision for some in rows for decision in some]
+def _first_decisions(pod_ids: Sequence[int]) -> dict[int, int]:
+    """Return the ids of the decisions of pods that were decided only once, by pod id."""
+    rows = [Decision.objects.filter(pod_id__in=some).values_list("pod_id", "id") for some in batched(pod_ids)]
+    return dict(chain.from_iterable(rows))
 
 
 # Workload states implied by the states of submitted objects: `_ALWAYS` whatever pods the workload has, `_WITHOUT_PODS`
