@@ -79,7 +79,7 @@ _LIMIT_BYTES = 8192
 
 
 def cpu_folders(tree: Tree) -> list[str]:
-    """Return the CPUs of the device tree that are not disabled."""
+    """Return the names of the CPU folders of the device tree, without disabled CPUs."""
     for place in PLACES:
         found = [name for name in tree.names(place) if name.startswith("cpu@")]
         if len(found) > MAX_CPUS:

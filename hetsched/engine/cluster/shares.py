@@ -106,7 +106,7 @@ def _step(pod: PodSpec) -> tuple[bool, str]:
     return pod.gang is not None, gang_key(pod) or pod.key
 
 
-Group = tuple[str, str]  # team, namespace
+Group = tuple[str, str]  # (team, namespace)
 
 
 class _ShareQueue:

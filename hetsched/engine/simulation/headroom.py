@@ -50,7 +50,7 @@ class Copies(msgspec.Struct, frozen=True):
 
 
 class TrialBudget(msgspec.Struct):
-    """Budget of trial placements per table; counts that are still missing are computed for later tables."""
+    """Budget of trial placements for one table. Counts that exceed the budget are computed for later tables."""
 
     placed_pods: int
 
