@@ -149,7 +149,7 @@ class SchedulingCycle:
         most: int,
         used_seconds: Mapping[str, float],
     ) -> list[Result]:
-        """Place about `most` of these pods, without gangs and holds, in the order of `policy`, within `seconds`.
+        """Try at most `most` of these pods, without gangs and holds, in the order of `policy`, within about `seconds`.
 
         Pods that do not fit get no result, and nothing is assumed for them. The time is not added to the decision time
         of the namespaces, because no other pod waits. `used_seconds` is described in `decide`.
@@ -158,8 +158,8 @@ class SchedulingCycle:
         pods = {pod.spec.key: pod for pod in pending}
         self._use_mix(pending)
         results: list[Result] = []
-        for spec in self._order([pod.spec for pod in pending], policy, used_seconds):
-            if results and (len(results) >= most or time.monotonic() - began > seconds):
+        for tried, spec in enumerate(self._order([pod.spec for pod in pending], policy, used_seconds)):
+            if tried and (tried >= most or time.monotonic() - began > seconds):
                 break
             pod_began = time.perf_counter()
             result = self._place_pod(pods[spec.key], len(results))

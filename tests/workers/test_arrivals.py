@@ -20,6 +20,7 @@ from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.placement.scheduling_result import Result
+from hetsched.scheduling import arrivals
 from hetsched.scheduling.arrivals import ArrivalScheduler
 from hetsched.scheduling.leases import Lease, leading
 from tests.builders import PodBuilder, a_node, a_pod
@@ -97,6 +98,15 @@ def test_pods_share_a_transaction(cluster: Cluster, lease: Lease) -> None:
     assert_state_agrees(cluster)
 
 
+def test_pods_that_do_not_fit_use_up_the_time_of_the_batch(
+    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "LONGEST_SECONDS", -1.0)
+    # The first pod is always tried.
+    assert place(lease, a_pod("large").cpu(9), a_pod("small").cpu(1)) == []
+    assert [result.waiting.spec.name for result in place(lease, a_pod("small").cpu(1))] == ["small"]
+
+
 @pytest.mark.parametrize(
     "pod",
     [
@@ -129,8 +139,6 @@ def test_shadow_mode_places_nothing(cluster: Cluster, lease: Lease) -> None:
 
 
 def test_any_commit_in_between_is_a_conflict(cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hetsched.scheduling import arrivals
-
     record = arrivals.record_placed_arrivals
 
     def record_late(*arguments: Any, **named: Any) -> Any:
