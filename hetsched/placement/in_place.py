@@ -2,8 +2,7 @@
 
 A pod keeps the spec of its decision. A resize, new labels, a toleration, an annotation or another owner changes only
 the request of its reservation, which `updated_spec` returns. `fingerprint` hashes these fields, so that updates of
-other fields are recognised without reading the request from the database. Labels that the API server copies from the
-node at the binding are not part of the fingerprint; otherwise every binding would change the request.
+other fields are recognised without reading the request from the database.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from hashlib import blake2b
 import msgspec
 
 from hetsched.contracts.message import as_text
-from hetsched.contracts.objects.workload import COPIED_NODE_LABELS, PodSpec
+from hetsched.contracts.objects.workload import PodSpec
 
 _OF_POD = ("labels", "stays", "controller", "controller_uid", "grace_seconds")
 _OF_SHAPE = ("requests", "nonzero_cpu_millis", "nonzero_memory_bytes", "tolerations")
@@ -22,9 +21,6 @@ _encoder = msgspec.json.Encoder(order="sorted", enc_hook=as_text)
 
 def fingerprint(spec: PodSpec) -> str:
     """Return 16 hexadecimal digits that identify the values of the fields that can change."""
-    if not COPIED_NODE_LABELS.isdisjoint(spec.labels):
-        own = {name: value for name, value in spec.labels.items() if name not in COPIED_NODE_LABELS}
-        spec = msgspec.structs.replace(spec, labels=own)
     fields = [getattr(spec, name) for name in _OF_POD] + [getattr(spec.shape, name) for name in _OF_SHAPE]
     return blake2b(_encoder.encode(fields), digest_size=8).hexdigest()
 

@@ -2,7 +2,8 @@
 
 Binding results, received as a response or as a watch event, are written for many pods in one transaction. A watch event
 that differs from the pod's previous event only in the node is the confirmation of a binding. It is not processed like
-other events, unless the row is not bound to that node any more.
+other events, unless the row is not bound to that node any more. If the API server has copied labels of the node to the
+pod, the event is processed after the result is written, together with those of other pods.
 A binding is written only while the lease of its decision and the Lease object in the cluster are valid and
 `binding_cycle.WRITE_WITHIN` has not passed. The workers write bindings that were not started by then.
 """
@@ -22,6 +23,7 @@ from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest,
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
+from hetsched.contracts.objects.workload import COPIED_NODE_LABELS
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import confirm
 from hetsched.placement.in_place import fingerprint
@@ -40,19 +42,23 @@ _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 
 
 class _InFlight:
-    """A binding in flight: whether it was accepted and written, its start time and the pod's fingerprint at start."""
+    """A binding in flight: whether it was accepted and written, its start time and the pod's fingerprint at start.
 
-    __slots__ = ("accepted", "fingerprint", "since", "to", "written")
+    `has_copied_labels` is true if the confirmation contains labels of the node.
+    """
+
+    __slots__ = ("accepted", "fingerprint", "has_copied_labels", "since", "to", "written")
 
     def __init__(self, to: BindingRequest, since: float, fingerprint: str) -> None:
         self.to = to
         self.since = since
         self.fingerprint = fingerprint
-        self.accepted = self.written = False
+        self.accepted = self.written = self.has_copied_labels = False
 
 
 class _Meta(msgspec.Struct):
     uid: str = ""
+    labels: dict[str, str] | None = None
     deleted: str | None = msgspec.field(default=None, name="deletionTimestamp")
 
 
@@ -170,8 +176,12 @@ class BindingsInFlight:
         if status.containers or status.before or status.reason or status.phase not in ("", "Pending"):
             return False
         self._accept(binding)
+        binding.has_copied_labels = not COPIED_NODE_LABELS.isdisjoint(pod.metadata.labels or ())
         if not binding.written:
             self._skipped[event.key] = event
+        elif binding.has_copied_labels:
+            self._skipped[event.key] = event
+            self._unprocessed.append(event.key)
         return True
 
     @property
@@ -242,7 +252,9 @@ class BindingsInFlight:
         for binding in [self._by_pod[pod] for pod in pods if pod in self._by_pod]:
             key = f"{binding.to.namespace}/{binding.to.name}"
             binding.written = True
-            if binding.to.pod_id in bound_ids:
+            if binding.to.pod_id in bound_ids and binding.has_copied_labels:
+                self._unprocessed.append(key)
+            elif binding.to.pod_id in bound_ids:
                 self._skipped.pop(key, None)
             else:
                 self._drop(binding)

@@ -296,13 +296,3 @@ def test_zone_memory_returns_after_a_resize_to_0_if_the_policy_counts_it(
         held = Reservation.objects.get(active=True).allocation.zones
         assert [zone.memory_mib for zone in held] == expected
     assert [zone.cpu_millis for zone in held] == [500, 500]
-
-
-def test_labels_that_the_api_server_copies_from_the_node_change_no_reservation(cluster: Cluster) -> None:
-    before = Reservation.objects.get(active=True).pk
-    copied = {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"}
-    runs(cluster, a_pod("p").cpu(1).labelled(**copied))
-    assert Reservation.objects.get(active=True).pk == before
-    runs(cluster, a_pod("p").cpu(1).labelled(**copied, team="x"))
-    changed = Reservation.objects.get(active=True)
-    assert (changed.pk != before, changed.request.labels) == (True, {**copied, "team": "x"})
