@@ -85,7 +85,7 @@ class TokenAdmin(admin.ModelAdmin):
         messages.warning(request, _("The token, shown only once: %(token)s") % {"token": plaintext})
 
     def delete_model(self, request: HttpRequest, obj: Token) -> None:
-        revoke_token(obj, actor=Subject(request.user), reason=_("revoked in the admin"))
+        revoke_token(obj, actor=Subject(request.user), reason=_("revoked in the administration"))
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
         for token in queryset:

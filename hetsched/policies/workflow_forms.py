@@ -157,7 +157,7 @@ class PlanForm(WorkflowForm):
     above_version = _number(label=_("activates version"))
     below = forms.FloatField(label=_("Below"), required=False)
     below_version = _number(label=_("activates version"))
-    minutes = _number(label=_("For at least (minutes)"), initial=10, max_value=1440)
+    minutes = _number(label=_("Minimum duration (minutes)"), initial=10, max_value=1440)
 
     class Meta:
         model = PolicyPlan

@@ -39,7 +39,7 @@ def test_headroom_of_zero_has_a_reason(visitor: Visitor) -> None:
     page = visitor.open("/")
     none = page.locator("#headroom td a.none").first
     none.focus()
-    expect(page.locator(".headroom-note")).to_contain_text("none fits in")
+    expect(page.locator(".headroom-note")).to_contain_text("no more copies fit in")
     expect(page.locator(".headroom-note")).to_contain_text("the pod requires amd64")
 
 

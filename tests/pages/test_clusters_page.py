@@ -39,7 +39,7 @@ def live(cluster: Cluster) -> Connection:
 def test_healthy_clusters_are_reported(viewer: Client, cluster: Cluster) -> None:
     shown = words(viewer, "/clusters/")
     assert "No problems" in shown
-    assert f"Invariants works all {len(CHECKED)} rules hold" in shown
+    assert f"Invariants works all {len(CHECKED)} invariants hold" in shown
     assert "Nodes ready 2 of 2" in shown
     assert "Migrations works all migrations are applied" in shown
     assert "Scheduling works no pod is waiting for its first attempt" in shown

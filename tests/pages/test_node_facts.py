@@ -125,8 +125,7 @@ def test_options_that_are_not_modelled_are_shown_as_unknown(viewer: Client, db: 
     # Nothing reports which CPUs of the zone are threads of one core, so full-pcpus-only cannot be predicted either.
     unknown = "shiny-new-option=true, full-pcpus-only=true"
     assert (
-        f"unknown The prediction of the kubelet's admission does not take these options into account: {unknown}."
-        in text
+        f"unknown hetsched ignores these options when it predicts whether the kubelet admits a pod: {unknown}." in text
     )
 
 
@@ -164,8 +163,8 @@ def test_zone_below_its_grants_names_the_pods_at_risk(viewer: Client, db: None) 
     text = words(viewer, "/nodes/n1/numa/")
     # 2 CPUs granted, 1.5 left.
     assert (
-        "Online workloads leave 1500m CPUs free. over capacity The assigned CPUs exceed the current capacity by 500m"
-        in text
+        "CPUs that online workloads leave for other pods: 1500m. over capacity "
+        "The assigned CPUs exceed the current capacity by 500m" in text
     )
     assert "Pods at risk: default/pinned" in text
 

@@ -29,8 +29,8 @@ def waiting(cluster: Cluster) -> Cluster:
 def test_positions_and_reasons_are_shown(viewer: Client, waiting: Cluster) -> None:
     shown = words(viewer, "/queue/")
     assert "3 pending pods, 2 in the active queue" in shown
-    assert "1 ci/urgent active its turn in the queue in one of the next batches 0" in shown
-    assert "2 ci/plain active its turn in the queue in one of the next batches 0" in shown
+    assert "1 ci/urgent active the next scheduling attempt in one of the next batches 0" in shown
+    assert "2 ci/plain active the next scheduling attempt in one of the next batches 0" in shown
     assert "– ml/later backing off" in shown
 
 

@@ -51,7 +51,7 @@ def test_page_without_allowed_hosts_has_a_reason(submitter: Client, settings: An
 
 def test_webhook_is_shown_with_its_events(submitter: Client, hook: Webhook) -> None:
     shown = words(submitter, "/webhooks/")
-    assert "pipeline <b> https://ci.example/done failed all clusters, all namespaces on" in shown
+    assert "pipeline <b> https://ci.example/done failed all clusters, all namespaces enabled" in shown
     page = submitter.get("/webhooks/").content.decode()
     for part in ("test/", "secret/", ""):
         assert f'data-act="/api/v1/webhooks/{hook.pk}/{part}"' in page

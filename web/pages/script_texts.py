@@ -90,7 +90,7 @@ def result_texts() -> dict[str, str]:
         "policy": _("Policy {name} v{version}"),
         "snapshot": _("snapshot {digest}"),
         "refused-nodes": _("Rejected nodes:"),
-        "funnel": _("Nodes after each filter"),
+        "funnel": _("Number of nodes that remain after each filter"),
         "pods-alike": _("{count} identical pods"),
         "more": _("and {count} more"),
         "copied": _("Copied"),

@@ -126,9 +126,11 @@ _ACT = Column("act", gettext_lazy("Action"), lambda row: "", _act_cell, sortable
 FIELDS = (
     FilterField("name", ValueKind(), gettext_lazy("name; * is a wildcard"), path="name"),
     FilterField("role", ChoiceKind(*(role.value for role in Role)), gettext_lazy("role of the token"), path="role"),
-    FilterField("owner", ValueKind(), gettext_lazy("account of the token"), path="user__username"),
-    FilterField("node", ValueKind(), gettext_lazy("node of an agent token"), path="node"),
-    FilterField("cluster", ValueKind(), gettext_lazy("cluster of the node of an agent token"), path="cluster"),
+    FilterField("owner", ValueKind(), gettext_lazy("account that owns the token"), path="user__username"),
+    FilterField("node", ValueKind(), gettext_lazy("node that an agent token belongs to"), path="node"),
+    FilterField(
+        "cluster", ValueKind(), gettext_lazy("cluster of the node that an agent token belongs to"), path="cluster"
+    ),
     FilterField("age", Age(), gettext_lazy("age of the token"), path="created"),
     FilterField("unused", Age(), gettext_lazy("time since the last use"), path="last_used_at"),
 )

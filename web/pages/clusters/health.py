@@ -161,7 +161,7 @@ def _component(name: str, component: Component) -> str:
     }
     late = {
         "outbox": _("oldest unsent live event"),
-        "scheduler": _("oldest pod without an attempt"),
+        "scheduler": _("oldest pod without a scheduling attempt"),
     }
     if component.ok and component.age_seconds is None and name in idle:
         return idle[name]
@@ -177,7 +177,7 @@ def _queues() -> Iterator[ComponentState]:
         ok = queue in at and (now - at[queue]).total_seconds() < late_after(queue)
         said = _("test task completed")
         if not ok:
-            said = _("no recent test task") if queue in at else _("no worker has connected")
+            said = _("no test task completed recently") if queue in at else _("no worker has connected")
         todo = "" if ok else _("Start a worker for this queue: celery -A hetsched.project.celery:app worker -Q …")
         yield ComponentState(_("Queue %(queue)s") % {"queue": queue}, ok, said, at.get(queue), todo)
 
@@ -190,8 +190,8 @@ def _invariants() -> ComponentState:
     broken = [f"{one.labels[0]}: {one.value:.0f}" for one in checks if one.value]
     at = max(one.at for one in checks)
     if not broken:
-        said = ngettext("%(count)d rule holds", "all %(count)d rules hold", len(checks)) % {"count": len(checks)}
-        return ComponentState(label, True, said, at)
+        said = ngettext("%(count)d invariant holds", "all %(count)d invariants hold", len(checks))
+        return ComponentState(label, True, said % {"count": len(checks)}, at)
     todo = _(
         "Back up the database (`hetsched backup`) before you change it, and search the log for “invariant broken”."
     )
@@ -289,7 +289,7 @@ def _problems(
             "Approve or reject these facts. Until then, missing capacity accepts no new pods and added capacity is "
             "not used."
         )
-        yield HealthProblem(_BAD, said % {**name, "count": agents["doubted"]}, todo, url, _("first node"))
+        yield HealthProblem(_BAD, said % {**name, "count": agents["doubted"]}, todo, url, _("show first node"))
     for row in collectors:
         if row.enabled and not row.up:
             said = _("The metric source %(source)s of %(cluster)s does not respond: %(why)s") % {

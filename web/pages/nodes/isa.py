@@ -38,7 +38,7 @@ _VECTOR, _CRYPTO, _BITS = _("vector"), _("cryptography"), _("bit manipulation")
 _FLOAT, _MEMORY, _OTHERS = _("floating point"), _("memory and atomics"), _("others")
 _PATTERNS = {
     "riscv": (
-        (_("base and compressed"), r"[iemcg]|zc.*|zm.*|zicsr|zifencei|zicntr|zihpm"),
+        (_("base and compressed instructions"), r"[iemcg]|zc.*|zm.*|zicsr|zifencei|zicntr|zihpm"),
         (_FLOAT, r"[fdq]|z[fdhq].*"),
         (_VECTOR, r"v|zv(?!k).*"),
         (_BITS, r"b|zb.*"),

@@ -54,7 +54,7 @@ def _diff_words() -> dict[str, str]:
         "newer": _("{author} saved version {version}. Your editor content did not change."),
         "look-at-both": _("Compare both"),
         "open-it": _("Open version"),
-        "chosen-already": _("Fields that only one of you changed are already selected."),
+        "chosen-already": _("Fields that only one of the two versions changed are already selected."),
         "their-edit": _("Theirs: v{version} by {author}"),
         "my-edit": _("Mine: this draft"),
         "edits-alike": _("Both versions are equal."),
@@ -96,7 +96,8 @@ def _plan_words() -> dict[str, str]:
     return {
         "plan-add": _("Plan an activation"),
         "plan-add-text": _(
-            "The scheduler activates the version. It rejects the activation if the version breaks a golden placement."
+            "The scheduler activates the version when the trigger of the plan fires. It rejects the activation if the "
+            "version breaks a golden placement."
         ),
         "plan-save": _("Save plan"),
         "plan-saved": _("Plan {name} was saved."),
@@ -109,7 +110,7 @@ def _plan_words() -> dict[str, str]:
             "On the last {samples} recorded values, the plan would have switched the version {count} times:"
         ),
         "plan-never": _("On the last {samples} recorded values, the plan would not have switched the version."),
-        "plan-switch": _("{at}: v{version}, at {value}"),
+        "plan-switch": _("{at}: v{version}, metric value {value}"),
     }
 
 
@@ -147,7 +148,7 @@ def _golden_words() -> dict[str, str]:
         "golden-added-broken": _("{name} was added but currently fails: expected {expected}, got {got}."),
         "golden-change": _("Change {name}"),
         "golden-remove": _("Remove {name}?"),
-        "golden-remove-text": _("The golden placement is no longer checked."),
+        "golden-remove-text": _("Later policy versions are not checked against this golden placement."),
         "golden-remove-confirm": _("Remove"),
         "golden-removed": _("{name} was removed."),
         "golden-kept": _("passes"),

@@ -64,8 +64,8 @@ STAYS = {
     "LocalVolume": gettext_lazy("uses local storage on its node"),
     "Foreign": gettext_lazy("managed by another scheduler"),
     "Busy": gettext_lazy("binding, nominated or terminating"),
-    "GangMember": gettext_lazy("a member of its gang cannot move"),
-    "NotReady": gettext_lazy("its request is invalid, so it could not be scheduled again"),
+    "GangMember": gettext_lazy("another member of the pod's gang cannot move"),
+    "NotReady": gettext_lazy("the request is invalid, so the pod could not be scheduled again"),
 }
 _TONES = {
     AdviceVerdict.PLAN: "info",
@@ -252,8 +252,8 @@ def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: in
     alone = [pod.pod for pod in pods if not pod.comes_back]
     if alone:
         said = ngettext(
-            "No controller recreates %(count)d of them: %(names)s.",
-            "No controller recreates %(count)d of them: %(names)s.",
+            "No controller recreates %(count)d of these pods: %(names)s.",
+            "No controller recreates %(count)d of these pods: %(names)s.",
             len(alone),
         )
         text.append(said % {"count": len(alone), "names": listed(alone)})

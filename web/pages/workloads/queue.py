@@ -48,14 +48,14 @@ def waits(one: QueueEntry) -> str:
     """Describe the event that a pod waits for."""
     if one.queue_state is QueueState.DUE:
         return (
-            _("its turn in the queue")
+            _("the next scheduling attempt")
             if not one.attempts
-            else describe_waits(one.waits_for) or _("its turn in the queue")
+            else describe_waits(one.waits_for) or _("the next scheduling attempt")
         )
     if one.queue_state is QueueState.IMAGES:
-        return _("the platforms of its images (being read)")
+        return _("the platforms of the pod's images, which hetsched is reading")
     if one.queue_state is QueueState.GATED:
-        return one.message or _("removal of its scheduling gates")
+        return one.message or _("removal of the pod's scheduling gates")
     return describe_waits(one.waits_for) or _("a change in the cluster")
 
 
@@ -84,7 +84,7 @@ def _again_cell(one: QueueEntry) -> Cell:
     if one.state == State.NEVER_FITS:
         return Cell(_("when the cluster changes"), look="muted")
     if one.again_at is None:
-        return Cell(_("when that event occurs"), look="muted")
+        return Cell(_("when one of the events under “Waits for” occurs"), look="muted")
     return Cell(one.again_at, look="time", note=_("at the latest") if one.queue_state is QueueState.RESTING else "")
 
 
@@ -106,7 +106,7 @@ COLUMNS = (
     Column("waits-for", gettext_lazy("Waits for"), waits, _waits_cell, sortable=False),
     Column("again", gettext_lazy("Next attempt"), lambda one: one.again_at, _again_cell),
     Column("attempts", gettext_lazy("Attempts"), lambda one: one.attempts, number=True, falling=True),
-    Column("tried", gettext_lazy("Last result"), lambda one: one.tried_at, _time("tried_at")),
+    Column("tried", gettext_lazy("Last attempt"), lambda one: one.tried_at, _time("tried_at")),
     Column("since", gettext_lazy("Pending since"), lambda one: one.created_at, _time("created_at")),
     Column("priority", gettext_lazy("Priority"), lambda one: one.priority, number=True, falling=True),
     Column("policy", gettext_lazy("Policy"), lambda one: one.policy, _policy_cell),
