@@ -40,7 +40,8 @@ _LANES = 8
 _JSON = {"Content-Type": "application/json"}
 _BUSY = (429, 503)
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
-# Error codes that mean a failure of the host. Other codes are rejections by hetsched and do not pause the host.
+# Error codes of host failures, which pause deliveries to the host. With other codes, hetsched itself rejected the
+# delivery.
 _HOST_FAILURES = frozenset({"HostSlow", "HostUnreachable", "HostUntrusted"})
 log = structlog.get_logger(__name__)
 
@@ -89,7 +90,8 @@ def _attempt_deliveries(batch: Sequence[Delivery], lanes: Executor) -> list[Deli
 
 def _prepare(delivery: Delivery) -> dict[str, str] | DeliveryOutcome:
     """Return the headers of a delivery, or the outcome if it must not be sent."""
-    # The submitter has access to the whole workload, but a webhook also reports workloads of other users.
+    # A submitter may see all pods of the workload, but a webhook also reports workloads of other users. So the owner
+    # of the webhook needs access to all namespaces if the workload has pods in several.
     several = bool(delivery.webhook_id and delivery.workload and not delivery.namespace)
     if not may_receive(delivery.owner, delivery.namespace, several=several):
         return DeliveryOutcome(code="OwnerGone", message="the requester has no access any more", final=True)

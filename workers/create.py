@@ -19,7 +19,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions.live_submissions import claim_objects, record_attempt
 from hetsched.placement.models import SubmittedObject
 
-AT_ONCE = 16  # also the number of rows claimed at a time, so that each claim has to last for only one call
+AT_ONCE = 16  # threads, and rows per claim: a thread makes one call per claim, so a claim covers only one call
 log = structlog.get_logger(__name__)
 
 

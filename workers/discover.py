@@ -51,7 +51,7 @@ _MOST_FAILURES = 10
 _MOST_WRITES = 5000  # per run; the next run makes the remaining writes
 # Minimum time between comparisons of a read-only cluster, because listing all nodes is expensive.
 _READ_ONLY = timedelta(minutes=10)
-# Facts that may be quarantined, each with the part of a report that it belongs to.
+# Name of a fact that may be quarantined -> the field of a report that is then removed.
 _PARTS = {"gpu": "gpus", "numa": "numa"}
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class _Amounts(msgspec.Struct):
 
 
 class _Node(msgspec.Struct):
-    """The needed fields of a Node; the omitted images and conditions are most of its size."""
+    """The fields of a Node that are compared. Images and conditions, most of the size of a Node, are not decoded."""
 
     metadata: dict[str, Any]
     status: _Amounts = msgspec.field(default_factory=_Amounts)
@@ -147,7 +147,7 @@ def compare(cluster: Cluster, lease: Lease) -> Discovery:
 
 
 def _is_waiting(connection: Connection) -> bool:
-    """Return whether a read-only cluster was compared less than `_READ_ONLY` ago."""
+    """Return whether a cluster is read-only and was compared less than `_READ_ONLY` ago."""
     before = connection.discovery
     if before is None or before.writes or not (connection.shadow_of or connection.sealed_kubeconfig):
         return False

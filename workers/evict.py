@@ -67,7 +67,7 @@ def run(cluster_id: int) -> int:
 
 
 def _evict_group(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -> int:
-    """Evict the victims of one nomination or step; return how many are leaving."""
+    """Evict the victims of one nomination or of one step of a rebalance plan; return how many are leaving."""
     evictable = [claimed for claimed in group if claimed.victim.state in _EVICTABLE]
     for claimed, answer in _dry_run(api, evictable) if len(group) > 1 else ():
         if not _continues_after(cluster, claimed, answer):
@@ -83,12 +83,12 @@ def _evict_group(api: Api, cluster: Cluster, group: Sequence[ClaimedEviction]) -
                 leave += displaced
                 continue
         except Conflict:
-            pass  # another process has already advanced it
+            pass  # another process has already advanced the pod
         if claimed.victim.state in (State.PLACED, State.BINDING):
             retry_later(claimed)
             continue
         if claimed not in evictable:
-            mark_requested(claimed)  # it has already released its reservation
+            mark_requested(claimed)  # the pod has already released its reservation
             continue
         if not is_still_wanted(claimed):
             return leave

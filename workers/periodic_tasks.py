@@ -9,7 +9,7 @@ from hetsched.journal import periodic_locks
 
 @shared_task(name="workers.periodic_tasks.run")
 def run(task: str, period_seconds: float, arguments: list[str]) -> bool:
-    """Run a task in this process unless it already ran in this period; return whether it ran."""
+    """Run a task in this process unless some process already ran it in this period; return whether it ran."""
     if not periodic_locks.acquire(" ".join([task, *arguments]), period_seconds):
         return False
     current_app.tasks[task](*arguments)

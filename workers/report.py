@@ -2,7 +2,7 @@
 
 Each pod row stores the last reported decision. A pod is due if its latest decision is a different one, so the next run
 also reports decisions whose message was lost. A placement is reported once the pod is bound; a placement that was
-undone before binding is reported with the cause (a missing right, an admission policy, another member of a gang). No
+undone before binding is reported with its cause (missing permission, admission policy, another member of a gang). No
 transaction is open during a call.
 A run reports `PODS_PER_STEP` pods and enqueues the next run, so that binding tasks do not wait long for it. While pods
 are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
@@ -113,12 +113,12 @@ def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
         if write_status(
             api, PolicyStatus(policy.name, policy.uid, policy.generation, policy.version, since, policy.problem)
         ):
-            # If the policy was reviewed again in the meantime, the new result must be reported.
+            # Do not mark a policy that was reviewed again in the meantime, because its new result is not reported yet.
             PolicyObject.objects.filter(pk=policy.pk, judged_at=policy.judged_at).update(reported=True)
 
 
 def _due_results(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
-    """Return the next pods to report, and the earliest time of their decisions."""
+    """Return the next decisions to report, and the time of the oldest of them."""
     due = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
     rows = due.order_by(F("report_failed_at").asc(nulls_first=True), "id").values_list(
         "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state", "message",

@@ -80,7 +80,7 @@ def run() -> dict[str, int]:
 
 
 def _run_step(step: Callable[[], Any]) -> Any:
-    """Run one part and log its failure. Raises: only if the database is unavailable."""
+    """Run one part of the sweep and log its failure. Raises: only if the database is unavailable."""
     try:
         return step()
     except (OperationalError, InterfaceError):
@@ -101,12 +101,12 @@ def _cluster_steps(cluster: Cluster, now: datetime) -> Iterator[Callable[[], obj
     yield partial(_settle_gangs, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
         yield partial(report_staleness, cluster.pk)
-    if cluster.unprojected_since is not None:  # left by a process that ended
+    if cluster.unprojected_since is not None:  # the process that would have projected the placements has ended
         yield partial(project_placements, cluster.pk)
 
 
 def _wake_conditions(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the tasks that may have work, each with a function that checks whether it has."""
+    """Yield each kind of task with a function that checks whether the cluster has work for it."""
     yield dispatch.SCHEDULE, partial(_is_left_waiting, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
         yield dispatch.REPORT, partial(_has_reports, cluster.pk)

@@ -2,7 +2,7 @@
 import { element, fill } from "./draw.js";
 import { yamlText } from "./manifest.js";
 
-// `choose` is called with the form fields (wishes) or the manifest of the selected workload.
+// `choose` is called with the form fields or the manifest of the selected workload.
 export function offerCommonWorkloads(list, { cluster, words, choose }) {
   let table = null;
   let reading = false;

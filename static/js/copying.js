@@ -1,6 +1,6 @@
 // Buttons that copy a text to the clipboard, or show it selected if the page has no access to the clipboard.
 
-// `texts`: function that returns the text, by the `data-copies` of a button.
+// `texts`: `data-copies` of a button -> function that returns the text to copy.
 export function copyBy(buttons, { texts, shown, status, words }) {
   for (const button of buttons) {
     button.addEventListener("click", async () => {

@@ -73,7 +73,7 @@ function drawNodes() {
   askBalance();
 }
 
-// The number of GPUs and zones in maintenance; the chip links to their nodes, or to the only one.
+// The number of GPUs and zones in maintenance; the chip links to the list of their nodes, or to a single node directly.
 function drawMaintenance() {
   const chip = document.getElementById("maintained");
   const found = Object.values(nodes).filter((node) => node.maintenance);
@@ -95,7 +95,7 @@ function drawMaintenance() {
 }
 
 const moved = new Set();
-// The panel contains the button: on the way to it the pointer must not apply the updates and hide it.
+// The whole panel counts, because it contains the button that applies updates: the pointer must be able to reach it.
 const panel = holder.closest(".panel");
 const isRead = () => panel.matches(":hover") || holder.contains(document.activeElement);
 
@@ -200,7 +200,7 @@ function drawPolicy(name) {
 const feed = document.getElementById("feed");
 let latest = [];
 function drawFeed(decisions) {
-  // The topic contains the latest decisions of all clusters. Keep those of this cluster after newer ones replace them there.
+  // The topic has the latest decisions of all clusters: keep those of this cluster when other clusters displace them.
   const own = Object.values(decisions).filter((decision) => decision.cluster === cluster);
   const known = new Map([...latest, ...own].map((decision) => [decision.id, decision]));
   latest = [...known.values()].sort((a, b) => b.id - a.id).slice(0, FEED_LENGTH);
@@ -216,7 +216,7 @@ function drawFeed(decisions) {
   updateTimes(feed);
 }
 
-// The row shows the pod name before the sentence.
+// The summary without the leading pod name, which the row shows separately.
 const sentence = ({ pod, summary }) => (summary.startsWith(`${pod} `) ? summary.slice(pod.length + 1) : summary);
 
 const feedRow = (decision, id, fresh) =>

@@ -1,7 +1,7 @@
 // The node grid: one tile per node, ordered by ISA family, pool and name; live updates do not change the order.
 //
 // Large tiles have names and numbers. Large fleets get small tiles with bars only; the line above the grid describes the
-// tile under the pointer or the focus. One tile is a tab stop; arrow keys move the focus.
+// tile under the pointer or the focus. Only one tile is a tab stop; arrow keys move the focus.
 import { ago, element, keeping, percent, setRatio, visible } from "./draw.js";
 
 export const FAMILIES = ["riscv", "arm", "x86", "unknown"];
@@ -50,7 +50,7 @@ export function shortIsa(isa) {
 }
 
 // Number of tile columns of each family that minimises the height of the tallest family.
-// `families`: the pool sizes of each family. Heights are in tiles; the heading of a pool counts as a fraction of one.
+// `families`: the pool sizes of each family. Heights are in tiles; the heading of a pool counts as a fraction of a tile.
 function columnsFor(families, columns) {
   const least = 2;
   if (columns < least * families.length) return null;
@@ -66,7 +66,7 @@ function columnsFor(families, columns) {
 }
 
 export class NodeGrid {
-  // `options.readout`: the element that describes the tile under the pointer; `options.size`: tiles or dense.
+  // `options.readout`: the element that describes the tile under the pointer; `options.size`: "tiles" or "dense".
   constructor(container, words, options = {}) {
     this.container = container;
     this.words = words;

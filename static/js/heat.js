@@ -18,7 +18,8 @@ const MOST_UNEVEN = 0.25;
 export const MEASURES = ["cpu", "memory", "gpu", "balance", "state"];
 
 export class HeatMap {
-  // `options.readout`: describes the square under the pointer; `options.measure`; `options.legend`: shows the scale.
+  // `options.readout`: element that describes the square under the pointer; `options.legend`: element that shows the
+  // scale; `options.measure`: one of MEASURES.
   constructor(container, words, options = {}) {
     this.container = container;
     this.words = words;

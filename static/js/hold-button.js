@@ -2,7 +2,7 @@
 import { act } from "./dialog.js";
 import { element, keeping } from "./draw.js";
 
-const fields = "hold-fields"; // present for users who may submit
+const fields = "hold-fields"; // id of a <template>; pages contain it only for users who may submit
 
 export function holdButton(words, question, answer, cluster) {
   const { verdict, placements, evictions, displaced } = answer;

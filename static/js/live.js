@@ -156,7 +156,8 @@ export class Live {
     else topic.listener(topic.document, patch);
   }
 
-  // A sleeping laptop or a lost route does not close the socket: request the last topic, and disconnect if nothing arrives.
+  // A suspended laptop or a lost route does not close the socket. After a silence, request a topic again, and disconnect
+  // if nothing arrives.
   listen() {
     if (this.socket?.readyState !== WebSocket.OPEN) return;
     const now = Date.now();

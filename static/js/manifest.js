@@ -70,7 +70,7 @@ export function manifestOf(fields) {
   };
 }
 
-// Writes YAML in block style; strings that another type could match are quoted.
+// Writes YAML in block style; strings that YAML could parse as another type are quoted.
 function yamlOf(value, indent = "") {
   if (Array.isArray(value)) {
     if (!value.length) return " []";

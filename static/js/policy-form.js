@@ -1,7 +1,8 @@
 // The policy form: reads and writes the draft, and keeps rows, sliders and positions in sync.
 import { element, fill } from "./draw.js";
 
-// Steps of the weight sliders. They grow, because only the ratio of weights matters. The number field accepts any value.
+// Weights of the slider positions. The steps grow, because only ratios of weights matter. The number field accepts
+// any value.
 const STOPS = [
   0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000,
 ];
@@ -10,7 +11,7 @@ const nearest = (weight) => STOPS.reduce((best, stop, at) => (Math.abs(stop - we
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 export class PolicyForm {
-  // `deciding`: the plugins of the active version; re-enabling a plugin restores its values from there.
+  // `deciding`: the plugins of the active version; a plugin that is enabled again gets its values from there.
   constructor(root, words, deciding, changed) {
     this.root = root;
     this.deciding = deciding;

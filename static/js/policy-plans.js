@@ -105,7 +105,7 @@ export class Plans {
     return form;
   }
 
-  // The activations that the plan would have triggered on the measurements of the last days.
+  // Shows the activations that the plan would have triggered with the metrics of the last days.
   async tried(place, body) {
     const headers = { "Content-Type": "application/json", "X-CSRFToken": token() };
     const asked = JSON.stringify({ condition: body.condition });

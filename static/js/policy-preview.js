@@ -123,7 +123,7 @@ export class Preview {
     if (result.moved + result.infeasible + result.feasible) this.list("");
   }
 
-  // Each decision is in exactly one segment.
+  // The summary bar: each replayed decision is counted in exactly one segment.
   figures(result) {
     const tones = { moved: "wait", same: "good", infeasible: result.infeasible ? "bad" : "", feasible: result.feasible ? "good" : "" };
     return element(

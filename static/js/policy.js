@@ -275,7 +275,7 @@ const goldenLine = (one) =>
 async function decide(address, version, wish) {
   const [differs, golden] = await Promise.all([desk.active ? comparison(desk.active, version) : null, goldens(version)]);
   const more = element("div", { class: "stack" }, ...(differs ? [differs] : []), ...(golden ? [golden] : []));
-  // The server would reject it: activation and rollback run the same check.
+  // The server runs the same check and would reject the activation or rollback.
   const blocked = Boolean(golden?.dataset.broken);
   return act({ act: `${api}${address}/`, etag, more, blocked, ...wish });
 }

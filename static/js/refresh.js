@@ -154,7 +154,7 @@ if (page.dataset.every) setInterval(changed, Number(page.dataset.every) * 1000);
 
 const live = liveOfPage();
 showStatus(live, document.getElementById("live"));
-// Only the revision of the topic is used; the changes are requested as a page.
+// Uses only the revision of the topic; after a change, the page is requested again.
 const known = { revision: shown, document: {} };
 live.subscribe(
   page.dataset.topic,

@@ -7,8 +7,8 @@ import { drawFurther } from "./result.js";
 const words = readWords();
 const page = document.getElementById("why");
 const { pod, cluster } = page.dataset;
-let found = null; // the document of the page
-let matrix = null; // the nodes, once requested
+let found = null; // the latest response of pods/{id}/why/
+let matrix = null; // the table of all nodes, null until requested
 let requestNumber = 0;
 let verdict = document.getElementById("verdict");
 

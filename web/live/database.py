@@ -25,7 +25,7 @@ MOST_TOGETHER = 50
 P = ParamSpec("P")
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-_kept: dict[str, Any] = {}  # by database alias: the connection that was opened last in that thread
+_kept: dict[str, Any] = {}  # database alias -> the latest connection opened in the database thread
 
 
 class _InDatabase(SyncToAsync[P, T]):
@@ -96,7 +96,7 @@ class QueryBatcher(Generic[K, T]):
 
 
 def _retrieve_exception(future: asyncio.Future[Any]) -> None:
-    """Mark an exception as retrieved, even if all callers have been cancelled."""
+    """Retrieve the exception of a future, so that asyncio does not log it if all callers have been cancelled."""
     if not future.cancelled():
         future.exception()
 

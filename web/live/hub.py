@@ -1,15 +1,15 @@
 """Receive events through one subscription per process and fan them out to sockets.
 
-A channel-layer group per socket would cost a broker round trip per message and socket, would drop messages silently
-when it is full, and would let one slow reader hold unbounded memory. The hub receives every event once, and keeps the
+Channel-layer groups of sockets would cost a broker round trip per message and socket, would drop messages silently when
+a channel is full, and would let one slow reader hold unbounded memory. The hub receives every event once, and keeps the
 latest events of each topic. A socket gets an event only if the event directly follows the socket's revision and the
 socket's queue has space. After a gap or with a full queue the topic is *stale* for that socket: its queued events are
 dropped and a fresh snapshot is sent instead. One read of a snapshot serves all sockets that wait for it. The hub
 compares the topics' revisions with the database every second to detect events that the broker lost silently. On
 request, a socket gets the events of a tick as one delta, composed and encoded once for all sockets. A socket that sends
 the revision it already has gets the later events if they are still known.
-Invariant: for each topic a socket gets either a snapshot or a message that it can resume, then deltas without a gap.
-This sequence may repeat.
+Invariant: for each topic a socket gets either a snapshot or the message "resumed", then deltas without a gap. This
+sequence may repeat.
 """
 
 from __future__ import annotations
@@ -78,8 +78,10 @@ class Listener:
         self.queue: deque[tuple[str, str]] = deque()
 
     def offer(self, topic: str, revision: int, text: str, since: int | None = None) -> None:
-        """Queue the event if it directly follows the last one of a topic that is not stale; `since` is the preceding
-        revision.
+        """Queue an event if it directly follows the last event queued for its topic; otherwise mark the topic as stale.
+
+        `since` is the revision that the event follows, by default `revision` - 1. If the queue is full, the topic of
+        its oldest event becomes stale. Events that the socket already has, and events of stale topics, are ignored.
         """
         if topic in self.stale:
             return
@@ -97,7 +99,7 @@ class Listener:
         self.put(topic, text)
 
     def put(self, topic: str, text: str) -> None:
-        """Queue a text; replies to invalid commands have no topic."""
+        """Queue a message; error replies to invalid commands have the topic `ERROR`."""
         self.queue.append((topic, text))
         self.ready.set()
 
@@ -122,7 +124,7 @@ class _Topic:
     def __init__(self) -> None:
         self.listeners: set[Listener] = set()
         self.recent: deque[Event] = deque(maxlen=RECENT_EVENTS)
-        # By revision: the merged events after it, shared by all sockets that resume from that revision.
+        # Revision -> the merged events after it, shared by all sockets that resume from that revision.
         self.caught: dict[int, list[Span]] = {}
         self.filling: asyncio.Task[None] | None = None
         self.pending: list[Event] = []
@@ -143,7 +145,7 @@ class _Topic:
         return found
 
     def outdated(self) -> bool:
-        """Return whether a new snapshot must be read before a snapshot can be sent."""
+        """Return whether the cached snapshot is too old to be sent."""
         if self.snapshot is None or self.snapshot.revision < self.newest:
             return True
         return time.monotonic() - self.read_at > KEPT_SECONDS
@@ -202,7 +204,7 @@ class Hub:
                     del self._topics[topic]
 
     async def refresh(self, listener: Listener, topic: str) -> str | None:
-        """Return the snapshot for a stale topic, or a message that the socket can resume, and queue the later events.
+        """Return the snapshot of a stale topic, or the message "resumed", and queue the later events.
 
         Return None if there is nothing to send: the topic is not stale, or it does not exist.
         """
@@ -223,9 +225,7 @@ class Hub:
         return found.snapshot.text
 
     async def _can_continue(self, listener: Listener, topic: str, found: _Topic, since: int) -> bool:
-        """Let a socket resume after revision `since` and queue the later events, if all of them are known; return
-        whether it can.
-        """
+        """Queue the events after revision `since` if all are known and fit in the queue; return whether that is so."""
         if self._read_recent is None:
             return False
         if found.filling is None:
@@ -250,7 +250,7 @@ class Hub:
         return True
 
     def _catch_up(self, listener: Listener, topic: str, found: _Topic) -> None:
-        """Queue the events after the revision of a socket."""
+        """Queue the recent events of a topic that are newer than the revision that the socket has."""
         known = listener.revisions[topic]
         if listener.merges:
             for since, revision, text in found.after(topic, known):
@@ -280,7 +280,7 @@ class Hub:
             found.reading = None
 
     def forward(self, topic: str, text: str) -> None:
-        """Forward one event."""
+        """Queue an event from the channel layer for the sockets of its topic, at once or in the next merged message."""
         found = self._topics.get(topic)
         if found is None:
             return
@@ -332,7 +332,8 @@ class Hub:
             await asyncio.sleep(LOOK_SECONDS)
             for name, revision in owed.items():
                 found = self._topics.get(name)
-                # The event was already in the database at the last check and has not arrived since then, so it is lost.
+                # The revision was already in the database at the last check, and its event has not arrived since
+                # then, so the event is lost.
                 if found is not None and found.snapshot is not None and found.newest < revision:
                     GAPS.inc()
                     found.newest = revision

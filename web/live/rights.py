@@ -39,7 +39,7 @@ class SocketCredential(msgspec.Struct, frozen=True):
 
 
 class HandshakeCredentials(msgspec.Struct, frozen=True):
-    """The credentials in a handshake."""
+    """The credential in a handshake: the plaintext of a token, or a session key."""
 
     plaintext: str = ""
     session_key: str = ""
@@ -94,13 +94,13 @@ def look_up_subject(came_with: HandshakeCredentials) -> SubjectLookup:
 
 @QueryBatcher
 def refresh_subject(held: SocketCredential) -> SubjectLookup:
-    """Look up the current subject of a credential."""
+    """Look up the subject of a credential again, with the current revision of the topic `access`."""
     number = revision_of(TOPIC)
     return SubjectLookup(held, current_subject(held), number)
 
 
 def current_subject(held: SocketCredential) -> Subject | None:
-    """Return the current subject; None if the credential is not valid."""
+    """Return the user of a credential, with the token if it is one; None if the credential is no longer valid."""
     if held.token_id:
         token = Token.objects.select_related("user").filter(pk=held.token_id).first()
         if token is None or not token.user.is_active or (token.expiry and token.expiry < timezone.now()):

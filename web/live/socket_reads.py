@@ -40,7 +40,7 @@ class TopicLookup(msgspec.Struct, frozen=True):
 
 
 def find(asked: str) -> TopicLookup:
-    """Find a topic by a name that clients use."""
+    """Resolve the topic name that a client sent."""
     try:
         if "\0" in asked or len(asked) > 400:
             raise InputError("TopicUnknown", "this is no name of a topic")
@@ -91,7 +91,9 @@ def recent(topic: str, most: int) -> tuple[int, list[tuple[int, str]]]:
 
 @in_database
 def watch(topic: str, text: str, own: frozenset[str]) -> None:
-    """Count a message to a socket limited to namespaces that names a pod outside its scope."""
+    """Check a message to a socket that is limited to the namespaces `own`, and count it as a metric if it names a pod
+    in another namespace.
+    """
     if out_of_scope_names(text.encode(), own, topic.encode()):
         OUT_OF_SCOPE.labels(f"live:{topic.partition(':')[0]}").inc()
 
@@ -114,7 +116,7 @@ def redacted(topic: str, text: str, own: frozenset[str] | None) -> str:
 
 
 def in_language(topic: str, text: str, language: str) -> str:
-    """Return a message of a topic in the language of a socket."""
+    """Return a message with its summaries or its reason translated into the language of a socket."""
     if topic == topics.DECISIONS and not language.startswith("en"):
         return _with_summaries(text, language)
     return _with_reason(text, language) if topic.startswith("watch:") else text

@@ -57,7 +57,7 @@ class _RevisionWatch:
         while self.waiting:
             try:
                 number = (await socket_reads.revisions([TOPIC])).get(TOPIC, 0)
-            except Exception as error:  # the database is unavailable, so permissions cannot change
+            except Exception as error:  # the database is unavailable, so permissions cannot have changed
                 log.warning("rights not looked at", error=repr(error))
             else:
                 if number != self.number:
@@ -77,7 +77,7 @@ async def until_rights_change(number: int, at_most_seconds: float) -> None:
     watch.waiting += 1
     try:
         if watch.task is None:
-            watch.number = -1  # the revision is outdated if it was read while no socket waited
+            watch.number = -1  # the stored revision may be outdated, because it is not read while no socket waits
             watch.task = asyncio.create_task(watch.look())
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most_seconds):
@@ -159,7 +159,7 @@ def _require_subject(asker: Subject | None) -> Subject:
 
 
 class UnknownAddressConsumer(AsyncWebsocketConsumer):
-    """Close a WebSocket whose URL does not exist."""
+    """Close WebSockets with an unknown URL."""
 
     channel_layer_alias = NO_LAYER
 

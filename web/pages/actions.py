@@ -63,7 +63,7 @@ def body_of(asked: dict[str, Any]) -> str:
 
 
 class PartButtons(msgspec.Struct, frozen=True):
-    """The actions on one GPU or zone, and the current maintenance, if any."""
+    """The maintenance button of one GPU or zone, and its current maintenance, if any."""
 
     name: str
     act: ActionButton
@@ -71,7 +71,7 @@ class PartButtons(msgspec.Struct, frozen=True):
 
 
 class NodeButtons(msgspec.Struct, frozen=True):
-    """The actions on a node and its parts; `spans` are the durations to choose from."""
+    """The actions on a node, its GPUs and its zones; `spans` are the durations that the dialog offers."""
 
     node: list[ActionButton]
     cards: list[PartButtons]
@@ -105,7 +105,7 @@ def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeBu
 
 
 def spans() -> list[tuple[str, int, str]]:
-    """Return the durations to choose from, each with its label, its seconds, and its end time if it starts now."""
+    """Return the durations that a dialog offers: the label, the seconds, and the end time if it starts now."""
     words = {"1h": _("1 hour"), "4h": _("4 hours"), "1d": _("1 day"), "7d": _("7 days")}
     now = timezone.now()
     return [(words[name], int(span.total_seconds()), rfc3339(now + span)) for name, span in SPANS]
@@ -161,7 +161,10 @@ class _OnNode:
         )
 
     def trust(self) -> list[ActionButton]:
-        """Return the button that clears conflicts of facts that the kubelet contradicted; empty without conflicts."""
+        """Return the button that makes hetsched accept the facts of the node again after its kubelet contradicted them.
+
+        The list is empty if there is no contradiction.
+        """
         if not self.node.doubts and not node_rejections(self.node, timezone.now()):
             return []
         text = _(

@@ -14,7 +14,7 @@ _STEPS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10))
 
 
 def amount_words(resource: str, amount: int) -> str:
-    """Format an amount in base units: `3.5` CPUs, `31.2 GiB`, `4`."""
+    """Format an amount that is given in the base unit of the resource: `3.5` CPUs, `31.2 GiB`, `4`."""
     if resource == CPU:
         return _number(amount / 1000, 2)
     if resource in (MEMORY, EPHEMERAL_STORAGE) or resource.startswith("hugepages-"):
@@ -32,7 +32,7 @@ def bytes_words(amount: int) -> str:
 
 
 def mib_words(mib: int | None) -> str | None:
-    """Format an amount in MiB; None is returned unchanged, so that a template can show it as unknown."""
+    """Format an amount that is given in MiB; None is returned unchanged, so that a template can show it as unknown."""
     return None if mib is None else bytes_words(mib * MIB)
 
 
@@ -48,7 +48,7 @@ def duration(seconds: float) -> str:
 
 
 def use(resource: str, whole: int, requested: int) -> dict[str, Any]:
-    """Return one row of a resource table."""
+    """Return the table row of a resource: total (`whole`), requested and free amount, and share."""
     ratio = requested / whole if whole else None
     return {
         "name": resource,

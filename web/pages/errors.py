@@ -51,7 +51,7 @@ def failed(request: HttpRequest) -> HttpResponse:
 
 
 def too_many_requests(request: HttpRequest, refused: problems.RequestRefused) -> HttpResponse:
-    """Respond to a request that exceeds the page limit; requests for data (`?format=`) get a problem document."""
+    """Respond with 429 to a request above the rate limit; a request for data (`?format=`) gets a problem document."""
     if request.GET.get("format"):
         return problems.response(refused, request)
     said = _("Your account requested too many pages. Wait %(seconds)s s, then reload the page.")
@@ -67,7 +67,7 @@ def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 
 def _refusal() -> problems.RequestRefused | None:
-    """Return the problem of the exception that is being handled, also outside of a view."""
+    """Return the exception that is being handled as a RequestRefused, because handler500 gets no exception."""
     error = sys.exc_info()[1]
     return problems.refusal_of(error) if isinstance(error, Exception) else None
 

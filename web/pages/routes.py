@@ -36,7 +36,7 @@ def icon(request: HttpRequest) -> HttpResponse:
     return redirect(static("img/mark.svg"))
 
 
-# Matches any name from an imported file that is a single path segment.
+# Imported files may contain node names that Kubernetes would reject; accept every name that is a single path segment.
 _NODE = r"(?P<name>[^/\x00]{1,253})"
 
 urlpatterns = [

@@ -1,4 +1,4 @@
-"""Search over all pages: places, nodes, pods, decisions, extensions, policies and clusters.
+"""Search over the console: pages, nodes, pods, decisions, extensions, policies and clusters.
 
 Each group returns its best hits and a link to the full list, as a page or, for the `/` dialog, as JSON. In large
 tables, the search uses an index or only the most recent rows.
@@ -220,7 +220,7 @@ def _more(shell: Shell, name: str, hits: list[Hit], **parameters: str) -> str:
 
 
 def _quoted(query: str) -> str:
-    """Return a query as one free word of a filter."""
+    """Quote a query, so that a filter expression contains it as one free word."""
     return '"' + query.replace('"', "") + '"'
 
 

@@ -181,7 +181,7 @@ class Shell:
 
 
 def page(section: str) -> Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]]:
-    """Turn a function of (shell, …) into a view of the console."""
+    """Return a decorator that turns a function of a Shell and the URL arguments into a view of the console."""
 
     def decorate(show: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
         @require_safe
@@ -196,7 +196,7 @@ def page(section: str) -> Callable[[Callable[..., HttpResponseBase]], Callable[.
             try:
                 headers = take_token(READ, subject_of(request))
             except RequestRefused as refused:
-                from .errors import too_many_requests  # imported here, because that module imports this one
+                from .errors import too_many_requests  # imported here to avoid an import cycle
 
                 return too_many_requests(request, refused)
             answer = show(Shell(request, section), **parts)

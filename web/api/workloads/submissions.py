@@ -108,8 +108,8 @@ def accept(request: Any, subject: Subject) -> Submission:
 def parse_submission(asked: Submit, subject: Subject, key: str, body_hash: str) -> ParsedSubmission:
     """Parse a submission and check that its sender is allowed to submit it; nothing is written.
 
-    `body_hash` is the digest that is compared if `key` is used again. Raises: InputError, or RequestRefused as `accept`
-    does.
+    `body_hash` is the digest of the request, to detect that the idempotency `key` is reused for another request.
+    Raises: InputError, or RequestRefused as `accept` does.
     """
     manifest = bodies.source(asked.manifest)
     cluster = request_scope.cluster_of(asked.cluster)
@@ -123,8 +123,9 @@ def parse_submission(asked: Submit, subject: Subject, key: str, body_hash: str) 
 
 
 def accept_parsed(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str) -> Submission:
-    """Accept one submission; `body_hash` is the digest that is compared if `key` is used again.
+    """Accept one parsed submission.
 
+    `body_hash` is the digest of the request, to detect that the idempotency `key` is reused for another request.
     Raises: InputError, or RequestRefused as `accept` does.
     """
     return retry_on_deadlock(lambda: _store(looked, subject, key, body_hash))
@@ -134,7 +135,7 @@ def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str)
     asked, manifest, cluster, pods = looked.asked, looked.manifest, looked.cluster, looked.pods
     there = cluster.kind == ClusterKind.KUBERNETES
     if there and asked.priority is not None:
-        # An API server knows priorities only as priority classes.
+        # In a live cluster, a pod gets its priority only through a PriorityClass object.
         raise InputError(
             "PriorityInvalid", "on a live cluster, priorities are set by PriorityClass objects", place="priority",
             hint="Set priorityClassName in the manifest",
@@ -170,7 +171,10 @@ def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str)
 
 
 def _limit_queue(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
-    """Limit the queue of one cluster across all senders; a repeated submission does not add to the queue."""
+    """Reject a submission with 429 if the queue of its cluster is full, regardless of who sent the pods in the queue.
+
+    A repeated submission is not rejected, because it adds no pods.
+    """
     most = settings.HETSCHED_MOST_WAITING_PODS
     if has_queued(cluster, most) and not is_repeated():
         raise RequestRefused(
@@ -184,7 +188,8 @@ def _limit_queue(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
 
 def _read(request: Any) -> Submit:
     query = request.GET
-    # Parse it even if the body is a document that does not use it, so that an invalid value is always reported.
+    # Parse the parameter even if the body is a document, for which it is ignored, so that an invalid value is always
+    # reported.
     priority = integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None
     asked = bodies.wrapped(request, Submit)
     if asked is not None:
@@ -203,7 +208,7 @@ def _read(request: Any) -> Submit:
 
 
 def _names_for(asked: Submit, subject: Subject, cluster: Cluster, key: str) -> str:
-    """Return the seed of generated names: that of the plan, else the key, else a random one."""
+    """Return the seed for generated names: the seed of the plan, else the idempotency key, else a random seed."""
     if asked.plan:
         return plan_tokens.read(asked.plan).names
     return f"{cluster.name}\0{subject.owner}\0{key}" if key else uuid4().hex
@@ -226,7 +231,7 @@ def _content_of(manifest: bytes, cluster: Cluster, names: str) -> ClusterContent
 
 
 def idempotency_key(request: Any) -> str:
-    """Return the key of a request, empty if it has none. Raises: InputError `IdempotencyKeyInvalid`."""
+    """Return the idempotency key of a request, empty if it has none. Raises: InputError `IdempotencyKeyInvalid`."""
     key: str = request.headers.get("Idempotency-Key", "").strip()
     if "," in key:
         # Servers and proxies join repeated headers, so two keys look like a single key.
@@ -240,13 +245,16 @@ def idempotency_key(request: Any) -> str:
 
 
 def check_key(key: str, place: str) -> None:
-    """Reject an invalid key. Raises: InputError `IdempotencyKeyInvalid`."""
+    """Check the syntax of an idempotency key; `place` is its header or field.
+
+    Raises: InputError `IdempotencyKeyInvalid`.
+    """
     if not _KEY.fullmatch(key):
         raise InputError("IdempotencyKeyInvalid", _KEY_RULE, place=place, hint="Send a new UUID as the key")
 
 
 def fingerprint(request: Any, what: str = "") -> str:
-    """Return the digest of a request: of its body, its query string and `what`, the purpose."""
+    """Return the digest of a request: its body, content type and query string, and its purpose `what`."""
     query = sorted((name, request.GET[name]) for name in request.GET)
     return sha256(encode([*([what] if what else []), request.content_type, query]) + request.body).hexdigest()
 

@@ -1,6 +1,6 @@
 """Wait for workloads to reach a state, for any number of requests.
 
-Polling the database in each waiting request would cause too many queries, and messages may be lost. So one thread
+Polling the database in each waiting request would cause too many queries, and notifications may be lost. So one thread
 queries all awaited workloads in one query, 20 times a second while requests wait, and wakes each request whose workload
 is in an awaited state. A waiting request does not hold a database connection.
 """
@@ -29,7 +29,7 @@ class _Waiter(msgspec.Struct, eq=False):
 
 
 def states_of(workload_ids: set[str]) -> dict[str, str]:
-    """Read the states of workloads; deleted ones are left out."""
+    """Return the state of each workload by its id, without deleted workloads."""
     return dict(Workload.objects.filter(pk__in=workload_ids).values_list("id", "state"))
 
 
@@ -71,7 +71,7 @@ class Watch:
                     break
             try:
                 self._wake(waiters)
-            except Exception as error:  # the waiting requests query the database themselves and report the error
+            except Exception as error:  # wake all requests: each queries the database itself and reports the error
                 log.warning("workload watch failed", error=repr(error))
                 for waiter in waiters:
                     waiter.woken.set()

@@ -45,7 +45,7 @@ from .submissions import SUBMIT_QUERIES, Accepted, Submit, accept
 from .waiting import watch
 
 MOST_SHOWN_PODS = 500
-MOST_READ = 20  # enough, because pods of one workload rarely have different images
+MOST_READ = 20  # pods whose images are shown: enough, because the pods of a workload rarely differ in their images
 LONGEST_WAIT_SECONDS = 60
 _REFUSED = {State.NOT_NOW.value, State.NEVER_FITS.value, State.MISCONFIGURED.value}
 # For each goal of `?for=`, the states of a workload that has reached the goal.
@@ -57,7 +57,7 @@ _GOALS = {
 
 
 class Span(Document, frozen=True):
-    """State and its duration; `seconds` is null for the current state."""
+    """A state of a workload and its duration; `seconds` is null for the current state."""
 
     state: str
     since: str
@@ -108,8 +108,7 @@ class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class WorkloadDetail(Document, frozen=True):
     """A workload with its first 500 pods; `podsNext` is the address of the next page of pods.
 
-    `images` are images of its first pods: those with known platforms, and those with the reason why their platforms are
-    unknown.
+    `images` are the images of its first pods, each with its platforms or with the reason why they are unknown.
     """
 
     id: str
@@ -133,7 +132,7 @@ class WorkloadDetail(Document, frozen=True):
 
 
 class WorkloadAction(Request, frozen=True):
-    """Action on a workload; `priority` is the value for the action of that name."""
+    """Action on a workload; `priority` is the new priority, only for the action `priority`."""
 
     action: Literal["retry", "priority", "cancel"]
     reason: str
@@ -327,7 +326,7 @@ def _pod(pod: Pod, redaction: Redaction) -> dict[str, Any]:
 
 
 def _spans(history: list[list[str]]) -> list[Span]:
-    """Return the duration of each state."""
+    """Return the states in a workload's history with their durations."""
     times = [msgspec.convert(at, type=datetime) for _, at in history]
     ends: list[datetime | None] = [*times[1:], None]
     return [

@@ -32,7 +32,7 @@ from ..shell import Shell, page
 
 # Roles of programs. With these roles, the name of the actor is one of hetsched's own texts, not a user name.
 _PROGRAMS = ("", "system")
-# Keys of stored details: the value before a change, and the value after it.
+# Pairs of keys in stored details: the value before a change, and the value after it.
 _CHANGES = (("before", "after"), ("before", "value"), ("known", "told"))
 
 

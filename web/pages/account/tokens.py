@@ -65,7 +65,7 @@ def _bounds(row: Token) -> str:
 
 
 def _preempts(row: Token) -> str:
-    """Describe which pods the pods of a token can preempt."""
+    """Describe which pods can be preempted by pods that are submitted with a token."""
     if not row.submits:
         return ""
     if row.priority_ceiling is None:

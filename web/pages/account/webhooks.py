@@ -165,7 +165,7 @@ def _submitter(shell: Shell) -> Subject:
 
 
 def _shown(hook: Webhook) -> dict[str, Any]:
-    """Return a webhook with the request bodies of its buttons."""
+    """Return the template context of a webhook, with the request bodies of its pause and resume buttons."""
     same = {
         "name": hook.name,
         "url": hook.url,

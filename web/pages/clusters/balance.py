@@ -184,7 +184,7 @@ def _resources(state: ClusterState) -> list[dict[str, Any]]:
 
 
 def _sampled(state: ClusterState, resource: str, known: Bools) -> int:
-    """Return the sum of the samples of the rows in `known`, each of which has a sample."""
+    """Return the measured use of a resource, summed over the nodes of the mask `known`, which all have a sample."""
     usages = (state.reports[row].usage for row in np.flatnonzero(known).tolist())
     return sum(usage.amounts[resource] for usage in usages if usage is not None)
 

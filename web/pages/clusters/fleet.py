@@ -1,9 +1,9 @@
 """The fleet page: workload status, use of the nodes, latest decisions.
 
 The page contains the documents of its live topics with their revisions, so that the first paint needs no socket and the
-socket resumes from these revisions. Nodes are encoded as columns, in a fifth of the size of a document per node. The
-decisions are read from the database for this cluster, because in the topic the decisions of a busier cluster may have
-replaced them. The browser requests headroom separately.
+socket resumes from these revisions. Nodes are encoded as columns, which takes a fifth of the space of one document per
+node. The cluster's decisions are read from the database, because a busier cluster may have displaced them from the
+topic, which has only the latest 50. The browser requests headroom separately.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def fleet_texts() -> dict[str, str]:
 
 
 def measures() -> list[dict[str, str]]:
-    """Return the three bars of a tile, with their names."""
+    """Return the three bars of a node's tile: CPU, memory and GPU, with their labels."""
     return [
         {"kind": "cpu", "label": _("CPU")},
         {"kind": "memory", "label": _("memory")},

@@ -28,7 +28,7 @@ class Column(msgspec.Struct, frozen=True):
     """One column. `value` is the exported value; `cell` is the displayed content if it differs.
 
     `order` names the database columns for sorting. Without it, rows in memory are sorted by `value`, and database rows
-    cannot be sorted. A `falling` column is first sorted in descending order.
+    cannot be sorted. If `falling` is true, the first click on the header sorts in descending order.
     """
 
     name: str

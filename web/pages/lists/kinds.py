@@ -51,7 +51,7 @@ class InvalidValue(Exception):
 
 
 class ValueKind:
-    """Text, compared without regard to the case of ASCII letters; `*` matches any characters."""
+    """Base class of all kinds: text, compared without regard to the case of ASCII letters; `*` matches any text."""
 
     operators: tuple[str, ...] = ("=", "!=", "~", "!~")
     word: Any = gettext_lazy("text")
@@ -150,7 +150,7 @@ class Quantity(NumberKind):
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_LONGEST_AGE = timedelta(days=365_000)  # a timestamp before this age could not be represented
+_LONGEST_AGE = timedelta(days=365_000)  # a timestamp of a greater age cannot be represented as a datetime
 
 
 class Age(ValueKind):
@@ -210,8 +210,8 @@ class IsaKind(ValueKind):
         return holds
 
 
-# The arguments say whether the node runs programs for the requested ISA, and whether a machine with the requested ISA
-# runs programs for the node's ISA.
+# Arguments of the tests: whether the node runs programs for the requested ISA (above), and whether a machine with the
+# requested ISA runs programs for the node's ISA (below).
 _ISA_TESTS: dict[str, Callable[[bool, bool], bool]] = {
     ">=": lambda above, below: above,
     "<=": lambda above, below: below,

@@ -28,7 +28,10 @@ MOST_VALUES = 200
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """Fields and columns of a list. `words` returns a row's text, or the database condition, for free words."""
+    """Fields and columns of a list.
+
+    For free words, `words` returns the searched text of a row in memory, or the condition for database rows.
+    """
 
     name: str
     fields: tuple[FilterField, ...]
@@ -115,7 +118,7 @@ class ListView:
         column = next((one for one in self.listing.columns if one.name == self.sort.removeprefix("-")), None)
         if column is not None:
             valued = [(column.value(row), row) for row in found]
-            # Unknown values come last in both directions.
+            # Unknown values come last in both sort directions.
             there = [pair for pair in valued if pair[0] is not None]
             there.sort(key=itemgetter(0), reverse=self.sort.startswith("-"))
             found = [row for _value, row in there] + [row for value, row in valued if value is None]
@@ -242,7 +245,7 @@ class ListView:
 
     @property
     def wanted_values(self) -> str:
-        """Return the field whose values the filter box requests, with its key if it has one."""
+        """Return the field whose values the filter box requests, such as `pool` or `label:pool`; empty if none."""
         return self.shell.text("values")
 
     def answer_values(self, values: Iterable[str]) -> HttpResponse:

@@ -17,7 +17,7 @@ _CARD = re.compile(r"([0-9]{1,4})(?:/([0-9]{1,4}))?")
 
 
 class Ghost(msgspec.Struct, frozen=True):
-    """CPUs, and thousandths of GPUs by index, that a candidate would use."""
+    """The CPUs that a candidate pod would use, and the thousandths of each GPU, by GPU index."""
 
     cpus: frozenset[int] = frozenset()
     cards: dict[int, int] = {}
@@ -27,7 +27,7 @@ class Ghost(msgspec.Struct, frozen=True):
 
 
 def ghost_of(text: str) -> Ghost:
-    """Parse a preview; an invalid one results in an empty preview."""
+    """Parse the value of `?ghost=`; invalid or unknown parts are ignored."""
     cpus: frozenset[int] = frozenset()
     cards: dict[int, int] = {}
     for part in text.split(";"):

@@ -23,7 +23,7 @@ from ..amounts import amount_words, mib_words
 
 
 class HeadroomSummary(msgspec.Struct, frozen=True):
-    """The summary and a row for each shape."""
+    """The headroom of a node: a summary sentence, and a row for each pod shape."""
 
     sentence: str
     rows: list[dict[str, Any]]
@@ -50,7 +50,7 @@ def _row(one: ShapeHeadroom) -> dict[str, Any]:
 
 
 def _more(room: NodeCapacity) -> str:
-    """Return why the next copy does not fit; empty if the reason is a resource, which `binding_text` names."""
+    """Return why no further copy fits; empty if a resource is exhausted, because `binding_text` already names it."""
     return "" if room.reason is None or room.reason.code == "InsufficientResource" else room.reason.message
 
 
@@ -76,8 +76,8 @@ def _sentence(found: list[ShapeHeadroom]) -> str:
 
 
 def binding_text(room: NodeCapacity) -> str:
-    """Return the name of the limiting resource, or the engine's own name for other resources; empty if the reason is
-    not a resource.
+    """Return the translated name of the limiting resource, or the engine's name if there is no translation; empty if
+    no resource is the limit.
     """
     named = {
         CARDS: _("GPUs"),

@@ -25,7 +25,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def holder_of(pod: Pod) -> Holder:
-    """Return the holder of a reservation."""
+    """Return the holder of the resources that are reserved for a pod."""
     if pod.origin == Pod.HELD:
         name = _("reserved for %(pod)s") % {"pod": pod.key.rpartition(MARK)[0] or pod.key}
         return Holder(name, reverse("hold", args=[pod.hold_id]), True)

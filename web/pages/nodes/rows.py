@@ -63,7 +63,7 @@ class NodeListRow:
         self.version = (layout_revision, changed, self.updated_at)
 
     def ratio(self, resource: str) -> float | None:
-        """Return the rounded ratio of requested to allocatable."""
+        """Return the requested share of a resource, 0-1, rounded to 4 digits; None if the node has none of it."""
         if resource == "gpu":
             return round(self.gpu_milli_used / (self.installed * 1000), 4) if self.installed else None
         whole = self.allocatable.get(resource, 0)

@@ -17,7 +17,7 @@ from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 
 SPAN = timedelta(hours=24)
-POINTS = 49  # one point per half hour of a day, including both ends
+POINTS = 49  # one point per half hour of a day, including the first and the last
 MOST_RESERVATIONS = 20_000
 WIDTH, HEIGHT = 480, 96
 
@@ -44,14 +44,14 @@ class NodeTrend(msgspec.Struct, frozen=True):
 
 def trend(node: Node, now: datetime) -> NodeTrend | None:
     """Return the trend of a node over at most one day, None without reservations in that time."""
-    since = max(now - SPAN, node.cluster.created_at)  # the cluster has no earlier data
+    since = max(now - SPAN, node.cluster.created_at)  # there is no data from before the cluster was created
     rows = Reservation.objects.filter(node=node).filter(Q(released_at=None) | Q(released_at__gt=since))
     spans = list(rows.order_by("-id").values_list("created_at", "released_at", "requests")[:MOST_RESERVATIONS])
     if not spans:
         return None
     step = (now - since) / (POINTS - 1)
     points = [_point(node, since + position * step, spans) for position in range(POINTS)]
-    # The balance is between 0.75 and 1, so the chart shows that range.
+    # The balance of shares between 0 and 1 is at least 0.75, so the chart starts there.
     low = min(0.75, *(point.balance for point in points))
     return NodeTrend(
         points=points,
@@ -88,6 +88,6 @@ def _line(values: list[float | None] | list[float], low: float, high: float) -> 
 
 
 def table(found: NodeTrend, every: int = 6) -> list[dict[str, Any]]:
-    """Return every sixth point of the trend as a table row, the latest first."""
+    """Return the table rows of a trend: one of every `every` points, the latest first."""
     rows = found.points[::-1][::every]
     return [{"at": point.at, "ratios": point.ratios, "balance": point.balance} for point in rows]

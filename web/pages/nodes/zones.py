@@ -131,8 +131,9 @@ def _cores(
 
 
 def _memory(zone: facts.ZoneFacts, *, spread: bool) -> Context | None:
-    """Return the memory allocated in a zone; `spread` is true if pods without a zone hold memory of any zone of the
-    node.
+    """Return the allocated memory of a zone.
+
+    `spread` is true if pods on the node hold memory without a zone, which may be in any zone.
     """
     if MEMORY not in zone.allocatable:
         return None

@@ -38,7 +38,7 @@ LATEST = 5
 MOST_WORKLOADS = 100
 MOST_MANIFEST = 6000
 _SHOWN_BUDGETS = 3
-PODS_OF_PLAN = "pods-of-plan"  # Identifies the templates that list pods, source and target in the confirmation.
+PODS_OF_PLAN = "pods-of-plan"  # id prefix of the <template> elements with the moves of a confirmation
 GOALS = {
     Goal.BALANCE: (
         gettext_lazy("Balance"),

@@ -39,7 +39,7 @@ LABELS = {
     QueueState.RESTING: gettext_lazy("unschedulable"),
     QueueState.GATED: gettext_lazy("gated"),
 }
-# Tab for pods that never fit, in addition to the tabs of the queue states.
+# The tab of pods that never fit; each other tab shows one queue state.
 NEVER = "never-fits"
 NEVER_FITS = gettext_lazy("never fits")
 

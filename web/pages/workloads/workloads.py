@@ -71,7 +71,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
             "objects": found.objects_there.order_by("id")[:MOST_OBJECTS],
             "deliveries": of_workload(pk, subject_of(shell.request)),
             "wanted": wanted,
-            # The pods of a running workload would occupy the resources that a what-if of the same workload needs.
+            # A what-if of a running workload would mislead: its own pods already occupy the resources.
             "askable": found.state not in HOLDING and len(found.manifest) <= MOST_MANIFEST_IN_ADDRESS,
             "page": shown,
             "filter_query": shell.keep(pod=wanted).replace("?", "&", 1),
