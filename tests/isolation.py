@@ -3,9 +3,8 @@
 pytest loads this plugin by `-p` in pyproject.toml, because conftest.py runs after pytest-django has read the settings.
 The data, state, cache and configuration folders of the user are never read or written, and no environment variable of
 the product reaches a test. `HETSCHED_TEST_*` sizes and `HETSCHED_NO_KUBE` are kept; `HETSCHED_TEST_PROGRAMS` names the
-folder of the programs that `make kube` built. If PYTHONDONTWRITEBYTECODE is set, the processes of one run share
-bytecode in the run's home folder, because a server imports 1,800 modules and would otherwise compile them at each
-start.
+folder of the programs that `make kube` built. If PYTHONDONTWRITEBYTECODE is set, all processes of this checkout's runs
+share bytecode in `.tools`, because a server imports 1,800 modules and would otherwise compile them at each start.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("HETSCHED_", "DJANGO_", "DATABASE_URL", "REDIS_URL", "SECRET_KEY", "ALLOWED_HOSTS", "CSRF_", "XDG_")
 KEPT = ("HETSCHED_TEST_", "HETSCHED_NO_KUBE", "HETSCHED_WRITE_EXAMPLES", "HETSCHED_SHOTS")
 
@@ -28,7 +28,7 @@ def isolated(environment: Mapping[str, str], home: Path) -> dict[str, str]:
     user = Path(environment.get("HOME") or "/nonexistent")
     kept.setdefault("HETSCHED_TEST_PROGRAMS", environment.get("XDG_CACHE_HOME") or str(user / ".cache"))
     if kept.pop("PYTHONDONTWRITEBYTECODE", ""):
-        kept.setdefault("PYTHONPYCACHEPREFIX", str(home / "bytecode"))
+        kept.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".tools/bytecode"))
     return kept | {"HOME": str(home), "HETSCHED_DATA": str(home / "data")}
 
 

@@ -75,7 +75,8 @@ def seeded(source: str, bug: Bug) -> str:
 
 
 def _test(copy: Path, *tests: str) -> subprocess.CompletedProcess[str]:
-    # The cache would hide a change made within the same second as the previous one, so the copy keeps no bytecode.
+    # The cache would hide a change made within the same second as the previous one.
+    shutil.rmtree(copy / ".tools/bytecode", ignore_errors=True)
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(copy)}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)

@@ -28,11 +28,11 @@ def test_variables_of_the_product_are_dropped() -> None:
     }  # fmt: skip
 
 
-def test_processes_of_one_run_share_bytecode_where_the_user_wants_none_in_the_source() -> None:
+def test_runs_of_a_checkout_share_bytecode_where_the_user_wants_none_in_the_source() -> None:
     home = Path("/tmp/home")
     dropped = isolated({"PYTHONDONTWRITEBYTECODE": "1"}, home)
     assert "PYTHONDONTWRITEBYTECODE" not in dropped
-    assert dropped["PYTHONPYCACHEPREFIX"] == "/tmp/home/bytecode"
+    assert dropped["PYTHONPYCACHEPREFIX"] == str(ROOT / ".tools/bytecode")
     chosen = isolated({"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/var/bytecode"}, home)
     assert chosen["PYTHONPYCACHEPREFIX"] == "/var/bytecode"
     assert "PYTHONPYCACHEPREFIX" not in isolated({}, home)
