@@ -18,7 +18,7 @@ import numpy as np
 from hetsched.engine.cluster.columns import Floats, Ints
 from hetsched.engine.framework.compiled_terms import Formula, loop_function
 
-from .machine_code import Linker, compile_cached, compiled
+from .machine_code import Linker, compile_cached
 from .terms import NOWHERE, GpuDemands, Stretch, keep_out_full, keep_out_without_cards, take_cards
 
 BLOCK = 64
@@ -313,8 +313,7 @@ def loop_of(formulas: tuple[Formula, ...]) -> Loop:
     if found is None:
         linker = Linker()
         linker.replace(_add_score, _dispatcher([linker.link(formula, inline=True) for formula in formulas]))
-        linker.link(_place)
-        place, kept = compile_cached(linker.linked(_cached(linker.version())))
+        place, kept = compile_cached(linker.linked(_place))
         found = _LOOPS[formulas] = Loop(place, kept, {formula: code for code, formula in enumerate(formulas)})
     return found
 
@@ -323,7 +322,7 @@ _LOOPS: dict[tuple[Formula, ...], Loop] = {}
 
 
 def _dispatcher(formulas: Sequence[Any]) -> Any:
-    """Return a compiled `_add_score` that contains all formulas and runs the one with the given number.
+    """Return an `_add_score` that calls the formula with the given number.
 
     Its source is generated. In a chain of functions that each compare one number, every call passes all arrays. The
     loop then took 4.0 us per pod of a recurring shape instead of 3.2 us.
@@ -334,21 +333,7 @@ def _dispatcher(formulas: Sequence[Any]) -> Any:
         lines += [f"    if code == {code}:", f"        formula_{code}({parameters})"]
     names = {f"formula_{code}": formula for code, formula in enumerate(formulas)}
     exec("\n".join(lines), names)  # noqa: S102 - the text contains only numbers and the names above
-    return compiled(names["add_score"], inline=True)
-
-
-def _cached(version: str) -> Any:
-    def place(
-        pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
-        kept: Any, log: Any, logged: int, decided: Any,
-    ) -> Any:  # fmt: skip
-        assert version
-        return _place(pods, stops, draws, static, load, at, terms, kinds, shapes, kept, log, logged, decided)
-
-    # Each version has separate cache files: numba rewrites the index of a file without a lock, so that processes which
-    # compile different versions at the same time would assign the code of one to the key of the other.
-    place.__qualname__ = f"place_{version}"
-    return place
+    return names["add_score"]
 
 
 KEPT = loop_of(()).kept

@@ -1,16 +1,20 @@
 """Compile functions with numba and cache the machine code under a key that covers all of them.
 
 numba's cache is keyed by the file of the called function, so a change in a callee is not noticed. A `Linker` compiles a
-function together with all functions that it calls; each contributes to `version`, which the cached function has in its
-closure. Functions marked with `loop_function` remain plain functions in their modules, so plugins do not import numba.
+function together with all functions that it calls, and adds a digest of all their code to its name. The cache files are
+named after the function. Processes that compile different versions at the same time therefore write different files;
+numba rewrites the index of a file without a lock. Functions marked with `loop_function` remain plain functions in their
+modules, so plugins do not import numba.
+Invariant: two functions of the same name have the same machine code. If a process loads two cached loops, a symbol of
+the second refers to the function of the first that has this name.
 """
 
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
 from numba import njit
@@ -24,8 +28,8 @@ class Linker:
     """Compiled versions of functions, each linked to those of the marked functions that it calls."""
 
     def __init__(self) -> None:
-        self._codes = blake2b(digest_size=8)
         self._compiled: dict[Any, Any] = {}
+        self._digests: dict[Any, str] = {}
 
     def link(self, function: F, *, inline: bool = False) -> F:
         """Return the compiled version of a function, linked to the functions that it calls.
@@ -37,22 +41,32 @@ class Linker:
         return cast("F", self._compiled[function])
 
     def replace(self, function: F, other: F) -> None:
-        """Use another compiled function wherever this one is called."""
-        self._compiled[function] = other
+        """Use another function, inlined, wherever this one is called; `other` may call the linked functions."""
+        linked = {id(compiled): self._digests[plain] for plain, compiled in self._compiled.items()}
+        names = cast("FunctionType", other).__globals__
+        called = [linked[id(names[name])] for name in other.__code__.co_names if id(names.get(name)) in linked]
+        self._digests[function] = _name(other, other.__code__, called)
+        self._compiled[function] = compiled(other, inline=True)
 
     def linked(self, function: F) -> F:
         """Return an uncompiled copy of a function that calls the compiled versions of the marked functions it uses."""
         plain = cast("FunctionType", function)
         code, names = plain.__code__, plain.__globals__
-        self._codes.update(marshal.dumps(code.replace(co_filename=""), _WITHOUT_REFERENCES))
-        called = {name: self.link(names[name]) for name in code.co_names if _is_marked(names.get(name))}
+        marked = [name for name in code.co_names if _is_marked(names.get(name))]
+        called = {name: self.link(names[name]) for name in marked}
         made = FunctionType(code, {**names, **called}, plain.__name__, plain.__defaults__, plain.__closure__)
         made.__qualname__ = plain.__qualname__
+        self._digests[function] = _name(made, code, [self._digests[names[name]] for name in marked])
         return cast("F", made)
 
-    def version(self) -> str:
-        """Return a hash of the code of all functions linked so far."""
-        return self._codes.hexdigest()
+
+def _name(function: Any, code: CodeType, called: Sequence[str]) -> str:
+    """Add a digest of the function's code and of the called functions to its name; return the digest."""
+    digest = blake2b(marshal.dumps(code.replace(co_filename=""), _WITHOUT_REFERENCES), digest_size=8)
+    for one in called:
+        digest.update(one.encode())
+    function.__qualname__ = f"{function.__qualname__}_{digest.hexdigest()}"
+    return digest.hexdigest()
 
 
 def compiled(function: F, *, inline: bool = False) -> F:
@@ -63,7 +77,7 @@ def compiled(function: F, *, inline: bool = False) -> F:
 def compile_cached(function: F) -> tuple[F, bool]:
     """Compile at the first call and cache the machine code on disk; return whether the cache is writable.
 
-    The cache key is the function's file and closure, not its callees: the closure must contain their version.
+    The function is one that a `Linker` has linked, so its name changes with the code of its callees.
     """
     try:
         return cast("F", njit(cache=True, error_model="numpy")(function)), True
