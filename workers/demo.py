@@ -102,7 +102,7 @@ def _give_up(cluster: Cluster) -> int:
     given_up = 0
     for workload in Workload.objects.filter(cluster=cluster, state__in=refused, owner=_owner(cluster)):
         if workload.decided_at and workload.decided_at + duration(workload.manifest) <= timezone.now():
-            cancel(workload, actor=STREAM, reason=Message("its owner cancelled it"))
+            cancel(workload, actor=STREAM, reason=Message("the owner cancelled the workload"))
             given_up += 1
     return given_up
 

@@ -40,7 +40,9 @@ class LoginRedirect(RedirectView):
 
     def get(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if request.user.is_authenticated:
-            raise PermissionDenied(_("The administration needs the administrator role. Ask an administrator."))
+            raise PermissionDenied(
+                _("The administration pages require the administrator role. Ask an administrator for access.")
+            )
         return super().get(request, *args, **kwargs)
 
 

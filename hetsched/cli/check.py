@@ -80,7 +80,9 @@ def check(
             "--artefact",
             "--artifact",
             metavar="[IMAGE=]PATH",
-            help="Built program, image layout or image archive of the pods with IMAGE, or of all pods.",
+            help=(
+                "Program, image layout or image archive to run in the pods that use IMAGE; without IMAGE, in all pods."
+            ),
         ),
     ] = None,
     strict: Strict = False,

@@ -43,7 +43,7 @@ Kubeconfig = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Kubeconfig of a live cluster; credentials must be inline.")
 ]
 Context = Annotated[str, typer.Option(help="Context of the kubeconfig; default: its current context.")]
-InCluster = Annotated[bool, typer.Option("--in-cluster", help="The server runs inside this cluster.")]
+InCluster = Annotated[bool, typer.Option("--in-cluster", help="Connect to the cluster in which the server runs.")]
 Namespaces = Annotated[
     list[str] | None,
     typer.Option("--namespace", help="Namespace that submissions may use; repeat for more.", show_default=False),

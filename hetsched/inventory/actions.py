@@ -57,7 +57,7 @@ def require_reason(reason: str) -> str:
             "ReasonTooLong",
             Message("the reason has {n} characters, the maximum is {m}", n=len(text), m=LONGEST_REASON),
             place="reason",
-            hint="Shorten it and refer to a document for details",
+            hint="Shorten the reason, and refer to a document for details",
         )
     return text
 

@@ -68,7 +68,7 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
         if answer.reason:
             detail = Message("{said}: {text}", said=detail, text=answer.reason)
         yield Check(f"right to {answer.right}", False, shortened(detail, 500))
-    detail = Message("{n} granted, {m} namespaces enrolled", n=granted, m=len(namespaces))
+    detail = Message("{n} rights granted, {m} namespaces enrolled", n=granted, m=len(namespaces))
     yield Check("rights", granted > 0, detail)
 
 

@@ -84,7 +84,7 @@ def connect(
         if known is None and not (kept or in_cluster):
             raise InputError(
                 "ConnectionUnclear", "a live cluster requires kubeconfig or in-cluster", place="kubeconfig",
-                hint="Create one with kubectl config view --raw --flatten --minify",
+                hint="Create a kubeconfig with kubectl config view --raw --flatten --minify",
             )  # fmt: skip
         changed: dict[str, Any] = {}
         if (kept or in_cluster) and (known is None or _decrypt_kubeconfig(known, cluster) != kept):

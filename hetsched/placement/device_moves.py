@@ -73,7 +73,7 @@ def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Mo
         )
         for other in others:
             moves.problems.setdefault(
-                other, Message("the kubelet also allocated its GPU {card} to another pod", card=index)
+                other, Message("the kubelet also allocated the pod's GPU {card} to another pod", card=index)
             )
         del wanted[stays[-1]]
     return moves

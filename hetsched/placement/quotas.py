@@ -47,7 +47,7 @@ def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int |
             raise InputError(
                 "PriorityNotAllowed",
                 Message(
-                    "{said}; it cannot be compared with {n}, the highest priority for this token",
+                    "{said}; the priority cannot be compared with {n}, the highest priority for this token",
                     said=unknown.message,
                     n=most,
                 ),

@@ -120,7 +120,7 @@ def worst_result(results: Mapping[str, GoldenVerdict]) -> tuple[GoldenState, Mes
     order = [GoldenState.BROKEN, GoldenState.UNKNOWN, GoldenState.KEPT]
     ranked = sorted(results.items(), key=lambda item: (order.index(item[1].state), item[0]))
     if not ranked:
-        return GoldenState.UNKNOWN, Message("it applies to no active policy")
+        return GoldenState.UNKNOWN, Message("no active policy is checked against this golden placement")
     name, first = ranked[0]
     if len(results) == 1:
         return first.state, first.got

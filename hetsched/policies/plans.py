@@ -290,7 +290,7 @@ def _activate(row: PolicyPlan, version: int, why: Message, now: datetime, *, don
     except InputError as refusal:
         with write_transaction():
             record_refused_activation(row.policy.name, version, refusal, actor=actor, reason=reason)
-            note = Message("version {version} was refused: {said}", version=version, said=refusal.message)
+            note = Message("version {version} was not activated: {said}", version=version, said=refusal.message)
             _conclude(row, PolicyPlan.REFUSED, note, now)
         return False
     row.last_switched_at = now

@@ -49,7 +49,8 @@ def leadership(
                 text=holder,
             ),
             hint=Message(
-                "Stop it, or wait until its Lease {lease} expires; this installation makes no decisions until then",
+                "Stop the other installation, or wait until the Lease {lease} expires; "
+                "this installation makes no decisions until then",
                 lease=f"{NAMESPACE}/{NAME}",
             ),
         )

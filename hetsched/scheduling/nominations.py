@@ -91,7 +91,7 @@ def waits_for(node: str, going: Sequence[PlacedPod]) -> Reason:
     """Return the reason that names the victims for which a nominated pod waits."""
     victims = [(one.pod.key.partition(MARK)[0], one.pod.priority) for one in going]
     pods = format_pods([Message("{pod} (priority {number})", pod=key, number=priority) for key, priority in victims])
-    message = Message("it can be placed on {node} after the deletion of {pods}", node=node, pods=pods)
+    message = Message("the pod can be placed on {node} after the deletion of {pods}", node=node, pods=pods)
     return Reason("PreemptionPending", PREEMPTION_SOURCE, 1, message)
 
 

@@ -12,7 +12,7 @@ from hetsched.engine.framework.outcome import Outcome
 
 from .force_deleted import HELD
 
-_POSSIBLE = "it would fit on {node} without {pods}, but hetsched does not evict pods on this cluster"
+_POSSIBLE = "the pod would fit on {node} without {pods}, but hetsched does not evict pods on this cluster"
 
 
 def held_by(diagnosis: Diagnosis) -> tuple[Message, ...]:

@@ -411,7 +411,7 @@ class SchedulingCycle:
             return ()
         if self._unmeasured is None:
             late, nodes = len(scheduler.state.stale()), len(scheduler.state.reports)
-            template = "decided by requests: the measured use of {n} of {m} nodes is stale"
+            template = "requests are used for {n} of {m} nodes because their measured use is stale"
             self._unmeasured = (Message(template, n=late, m=nodes),) if late else ()
         return self._unmeasured
 

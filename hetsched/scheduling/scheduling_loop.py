@@ -185,7 +185,7 @@ def count_batch(name: str, results: Sequence[Result], took_seconds: Sequence[flo
 def _set_aside(result: Result, refusal: Contradiction) -> Result:
     """Return a *not now* result for a pod whose placement the database constraints reject."""
     log.error("placement set aside", pod=result.waiting.spec.key, node=result.node_name, reason=str(refusal))
-    message = Message("its placement conflicts with an existing reservation that the scheduler cache does not contain")
+    message = Message("the placement conflicts with an existing reservation that the scheduler cache does not contain")
     reason = Reason("LedgerRefused", "ledger", 0, message)
     waiting = result.waiting
     summary = Message("{pod} waits: {said}", pod=waiting.spec.key, said=message)

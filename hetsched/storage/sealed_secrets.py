@@ -30,7 +30,7 @@ def seal(text: str, *, purpose: str) -> str:
             "SecretKeyMissing",
             "secrets cannot be stored without SECRET_KEY",
             place="SECRET_KEY",
-            hint="Set it to at least 40 random characters, the same for every process",
+            hint="Set SECRET_KEY to at least 40 random characters, the same in every process",
         )
     return _box(purpose).encrypt(text.encode()).decode()
 

@@ -177,11 +177,11 @@ class TestStoredRows:
             (Message("Preempted by {pods}", pods="hush/x"), f"Preempted by {HIDDEN}"),
             (
                 Message(
-                    "{node} was filled by {pods} before it was bound",
+                    "{node} was filled by {pods} before the pod was bound",
                     node="n1",
                     pods=format_pods(["hush/x", "team/b", "hush/y"], count=5),
                 ),
-                f"n1 was filled by {HIDDEN}, team/b, {HIDDEN} and 2 more before it was bound",
+                f"n1 was filled by {HIDDEN}, team/b, {HIDDEN} and 2 more before the pod was bound",
             ),
             ("Preempted by hush/x", HIDDEN),
             (verbatim("see linux/amd64"), "see linux/amd64"),

@@ -105,7 +105,7 @@ def test_pod_is_not_moved_to_a_lesser_gpu() -> None:
     assert followed.moved == ()
     assert followed.problems == {
         "default/p": "the kubelet allocated GPU 1, which is also assigned to another pod",
-        "default/q": "the kubelet also allocated its GPU 1 to another pod",
+        "default/q": "the kubelet also allocated the pod's GPU 1 to another pod",
     }
     assert {name: cards[0][0] for name, cards in reserved().items()} == {"p": 0, "q": 1}
     assert set(HandedOut.objects.values_list("problem", flat=True)) == set(followed.problems.values())
@@ -120,7 +120,7 @@ def test_gpu_of_two_pods_is_reported_and_never_recorded() -> None:
     assert followed.moved == ("default/p",)
     assert followed.problems == {
         "default/q": "the kubelet allocated GPU 2, which is also assigned to another pod",
-        "default/p": "the kubelet also allocated its GPU 2 to another pod",
+        "default/p": "the kubelet also allocated the pod's GPU 2 to another pod",
     }
     assert {name: cards[0][0] for name, cards in reserved().items()} == {"p": 2, "q": 1}
     is_sound(cluster)

@@ -223,7 +223,7 @@ def test_pod_moves_when_another_scheduler_filled_its_node(cluster: Cluster) -> N
     # Without the last one 9 of 8 are requested, without the first one too 6.
     states = dict(Pod.objects.values_list("name", "state"))
     assert states == {"bound": "binding", "first": "pending", "last": "pending", "theirs": "running"}
-    assert Pod.objects.get(name="last").message == "n1 was filled by default/theirs before it was bound"
+    assert Pod.objects.get(name="last").message == "n1 was filled by default/theirs before the pod was bound"
     assert Node.objects.get(name="n1").requested["cpu"] == 6000
     assert check_invariants() == []
     smaller = a_seen_pod(a_pod("small").cpu(2), uid="u10")

@@ -18,7 +18,7 @@ WEB = Redaction(frozenset({"web"}))
         "web/a placed on n1, replacing other/b",
         "Preempted by other/b: exit code 1",
         "CPU 1 shares a core with CPU 5 of kubelet:other/b, which is idle",
-        "n1 was filled by web/c, other/b before it was bound",
+        "n1 was filled by web/c, other/b before the pod was bound",
         "other/b stays: budget other/c has no room",
         "(other/b)",
     ],

@@ -181,7 +181,7 @@ def test_victim_gets_the_preemptor_and_the_reason(api: Api, cluster: Cluster, fo
     assert (condition["reason"], condition["message"]) == ("PreemptionByScheduler", f"hetsched: {sentence}")
     assert ("Preempted", sentence) in events_of(api, "low")
     entry = AuditEntry.objects.get(action="pod.preempt")
-    assert (entry.object_name, entry.reason) == ("default/low", "To be preempted by default/urgent")
+    assert (entry.object_name, entry.reason) == ("default/low", "Selected for preemption by default/urgent")
 
 
 def test_pods_without_a_budget_violation_leave_first(api: Api, cluster: Cluster, followed: Informer) -> None:

@@ -105,7 +105,7 @@ def test_error_of_a_question_is_shown_in_place(viewer: Client, tight: Cluster) -
 def test_missing_plan_has_its_obstacles(viewer: Client, tight: Cluster) -> None:
     page = asked(viewer, goal="room", manifest=MANIFEST.replace("'4'", "'5'"))
     assert "No useful plan: no set of moves within the limits frees enough capacity." in page
-    assert "it would fit if one more pod could be moved off a (default/left)" in page
+    assert "the pod would fit if one more pod could be moved off a (default/left)" in page
 
 
 def test_empty_page_has_instructions(viewer: Client, tight: Cluster) -> None:

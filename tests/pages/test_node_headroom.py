@@ -19,7 +19,7 @@ def test_first_sentence_has_the_headroom_and_the_limiting_resource(viewer: Clien
     placed(cluster, "n1", a_pod("build", "ci").cpu(2).memory("1Gi"))
     # 8 - 2 = 6 CPUs are left for copies of 2: three; memory suffices for 31.
     text = words(viewer, "/nodes/n1/")
-    assert "Fits 3 more like ci/build; CPU is the limiting resource." in text
+    assert "3 more pods like ci/build fit; CPU is the limiting resource." in text
     assert "2 CPUs, 1 GiB for example ci/build 3 CPU" in text
     assert "Insufficient" not in text  # it runs out, and the shape names its request
 
@@ -28,7 +28,7 @@ def test_gpu_memory_binds_where_shares_are_left(viewer: Client, cluster: Cluster
     # Two GPUs of 40 GiB: shares of 100 ‰ with 20 GiB each fit twice on a GPU, four times in all.
     placed(cluster, "n1", a_pod("slice", "ml").cpu("100m").gpu(1, milli=100, memory_mib=20480))
     Reservation.objects.all().update(allocation=Allocation(gpus=(CardGrant(0, 100, 20480),)))
-    assert "Fits 3 more like ml/slice; GPU memory is the limiting resource." in words(viewer, "/nodes/n1/")
+    assert "3 more pods like ml/slice fit; GPU memory is the limiting resource." in words(viewer, "/nodes/n1/")
 
 
 def test_pending_pods_show_their_instruction_set_request(viewer: Client, db: None) -> None:
@@ -50,7 +50,7 @@ def test_the_largest_request_that_fits_a_card(viewer: Client, cluster: Cluster) 
         grant = Allocation(gpus=(CardGrant(index, 250 + 250 * index, 10240),))
         Reservation.objects.filter(pod=pod).update(allocation=grant)
     text = words(viewer, "/nodes/n1/gpu/")
-    assert "Largest request that fits on one GPU: 750 ‰ with 30 GiB, on #0. 0 whole GPUs are free." in text
+    assert "Largest request that fits on one GPU: 750 ‰ of a GPU, 30 GiB, on #0. 0 whole GPUs are free." in text
 
 
 def test_ghost_is_on_the_gpus_and_cpus_of_the_address(viewer: Client, db: None) -> None:
@@ -78,7 +78,7 @@ def test_the_last_day_is_drawn_and_written(viewer: Client, cluster: Cluster) -> 
     # u = .5 and .25: mean .375, variance .015625.
     text = words(viewer, "/nodes/n1/balance/")
     assert (
-        "Mean utilisation 0.3750 Dispersion: variance 0.01563 Dispersion: standard deviation 0.1250 Nash utility 0.9844"
-        in text
+        "Mean utilisation 0.3750 Variance of the utilisations 0.01563 Standard deviation of the utilisations 0.1250 "
+        "Nash utility 0.9844" in text
     )
     assert "Show as table" in text

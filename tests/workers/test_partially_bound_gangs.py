@@ -98,7 +98,7 @@ def test_member_resized_before_its_binding_requeues_the_gang(cluster: Cluster) -
     placed(cluster, *(a_member(number, 2).cpu(4) for number in range(2)))
     seen(cluster, pods=[grown(a_member(0, 2), 5)])
     assert states() == {"g-0": "pending", "g-1": "pending"}
-    filled = "n1 was filled by default/g-0 before it was bound"
+    filled = "n1 was filled by default/g-0 before the pod was bound"
     assert set(Pod.objects.values_list("message", flat=True)) == {
         filled, f"gang default/g: g-1 could not be bound: {filled}"
     }  # fmt: skip

@@ -22,11 +22,11 @@ def test_victims_are_named_in_their_own_namespace_alone(namespace: str, expected
 
 
 def test_pod_that_filled_the_node_is_not_named_in_another_namespace() -> None:
-    filled = Message("{node} was filled by {pods} before it was bound", node="n1", pods="ml/b")
+    filled = Message("{node} was filled by {pods} before the pod was bound", node="n1", pods="ml/b")
     found = _sentence("web", Message("{pod} placed on {node}", pod="web/a", node="n1"), "pending", filled)
     assert (
-        found
-        == "web/a placed on n1, but was not bound: n1 was filled by (a pod of another namespace) before it was bound"
+        found == "web/a placed on n1, but was not bound: n1 was filled by (a pod of another namespace) "
+        "before the pod was bound"
     )
 
 

@@ -145,7 +145,7 @@ def question_texts() -> dict[str, Any]:
         "take-away": _("Remove {name}"),
         "no-such-node": _("This node does not exist"),
         "drained": _("drained"),
-        "drains": _("without {name}"),
+        "drains": _("{name} drained"),
         "other-nodes": _("and the nodes from YAML"),
         "reading": _("Reading {name} …"),
         "needs": _("{name} needs"),

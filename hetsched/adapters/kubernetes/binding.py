@@ -199,13 +199,15 @@ def read_back(api: Api, one: BindingRequest, *, waiting: BindingResult) -> Bindi
         return BindingOutcome(one.pod_id, result, failure.text, read=True)
     uid, node = plain["metadata"].get("uid", ""), plain["spec"].get("nodeName", "")
     if uid != one.uid:
-        return BindingOutcome(one.pod_id, BindingResult.GONE, Message("another pod now has its name"), read=True)
+        return BindingOutcome(
+            one.pod_id, BindingResult.GONE, Message("another pod now has the name of this pod"), read=True
+        )
     if not node:
         words = Message("the API server rejected the binding, and the pod is still pending")
         return BindingOutcome(one.pod_id, waiting, words, read=True)
     if node != one.node:
         return BindingOutcome(
-            one.pod_id, BindingResult.LOST, Message("another scheduler bound it to {node}", node=node), read=True
+            one.pod_id, BindingResult.LOST, Message("another scheduler bound the pod to {node}", node=node), read=True
         )
     return BindingOutcome(one.pod_id, BindingResult.BOUND, read=True)
 

@@ -52,20 +52,22 @@ class InspectionBudget:
     def check(self) -> None:
         """Check the time limit. Raises: InputError (OciTooLarge)."""
         if time.thread_time() > self._until:
-            raise too_large(Message("its inspection takes more than {n} s of CPU time", n=f"{MAX_SECONDS:.0f}"))
+            raise too_large(
+                Message("the inspection of the image takes more than {n} s of CPU time", n=f"{MAX_SECONDS:.0f}")
+            )
 
     def take_member(self) -> None:
         """Count a member of an archive. Raises: InputError (OciTooLarge)."""
         self.check()
         self.members -= 1
         if self.members < 0:
-            raise too_large(Message("its archives have more than {n} members", n=MAX_MEMBERS))
+            raise too_large(Message("the archives of the image have more than {n} members", n=MAX_MEMBERS))
 
     def take_index(self, *names: str | None) -> None:
         """Count an index entry that is kept in memory. Raises: InputError (OciTooLarge)."""
         self.index_bytes -= _ENTRY_BYTES + sum(getsizeof(name) for name in names if name is not None)
         if self.index_bytes < 0:
-            raise too_large("its file names require too much memory")
+            raise too_large("the file names in the image require too much memory")
 
 
 def too_large(message: str) -> InputError:
@@ -97,7 +99,7 @@ class Unpacked:
         found = self._plain(size) if not self.is_packed else self._unpack(size)
         self._left -= len(found)
         if self._left < 0 and self.is_packed:
-            raise too_large(Message("it is larger than {n} GiB when unpacked", n=MAX_UNPACKED_BYTES >> 30))
+            raise too_large(Message("the image is larger than {n} GiB when unpacked", n=MAX_UNPACKED_BYTES >> 30))
         return found
 
     def _plain(self, size: int) -> bytes:
@@ -237,7 +239,7 @@ def members(file: Readable, effort: InspectionBudget) -> Iterator[tuple[tarfile.
             effort.take_member()
             left -= member.size
             if left < 0:
-                raise too_large(Message("it is larger than {n} GiB when unpacked", n=MAX_UNPACKED_BYTES >> 30))
+                raise too_large(Message("the image is larger than {n} GiB when unpacked", n=MAX_UNPACKED_BYTES >> 30))
             yield archive, member
 
 

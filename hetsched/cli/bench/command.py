@@ -58,7 +58,10 @@ def bench(
     ] = None,
     sockets: Annotated[int | None, typer.Option(help="console: number of WebSocket clients.", min=3, max=5000)] = None,
     turns: Annotated[
-        int, typer.Option(help="cluster: number of measurements of each scheduler, in turns.", min=1, max=100)
+        int,
+        typer.Option(
+            help="cluster: number of measurements of each scheduler; the schedulers alternate.", min=1, max=100
+        ),
     ] = 1,
     kube_scheduler: Annotated[
         Path | None,

@@ -35,9 +35,10 @@ def create(
     name: Annotated[str, typer.Option(help="Name of the token.")] = "",
     cluster: Annotated[str, typer.Option(help="Role agent: cluster of the node.")] = "",
     node: Annotated[str, typer.Option(help="Role agent: node that reports with this token.")] = "",
-    days: Annotated[int, typer.Option(help="Days until it expires.", min=1, max=90)] = 90,
+    days: Annotated[int, typer.Option(help="Days until the token expires.", min=1, max=90)] = 90,
     quota: Annotated[
-        list[str] | None, typer.Option(help="Quota of its pods, such as pods=20 or cpu=64; repeat for more.")
+        list[str] | None,
+        typer.Option(help="Quota of pods submitted with this token, such as pods=20 or cpu=64; repeat for more."),
     ] = None,
     most_priority: Annotated[
         int | None, typer.Option(help="Maximum priority of pods submitted with this token.")

@@ -20,9 +20,7 @@ from ..output import console
 
 Watch = Annotated[
     bool,
-    typer.Option(
-        "--watch", help=("Show changes until the command ends: as a live view on a terminal, otherwise as lines.")
-    ),
+    typer.Option("--watch", help=("Keep showing changes: as a live view on a terminal, otherwise line by line.")),
 ]
 Seen = TypeVar("Seen")
 

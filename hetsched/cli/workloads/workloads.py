@@ -29,7 +29,9 @@ Identity = Annotated[
     str,
     typer.Argument(metavar="ID", help="Workload id as printed by `hetsched submit`.", autocompletion=complete_workload),
 ]
-Timeout = Annotated[float, typer.Option(help="Maximum wait in seconds; then exit code 13.", min=0, max=86400)]
+Timeout = Annotated[
+    float, typer.Option(help="Maximum wait in seconds; exit code 13 if it is exceeded.", min=0, max=86400)
+]
 Patient = Annotated[bool, typer.Option("--patient", help="Keep waiting while the verdict is not-now.")]
 Reason = Annotated[str, typer.Option(help="Reason for the audit trail.")]
 

@@ -41,7 +41,7 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
         if len(stated) != 1:
             said = "the expectation is empty"
             if stated:
-                said = Message("the expectation contains {names}", names=joined(", ", stated))
+                said = Message("the expectation contains more than one field: {names}", names=joined(", ", stated))
             hint = "Use exactly one of nodes, selector, isa and verdict"
             raise InputError("GoldenExpectationInvalid", said, place="expect", hint=hint)
         if len(self.nodes) > _MOST or len(self.selector) > _MOST or len(self.isa) > 400:

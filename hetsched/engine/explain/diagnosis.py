@@ -158,7 +158,7 @@ def misconfigured(pod: PodSpec) -> Diagnosis:
 
 def gates_diagnosis(pod: PodSpec) -> Diagnosis:
     """Return the diagnosis of a pod with scheduling gates."""
-    several, one = "it has the scheduling gates {names}", "it has the scheduling gate {name}"
+    several, one = "the pod has the scheduling gates {names}", "the pod has the scheduling gate {name}"
     message = Message(several, names=joined(", ", pod.gates)) if pod.gates[1:] else Message(one, name=pod.gates[0])
     reason = Reason("SchedulingGated", "request", 0, message, pod.gates, "spec.schedulingGates")
     summary = _summary_of(Verdict.NOT_NOW, pod, message)

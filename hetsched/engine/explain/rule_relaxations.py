@@ -269,7 +269,7 @@ def _zone_choices(shape: Shape) -> Iterator[Relaxation]:
         words = (
             Message("{field} {was} -> {now}", field="topology-awareness", was="true", now="false")
             if asked
-            else Message("topology-awareness false")
+            else Message("set topology-awareness to false")
         )
         yield _single(Step(AWARENESS[0], asked, "false", words, RULE_SIZE, partial(_with_numa, aware=False)))
     if wish.cpu_policy not in SHARING:

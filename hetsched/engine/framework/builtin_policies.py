@@ -107,7 +107,9 @@ BUILTIN: dict[str, PolicySpec] = {
         PolicySpec(
             "cassini",
             (*_CASSINI_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation"), _ZONES),
-            description="cassini as published: integer CPU requests get the fewest NUMA zones with capacity.",
+            description=(
+                "cassini as published: pods with whole-CPU requests are placed in as few NUMA zones as possible."
+            ),
         ),
         PolicySpec(
             "mbcgt",

@@ -102,8 +102,8 @@ def waits_for(
 
 def for_its_gates(pod: PodSpec) -> tuple[WaitsFor, ...]:
     """Return the wait for the removal of a pod's scheduling gates."""
-    several = "its scheduling gates {names} to be removed"
-    one = "its scheduling gate {name} to be removed"
+    several = "the pod's scheduling gates {names} to be removed"
+    one = "the pod's scheduling gate {name} to be removed"
     text = Message(several, names=joined(", ", pod.gates)) if len(pod.gates) > 1 else Message(one, name=pod.gates[0])
     return (_wait("request", frozenset({Event.POD_CHANGED}), text),)
 

@@ -166,7 +166,7 @@ def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> tuple[Message, ...]:
                 gaps.append((len(missing), missing))
     if not gaps:
         return ()
-    return (Message("its emulated instruction sets lack {names}", names=joined(", ", min(gaps)[1])),)
+    return (Message("the node's emulated instruction sets lack {names}", names=joined(", ", min(gaps)[1])),)
 
 
 def same_isa(mode: Mode, offered: str) -> Hashable:

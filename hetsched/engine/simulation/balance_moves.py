@@ -26,7 +26,7 @@ WORST = 24
 CANDIDATES = 48
 LEAST_GAIN = 0.01
 _TRIFLE = 1e-9
-_NO_GAIN = "no further permitted move improves the balance of its two nodes by {value}"
+_NO_GAIN = "no further permitted move improves the balance of its source and target nodes by at least {value}"
 
 
 def balance_nodes(board: Board, units: Units, question: Question) -> SearchResult:

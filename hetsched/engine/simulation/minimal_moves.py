@@ -254,8 +254,8 @@ class MoveSearch:
         pods = tuple(placed.pod.key for placed in blocked[row])
         if pods:
             one, several = (
-                "it would fit if one more pod could be moved off {node}",
-                "it would fit if {n} more pods could be moved off {node}",
+                "the pod would fit if one more pod could be moved off {node}",
+                "the pod would fit if {n} more pods could be moved off {node}",
             )
             message = Message(several if pods[1:] else one, n=len(pods), node=names[row])
         else:

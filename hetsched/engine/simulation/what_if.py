@@ -310,13 +310,15 @@ def evicting(evicted: Sequence[Evicted]) -> Message | None:
     broken = sum(item.pdb is not None for item in evicted)
     if len(evicted) == 1:
         only = evicted[0]
-        template = "it requires the eviction of {pod} (priority {number}) from {node}"
+        template = "the placement requires the eviction of {pod} (priority {number}) from {node}"
         said = Message(template, pod=only.pod, number=only.priority, node=only.node)
     elif (nodes := len({item.node for item in evicted})) == 1:
-        template = "it requires the eviction of {n} running pods from {node}"
+        template = "the placement requires the eviction of {n} running pods from {node}"
         said = Message(template, n=len(evicted), node=evicted[0].node)
     else:
-        said = Message("it requires the eviction of {n} running pods from {m} nodes", n=len(evicted), m=nodes)
+        said = Message(
+            "the placement requires the eviction of {n} running pods from {m} nodes", n=len(evicted), m=nodes
+        )
     return Message("{said}, {n} of which violate a disruption budget", said=said, n=broken) if broken else said
 
 

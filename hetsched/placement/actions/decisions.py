@@ -221,7 +221,7 @@ def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
             for pod in victims
         )
         for pod in victims:
-            _audit(pod, Message("To be preempted by {pod}", pod=result.waiting.spec.key), nominated.node_name)
+            _audit(pod, Message("Selected for preemption by {pod}", pod=result.waiting.spec.key), nominated.node_name)
     if fresh:
         change.discard_decisions()
         dispatch.wake(change.cluster.pk, dispatch.EVICT)

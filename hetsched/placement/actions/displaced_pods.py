@@ -42,7 +42,7 @@ def displace_pods(change: ClusterTransaction, node_ids: Iterable[int], *, by: st
     for node in Node.objects.filter(pk__in=candidates).defer("report"):
         over = _excess_pods(node, candidates[node.pk])
         if over:
-            reason = Message("{node} was filled by {pods} before it was bound", node=node.name, pods=by)
+            reason = Message("{node} was filled by {pods} before the pod was bound", node=node.name, pods=by)
             pods = [pod for pod in over if _is_pod(pod)]
             change.free(pods, Message("a concurrent decision changed the pod"))
             change.move(pods, State.PENDING, **BACK_IN_QUEUE, message=reason)

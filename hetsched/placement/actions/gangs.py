@@ -66,7 +66,7 @@ def _recover_gang(change: ClusterTransaction, missing: Pod, absent: set[int], re
     message = Message("gang {key}: {name} could not be bound: {said}", key=key, name=missing.name, said=reason)
     unbound = [pod for pod in holding if pod.state == State.PLACED]
     if unbound:
-        change.free(unbound, Message("not all pods of its gang could be bound"))
+        change.free(unbound, Message("not all pods of the gang could be bound"))
         change.move(unbound, State.PENDING, **BACK_IN_QUEUE, message=message)
         change.requeue()
     if len(unbound) < len(holding):

@@ -196,7 +196,9 @@ def end_holds(cluster_id: int) -> int:
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
         ended = end_hold_rows(change, rows.filter(gone), Hold.LOST, Message("a node of the hold was deleted"))
-        ended += end_hold_rows(change, rows.filter(over), Hold.USED, Message("its submission has ended"))
+        ended += end_hold_rows(
+            change, rows.filter(over), Hold.USED, Message("the submission that used the hold has ended")
+        )
         ended += end_hold_rows(
             change, rows.filter(late, state=Hold.CLAIMED), Hold.USED, Message("the remaining reservations expired")
         )
@@ -242,7 +244,9 @@ def use_capacity(change: ClusterTransaction, row_ids: Sequence[int], by: str) ->
         claimed = Hold.objects.filter(pk=hold_id, state=Hold.CLAIMED)
         pods = Pod.objects.filter(hold_id=hold_id)
         if not pods.filter(origin=Pod.HELD, state=State.RUNNING.value).exists():
-            claimed.update(state=Hold.USED, ended_at=change.now, end_reason=Message("all its pods are placed"))
+            claimed.update(
+                state=Hold.USED, ended_at=change.now, end_reason=Message("all pods of the submission are placed")
+            )
             continue
         waiting = pods.exclude(origin=Pod.HELD).filter(state__in=[state.value for state in QUEUED])
         # In a live cluster more pods of the workload may arrive; in other clusters all pods exist already.

@@ -219,7 +219,7 @@ def record_readings(cluster_id: int, looked: Sequence[tuple[ImageIndex, ImageRea
         if changed:
             change = ClusterTransaction(cluster)
             change.discard_decisions()
-            change.end_nominations(changed, Message("new facts about its images were found"))
+            change.end_nominations(changed, Message("new facts about the pod's images were found"))
             change.close()
             dispatch.wake(cluster_id)
     return len(changed)

@@ -74,7 +74,7 @@ def request_preview(
                 state=open_one.state,
             ),
             hint=Message(
-                "Wait for it, or DELETE {text}",
+                "Wait until the preview ends, or DELETE {text}",
                 text=f"/api/v1/policies/{open_one.policy.name}/preview/{open_one.pk}/",
             ),
         ) from None

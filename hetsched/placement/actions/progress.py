@@ -131,7 +131,7 @@ def cancel(workload: Workload, *, actor: Actor, reason: str) -> Workload:
             change,
             Hold.objects.filter(workload=workload, state=Hold.CLAIMED),
             Hold.USED,
-            Message("its submission was cancelled"),
+            Message("the submission that used the hold was cancelled"),
         )
         change.requeue()
         _audit(actor, "workload.cancel", workload, reason, {"pods": len(pods)})
@@ -185,7 +185,7 @@ def set_priority(
         for pod in waiting:
             pod.priority, pod.spec = priority, msgspec.structs.replace(pod.spec, priority=priority)
         Pod.objects.bulk_update(waiting, ["priority", "spec"], batch_size=100)
-        change.end_nominations([pod.pk for pod in waiting], Message("its priority changed"))
+        change.end_nominations([pod.pk for pod in waiting], Message("the priority of the pod changed"))
         change.discard_decisions()
         Workload.objects.filter(pk=workload.pk).update(priority=priority)
         change.touch(waiting)

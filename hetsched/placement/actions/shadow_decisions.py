@@ -227,7 +227,9 @@ _REJECTED = "{pod} is on {node}, which hetsched rejects: {said}; hetsched choose
 _REJECTED_EVERYWHERE = "{pod} is on {node}, which hetsched rejects: {said}; hetsched chooses no node"
 _COMPARED = {
     Judgement.SAME: "{pod} is on {node} (score {score}, rank {n} of {m}), the same node as hetsched",
-    Judgement.EQUAL: "{pod} is on {node} (score {score}, rank {n} of {m}), same score as {choice} (score {ours})",
+    Judgement.EQUAL: (
+        "{pod} is on {node} (score {score}, rank {n} of {m}), with the same score as {choice} (score {ours})"
+    ),
     Judgement.WORSE: (
         "{pod} is on {node} (score {score}, rank {n} of {m}); hetsched chooses {choice} (score {ours}), "
         "{points} points more"

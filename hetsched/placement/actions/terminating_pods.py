@@ -136,7 +136,7 @@ def _end_orphaned_pods(cluster_id: int, remnants: Sequence[int], rewrite_after: 
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
         over = list(due.defer("spec").order_by("id"))
-        change.free(over, Message("the grace period of its containers has expired"))
+        change.free(over, Message("the grace period of the pod's containers has expired"))
         change.move(over, State.CANCELLED, queued=False, finished_at=change.now)
         requeue_nominees_of_uids(change.cluster, [pod.uid for pod in over])
         change.requeue()

@@ -155,7 +155,9 @@ def end_callback_secret(owner: str, *, actor: Actor, reason: str) -> bool:
 def try_webhook(hook: Webhook, *, actor: Actor) -> Delivery:
     """Send a test event to a webhook. Raises: InputError `WebhookPaused`."""
     if not hook.enabled:
-        raise InputError("WebhookPaused", Message("webhook {name} is paused", name=hook.name), hint="Enable it first")
+        raise InputError(
+            "WebhookPaused", Message("webhook {name} is paused", name=hook.name), hint="Enable the webhook first"
+        )
     now = timezone.now()
     at = rfc3339(now)
     body = {"type": TEST_EVENT, "timestamp": at, "webhook": hook.pk, "name": hook.name, "askedBy": actor.name}
@@ -181,7 +183,7 @@ def redeliver(row: Delivery, *, actor: Actor, reason: str) -> Delivery:
         hook = found.webhook
         if hook is not None and not hook.enabled:
             raise InputError(
-                "WebhookPaused", Message("webhook {name} is paused", name=hook.name), hint="Enable it first"
+                "WebhookPaused", Message("webhook {name} is paused", name=hook.name), hint="Enable the webhook first"
             )
         if found.state == Delivery.DUE:
             raise InputError("DeliveryUnderWay", Message("delivery {delivery} is already in flight", delivery=found.pk))

@@ -76,7 +76,7 @@ def test_templates_of_controllers_are_checked() -> None:
             "Did you mean topology.crane.io/cpu-policy?",
         ),
         ({"oks/gpu-numbr": "1"}, {}, "AnnotationUnknown", "Did you mean oks/gpu-number?"),
-        ({}, {"hetsched.io/gpu-model": "A100"}, "KeyMisplaced", "Move it to annotations"),
+        ({}, {"hetsched.io/gpu-model": "A100"}, "KeyMisplaced", "Move the key to annotations"),
         (
             {}, {"pod-group.scheduling.sigs.k8s.io/nam": "g"}, "LabelUnknown",
             "Did you mean pod-group.scheduling.sigs.k8s.io/name?",
@@ -315,7 +315,7 @@ SETTINGS = {
         ),
         (
             "Namespace", "labels: {hetsched.io/policy: gang}", "KeyMisplaced", "metadata.labels['hetsched.io/policy']",
-            "Move it to annotations",
+            "Move the key to annotations",
         ),
         ("NodeResourceTopology", "resorces: []", "FieldUnknown", "zones[0].resorces", "resources"),
         (

@@ -37,7 +37,7 @@ def test_missing_plan_exits_10_with_the_reason(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("new").cpu(5))
     result = run("advise", "--cluster", a_tight_cluster(tmp_path), "-f", pods)
     assert result.exit_code == 10
-    assert "nearest: it would fit if one more pod could be moved off a (default/left)" in result.stdout
+    assert "nearest: the pod would fit if one more pod could be moved off a (default/left)" in result.stdout
 
 
 def test_balanced_cluster_needs_no_moves(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_evictions_are_named_unless_forbidden(tmp_path: Path) -> None:
     asked = ("whatif", "-f", pods, "--cluster", cluster, "--policy", str(policy))
     text = run(*asked).stdout
     assert text.startswith("placed  ")
-    assert "it requires the eviction of default/low (priority 0) from n" in text
+    assert "the placement requires the eviction of default/low (priority 0) from n" in text
     assert "evicted: default/low (priority 0) from n\n" in text
     refused = run(*asked, "--no-preempt")
     assert refused.exit_code == 10

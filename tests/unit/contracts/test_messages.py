@@ -128,13 +128,13 @@ def test_the_first_pods_are_named_and_the_others_counted() -> None:
         ),
         (
             Message(
-                "it can be placed on {node} after the deletion of {pods}",
+                "the pod can be placed on {node} after the deletion of {pods}",
                 node="n1",
                 pods=format_pods(
                     [Message("{pod} (priority {number})", pod=pod, number=5) for pod in ("hush/x", "own/b")], 2
                 ),
             ),
-            f"it can be placed on n1 after the deletion of {HIDDEN} (priority 5), own/b (priority 5)",
+            f"the pod can be placed on n1 after the deletion of {HIDDEN} (priority 5), own/b (priority 5)",
         ),
         (
             Message("{pods} was not evicted: {said}", pods="hush/x", said="budget hush/b has no room"),

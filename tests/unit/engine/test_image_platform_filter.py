@@ -116,9 +116,13 @@ def test_policy_decides_how_an_unreadable_image_counts() -> None:
 @pytest.mark.parametrize(
     ("images", "params", "text"),
     [
-        ([("linux/amd64", "linux/arm64")], {}, "a node with architecture amd64 or arm64, as required by its images"),
+        (
+            [("linux/amd64", "linux/arm64")],
+            {},
+            "a node with architecture amd64 or arm64, as required by the pod's images",
+        ),
         ([("linux/amd64",), ("linux/arm64",)], {}, "images that have an architecture in common"),
-        (["unread"], {"unknownImage": "refuse"}, "the platforms of its images to become known"),
+        (["unread"], {"unknownImage": "refuse"}, "the platforms of the pod's images to become known"),
     ],
 )
 def test_rejected_pod_has_queueing_hints(images: list[Any], params: dict[str, Any], text: str) -> None:

@@ -66,7 +66,7 @@ def test_emulation_is_used_if_the_pod_allows_it(
         (
             {"native": "rv64gcv", "emulated": "rv64gcv"},
             {"emulated": ("rv64gc",)},
-            "its emulated instruction sets lack v",
+            "the node's emulated instruction sets lack v",
         ),
         ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("arm64", "rv64i", "rv64gc")}, "lack v"),
         ({"native": "rv64gcv", "emulated": "rv64gcv"}, {"emulated": ("arm64",)}, ""),

@@ -34,7 +34,8 @@ def test_predicted_rejection_has_a_reason() -> None:
     (reason,) = diagnosis.reasons
     assert (reason.code, diagnosis.verdict) == ("TopologyAffinityPredicted", Verdict.NOT_NOW)
     assert reason.message == (
-        "the kubelet would reject it with TopologyAffinityError: topology manager policy restricted, scope container"
+        "the kubelet would reject the pod with TopologyAffinityError: topology manager policy restricted, "
+        "scope container"
     )
     assert chosen.schedule(whole("c", 2).build()).node is None
     assert chosen.schedule(whole("d", 1).build()).node == "n"

@@ -255,8 +255,8 @@ def test_an_odd_number_of_cpus_never_fits_whole_cores() -> None:
     (said,) = diagnosis.reasons
     assert (said.code, diagnosis.verdict) == ("SmtAlignmentPredicted", Verdict.NEVER_FITS)
     assert said.message == (
-        "the kubelet would reject it with SMTAlignmentError: its number of CPUs is not a multiple of 2, the CPUs of "
-        "a core"
+        "the kubelet would reject the pod with SMTAlignmentError: the number of CPUs is not a multiple of 2, "
+        "the CPUs of a core"
     )
 
 

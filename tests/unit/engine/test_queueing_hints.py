@@ -112,7 +112,8 @@ def test_text_joins_conditions_of_one_node() -> None:
     policy = policy_of("taints", "resource-fit")
     found = explained(a_pod("huge").cpu("256"), a_node("n2").cpu(64).tainted("gpu"), policy=policy)
     assert (
-        describe_waits(found.waits_for) == "a node whose taints it tolerates and a node with cpu 256, memory 1Gi free"
+        describe_waits(found.waits_for)
+        == "a node whose taints the pod tolerates and a node with cpu 256, memory 1Gi free"
     )
 
 
@@ -148,7 +149,7 @@ def test_invalid_request_waits_for_nothing_and_a_gate_for_its_controller() -> No
     assert explained(a_pod("p").wrong(), a_node("n1")).waits_for == ()
     gated = msgspec.structs.replace(built(a_pod("p")), gates=("example.com/check",))
     (wait,) = diagnose(Scheduler(ClusterState([built(a_node("n1"))]), EVERY_FILTER), gated).waits_for
-    assert wait.text == "its scheduling gate example.com/check to be removed"
+    assert wait.text == "the pod's scheduling gate example.com/check to be removed"
 
 
 def test_node_changes_are_described_by_fact() -> None:

@@ -25,7 +25,7 @@ def test_gated_pod_has_its_gates_as_the_reason() -> None:
         ("SchedulingGated", GATES, "spec.schedulingGates")
     ]
     assert answer.summary == (
-        "default/held does not fit now: it has the scheduling gates example.org/quota, example.org/audit"
+        "default/held does not fit now: the pod has the scheduling gates example.org/quota, example.org/audit"
     )
     assert matrix(alone, gated()) == ()
 

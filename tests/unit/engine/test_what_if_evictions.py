@@ -41,7 +41,7 @@ def test_the_placement_after_the_eviction_is_shown() -> None:
     assert answer.verdict is Verdict.PLACED
     assert [item.node for item in answer.placements] == ["a"]
     assert answer.evictions == (Evicted("default/web", "a", 0),)
-    assert answer.summary.endswith("; it requires the eviction of default/web (priority 0) from a")
+    assert answer.summary.endswith("; the placement requires the eviction of default/web (priority 0) from a")
     assert list(answer.document()["evictions"]) == [{"pod": "default/web", "node": "a", "priority": 0, "pdb": None}]
 
 
@@ -63,7 +63,7 @@ def test_a_broken_budget_is_named() -> None:
 
 def test_several_evictions_are_summed_up() -> None:
     answer = asked(a_pod("urgent").cpu("8").priority(50))
-    assert "; it requires the eviction of 2 running pods from a" in answer.summary
+    assert "; the placement requires the eviction of 2 running pods from a" in answer.summary
 
 
 def test_without_preemption_the_pod_waits() -> None:

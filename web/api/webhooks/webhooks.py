@@ -209,7 +209,7 @@ class CallbackSecretView(ApiView):
     def delete(self, request: Any) -> HttpResponse:
         """Stop signing callbacks of the caller's submissions."""
         if not end_callback_secret(self.subject.owner, actor=self.subject, reason=request.GET.get("reason", "")):
-            raise not_found("callback secret", self.subject.name, "Create one with POST callback-secret/")
+            raise not_found("callback secret", self.subject.name, "Create a callback secret with POST callback-secret/")
         return HttpResponse(status=204)
 
 

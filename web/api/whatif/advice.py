@@ -163,7 +163,7 @@ class RebalancesView(RebalanceResource):
         check_match(request, _tag(found.token), required=True)
         steps = range(len(found.moves)) if asked.steps is None else asked.steps
         if any(step not in range(len(found.moves)) for step in steps):
-            message = Message("the plan has {n} moves", n=len(found.moves))
+            message = Message("a selected step does not exist: the plan has {n} moves", n=len(found.moves))
             raise InputError("StepUnknown", message, place="steps")
         plan = confirm_plan(cluster, found, steps, actor=self.subject, reason=asked.reason)
         headers = {"Location": f"{request.path}{plan.pk}/"}

@@ -183,7 +183,7 @@ def _submit_all(items: _Items, looked: list[_Looked], keys: list[str], subject: 
         template = "nothing was submitted: {n} of {m} items were rejected"
         raise RequestRefused(
             422, "BatchRefused", Message(template, n=len(wrong), m=len(items)),
-            place=f"items[{first.index}]", hint="Fix the named items, or omit allOrNothing",
+            place=f"items[{first.index}]", hint="Fix the rejected items, or omit allOrNothing",
             members={"items": wrong},
         )  # fmt: skip
 

@@ -97,7 +97,7 @@ def _largest(card: facts.CardFacts) -> str:
     memory = mib_words(card.free_memory_mib) or _("unknown memory")
     if card.free_milli == WHOLE:
         return _("whole GPU, %(memory)s") % {"memory": memory}
-    return _("%(milli)d ‰ with %(memory)s") % {"milli": card.free_milli, "memory": memory}
+    return _("%(milli)d ‰ of a GPU, %(memory)s") % {"milli": card.free_milli, "memory": memory}
 
 
 def _largest_of_all(cards: list[facts.CardFacts]) -> dict[str, Any] | None:

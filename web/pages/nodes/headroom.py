@@ -67,8 +67,8 @@ def _sentence(found: list[ShapeHeadroom]) -> str:
             else said
         )
     if not room.exact:
-        return _("Fits at least %(count)d more like %(shape)s.") % {**names, "count": room.copies}
-    said = ngettext("Fits %(count)d more like %(shape)s", "Fits %(count)d more like %(shape)s", room.copies)
+        return _("At least %(count)d more pods like %(shape)s fit.") % {**names, "count": room.copies}
+    said = ngettext("%(count)d more pod like %(shape)s fits", "%(count)d more pods like %(shape)s fit", room.copies)
     text = said % {**names, "count": room.copies}
     if not binding:
         return f"{text}."

@@ -170,7 +170,7 @@ def _replay_words() -> dict[str, str]:
         "same": _("same"),
         "infeasible": _("newly infeasible"),
         "feasible": _("newly feasible"),
-        "pendingBoth": _("placed by neither"),
+        "pendingBoth": _("placed by neither version"),
         "measure": _("Metric"),
         "before": _("v{version} (current)"),
         "after": _("v{version} (simulated)"),

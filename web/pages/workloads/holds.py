@@ -43,7 +43,7 @@ LABELS = {
 _TONES = {Hold.HELD: "info", Hold.CLAIMED: "info", Hold.USED: "good", Hold.LOST: "bad"}
 TABS = {
     "": pgettext_lazy("of holds", "open"),
-    "over": pgettext_lazy("of holds", "over"),
+    "over": pgettext_lazy("of holds", "ended"),
     "all": gettext_lazy("all"),
 }
 

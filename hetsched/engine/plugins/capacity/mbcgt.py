@@ -41,7 +41,7 @@ class MbcgtParams(Params, frozen=True):
 
 @plugin(
     "mbcgt",
-    summary="Prefer the node that most raises the product of all nodes' balance over four resources.",
+    summary="Prefer the node on which the pod most increases the product of all nodes' balance over four resources.",
     params=MbcgtParams,
 )
 class Mbcgt:

@@ -34,7 +34,10 @@ class MeasuredFitParams(Params, frozen=True):
     """Share of the capacity that must remain free."""
 
     free_percent: Annotated[
-        int, msgspec.Meta(ge=0, le=99, title="Free share", description="Percent of every capacity to keep free.")
+        int,
+        msgspec.Meta(
+            ge=0, le=99, title="Free share", description="Percentage of each resource's capacity to keep free."
+        ),
     ] = 0
 
 

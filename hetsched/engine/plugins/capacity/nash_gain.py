@@ -39,7 +39,10 @@ class NashGainParams(Params, frozen=True):
     full: Annotated[
         float,
         msgspec.Meta(
-            ge=0.001, le=1, title="Full gain", description=("Gain with a score of 100; the same loss has a score of 0.")
+            ge=0.001,
+            le=1,
+            title="Full gain",
+            description=("Relative gain that scores 100; a loss of the same size scores 0."),
         ),
     ] = 1 / 3
     pods: Annotated[

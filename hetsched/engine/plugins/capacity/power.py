@@ -54,9 +54,9 @@ class PowerParams(Params, frozen=True):
             description=("Score factor of a node in power-saving mode; a node in normal mode has factor 1."),
         ),
     ] = 0.5
-    capped: Annotated[_Part, msgspec.Meta(title="Capped", description="Score factor of a node with capped power.")] = (
-        0.5
-    )
+    capped: Annotated[
+        _Part, msgspec.Meta(title="Capped power", description="Score factor of a node with capped power.")
+    ] = 0.5
     unknown: Annotated[
         Literal["allow", "refuse"],
         msgspec.Meta(title="Unknown facts", description="Whether unknown power draw or headroom excludes a node."),

@@ -32,10 +32,10 @@ class TightestFitParams(Params, frozen=True):
     """Weights of the resources, and the pods that are scored."""
 
     cpu: Annotated[_Share, msgspec.Meta(title="CPU weight", description="Share of CPU in the score.")] = 1.0
-    memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory.")] = 1.0
-    gpu: Annotated[
-        _Share, msgspec.Meta(title="GPU weight", description="Share of free GPU thousandths in the score.")
-    ] = 1.0
+    memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory in the score.")] = 1.0
+    gpu: Annotated[_Share, msgspec.Meta(title="GPU weight", description="Share of free GPU capacity in the score.")] = (
+        1.0
+    )
     pods: Annotated[
         Literal["all", "gpu"], msgspec.Meta(title="Pods", description="Score all pods, or only pods with GPUs.")
     ] = "all"

@@ -53,7 +53,7 @@ class Admission:
         return None
 
     def waits(self, request: Request) -> Message:
-        return Message("the end of the back-off after kubelets rejected pods of its owner")
+        return Message("the end of the back-off after kubelets rejected pods of the same owner")
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         closed = request.memo[_PREPARED]
@@ -90,7 +90,7 @@ def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str
             closed[name] = Refusal(MOVED_CODE if refused.reason == MOVED_AWAY else REFUSED_CODE, message)
         elif row is not None and (tried := _trial_pod(request, state, row, refused)):
             message = _rejection_message(
-                name, refused, Message("{pod} of the same owner is tried there first", pod=tried)
+                name, refused, Message("{pod} of the same owner is tried on this node first", pod=tried)
             )
             closed[name] = Refusal(REFUSED_CODE, message)
     return closed

@@ -134,14 +134,14 @@ class PodAffinity:
         if refused.affinity is not None:
             parts.append(
                 Message(
-                    "a pod that matches its required pod affinity in the same {text}",
+                    "a pod in the same {text} that matches the required pod affinity",
                     text=joined(" and ", _keys(request.shape.affinity)),
                 )
             )
         if refused.anti_affinity is not None:
-            parts.append(Message("pods that match its required pod anti-affinity to end"))
+            parts.append(Message("pods that match the required pod anti-affinity to end"))
         if refused.repelled is not None:
-            parts.append(Message("pods whose anti-affinity excludes it to end"))
+            parts.append(Message("pods whose anti-affinity excludes this pod to end"))
         return joined(" and ", parts)
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:

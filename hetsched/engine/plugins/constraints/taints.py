@@ -63,7 +63,7 @@ class Taints:
             yield refusal, np.isin(distinct, sets)
 
     def waits(self, request: Request) -> Message:
-        return Message("a node whose taints it tolerates")
+        return Message("a node whose taints the pod tolerates")
 
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         request.memo[_PREPARED] = state.taint_sets.values

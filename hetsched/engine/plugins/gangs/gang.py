@@ -132,9 +132,9 @@ class GangParams(Params, frozen=True):
     gap_percent: Annotated[
         _Percent,
         msgspec.Meta(
-            title="Gap",
+            title="Maximum gap",
             description=(
-                "Maximum share of missing members with which the others keep waiting, "
+                "Maximum percentage of missing members at which the placed members keep waiting, "
                 "if the queue is not known in advance."
             ),
         ),
@@ -188,9 +188,9 @@ class Gang:
         gang = request.pod.gang
         least = gang.min_available if gang is not None else 0
         return (
-            Message("capacity for {n} members of its gang at the same time", n=least)
+            Message("capacity for {n} members of the gang at the same time", n=least)
             if least
-            else Message("its PodGroup")
+            else Message("the PodGroup of the pod")
         )
 
     def permit(self, request: Request, row: int, room: WaitingPods) -> Allow | Wait | Refusal:
@@ -257,7 +257,7 @@ class Gang:
 
 
 _PRIORITIES = "gang {key}: its members have different priorities: {names}"
-_SIZES = "gang {key}: its members have different sizes: {names}"
+_SIZES = "gang {key}: its members state different gang sizes: {names}"
 _NEVER_ROOM = (
     "gang {key} needs capacity for {n} members at the same time, but even the empty cluster has capacity for only {m}"
 )

@@ -79,7 +79,8 @@ class GpuFitParams(Params, frozen=True):
     check: Annotated[
         Literal["all", "model", "count"],
         msgspec.Meta(
-            title="Facts checked", description=("All GPU properties, only the model, or only the number of free GPUs.")
+            title="Checked properties",
+            description=("All GPU properties, only the model, or only the number of free GPUs."),
         ),
     ] = "all"
     links: Annotated[

@@ -35,7 +35,14 @@ class GpuGradientParams(Params, frozen=True):
 
     fill: Annotated[
         float,
-        msgspec.Meta(ge=0, le=10, title="Remaining GPU share", description="Weight of W relative to F; 0 disables W."),
+        msgspec.Meta(
+            ge=0,
+            le=10,
+            title="Weight of the unused rest",
+            description=(
+                "Weight of the expected unused rest of a GPU, relative to the current fragments; 0 ignores the rest."
+            ),
+        ),
     ] = 1.0
 
 

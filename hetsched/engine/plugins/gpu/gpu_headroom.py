@@ -56,13 +56,21 @@ class GpuHeadroomParams(Params, frozen=True):
         Literal["mix", "capacity"],
         msgspec.Meta(
             title="Demand",
-            description=("CPU needed per GPU: of the workload mix, or the cluster's median CPU per GPU."),
+            description=(
+                "CPU demand per GPU. mix: of the pods in the workload mix. capacity: the cluster's median CPU per GPU."
+            ),
         ),
     ] = "mix"
     tightness: Annotated[
         float,
         msgspec.Meta(
-            ge=0, le=1, title="Tightness", description="Cost of the remaining capacity, as a share of its value."
+            ge=0,
+            le=1,
+            title="Tightness",
+            description=(
+                "Cost of the CPU that remains free, as a share of the GPUs that it could serve; "
+                "prefers nodes with less free CPU."
+            ),
         ),
     ] = 0.01
 

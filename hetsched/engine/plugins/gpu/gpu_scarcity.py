@@ -53,16 +53,32 @@ class GpuScarcityParams(Params, frozen=True):
 
     need: Annotated[
         Literal["mix", "capacity"],
-        msgspec.Meta(title="Demand", description="Demand of the workload mix, or only the frequency of the models."),
+        msgspec.Meta(
+            title="Demand",
+            description=(
+                "mix: the demand of the workload mix sets the prices. capacity: only the frequency of the models does."
+            ),
+        ),
     ] = "mix"
     rarity: Annotated[
         float,
-        msgspec.Meta(ge=0, le=1, title="Rarity", description="Price of a rare GPU model for which no demand is known."),
+        msgspec.Meta(
+            ge=0,
+            le=1,
+            title="Rarity",
+            description="Price added to a GPU of a rare model regardless of demand; 0 for the most frequent model.",
+        ),
     ] = 0.0
     reserve: Annotated[
         float,
         msgspec.Meta(
-            ge=0, le=10, title="Reserve", description=("Price of a GPU on the last node, by name, of its model.")
+            ge=0,
+            le=10,
+            title="Reserve",
+            description=(
+                "Price added to a GPU on the last node (by name) of its model; "
+                "rises over the last quarter of these nodes."
+            ),
         ),
     ] = 0.0
 

@@ -52,7 +52,12 @@ class IhepParams(Params, frozen=True):
 
     similarity: Annotated[
         Literal["ratio", "cosine"],
-        msgspec.Meta(title="Similarity", description="ratio prefers the tightest fit, cosine the same proportions."),
+        msgspec.Meta(
+            title="Similarity",
+            description=(
+                "ratio: prefer the tightest fit. cosine: prefer free resources in the same proportions as the request."
+            ),
+        ),
     ] = "ratio"
     combine: Annotated[
         Literal["mean", "product"],
@@ -170,7 +175,7 @@ def _card_worth(plugin: Ihep, state: ClusterState) -> Floats:
 
 @plugin(
     "ihep",
-    summary="GPU pods prefer the better GPUs that they fit most tightly; CPU pods prefer nodes without GPUs.",
+    summary="GPU pods prefer better GPUs and a tight fit; CPU pods prefer nodes without GPUs.",
     params=IhepParams,
 )
 class Ihep:

@@ -35,7 +35,7 @@ class IsaAffinityParams(IsaParams, frozen=True):
 
     alone: Annotated[
         bool,
-        msgspec.Meta(title="Decides alone", description="Skip all other scores for pods with an ISA request."),
+        msgspec.Meta(title="Ignore other scores", description="Skip all other scores for pods with an ISA request."),
     ] = True
 
 

@@ -108,15 +108,15 @@ class IsaMatch:
     def waits(self, request: Request) -> Message:
         demand = request.shape.isa
         if demand is None:
-            return Message("a node that runs its images")
+            return Message("a node that runs the pod's images")
         if self._refuses_unknown(demand):
-            return Message("the platforms of its images to become known")
+            return Message("the platforms of the pod's images to become known")
         floors = demand.images.floors if demand.images else None
         if floors is not None and not floors:
             return Message("images that have an architecture in common")
         if not demand.is_stated:
             return Message(
-                "a node with architecture {text}, as required by its images",
+                "a node with architecture {text}, as required by the pod's images",
                 text=" or ".join(name for name, _ in floors or ()),
             )
         native, emulated = demand.native or demand.qemu, demand.emulated or demand.cross

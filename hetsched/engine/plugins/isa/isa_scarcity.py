@@ -44,7 +44,10 @@ class IsaScarcityParams(Params, frozen=True):
         Literal["log", "share", "ratio"],
         msgspec.Meta(
             title="Measure",
-            description="log or share: number of alternative nodes. ratio: number of modules unused by the pod.",
+            description=(
+                "log, share: nodes that can replace this node, compared with nodes that can run the pod, on a "
+                "logarithmic or linear scale. ratio: share of the node's modules that the pod requires."
+            ),
         ),
     ] = "log"
 

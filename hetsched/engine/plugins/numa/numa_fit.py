@@ -64,7 +64,7 @@ class NumaFitParams(Params, frozen=True):
 
     order: Annotated[
         Literal["spread", "pack"],
-        msgspec.Meta(title="CPU order", description="One thread of each core first, or whole cores first."),
+        msgspec.Meta(title="CPU order", description="spread: one thread of each core first. pack: whole cores first."),
     ] = "spread"
     memory: Annotated[
         bool, msgspec.Meta(title="Check memory", description="A zone must also have enough free memory for the pod.")
@@ -137,7 +137,7 @@ class NumaFit:
     def waits(self, request: Request) -> Message:
         demand: ZoneDemand | None = request.memo[_PREPARED].demand
         if demand is None:
-            return Message("a node whose kubelet would admit it")
+            return Message("a node whose kubelet would admit the pod")
         return Message("a node with {cpu} CPUs free in NUMA zones that fit", cpu=format_amount(CPU, demand.cpu_millis))
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
@@ -281,7 +281,7 @@ def _without_memory(
 
 _FEW_CORES = Refusal(
     "KubeletCoresInsufficient",
-    Message("the kubelet would reject it with {name}: too few whole cores are free", name=SMT_ALIGNMENT_ERROR),
+    Message("the kubelet would reject the pod with {name}: too few whole cores are free", name=SMT_ALIGNMENT_ERROR),
     (CPU,),
     resolvable=True,
 )
@@ -289,7 +289,7 @@ _FEW_CORES = Refusal(
 
 @lru_cache(maxsize=64)
 def _misaligned(policy: str, scope: str) -> Refusal:
-    template = "the kubelet would reject it with {name}: topology manager policy {policy}, scope {scope}"
+    template = "the kubelet would reject the pod with {name}: topology manager policy {policy}, scope {scope}"
     text = Message(template, name=TOPOLOGY_AFFINITY_ERROR, policy=policy, scope=scope)
     return Refusal("TopologyAffinityPredicted", text, resolvable=True)
 
@@ -297,14 +297,15 @@ def _misaligned(policy: str, scope: str) -> Refusal:
 @lru_cache(maxsize=64)
 def _no_whole_core(threads: int) -> Refusal:
     template = (
-        "the kubelet would reject it with {name}: its number of CPUs is not a multiple of {number}, the CPUs of a core"
+        "the kubelet would reject the pod with {name}: the number of CPUs is not a multiple of {number}, "
+        "the CPUs of a core"
     )
     return Refusal("SmtAlignmentPredicted", Message(template, name=SMT_ALIGNMENT_ERROR, number=threads), (CPU,))
 
 
 @lru_cache(maxsize=64)
 def _few_cpus(reason: str) -> Refusal:
-    template = "the kubelet would reject it with {name}: too few CPUs are left for exclusive use"
+    template = "the kubelet would reject the pod with {name}: too few CPUs are left for exclusive use"
     return Refusal("KubeletCpusInsufficient", Message(template, name=reason), (CPU,), resolvable=True)
 
 

@@ -32,19 +32,25 @@ class FairShareParams(Params, frozen=True):
     team_label: Annotated[
         str,
         msgspec.Meta(
-            title="Team label", description=("Label of the pod or namespace that names the team; empty for none.")
+            title="Team label",
+            description=(
+                "Label of the pod, or else of its namespace, that names the team; if empty, all pods form one team."
+            ),
         ),
     ] = ""
     team_weights: Annotated[
-        dict[str, _Weight], msgspec.Meta(title="Weights of teams", description="Weight by team; 1 for others.")
+        dict[str, _Weight],
+        msgspec.Meta(title="Weights of teams", description="Weight of each team; 1 for teams that are not listed."),
     ] = {}
     namespace_weights: Annotated[
         dict[str, _Weight],
-        msgspec.Meta(title="Weights of namespaces", description="Weight by namespace; 1 for others."),
+        msgspec.Meta(title="Weights of namespaces", description="Weight of each namespace; 1 if it is not listed."),
     ] = {}
 
 
-@plugin("fair-share", summary="Schedule the team with the lowest use next, within a priority.", params=FairShareParams)
+@plugin(
+    "fair-share", summary="Within each priority, schedule the team with the lowest use first.", params=FairShareParams
+)
 class FairShare:
     params: FairShareParams
 

@@ -99,7 +99,7 @@ class PodTransitions:
                 self.cancelled["deleted in the cluster"].append(known[key])
                 self.deleted.append(known[key])
         if changes.rebooted:
-            self.cancelled["its node was restarted"] += orphaned_pods_on(self.cluster, changes.rebooted)
+            self.cancelled["the node of the pod was restarted"] += orphaned_pods_on(self.cluster, changes.rebooted)
         for seen in changes.pods:
             row = known.get(seen.key)
             if row is not None and row.uid != seen.uid:
@@ -223,14 +223,14 @@ class PodTransitions:
                 if now.spec == before:
                     continue
                 if row.state == State.MISCONFIGURED:  # this verdict is final: treat the pod as a new pod
-                    self.cancelled["its requests have changed"].append(row)
+                    self.cancelled["the requests of the pod have changed"].append(row)
                     self._add_new(seen)
                     continue
                 asked = {name: getattr(now, name) for name in _SPEC_COLUMNS}
                 Pod.objects.filter(pk=pk).update(
                     **asked, fingerprint=fingerprint(now.spec), attempts=0, not_before=None
                 )
-                self.change.end_nominations([pk], Message("its requests have changed"))
+                self.change.end_nominations([pk], Message("the requests of the pod have changed"))
                 self.change.touch([row])
 
     def _reserve_again(self) -> None:
