@@ -4,8 +4,9 @@ Each pod row stores the last reported decision. A pod is due if its latest decis
 also reports decisions whose message was lost. A placement is reported once the pod is bound; a placement that was
 undone before binding is reported with its cause (missing permission, admission policy, another member of a gang). No
 transaction is open during a call.
-A run reports `PODS_PER_STEP` pods and enqueues the next run, so that binding tasks do not wait long for it. While pods
-are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
+One run at a time reports the decisions of a cluster, because two would send the same events. A run reports
+`PODS_PER_STEP` pods and enqueues the next run if more are due, so that binding tasks do not wait long for it. While
+pods are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
 starts after `REST_SECONDS`. If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in
 parallel even then. Pods whose report failed are reported after all others, the oldest failure first.
 """
@@ -36,6 +37,7 @@ from hetsched.placement.lifecycle import HOLDING, LISTED, UNPLACED, State
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.policies.models import PolicyObject
+from hetsched.scheduling.leases import reporting
 from hetsched.storage.literals import literals
 from hetsched.storage.write_lock import write_transaction
 
@@ -64,17 +66,39 @@ def unreported_policies(cluster_id: int) -> Q:
 def run(cluster_id: int) -> int:
     """Write conditions and events for decisions; return the number of reported pods."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
-    if cluster is None:
+    if cluster is None or not _is_due(cluster_id):
         return 0
-    policies = list(PolicyObject.objects.filter(unreported_policies(cluster_id)))
-    results, since = _due_results(cluster_id)
-    if not results and not policies:
-        return 0
+    instance = f"{socket.gethostname()}/{os.getpid()}"
+    lease = reporting.take(cluster_id, instance)
+    if lease is None:
+        return 0  # the other run enqueues the next one
+    try:
+        reported = _report(cluster, instance)
+    finally:
+        reporting.give_up(lease)
+    if reported and _is_due(cluster_id):
+        if _has_undecided_pods(cluster_id):
+            dispatch.send(cluster_id, dispatch.REPORT, in_seconds=REST_SECONDS)
+        else:
+            dispatch.wake(cluster_id, dispatch.REPORT)
+    return reported
+
+
+def _is_due(cluster_id: int) -> bool:
+    """Return whether there are unreported decisions or policies."""
+    pods = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
+    return pods.exists() or PolicyObject.objects.filter(unreported_policies(cluster_id)).exists()
+
+
+def _report(cluster: Cluster, instance: str) -> int:
+    """Report the next decisions and all policies; return the number of reported pods."""
+    policies = list(PolicyObject.objects.filter(unreported_policies(cluster.pk)))
+    results, since = _due_results(cluster.pk)
     api = api_of(cluster)
     _report_policies(api, policies)
     at = timezone.now()
-    instance, now = f"{socket.gethostname()}/{os.getpid()}", rfc3339(at)
-    with ThreadPoolExecutor(_concurrency(cluster_id, since, at), thread_name_prefix="report") as threads:
+    now = rfc3339(at)
+    with ThreadPoolExecutor(_concurrency(cluster.pk, since, at), thread_name_prefix="report") as threads:
         done = list(threads.map(lambda result: publish_result(api, result, now=now, instance=instance), results))
     reported = [
         Pod(pk=result.pod_id, reported_decision=result.decision_id)
@@ -87,11 +111,6 @@ def run(cluster_id: int) -> int:
     with write_transaction():
         write_columns(reported, ("reported_decision", "report_failed_at"))
         write_columns(failed, ("report_failed_at",))
-    if reported and len(results) == PODS_PER_STEP:
-        if _has_undecided_pods(cluster_id):
-            dispatch.send(cluster_id, dispatch.REPORT, in_seconds=REST_SECONDS)
-        else:
-            dispatch.wake(cluster_id, dispatch.REPORT)
     return len(reported)
 
 

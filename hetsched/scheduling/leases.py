@@ -2,8 +2,8 @@
 
 A lease is acquired by compare-and-set when it is free or expired by the database's clock; acquiring it increments the
 epoch. Writes under a lease contain its epoch, so a holder that was suspended until after its lease expired cannot write
-any more. `leading` is the lease for decisions, `following` for the watch of a live cluster, and `discovering` for
-publishing node facts in the cluster.
+any more. `leading` is the lease for decisions, `following` for the watch of a live cluster, `discovering` for
+publishing node facts in the cluster, and `reporting` for publishing decisions on its pods.
 Invariant: an epoch belongs to one holder forever.
 """
 
@@ -84,13 +84,14 @@ def end_all() -> None:
     Epochs that were used after the backup are missing from these rows. To the clusters, the restored database is a
     different installation, which waits while the previous installation is still active.
     """
-    for model, name in ((Cluster, "leader"), (Connection, "follower"), (Connection, "discoverer")):
+    for model, name in _STORED:
         epoch = f"{name}_epoch"
         model._default_manager.update(**{epoch: F(epoch) + EPOCHS_LEFT_OUT, f"{name}_id": "", f"{name}_until": None})
     for connection in Connection.objects.only("pk"):
         Connection.objects.filter(pk=connection.pk).update(installation=uuid.uuid4())
 
 
-leading = Leases(Cluster, "leader")
-following = Leases(Connection, "follower")
-discovering = Leases(Connection, "discoverer")
+_STORED: tuple[tuple[type[Model], str], ...] = (
+    (Cluster, "leader"), (Connection, "follower"), (Connection, "discoverer"), (Connection, "reporter"),
+)  # fmt: skip
+leading, following, discovering, reporting = (Leases(model, name) for model, name in _STORED)

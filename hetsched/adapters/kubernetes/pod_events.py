@@ -92,7 +92,8 @@ def _event(api: Api, one: PodResult, now: str, instance: str) -> None:
     create_event(
         api,
         one,
-        suffix=f"{one.decision_id:x}.{'s' if one.node else 'f'}",
+        # With the uid, because another database may have used the ID of the decision.
+        suffix=f"{one.uid[:8]}.{one.decision_id:x}.{'s' if one.node else 'f'}",
         action="Binding" if one.node else "Scheduling",
         reason="Scheduled" if one.node else "FailedScheduling",
         kind="Normal" if one.node else "Warning",

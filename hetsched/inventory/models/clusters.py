@@ -178,6 +178,9 @@ class Connection(models.Model):
     discoverer_id = models.CharField(max_length=120, blank=True, editable=False)
     discoverer_until = models.DateTimeField(null=True, blank=True, editable=False)
     discoverer_epoch = models.BigIntegerField(default=0, editable=False)
+    reporter_id = models.CharField(max_length=120, blank=True, editable=False)
+    reporter_until = models.DateTimeField(null=True, blank=True, editable=False)
+    reporter_epoch = models.BigIntegerField(default=0, editable=False)
 
     class Meta:
         verbose_name = _("connection")
