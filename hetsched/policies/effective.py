@@ -7,6 +7,7 @@ that names it is misconfigured, and a request that names it is rejected.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, KeysView
 from datetime import datetime
 from functools import lru_cache
 
@@ -30,17 +31,36 @@ class EffectivePolicy(msgspec.Struct, frozen=True):
     rule: str
 
 
+class ActivePolicies:
+    """The policies that have an active version, read with one query."""
+
+    def __init__(self) -> None:
+        self._rows = {name: (version, pk, written) for name, version, pk, written in ACTIVE_POLICIES()}
+
+    @property
+    def names(self) -> KeysView[str]:
+        return self._rows.keys()
+
+    def versions(self) -> dict[str, int]:
+        """Return the active version of each policy."""
+        return {name: version for name, (version, _, _) in self._rows.items()}
+
+    def specs(self, names: Iterable[str]) -> dict[str, PolicySpec]:
+        """Return the active version of these policies by name; names without an active version are omitted."""
+        return {name: _content(*self._rows[name][1:]) for name in names if name in self._rows}
+
+
 def active_versions() -> dict[str, int]:
     """Return the active version of each policy that has one."""
-    return {name: version for name, version, *_ in ACTIVE_POLICIES()}
+    return ActivePolicies().versions()
 
 
 class Chooser:
-    """Chooses policies for the pods of one submission, with two database queries in total."""
+    """Chooses policies for the pods of one submission, with at most two database queries in total."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, active: ActivePolicies | None = None) -> None:
         self.cluster = cluster
-        self.known = active_versions().keys()
+        self.known = (active or ActivePolicies()).names
         self.rules = {rule.namespace: rule for rule in NAMESPACE_RULES(cluster=cluster.pk)}
 
     def choose(self, pod: PodSpec, requested: str = "") -> tuple[EffectivePolicy, Problem | None]:
@@ -76,14 +96,14 @@ class Chooser:
 
 def active_specs(names: set[str]) -> dict[str, PolicySpec]:
     """Return the active version of these policies by name; names without an active version are omitted."""
-    return {name: _content(pk, written) for name, _, pk, written in ACTIVE_POLICIES() if name in names}
+    return ActivePolicies().specs(names)
 
 
 @lru_cache(maxsize=256)
-def _content(revision_id: int, created_at: datetime) -> PolicySpec:
+def _content(revision_id: int, written: str | datetime) -> PolicySpec:
     """Read a revision, cached because its content never changes.
 
-    `created_at` distinguishes the revision from one with the same id in another database.
+    `written`, the time of its creation, distinguishes it from a revision with the same ID in another database.
     """
     return PolicyRevision.objects.get(pk=revision_id).spec
 

@@ -16,6 +16,7 @@ from django.apps import apps
 from django.db.models import (
     BigIntegerField,
     Case,
+    CharField,
     Exists,
     ExpressionWrapper,
     F,
@@ -203,11 +204,16 @@ NAMESPACE_RULES = PreparedQuery(lambda: _rows("policies.NamespaceRule", cluster=
 """Policy rules of a cluster's namespaces. Read for each submission and for each batch with new pods."""
 
 ACTIVE_POLICIES = PreparedQuery(
-    lambda: _rows(
-        "policies.PolicyRevision", policy__active_version__gt=0, version=F("policy__active_version")
-    ).values_list("policy__name", "version", "id", "created_at")
+    lambda: (
+        _rows("policies.PolicyRevision", policy__active_version__gt=0, version=F("policy__active_version"))
+        .annotate(written=ExpressionWrapper(F("created_at"), CharField()))
+        .values_list("policy__name", "version", "id", "written")
+    )
 )
-"""Name, active version, and ID and time of its revision, of each active policy. Read by submissions and decisions."""
+"""Name, active version, and ID and time (in the database's form) of its revision, of each active policy.
+
+Read by submissions and decisions.
+"""
 
 
 # -- each batch of decisions -------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from hetsched.placement.notifications.callbacks import check_callback_url
 from hetsched.placement.queries.pod_counts import cluster_counts, counts_are_due
 from hetsched.placement.queries.topics import pod_document, published_document, workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, check_quota
-from hetsched.policies.effective import Chooser
+from hetsched.policies.effective import ActivePolicies, Chooser
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.write_lock import write_transaction
@@ -162,12 +162,17 @@ def stored_response(owner: str, key: str, body_hash: str) -> Submission | None:
 
 
 def build_pod_rows(
-    cluster: Cluster, pods: Sequence[PodSpec], policy: str, priority: int | None, origin: str
+    cluster: Cluster,
+    pods: Sequence[PodSpec],
+    policy: str,
+    priority: int | None,
+    origin: str,
+    active: ActivePolicies | None = None,
 ) -> list[Pod]:
-    """Choose each pod's policy and build its row, unsaved."""
+    """Choose each pod's policy and build its row, unsaved; `active` is read if it is not given."""
     if not pods:
         return []
-    chooser = Chooser(cluster)
+    chooser = Chooser(cluster, active)
     rows: list[Pod] = []
     for spec, images_until in add_image_facts(cluster, pods):
         chosen, problem = chooser.choose(spec, policy)
