@@ -4,14 +4,16 @@ A pod that arrives alone is usually placed at once. Its row, decision and reserv
 of two, which halves the delay until its binding. This module decides such pods on the snapshot and commits them with
 `record_placed_arrivals`. All other pods become rows of the queue: pods that do not fit, that belong to a gang, that
 have scheduling gates or a problem, or that a submission created. While pods in the queue are due, every arrival joins
-the queue, so the order of the queue holds.
+the queue, so the order of the queue holds. If more pods arrive than one transaction takes, the first of them in the
+order of the queue are placed, and the others remain untried for the next call.
 Invariant: a pod that is not committed is not assumed in the snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+import msgspec
 import structlog
 from django.conf import settings
 from django.utils import timezone
@@ -20,7 +22,7 @@ from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.node_loads import ClusterColumns, Conflict
+from hetsched.inventory.node_loads import ClusterColumns, Conflict, Contradiction
 from hetsched.placement.actions.image_platforms import allowed_registries
 from hetsched.placement.actions.submissions import build_pod_rows
 from hetsched.placement.actions.watch.placed_arrivals import record_placed_arrivals
@@ -29,7 +31,7 @@ from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, has_active_pods
 from hetsched.placement.scheduling_queue.decision_time import namespaces_over_share
 from hetsched.placement.scheduling_result import Result
-from hetsched.policies.effective import active_specs
+from hetsched.policies.effective import ActivePolicies
 
 from .leases import Lease
 from .scheduling_cycle import SchedulingCycle
@@ -38,6 +40,16 @@ from .scheduling_loop import count_batch
 # Arrivals that are not decided by then join the queue, where the namespaces share the decision time.
 LONGEST_SECONDS = 0.5
 log = structlog.get_logger(__name__)
+
+
+class PlacedBatch(msgspec.Struct, frozen=True):
+    """The placements of one transaction, in the order of the decisions, and the keys of the pods that are untried.
+
+    All other pods of the call join the queue.
+    """
+
+    results: list[Result] = []
+    untried: frozenset[str] = frozenset()
 
 
 class ArrivalScheduler:
@@ -50,35 +62,52 @@ class ArrivalScheduler:
         self._cluster: Cluster | None = None
         self._definitions_revision = -1
 
-    def place(self, arrivals: Sequence[ObservedPod], lease: Lease, follower_epoch: int) -> list[Result]:
-        """Place and commit those of the arrivals that fit now; return their results, in the order of the decisions."""
+    def place(self, arrivals: Sequence[ObservedPod], lease: Lease, follower_epoch: int) -> PlacedBatch:
+        """Place and commit those of the first arrivals that fit now; at most the given number is tried."""
         pods = [seen.spec for seen in arrivals if seen.spec is not None and _is_plain(seen.spec)]
-        if not pods or self._cache.is_cold or allowed_registries() or has_active_pods(lease.cluster_id):
-            return []
+        if not pods or allowed_registries() or has_active_pods(lease.cluster_id):
+            return PlacedBatch()
         with self._cache.locked_snapshot() as snapshot:
             columns = self._cache.columns
             assert columns is not None
             if columns.follower_epoch != follower_epoch or columns.shadow_of:
-                return []
+                return PlacedBatch()
             # The row of a deleted pod of the same name may still hold its resources.
             new = [pod for pod in pods if pod.key not in snapshot.state.placed_pods]
-            return self._place(snapshot, columns, new, lease)
+            try:
+                return self._place(snapshot, columns, new, lease)
+            except Contradiction as refusal:
+                log.info("arrivals join the queue", cluster=lease.cluster_id, reason=str(refusal))
+                return PlacedBatch()
+            except Conflict as conflict:
+                log.info("arrivals are tried again", cluster=lease.cluster_id, reason=str(conflict))
+                return PlacedBatch(untried=frozenset(pod.key for pod in new))
 
     def _place(
         self, snapshot: ClusterSnapshot, columns: ClusterColumns, pods: Sequence[PodSpec], lease: Lease
-    ) -> list[Result]:
-        rows = {row.key: row for row in self._rows(columns, pods)}
+    ) -> PlacedBatch:
+        active = ActivePolicies()
+        default = active.specs([columns.policy_name]).get(columns.policy_name)
+        if default is None:
+            return PlacedBatch()
+        policy = self._cache.policy(default)
+        used_seconds = namespaces_over_share(columns.decision_time, timezone.now().timestamp())
+        if len(pods) > self._most:
+            pods = policy.forecast(pods, snapshot.state, used_seconds)
+        untried = frozenset(pod.key for pod in pods[self._most :])
+        rows = {row.key: row for row in self._rows(columns, pods[: self._most], active)}
         pending = [_pending(row, -place) for place, row in enumerate(rows.values(), start=1)]
-        specs = active_specs({columns.policy_name, *(pod.policy for pod in pending)})
-        default = specs.get(columns.policy_name)
+        specs = active.specs({columns.policy_name, *(pod.policy for pod in pending)})
         cycle = SchedulingCycle(self._cache, snapshot, specs, settings.HETSCHED_TOP_NODES, has_refused_evictions=False)
         digest, done = snapshot.state.digest(), False
         try:
-            policy = None if default is None else self._cache.policy(default)
-            used_seconds = namespaces_over_share(columns.decision_time, timezone.now().timestamp())
-            results = cycle.place(pending, policy, LONGEST_SECONDS, self._most, used_seconds)
-            if not results or cycle.failed:
-                return []
+            results, in_time = cycle.place(pending, policy, LONGEST_SECONDS, used_seconds)
+            if cycle.failed:
+                return PlacedBatch()
+            if not in_time:
+                untried = frozenset()
+            if not results:
+                return PlacedBatch(untried=untried)
             committed = record_placed_arrivals(
                 lease.cluster_id,
                 [(rows[result.waiting.spec.key], result) for result in results],
@@ -87,9 +116,6 @@ class ArrivalScheduler:
                 snapshot=digest,
             )
             done = True
-        except Conflict as conflict:
-            log.info("arrivals join the queue", cluster=lease.cluster_id, reason=str(conflict))
-            return []
         finally:
             if cycle.failed:
                 self._cache.invalidate()
@@ -97,15 +123,15 @@ class ArrivalScheduler:
                 cycle.undo()
         self._cache.mark_committed(committed.revision, [result.waiting.spec.key for result in results])
         count_batch(self._name, results, cycle.took_seconds)
-        return committed.results
+        return PlacedBatch(committed.results, untried)
 
-    def _rows(self, columns: ClusterColumns, pods: Iterable[PodSpec]) -> list[Pod]:
+    def _rows(self, columns: ClusterColumns, pods: Sequence[PodSpec], active: ActivePolicies) -> list[Pod]:
         """Return unsaved rows of the pods, without those that have a problem."""
         if self._cluster is None or self._definitions_revision != columns.definitions_revision:
             self._cluster = Cluster.objects.get(pk=self._cache.cluster_id)
             self._definitions_revision = columns.definitions_revision
         self._cluster.policy_name = columns.policy_name
-        rows = build_pod_rows(self._cluster, list(pods), "", None, Pod.WATCHED)
+        rows = build_pod_rows(self._cluster, pods, "", None, Pod.WATCHED, active)
         return [row for row in rows if row.spec.ready]
 
 

@@ -5,6 +5,8 @@ and writes them through `placement.actions.watch`. A pending pod without a node 
 written without delay; events that arrive until then are written with it.
 Nothing is written before all required resources have synced. At that point nodes and pods that are in the database but
 not in the lists are treated as deleted. A write that loses the revision check is retried.
+Arriving pods are kept in memory until they are placed, which is tried first, or become rows of the queue, at the latest
+after `ARRIVAL_SECONDS`.
 Invariants: events of one object are written in order; an informer that lost its lease writes nothing.
 """
 
@@ -37,13 +39,14 @@ from hetsched.journal import counters
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, apply_changes
 from hetsched.placement.actions.terminating_pods import release_orphaned_pods
-from hetsched.placement.lifecycle import HOLDING, QUEUED
+from hetsched.placement.lifecycle import HOLDING, LISTED, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.pod_counts import batch_counts, publish_counts, stop_batching_counts
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.cluster_policies import apply_policy_objects
 from hetsched.scheduling.leases import Lease, following
 
+from .arrivals import PlacedBatch
 from .informer_host import InformerHost
 
 _NODE = b'"nodeName":'  # the JSON of a pod contains this key once the pod is assigned to a node
@@ -53,6 +56,7 @@ REWRITE_AFTER = timedelta(seconds=1)
 MOST_EVENTS = 500
 REPORT_SECONDS = 2.0
 MOST_CONFLICTS = 20
+ARRIVAL_SECONDS = 3.0  # maximum time for which an arriving pod may stay untried before it gets a row
 MAX_OPTIONAL_FAILURES = 5  # these failures take at least 15 seconds; a server that is only busy responds sooner
 # cluster id -> time.monotonic() of the last iteration; the liveness check fails if a time is too old
 iterated_at: dict[int, float] = {}
@@ -88,6 +92,8 @@ class Informer:
         self._has_changes = False
         self._new_pods: set[str] = set()  # keys of pods that were first seen since the last write
         self._deleted_pods: set[str] = set()  # keys of pods that were deleted since the last write
+        self._arrivals: dict[str, ObservedPod] = {}  # arriving pods without a row, by key
+        self._arrived_at = 0.0  # time.monotonic() of the first of them
         self._policies_listed = False
         self._lease_checked_at = self._reported_at = self._orphans_checked_at = time.monotonic()
 
@@ -122,7 +128,9 @@ class Informer:
             self._apply()
         self._release_orphans()
         if self._host is not None:
-            self._busy = self._may_decide() and self._host.iterate()
+            is_idle = self._events.empty() and not self._arrivals
+            self._busy = self._may_decide() and self._host.iterate(is_idle=is_idle)
+            self._busy = self._busy or (bool(self._arrivals) and not self._host.is_saturated)
         now = iterated_at[self.lease.cluster_id] = time.monotonic()
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
             self._lease_checked_at = now
@@ -252,39 +260,72 @@ class Informer:
             dispatch.wake(self.lease.cluster_id, dispatch.REPORT)
 
     def _apply(self) -> None:
+        """Write the collected changes, and place arriving pods or write them too."""
         has_late_events = self._host is not None and self._host.bindings.has_unprocessed
-        if not (self._has_changes or has_late_events) and self._has_applied:
-            return
-        if self._host is not None:
-            for event in self._host.bindings.take_unprocessed():
-                self._store.feed_skipped(event)
-        changes = self._store.take()
-        self._has_changes = False
-        if not self._has_applied:
+        if self._has_changes or has_late_events or not self._has_applied:
             if self._host is not None:
-                # acquire the lease before the first pods are due; otherwise a worker woken for them becomes the leader
-                self._host.acquire_leadership()
-            changes.nodes_gone, changes.pods_gone = self._missing_from_lists()
-            changes.bound = set()  # no earlier state is stored for these bindings, so shadow mode cannot compare them
-        elif self._host is not None:
-            self._host.bindings.remove_confirmations(changes)
+                for event in self._host.bindings.take_unprocessed():
+                    self._store.feed_skipped(event)
+            changes = self._store.take()
+            self._has_changes = False
+            if not self._has_applied:
+                self._complete_lists(changes)
+            elif self._host is not None:
+                self._host.bindings.remove_confirmations(changes)
+            self._separate_arrivals(changes)
+            if (changes or not self._has_applied) and not self._write_until_committed(changes):
+                return
+            if not self._has_applied:
+                self._has_applied = True
+                # listed objects are long-lived, and collecting them as garbage takes longer than processing an event
+                gc.freeze()
+                self._write_sync()
+        if self._arrivals:
+            self._place_arrivals()
+
+    def _complete_lists(self, changes: Changes) -> None:
+        """Add the nodes and pods that were deleted while no informer ran, and exclude known pods from the arrivals."""
+        if self._host is not None:
+            # acquire the lease before the first pods are due; otherwise a worker woken for them becomes the leader
+            self._host.acquire_leadership()
+        changes.nodes_gone, changes.pods_gone = self._missing_from_lists()
+        changes.bound = set()  # no earlier state is stored for these bindings, so shadow mode cannot compare them
+        known = Pod.objects.filter(cluster_id=self.lease.cluster_id, state__in=LISTED)
+        self._new_pods -= {f"{namespace}/{name}" for namespace, name in known.values_list("namespace", "name")}
+
+    def _separate_arrivals(self, changes: Changes) -> None:
+        """Move the arriving pods from the changes to `_arrivals`, if this process may place them."""
         new_pods, self._new_pods = self._new_pods - self._deleted_pods, set()
+        for key in self._deleted_pods:
+            self._arrivals.pop(key, None)
         self._deleted_pods.clear()
-        if self._has_applied and self._host is not None and self._may_decide():
-            arrivals = [pod for pod in changes.pods if pod.key in new_pods and _is_arrival(pod)]
-            if arrivals:
-                changes.pods = [pod for pod in changes.pods if pod.key not in new_pods or not _is_arrival(pod)]
-                if changes and not self._write_until_committed(changes):
-                    return
-                placed = self._host.place_arrivals(arrivals, self.lease.epoch)
-                changes = Changes(pods=[pod for pod in arrivals if pod.key not in placed])
-        if (changes or not self._has_applied) and not self._write_until_committed(changes):
+        if self._host is None or self._lease_lost or not self._is_leader():
             return
-        if not self._has_applied:
-            self._has_applied = True
-            # the listed objects are long-lived, and collecting them as garbage takes longer than processing an event
-            gc.freeze()
-            self._write_sync()
+        remaining = []
+        for pod in changes.pods:
+            if pod.key in new_pods or pod.key in self._arrivals:
+                if _is_arrival(pod):
+                    self._arrived_at = self._arrived_at if self._arrivals else time.monotonic()
+                    self._arrivals[pod.key] = pod
+                    continue
+                self._arrivals.pop(pod.key, None)
+            remaining.append(pod)
+        changes.pods = remaining
+
+    def _place_arrivals(self) -> None:
+        """Place a batch of the arriving pods, and write those that join the queue."""
+        batch = PlacedBatch()
+        if self._host is not None and self._may_decide():
+            batch = self._host.place_arrivals(list(self._arrivals.values()), self.lease.epoch)
+        placed = {result.waiting.spec.key for result in batch.results}
+        waiting = {key: pod for key, pod in self._arrivals.items() if key not in placed}
+        if time.monotonic() - self._arrived_at < ARRIVAL_SECONDS:
+            self._arrivals = {key: pod for key, pod in waiting.items() if key in batch.untried}
+        else:
+            self._arrivals = {}
+        queued = [pod for key, pod in waiting.items() if key not in self._arrivals]
+        if queued:
+            self._write_until_committed(Changes(pods=queued))
 
     def _write_until_committed(self, changes: Changes) -> bool:
         """Write changes, again after each conflict; return False if the lease was lost."""

@@ -34,7 +34,7 @@ from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import has_active_pods
 
 from . import binding_cycle
-from .arrivals import ArrivalScheduler
+from .arrivals import ArrivalScheduler, PlacedBatch
 from .bindings_in_flight import BindingsInFlight
 from .interpreter_priority import low_priority
 from .leases import Lease, leading
@@ -97,25 +97,35 @@ class InformerHost:
         if self._lease is not None:
             leading.give_up(self._lease)
 
-    def place_arrivals(self, arrivals: Sequence[ObservedPod], follower_epoch: int) -> set[str]:
-        """Place and commit those arriving pods that fit now, and start to bind them; return their keys."""
+    def place_arrivals(self, arrivals: Sequence[ObservedPod], follower_epoch: int) -> PlacedBatch:
+        """Place and commit the first of these arriving pods, and start to bind them."""
         now = time.monotonic()
-        if self.bindings.unproven or self.bindings.count > MAX_BINDINGS or not self._has_lease(now):
-            return set()
+        if self.bindings.unproven or not self._has_lease(now):
+            return PlacedBatch()
+        if self.is_saturated:
+            return PlacedBatch(untried=frozenset(pod.key for pod in arrivals))
         assert self._lease is not None
-        results = self._arrivals.place(arrivals, self._lease, follower_epoch)
-        if results:
-            self.bindings.start(self._lease, results)
+        batch = self._arrivals.place(arrivals, self._lease, follower_epoch)
+        if batch.results:
+            self.bindings.start(self._lease, batch.results)
             if self._projection_due_at is None:
                 self._projection_due_at = now + PROJECT_SECONDS
-        return {result.waiting.spec.key for result in results}
+        return batch
 
-    def iterate(self) -> bool:
-        """Run one scheduling iteration and write binding results; return True if more work is due immediately."""
+    @property
+    def is_saturated(self) -> bool:
+        """Return True if so many bindings are in flight that no further pod is decided."""
+        return self.bindings.count > MAX_BINDINGS
+
+    def iterate(self, *, is_idle: bool = False) -> bool:
+        """Run one scheduling iteration and write binding results; return True if more work is due immediately.
+
+        `is_idle` is true if no event waits.
+        """
         self.bindings.take_results()
         more = self._decide()
         now = time.monotonic()
-        self.bindings.confirm_due(now)
+        self.bindings.confirm_due(now, is_idle=is_idle and not more)
         self._project_placements(now)
         self._wake_reports(now, more)
         return more
@@ -136,7 +146,7 @@ class InformerHost:
         now = time.monotonic()
         if not self._due and now - self._polled_at < POLL_SECONDS:
             return False
-        if self.bindings.unproven or self.bindings.count > MAX_BINDINGS or not self._has_lease(now):
+        if self.bindings.unproven or self.is_saturated or not self._has_lease(now):
             return False
         assert self._lease is not None
         self._polled_at, self._due = now, False

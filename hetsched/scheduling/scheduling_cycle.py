@@ -146,27 +146,27 @@ class SchedulingCycle:
         pending: Sequence[PendingPod],
         policy: Policy | None,
         seconds: float,
-        most: int,
         used_seconds: Mapping[str, float],
-    ) -> list[Result]:
-        """Try at most `most` of these pods, without gangs and holds, in the order of `policy`, within about `seconds`.
+    ) -> tuple[list[Result], bool]:
+        """Try these pods, without gangs and holds, in the order of `policy`, until about `seconds` have passed.
 
-        Pods that do not fit get no result, and nothing is assumed for them. The time is not added to the decision time
-        of the namespaces, because no other pod waits. `used_seconds` is described in `decide`.
+        Return the placements, and whether all pods were tried. Pods that do not fit get no result, and nothing is
+        assumed for them. The time is not added to the decision time of the namespaces, because no other pod waits.
+        `used_seconds` is described in `decide`.
         """
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in pending}
         self._use_mix(pending)
         results: list[Result] = []
         for tried, spec in enumerate(self._order([pod.spec for pod in pending], policy, used_seconds)):
-            if tried and (tried >= most or time.monotonic() - began > seconds):
-                break
+            if tried and time.monotonic() - began > seconds:
+                return results, False
             pod_began = time.perf_counter()
             result = self._place_pod(pods[spec.key], len(results))
             if result is not None:
                 results.append(result)
                 self.took_seconds.append(time.perf_counter() - pod_began)
-        return results
+        return results, True
 
     def undo(self) -> None:
         """Undo all placements of this batch on the snapshot."""

@@ -21,7 +21,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.placement.scheduling_result import Result
 from hetsched.scheduling import arrivals
-from hetsched.scheduling.arrivals import ArrivalScheduler
+from hetsched.scheduling.arrivals import ArrivalScheduler, PlacedBatch
 from hetsched.scheduling.leases import Lease, leading
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
@@ -56,9 +56,13 @@ def arriving(pod: PodBuilder, uid: str = "") -> ObservedPod:
     return ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec)
 
 
-def place(lease: Lease, *pods: PodBuilder, follower_epoch: int = 1) -> list[Result]:
-    scheduler = ArrivalScheduler(cache_of(lease.cluster_id), "live", 200)
+def try_to_place(lease: Lease, *pods: PodBuilder, follower_epoch: int = 1, most: int = 200) -> PlacedBatch:
+    scheduler = ArrivalScheduler(cache_of(lease.cluster_id), "live", most)
     return scheduler.place([arriving(pod) for pod in pods], lease, follower_epoch)
+
+
+def place(lease: Lease, *pods: PodBuilder, follower_epoch: int = 1) -> list[Result]:
+    return try_to_place(lease, *pods, follower_epoch=follower_epoch).results
 
 
 def assert_state_agrees(cluster: Cluster) -> None:
@@ -102,9 +106,15 @@ def test_pods_that_do_not_fit_use_up_the_time_of_the_batch(
     cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "LONGEST_SECONDS", -1.0)
-    # The first pod is always tried.
-    assert place(lease, a_pod("large").cpu(9), a_pod("small").cpu(1)) == []
+    # The first pod is always tried. After a slow batch all other pods join the queue, which shares the time.
+    assert try_to_place(lease, a_pod("large").cpu(9), a_pod("small").cpu(1), a_pod("later"), most=2) == PlacedBatch()
     assert [result.waiting.spec.name for result in place(lease, a_pod("small").cpu(1))] == ["small"]
+
+
+def test_pods_beyond_the_limit_of_a_batch_remain_untried(cluster: Cluster, lease: Lease) -> None:
+    batch = try_to_place(lease, a_pod("a"), a_pod("b"), a_pod("urgent").having(priority=5), most=2)
+    assert [result.waiting.spec.name for result in batch.results] == ["urgent", "a"]
+    assert batch.untried == {"default/b"}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +156,7 @@ def test_any_commit_in_between_is_a_conflict(cluster: Cluster, lease: Lease, mon
         return record(*arguments, **named)
 
     monkeypatch.setattr(arrivals, "record_placed_arrivals", record_late)
-    assert place(lease, a_pod("p")) == []
+    assert try_to_place(lease, a_pod("p")) == PlacedBatch(untried=frozenset({"default/p"}))
     assert [pod.name for pod in Pod.objects.all()] == ["other"]
     assert_state_agrees(cluster)
 
@@ -154,7 +164,7 @@ def test_any_commit_in_between_is_a_conflict(cluster: Cluster, lease: Lease, mon
 def test_pod_of_the_same_name_that_is_placed_waits_for_its_end(cluster: Cluster, lease: Lease) -> None:
     assert place(lease, a_pod("p"))
     scheduler = ArrivalScheduler(cache_of(cluster.pk), "live", 200)
-    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1) == []
+    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1) == PlacedBatch()
     assert Pod.objects.count() == 1
     assert_state_agrees(cluster)
 
@@ -163,7 +173,7 @@ def test_name_of_a_live_pod_is_a_conflict(cluster: Cluster, lease: Lease) -> Non
     apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("p"))]), epoch=1)
     Pod.objects.update(queued=False)
     scheduler = ArrivalScheduler(cache_of(cluster.pk), "live", 200)
-    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1) == []
+    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1) == PlacedBatch()
     assert Pod.objects.get().state == "pending"
     assert_state_agrees(cluster)
 

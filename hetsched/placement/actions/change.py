@@ -205,7 +205,7 @@ class ClusterTransaction:
             return []
         # Reservations of this transaction have its own revision and are added by `reserve`.
         rows = Reservation.objects.filter(cluster=self.cluster, revision__range=(since, self.cluster.revision - 1))
-        placed = list(rows.select_related("pod").defer("pod__spec", "spec").order_by("id"))
+        placed = list(rows.select_related("pod").only(*_PROJECTED).order_by("id"))
         decided = _first_decisions([reservation.pod_id for reservation in placed])
         change_many(_DECIDED_BY, [(decision_id, pod_id) for pod_id, decision_id in decided.items()])
         pods_of: dict[str, int] = defaultdict(int)
@@ -259,6 +259,10 @@ class ClusterTransaction:
         return True
 
 
+# The columns of a reservation and its pod that a projection reads.
+_PROJECTED = (
+    "node_id", "requests", "allocation", "created_at", "pod__namespace", "pod__name", "pod__workload_id",
+)  # fmt: skip
 _DECIDED_BY = f"UPDATE {Pod._meta.db_table} SET decision_id = %s WHERE id = %s"  # noqa: S608
 
 

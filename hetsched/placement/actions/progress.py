@@ -7,7 +7,7 @@ are requeued.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from django.db import IntegrityError
@@ -63,7 +63,7 @@ def start(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
 def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> list[Pod]:
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
-        pods = _pods(cluster_id, pod_ids)
+        pods = _pods(cluster_id, pod_ids, only=("workload_id",))
         columns = {"started_at": change.now} if to is State.RUNNING else {}
         change.move(pods, to, **columns)
         change.close()
@@ -200,8 +200,10 @@ def _pods_of(workload: Workload) -> list[Pod]:
     return list(workload.pods.defer("spec").order_by("id"))
 
 
-def _pods(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
-    rows = Pod.objects.filter(cluster=cluster_id).defer("spec").order_by("id")
+def _pods(cluster_id: int, pod_ids: Iterable[int], only: Sequence[str] = ()) -> list[Pod]:
+    """Return the pods in the order of their IDs, with the columns `only`, or else without their specs."""
+    rows = Pod.objects.filter(cluster=cluster_id).order_by("id")
+    rows = rows.only(*only) if only else rows.defer("spec")
     return [pod for some in batched(sorted(set(pod_ids))) for pod in rows.filter(pk__in=some)]
 
 

@@ -21,7 +21,7 @@ from django.db import IntegrityError
 
 from hetsched.contracts.waits import bits_of
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.node_loads import Conflict, advance
+from hetsched.inventory.node_loads import Contradiction, advance
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
@@ -55,7 +55,8 @@ def record_placed_arrivals(
     """Insert unsaved pods with their placements, decided on exactly `revision` by the leader of `epoch`.
 
     The caller binds the pods right after the commit: they are *binding* from then on.
-    Raises: Conflict if anything was committed since, or if a pod of this name is live or its resources are reserved.
+    Raises: Conflict if anything was committed since; Contradiction if a pod of this name is live or its resources are
+    reserved already.
     """
     try:
         with write_transaction():
@@ -68,7 +69,7 @@ def record_placed_arrivals(
             insert_reservations(cluster, [reserved_pod(result) for result in results], epoch, now)
             dispatch.wake(cluster_id, dispatch.REPORT)
     except IntegrityError as error:
-        raise Conflict(f"cluster {cluster_id}: {error}") from error
+        raise Contradiction(f"cluster {cluster_id}: {error}", len(arrivals)) from error
     return PlacedArrivals(cluster.revision, results)
 
 
