@@ -36,6 +36,7 @@ from hetsched.placement.scheduling_queue.active_queue import has_active_pods
 from . import binding_cycle
 from .arrivals import ArrivalScheduler, PlacedBatch
 from .bindings_in_flight import BindingsInFlight
+from .interpreter_priority import low_priority
 from .leases import Lease, leading
 from .scheduling_loop import BatchState, SchedulingLoop
 
@@ -50,9 +51,9 @@ log = structlog.get_logger(__name__)
 
 
 def _load_snapshot(cache: SchedulerCache) -> None:
-    """Load the snapshot in a background thread."""
+    """Load the snapshot in the background, at low interpreter priority so that event handling is not delayed."""
     try:
-        with cache.locked_snapshot():
+        with low_priority, cache.locked_snapshot():
             pass
     finally:
         connection.close()

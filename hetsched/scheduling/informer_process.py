@@ -11,7 +11,6 @@ import gc
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -38,16 +37,12 @@ from .leader_election import leadership
 POLL_SECONDS = 5.0
 STUCK_SECONDS = 120.0
 COLLECT_AFTER = (50_000, 10, 10)  # few objects are in reference cycles, and most objects are long-lived
-# A thread that sends a binding needs the interpreter several times for each call. While another thread decides or loads
-# a snapshot, it waits for this interval each time. With CPython's default of 5 ms a binding took 20 to 40 ms longer.
-SWITCH_SECONDS = 0.0002
 log = structlog.get_logger(__name__)
 
 
 def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     """Run an informer thread for each live cluster without one, until `ended` is set."""
     gc.set_threshold(*COLLECT_AFTER)
-    sys.setswitchinterval(SWITCH_SECONDS)
     with background_sender():
         _run_until_ended(api_of, ended)
 
