@@ -106,14 +106,20 @@ def _claimed_eviction(one: Eviction) -> ClaimedEviction:
     return ClaimedEviction(one, one.victim, None if to is None else to.pod, "" if to is None else to.node.name)
 
 
-def is_still_wanted(one: ClaimedEviction) -> bool:
-    """Return True if the eviction is still wanted and its nomination, if any, is active."""
-    return Eviction.objects.filter(_HOLDS, pk=one.eviction.pk, state=Eviction.WANTED).exists()
+def still_wanted(claimed: Sequence[ClaimedEviction]) -> set[int]:
+    """Return the IDs of the evictions that are still wanted and whose nomination, if any, is active."""
+    found: set[int] = set()
+    for some in batched([one.eviction.pk for one in claimed]):
+        rows = Eviction.objects.filter(_HOLDS, pk__in=some, state=Eviction.WANTED)
+        found.update(rows.values_list("pk", flat=True))
+    return found
 
 
-def mark_requested(one: ClaimedEviction) -> None:
-    """Record that the API server accepted the eviction, or that the victim no longer exists."""
-    Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED).update(state=Eviction.ASKED, not_before=None)
+def mark_requested(claimed: Sequence[ClaimedEviction]) -> None:
+    """Record that the API server accepted the evictions, or that the victims no longer exist."""
+    for some in batched([one.eviction.pk for one in claimed]):
+        rows = Eviction.objects.filter(pk__in=some, state=Eviction.WANTED)
+        rows.update(state=Eviction.ASKED, not_before=None)
 
 
 def retry_later(one: ClaimedEviction, seconds: float = 0.0) -> None:
