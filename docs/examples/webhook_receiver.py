@@ -13,7 +13,7 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 OLDEST_SECONDS = 300
-seen = set()  # in production, keep the ids for three days in persistent storage
+seen = set()  # in production, keep the message ids for three days in persistent storage
 
 
 def verified(secret, headers, body, now=None):

@@ -120,7 +120,7 @@ def lifecycle_page() -> str:
     arrows = "\n".join(f"    {_word(source)} --> {_word(target)}" for source, target in pairs())
     return (
         f"{_MADE}# Pod lifecycle\n\n"
-        "The table is defined in `hetsched/placement/lifecycle.py`. A database trigger "
+        "The transitions are defined in `hetsched/placement/lifecycle.py`. A database trigger "
         "rejects every other transition.\n\n"
         f"```mermaid\nstateDiagram-v2\n    [*] --> pending\n{arrows}\n```\n"
     )
