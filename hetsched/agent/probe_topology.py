@@ -281,7 +281,7 @@ def _huge_pages(tree: Tree, folder: str) -> dict[str, int]:
 
 
 def _read_numbers(tree: Tree, folder: str, pattern: re.Pattern[str], most: int) -> Cpus | None:
-    """Return the numbers in the matching names of a folder, or None if there are more than `most`."""
+    """Return the numbers that `pattern` captures from the names of a folder's entries, or None if more than `most`."""
     matches = (pattern.fullmatch(name) for name in tree.names(folder))
     numbers = frozenset(int(match[1]) for match in matches if match and int(match[1]) < MOST_CPUS)
     return numbers if len(numbers) <= most else None

@@ -28,7 +28,11 @@ IsVisible = Callable[[str], bool]
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """JSON form of a message: `params` by placeholder, or a list of items if `template` is a separator."""
+    """JSON form of a message.
+
+    `params` maps each placeholder of the template to its value. If `template` is a separator, `params` is the list of
+    the items that it joins.
+    """
 
     template: str
     params: dict[str, str | int | float | Parts] | list[str | int | float | Parts]
@@ -179,7 +183,7 @@ def _value(value: str | int | float | Parts) -> Value:
 
 
 def _escape(text: str) -> str:
-    """Encode a text that looks like a stored message as a stored message, so that it is restored unchanged."""
+    """Wrap a plain text that could be mistaken for a stored message, so that it is read back unchanged."""
     return msgspec.json.encode(Parts("{text}", {"text": str(text)})).decode()
 
 

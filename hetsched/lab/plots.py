@@ -15,7 +15,7 @@ import msgspec
 
 WIDTH, HEIGHT = 760, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 150, 14, 42
-_LETTER_WIDTH = 7.0  # average width of 12 px letters, as an upper bound
+_LETTER_WIDTH = 7.0  # upper bound of the average width of letters at a font size of 12 px
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 1 2")
 _LABEL_GAP = 14.0
 

@@ -1,7 +1,8 @@
 """Rows of reservations with their GPUs, CPUs and devices.
 
 Rows are inserted in bulk and ended in bulk. The partial unique indexes permit one holder for each whole GPU and each
-exclusive CPU. Shares of one GPU are summed after the insert. A reservation is ended exactly once.
+exclusive CPU. An index cannot check a sum, so the shares of each GPU are added up after the insert, which fails if they
+exceed the whole GPU. A reservation is ended exactly once.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ class Once(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Activate `above_version` or `below_version` after the metric was beyond that bound for `minutes`.
+    """Activate `above_version` once the metric has been above `above` for `minutes`.
 
-    The bound `below` is less than the bound `above`.
+    Activate `below_version` once the metric has been below `below` for `minutes`. `below` is less than `above`.
     """
 
     cluster: str

@@ -438,7 +438,7 @@ class SchedulingCycle:
             if outcome.node is None:
                 began = time.perf_counter()
                 pending, evicted = results[position].waiting, results[position].evicted
-                # the database row of the reservation still exists
+                # The pod used capacity of a hold, which the snapshot no longer contains although its row exists.
                 self.failed = self.failed or results[position].room is not None
                 if results[position].nominated is not None:
                     evicted = ()  # evictions for a nominated pod were not requested yet

@@ -39,7 +39,11 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Header of a backup; `sealed` is encrypted with the server's SECRET_KEY, or empty if the server has none."""
+    """Header of a backup.
+
+    `sealed` is a known text encrypted with the server's SECRET_KEY, so that a restore can check that it has the same
+    key. It is empty if the server has no key.
+    """
 
     format: str
     migrations: list[str]

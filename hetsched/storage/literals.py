@@ -9,7 +9,7 @@ from django.db.models import Value
 
 
 def literal(value: str | int) -> str:
-    """Return a constant as SQL text, for a statement with placeholders."""
+    """Return a constant as an SQL literal, with `%` doubled because the statement also has parameters."""
     if isinstance(value, str):
         return "'" + value.replace("'", "''").replace("%", "%%") + "'"
     return str(int(value))

@@ -25,7 +25,8 @@ NODE_GPUS = Resource("hetsched.io", "v1alpha1", "nodegpus", "NodeGpu")
 NODE_USAGES = Resource("hetsched.io", "v1alpha1", "nodeusages", "NodeUsage")
 SCHEDULING_POLICIES = Resource("hetsched.io", "v1alpha1", "schedulingpolicies", "SchedulingPolicy")
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
-# Kubernetes' built-in pod groups and workloads, in the versions that pods refer to.
+# Kubernetes' built-in pod groups (`spec.schedulingGroup` of pods) and, in earlier versions, workloads
+# (`spec.workloadRef`), each in the API version that goes with this field.
 NATIVE_GROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
 NATIVE_WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")

@@ -111,7 +111,7 @@ def _grants(zones: tuple[_Zone, ...]) -> tuple[ZoneGrant, ...]:
 def parse_topology_result(text: str) -> Allocation:
     """Parse crane's `topology-result` annotation: the zones, with the CPU allocated from each.
 
-    Raises: InputError `AllocationMalformed` or a quantity's code.
+    Raises: InputError `AllocationMalformed`, or the error of an invalid quantity.
     """
     try:
         zones = msgspec.json.decode(text, type=list[_CraneZone])

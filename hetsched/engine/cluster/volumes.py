@@ -287,9 +287,10 @@ def nodes_of_selected_volume(state: _StorageState, claim: VolumeClaim) -> Bools 
 
 
 def choose(state: StateView, claims: list[PendingClaim], row: int) -> dict[str, str] | None:
-    """Choose a volume on a row for each of a pod's waiting claims: claim name -> volume name, empty to provision one.
+    """Choose a volume for each of a pod's unbound claims on the node at `row`: claim name -> volume name.
 
-    Returns None if some claim has neither a free volume nor a class that can provision one on the row.
+    An empty volume name means that the volume is to be provisioned. Returns None if some claim has neither a free
+    volume nor a storage class that can provision one on this node.
     """
     found: dict[str, str] = {}
     for waiting in sorted(claims, key=lambda waiting: waiting.claim.asks.request_bytes):

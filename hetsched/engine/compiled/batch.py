@@ -183,7 +183,7 @@ class _Learnt:
     # -- shapes --------------------------------------------------------------------------------------------------
 
     def positions(self, pods: Sequence[PodSpec]) -> Ints | None:
-        """Return the position of each pod's shape, shape (P,); -1 for pods that the loop cannot place.
+        """Return an array of length P: the position of each pod's shape, or -1 for a pod that the loop cannot place.
 
         The result is None if compiling a pod changed the layout, which makes all cached shapes invalid.
         """

@@ -45,7 +45,7 @@ _MOST_REASONS = 5
 # Maximum number of nodes, per reason, that could take the pod when empty.
 _MOST_CANDIDATES = 8
 
-# Up to this count, repeated searches for the maximum are faster than sorting.
+# To find at most this many best rows, a repeated search for the maximum is faster than sorting.
 _FEW = 8
 
 

@@ -152,7 +152,7 @@ def find_victims(
 def _further_victims(
     scheduler: Scheduler, attempt: Attempt, pod: PodSpec, row: int, uids: frozenset[str]
 ) -> list[PlacedPod] | None:
-    """Return the victims needed in addition to `uids`, or None if the pod would not fit even without them."""
+    """Return the victims needed in addition to `uids`, or None if no evictions on the node make the pod fit."""
     state = scheduler.state
     placed_pods = list(state.on_row[row].values())
     removed: list[PlacedPod] = []

@@ -77,7 +77,7 @@ class GangMembers:
 
 
 class Gangs:
-    """PodGroup registry: placed members by gang, and the members of an announced queue."""
+    """Registry of PodGroups: the placed members of each gang, and its members in the queue, if that was registered."""
 
     def __init__(self) -> None:
         self.placed: dict[str, set[str]] = {}

@@ -39,9 +39,10 @@ def alone(shape: Shape) -> Shape:
 
 
 class Copies(msgspec.Struct, frozen=True):
-    """Copies that fit now. Shapes: `counts` (N,) copies by row; `exact` (N,) bool, False if it is a lower bound.
+    """Number of copies of a pod that fit on each node now: `counts` (N,), by the row of the node.
 
-    `emulated` (N,) bool: on this row a copy would run by emulation or a cross toolchain.
+    `exact` (N,) is False where the count is only a lower bound. `emulated` (N,) is True where a copy would run by
+    emulation or with a cross toolchain.
     """
 
     counts: Ints

@@ -1,24 +1,26 @@
 """GPU packing on the openb trace at increasing load: FGD and its published baselines, `hetsched` and `hetsched-gpu`.
 
-For every list, seed and tie rule, there is one stream (`hetsched.lab.arrival`), which is the same for all policies
-(`fill`). Rows are means over the seeds. Published figures are listed next to the runs that follow the publication's
-protocol, in which ties are broken by the lowest name after shuffling the names for every run. With the names of the
-node list, FGD is up to two points lower on the lists with many CPU pods, because that order groups nodes of one kind.
-Expected results: FGD is within 2 points of its published figures. For every list, tie rule and shown load, `hetsched`
-allocates at most 0.3 points less than the best of first-fit, best-fit, gpu-packing and FGD below 100 % GPU demand, and
-at most 0.5 points less at higher demand. `hetsched-gpu` allocates at most 0.3 points less at every load, and differs by
-at most 0.3 points between tie rules; over all published lists its mean of unallocated GPUs is at most 0.9 times FGD's.
-Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), figures 7 to 13, and the runs published with it.
-
 `fill` fills a GPU cluster beyond its capacity and takes measurements at several loads. Packing quality is visible while
 the cluster fills and when demand exceeds capacity. The pods of a stream arrive one by one; each is tried once, and pods
 do not end. At every requested load (arrived GPU demand / GPU capacity), two values are recorded as shares of all GPUs:
 the allocated thousandths, and F, the thousandths that pods of the mix cannot use. A measurement at a load includes the
 last pod that arrived below that load. Ties between equal nodes are broken by the lowest original name, by the lowest
 name after the names are shuffled for every seed, or at random.
-Source: the protocol of Weng et al. (USENIX ATC 2023). Its simulator prepends each node's position in a random
-permutation to its name (`syncClusterResourceList`), so breaking ties by name uses a random order that is fixed for each
-run.
+
+For every pod list, seed and tie rule, one stream of pods is drawn (`hetsched.lab.arrival`), and `fill` replays it under
+every policy. Rows are means over the seeds. Published figures are listed next to the runs that follow the publication's
+protocol, in which ties are broken by the lowest name after shuffling the names for every run. With the names of the
+node list, FGD is up to two points lower on the lists with many CPU pods, because that order groups nodes of one kind.
+Expected results, for every list and tie rule:
+    FGD           is within 2 points of its published figures;
+    hetsched      allocates, at each reported load, at most 0.3 points less than the best of first-fit, best-fit,
+                  gpu-packing and FGD, and at most 0.5 points less from 100 % GPU demand on;
+    hetsched-gpu  allocates at most 0.3 points less than the best of them at each reported load; its results under
+                  different tie rules differ by at most 0.3 points; over all published lists, its mean of unallocated
+                  GPUs is at most 0.9 times that of FGD.
+Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), figures 7 to 13, the runs published with it, and its
+protocol. Its simulator prepends each node's position in a random permutation to its name (`syncClusterResourceList`),
+so breaking ties by name uses a random order that is fixed for each run.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class Pod(models.Model):
 
     @classmethod
     def images_known(cls, now: Any) -> models.Q:
-        """Return the condition for pods that do not wait for the platforms of their images."""
+        """Return the condition for pods that do not, or at `now` no longer, wait for the lookup of their images."""
         return models.Q(images_until=None) | models.Q(images_until__lte=now)
 
     @classmethod

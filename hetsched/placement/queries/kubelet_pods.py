@@ -1,4 +1,4 @@
-"""Known pods among those with CPUs or devices in a kubelet's report."""
+"""Find the pods of the database among those that have exclusive CPUs or devices in a kubelet's report."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class AvoidedNodesCache:
         """Return the current result of `avoided`.
 
         `revision` is the latest revision read before the call; `any_rejections` is True if the cluster had rejections
-        at that time.
+        at that revision.
         """
         if revision != self._revision or not self._since <= at < self._until:
             rows = _rows(self._cluster_id, at) if any_rejections else []

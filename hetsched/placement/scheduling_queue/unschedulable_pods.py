@@ -59,7 +59,10 @@ def happened_since(cluster: Cluster, waits: Iterable[WaitsFor], *, revision: int
 
 
 def requeue_timed_out_pods(cluster_id: int) -> None:
-    """Queue pods that wait for time to pass after `RETRY_AFTER`; flush all other rejected pods after `FLUSH_AFTER`."""
+    """After `RETRY_AFTER`, requeue the pods that only wait for time to pass.
+
+    After `FLUSH_AFTER`, flush all other rejected pods to the queue.
+    """
     now = timezone.now()
     unschedulable = Pod.objects.filter(cluster_id=cluster_id, state__in=_REJECTED_STATES, queued=False)
     timed = _rejected_pods(cluster_id, [Event.TIME]).filter(

@@ -2,8 +2,8 @@
 
 Rule: f_r = min(1, requested_r / capacity_r) with the pod included, over the resources the node has.
     std          std = |f_cpu - f_memory| / 2 (0 if the node has only one of them);  score = floor((1 - std) * 100)
-    difference   score = floor((1 - |f_cpu - f_memory|) * 100), a resource that the node lacks is treated as full;
-                 it is 0 if requests fill either resource; measured use above the capacity is not cut to 1
+    difference   score = floor((1 - |f_cpu - f_memory|) * 100); a resource that the node lacks counts as full; the score
+                 is 0 if the requests fill either resource; measured use above the capacity is not capped at 1
 With `use` "measured", the node's measured use and the pod's expected use replace the requests. Pods that request
 neither CPU nor memory are not scored.
 Source: kube-scheduler's NodeResourcesBalancedAllocation (noderesources/balanced_allocation.go). The form "difference"

@@ -56,7 +56,10 @@ _ROUNDING = 1.5 * 2.0**52
 
 @loop_function
 def _utility(use: Any, room: Any, has: Any, count: float) -> tuple[float, float]:
-    """Return 1 - variance and mean of the used shares of four resources; `has` is 0 for one that a node lacks."""
+    """Return the pair (1 - variance, mean) of the used shares of four resources.
+
+    `has` is 0 for a resource that the node lacks.
+    """
     share_a, share_b = min(use[0] / room[0], 1.0) * has[0], min(use[1] / room[1], 1.0) * has[1]
     share_c, share_d = min(use[2] / room[2], 1.0) * has[2], min(use[3] / room[3], 1.0) * has[3]
     mean = (share_a + share_b + share_c + share_d) / count
