@@ -44,7 +44,10 @@ def advise(
     filename: Annotated[
         list[str] | None,
         typer.Option(
-            "--filename", "-f", metavar="FILE", help="Pods to make room for, or pending pods that need rare nodes."
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="File with the pods to make room for, or with pending pods that need rare nodes.",
         ),
     ] = None,
     goal: Annotated[
@@ -53,12 +56,15 @@ def advise(
             "--goal", help="Goal of the moves; default: room if -f is given, otherwise balance.", show_default=False
         ),
     ] = None,
-    target: Annotated[float, typer.Option("--target", min=0, max=1, help="Target balance.")] = 0.95,
+    target: Annotated[float, typer.Option("--target", min=0, max=1, help="Target balance of the cluster.")] = 0.95,
     most_moves: Annotated[int, typer.Option("--most-moves", min=1, max=100, help="Maximum number of moves.")] = 10,
     policy: Annotated[
         str | None,
         typer.Option(
-            "--policy", metavar="NAME|FILE", help="Policy for placement; only with --cluster.", show_default=False
+            "--policy",
+            metavar="NAME|FILE",
+            help="Policy that places the pods; only with --cluster.",
+            show_default=False,
         ),
     ] = None,
     of: Annotated[
@@ -68,7 +74,7 @@ def advise(
         ),
     ] = "",
     confirm: Annotated[
-        str, typer.Option("--confirm", metavar="TOKEN", help="Token of the plan to carry out.", show_default=False)
+        str, typer.Option("--confirm", metavar="TOKEN", help="Token of the plan to execute.", show_default=False)
     ] = "",
     reason: Annotated[
         str, typer.Option("--reason", help="Reason for the audit trail; only with --confirm.", show_default=False)

@@ -50,8 +50,12 @@ def preview(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the policy.")],
     version: Annotated[int, typer.Option("--version", min=1, help="Version to preview.", show_default=False)],
     cluster: Annotated[str, typer.Option(help="Cluster whose decisions are replayed.", show_default=False)] = "",
-    last: Annotated[int, typer.Option(min=1, max=10_000, help="Number of decisions, each of a different pod.")] = 1000,
-    everybody: Annotated[bool, typer.Option("--all", help="Include pods of other policies.")] = False,
+    last: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of decisions to replay, each of a different pod.")
+    ] = 1000,
+    everybody: Annotated[
+        bool, typer.Option("--all", help="Also schedule pods of other policies with this version.")
+    ] = False,
     recorded: Annotated[
         bool,
         typer.Option(
@@ -226,7 +230,7 @@ def check(
             "--filename",
             "-f",
             metavar="FILE",
-            help="File with GoldenPlacement objects; --cluster then names files.",
+            help="File with GoldenPlacement objects; the values of --cluster are then files.",
             show_default=False,
         ),
     ] = None,

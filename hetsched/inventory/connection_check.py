@@ -87,7 +87,9 @@ def _collectors(cluster: Cluster) -> list[Check]:
         except (SourceError, InputError) as failed:
             found.append(Check(f"source {row.name}", False, shortened(_describe_error(failed), 500)))
             continue
-        detail = Message("{name}: {n} of {m} nodes", name=row.kind, n=len(collected.findings), m=cluster.node_count)
+        detail = Message(
+            "{name}: facts for {n} of {m} nodes", name=row.kind, n=len(collected.findings), m=cluster.node_count
+        )
         detail = joined("; ", [detail, *map(verbatim, collected.problems[:1])])
         ok = bool(collected.findings) and not collected.problems
         found.append(Check(f"source {row.name}", ok, shortened(detail, 500)))
@@ -144,7 +146,7 @@ def _discovered(cluster: Cluster) -> Iterator[Check]:
     differences = Message("{n} differences, but nothing was written: {said}", n=found.differing, said=found.reason)
     if found.writes:
         differences = Message(
-            "{n} of {m} differences written, {k} owned by other managers",
+            "{n} of {m} differences written, {k} owned by other field managers",
             n=found.written, m=found.differing, k=found.kept_count,
         )  # fmt: skip
     detail = joined("; ", [seen, differences, *found.failures[:3]])

@@ -224,8 +224,8 @@ def check_identity(cluster: Cluster, api: Api) -> str:
         raise InputError(
             "AnotherCluster",
             Message(
-                "the API server of {cluster} belongs to another cluster than before (uid of kube-system {uid}, "
-                "not {known})",
+                "the API server of {cluster} belongs to a different cluster than before (uid of the namespace "
+                "kube-system: {uid}, previously {known})",
                 cluster=cluster.name,
                 uid=uid,
                 known=known,
@@ -270,7 +270,7 @@ def _read_context(kubeconfig: Any, context: str) -> tuple[str, str]:
     kept = one_context(document, context=context)
     access = Access(kept)
     if len(access.server) > 300:
-        message = Message("it is longer than {n} characters", n=300)
+        message = Message("the value is longer than {n} characters", n=300)
         raise InputError("KubeconfigMalformed", message, place="clusters.cluster.server")
     _check_server(access.server)
     return encode(kept).decode(), access.server

@@ -211,7 +211,7 @@ def _parse_profile(original: str, name: str, rest: str, source: Source) -> Isa:
     if rest and not rest.startswith("_"):
         refuse(
             "IsaUnknownProfile",
-            Message("{name} is not a profile", name=name + rest),
+            Message("{name} is not a RISC-V profile", name=name + rest),
             hint=Message("write additional extensions after _: {name}", name=f"{name}_v"),
         )
     items, _, unreadable = read_items(rest, strict=strict)

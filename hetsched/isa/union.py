@@ -29,7 +29,7 @@ def joint_requirement(requirements: Iterable[str | None]) -> str | None:
     needs = [parse(text) for text in dict.fromkeys(texts) if text is not None]
     first = needs[0]
     if any((need.arch, need.xlen) != (first.arch, first.xlen) for need in needs):
-        raise InputError("IsaConflict", "programs for different architectures have no common requirement")
+        raise InputError("IsaConflict", "programs for different architectures have no common ISA requirement")
     if len(needs) == 1:
         return texts[0]
     if first.arch != "riscv":

@@ -143,11 +143,11 @@ def chain_state() -> ChainState:
 def _problem(seal: AuditSeal, before: AuditSeal | None) -> Message:
     """Return the problem of a seal, or an empty message if the seal matches its entries."""
     if seal.key != _key_name():
-        return Message("sealed with another SECRET_KEY: it cannot be verified with this one")
+        return Message("sealed with another SECRET_KEY; the current SECRET_KEY cannot verify the seal")
     after = before.last_entry if before else 0
     rows = list(_between(after, seal.last_entry))
     if len(rows) != seal.entries:
-        return Message("{n} entries were sealed, but there are {m}", n=seal.entries, m=len(rows))
+        return Message("{n} entries were sealed, but {m} entries exist", n=seal.entries, m=len(rows))
     if not hmac.compare_digest(_digest(before.digest if before else "", rows), seal.digest):
         return Message("an entry or the previous seal was changed after sealing")
     return Message("")

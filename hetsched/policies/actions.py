@@ -194,7 +194,7 @@ def set_namespace_rule(
     if unknown:
         raise policy_unknown_error(min(unknown))
     if default_policy and allowed_policies and default_policy not in allowed_policies:
-        message = Message("the default {name} is not an allowed policy", name=default_policy)
+        message = Message("the default policy {name} is not one of the allowed policies", name=default_policy)
         raise InputError("PolicyNotAllowed", message, place="policy")
     with write_transaction():
         rule, _ = NamespaceRule.objects.update_or_create(

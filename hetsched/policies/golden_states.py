@@ -39,13 +39,13 @@ def store_state(row: GoldenPlacement, agreed: RecordedCluster) -> None:
     content = zlib.compress(encode(agreed.content))
     others = AgreedState.objects.exclude(golden=row)
     kept = others.aggregate(size=Sum("size"))["size"] or 0
-    hint = "Omit the decision to check it on empty nodes"
+    hint = "Omit the decision to check the golden placement on empty nodes"
     if others.count() >= MOST_STATES:
-        message = Message("the maximum of {n} stored states is reached", n=MOST_STATES)
+        message = Message("the maximum of {n} cluster states stored for golden placements is reached", n=MOST_STATES)
         raise InputError("GoldensTooMany", message, place="decision", hint=hint)
     if len(content) > MOST_BYTES or kept + len(content) > MOST_BYTES_IN_ALL:
         message = Message(
-            "the state has {n} bytes; the maximum is {m} for one state and {k} for all states",
+            "the cluster state has {n} bytes; the maximum is {m} for one state and {k} for all stored states",
             n=len(content), m=MOST_BYTES, k=MOST_BYTES_IN_ALL,
         )  # fmt: skip
         raise InputError("GoldenStateTooLarge", message, place="decision", hint=hint)

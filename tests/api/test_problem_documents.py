@@ -13,7 +13,7 @@ from web.api import resources
 
 from .conftest import POD, Api
 
-TOKEN_HINT = "Send `Authorization: Bearer` and a token of `hetsched token create` that has not expired"
+TOKEN_HINT = "Send `Authorization: Bearer TOKEN`, with an unexpired token from `hetsched token create`"
 
 
 def assert_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def assert_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
 )
 def test_an_address_that_is_not_there(operator: Api, method: str, address: str) -> None:
     problem = assert_problem(operator(method, address), 404, "NotFound")
-    assert problem["hint"] == "The addresses and fields are described at /api/v1/docs"
+    assert problem["hint"] == "The URLs and fields are documented at /api/v1/docs"
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_unknown_object_names_its_list(operator: Api, cluster: Any, address: str
 @pytest.mark.parametrize(
     ("method", "address", "sent", "code", "hint"),
     [
-        ("GET", "nodes/?limit=x", {}, "QueryInvalid", "Send a number in this range, or omit the parameter"),
+        ("GET", "nodes/?limit=x", {}, "QueryInvalid", "Send a number in the allowed range, or omit the parameter"),
         ("GET", "nodes/?limit=5&limit=6", {}, "QueryInvalid", "Send the parameter once, as text"),
-        ("GET", "queue/?standing=x", {}, "QueryInvalid", "Send one of these values, or omit the parameter"),
+        ("GET", "queue/?standing=x", {}, "QueryInvalid", "Send one of the allowed values, or omit the parameter"),
         ("GET", f"isa/parse/?text={'x' * 5000}", {}, "QueryInvalid", "Send a shorter text"),
         ("POST", "what-if/", {"body": "{", "kind": "application/json"}, "BodyMalformed",
          "Send one JSON document in UTF-8"),

@@ -59,7 +59,7 @@ def test_entries_next_to_uncommitted_ones_are_not_sealed() -> None:
     [
         ("UPDATE journal_auditentry SET reason = 'another' WHERE id = {id}", "was changed after sealing"),
         ("UPDATE journal_auditentry SET actor = 'bob' WHERE id = {id}", "was changed after sealing"),
-        ("DELETE FROM journal_auditentry WHERE id = {id}", "3 entries were sealed, but there are 2"),
+        ("DELETE FROM journal_auditentry WHERE id = {id}", "3 entries were sealed, but 2 entries exist"),
     ],
 )
 def test_change_is_detected(statement: str, problem: str) -> None:
@@ -104,7 +104,7 @@ def test_other_key_is_distinguished_from_a_forgery(settings: Any) -> None:
     noted(1)
     sealed()
     settings.SECRET_KEY = "another key " * 4
-    assert problems() == ["sealed with another SECRET_KEY: it cannot be verified with this one"]
+    assert problems() == ["sealed with another SECRET_KEY; the current SECRET_KEY cannot verify the seal"]
 
 
 def test_entry_has_its_request_id() -> None:

@@ -48,4 +48,4 @@ def test_missing_entry_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
         cursor.execute("DELETE FROM journal_auditentry WHERE object_name = 'n1'")
     code, result = asked(capsys)
     (broken,) = result["broken"]  # type: ignore[misc]
-    assert (code, broken["problem"]) == (1, "3 entries were sealed, but there are 2")
+    assert (code, broken["problem"]) == (1, "3 entries were sealed, but 2 entries exist")

@@ -50,7 +50,7 @@ def test_different_values_are_explained(viewer: Client, measured: Collector) -> 
     placed(measured.cluster, "n1", a_pod("late").cpu(1))
     text = words(viewer, "/nodes/n1/balance/")
     # 6 of 8 CPUs in the sample, 1 placed since: 7 of 8 are counted, where 3 are requested.
-    assert "88 % 75 % measured + 13 % placed since" in text
+    assert "88 % 75 % measured + 13 % of pods placed since then" in text
     for address in ("/nodes/n1/balance/", "/balance/"):
         shown = words(viewer, address)
         assert "Requested Sum of the requests of the pods on this node." in shown, address

@@ -97,7 +97,7 @@ def source(manifest: str | dict[str, Any]) -> bytes:
 
 def too_large(size: int, cap: int) -> Message:
     """Return the error message for a body that is larger than allowed."""
-    return Message("the body has {n} bytes, {m} are allowed here", n=size, m=cap)
+    return Message("the body has {n} bytes; the maximum for this request is {m}", n=size, m=cap)
 
 
 def name_mismatch(stated: str, name: str) -> Message:

@@ -45,7 +45,7 @@ def integer(request: Any, name: str, default: int, *, least: int, most: int) -> 
     if not (_WHOLE.fullmatch(text) and least <= int(text) <= most):
         template = "{text} is not a whole number from {low} to {high}"
         message = Message(template, text=repr(text[:40]), low=least, high=most)
-        hint = "Send a number in this range, or omit the parameter"
+        hint = "Send a number in the allowed range, or omit the parameter"
         raise InputError("QueryInvalid", message, place=name, hint=hint)
     return int(text)
 
@@ -57,7 +57,7 @@ def flag(request: Any, name: str) -> bool:
     """
     text = request.GET.get(name, "false")
     if text not in ("true", "false"):
-        hint = "Send one of these values, or omit the parameter"
+        hint = "Send one of the allowed values, or omit the parameter"
         raise InputError("QueryInvalid", "the value must be true or false", place=name, hint=hint)
     return bool(text == "true")
 

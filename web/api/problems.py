@@ -92,9 +92,9 @@ _CODES: dict[type[exceptions.APIException], str] = {
 }
 
 
-_DOCS = "The addresses and fields are described at /api/v1/docs"
+_DOCS = "The URLs and fields are documented at /api/v1/docs"
 _SEND_JSON = "Send one JSON document in UTF-8"
-_SEND_CREDENTIAL = "Send `Authorization: Bearer` and a token of `hetsched token create` that has not expired"
+_SEND_CREDENTIAL = "Send `Authorization: Bearer TOKEN`, with an unexpired token from `hetsched token create`"
 # Hints for the errors of Django REST framework, by code.
 _HINTS = {
     "BodyMalformed": _SEND_JSON,

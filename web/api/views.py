@@ -86,12 +86,12 @@ class ApiView(APIView):
                 known = Message("Known: {names}", names=joined(", ", sorted(self.queries) or [Message("none")]))
                 raise InputError("QueryUnknown", "unknown parameter", place=name, hint=known)
             if len(values) > 1 or "\0" in values[0]:
-                message = "the parameter must occur once and contain no NUL"
+                message = "the parameter must occur once and must not contain a NUL character"
                 raise InputError("QueryInvalid", message, place=name, hint="Send the parameter once, as text")
             possible = kind_of(name, self.kinds).get("enum")
             if possible and values[0] not in possible:
                 message = Message("the value must be one of {names}", names=joined(", ", possible))
-                hint = "Send one of these values, or omit the parameter"
+                hint = "Send one of the allowed values, or omit the parameter"
                 raise InputError("QueryInvalid", message, place=name, hint=hint)
         if self.cluster_wide and method != "OPTIONS":
             request_scope.check_unlimited(self.subject)

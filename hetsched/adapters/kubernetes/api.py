@@ -160,7 +160,7 @@ class Api:
             raise ApiFailure(
                 403,
                 "InShadow",
-                Message("{text}: this cluster is in shadow mode, nothing is written", text=f"{method} {path}"),
+                Message("{text}: this cluster is in shadow mode, so hetsched writes nothing", text=f"{method} {path}"),
             )
         headers = self._headers(content if body else "")
         target = f"{path}?{urlencode(query)}" if query else path

@@ -48,7 +48,9 @@ def read(text: bytes) -> Plain:
     """
     documents = load_documents(text, name="kubeconfig", max_bytes=MAX_BYTES, max_nodes=MAX_VALUES)
     if len(documents) != 1:
-        raise _malformed("kubeconfig", Message("it contains {n} documents, not one", n=len(documents)))
+        raise _malformed(
+            "kubeconfig", Message("the kubeconfig must contain one document, but contains {n}", n=len(documents))
+        )
     return documents[0].object
 
 
@@ -120,14 +122,14 @@ def _malformed(place: str, message: str) -> InputError:
 
 def _mapping(value: Any, place: str) -> Plain:
     if not isinstance(value, dict):
-        raise _malformed(place, "it is not a mapping")
+        raise _malformed(place, "the value is not a mapping")
     return value
 
 
 def _entries(config: Plain, kind: str) -> list[Plain]:
     entries = config.get(_LISTS[kind]) or []
     if not isinstance(entries, list):
-        raise _malformed(_LISTS[kind], "it is not a list")
+        raise _malformed(_LISTS[kind], "the value is not a list")
     return [_mapping(entry, _LISTS[kind]) for entry in entries]
 
 
@@ -148,11 +150,11 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
                 "KubeconfigRefused",
                 "only an inline server, certificate authority, token and client certificate are accepted",
                 place=f"{place}.{key[:80]}",
-                hint="kubectl config view --raw --flatten --minify writes such a file",
+                hint="kubectl config view --raw --flatten --minify writes a kubeconfig with inline credentials",
             )
         # Names of entries may be any text. Values that are sent to a server must be one line without spaces.
         if not isinstance(value, str) or (kind != "context" and not _LINE.fullmatch(value)):
-            raise _malformed(f"{place}.{key}", "it is not one line of plain text")
+            raise _malformed(f"{place}.{key}", "the value must be one line of ASCII text without spaces")
         kept[key] = value
     return kept
 
@@ -160,29 +162,29 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
 def _check_cluster(cluster: Plain) -> None:
     place = "clusters.cluster"
     if not _is_https(cluster.get("server", "")):
-        raise _malformed(f"{place}.server", "it is not an https URL with a host")
+        raise _malformed(f"{place}.server", "the value is not an https URL with a host")
     name = cluster.get("tls-server-name")
     if name and not _HOST.fullmatch(name):
-        raise _malformed(f"{place}.tls-server-name", "it is not a host name")
+        raise _malformed(f"{place}.tls-server-name", "the value is not a host name")
     if not cluster.get(_AUTHORITY):
-        raise _malformed(f"{place}.{_AUTHORITY}", "it is missing")
+        raise _malformed(f"{place}.{_AUTHORITY}", "the field is missing")
     _certificate(cluster, _AUTHORITY, place)
 
 
 def _check_user(user: Plain) -> None:
     place = "users.user"
     if not (user.get("token") or user.get(_CERTIFICATE)):
-        raise _malformed(place, "it has neither a token nor a client certificate")
+        raise _malformed(place, "the user has neither a token nor a client certificate")
     if not (user.get(_CERTIFICATE) or user.get(_KEY)):
         return
     certificate = _certificate(user, _CERTIFICATE, place)
     try:
         key = load_pem_private_key(_decoded(user, _KEY, place), password=None)
     except (ValueError, TypeError):
-        raise _malformed(f"{place}.{_KEY}", "it is not a PEM private key without a password") from None
+        raise _malformed(f"{place}.{_KEY}", "the value is not an unencrypted PEM private key") from None
     spelling = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if key.public_key().public_bytes(*spelling) != certificate.public_key().public_bytes(*spelling):
-        raise _malformed(f"{place}.{_KEY}", "it is not the key of the client certificate")
+        raise _malformed(f"{place}.{_KEY}", "the private key does not belong to the client certificate")
 
 
 def _certificate(part: Plain, field: str, place: str) -> x509.Certificate:
@@ -190,14 +192,14 @@ def _certificate(part: Plain, field: str, place: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificates(_decoded(part, field, place))[0]
     except ValueError:
-        raise _malformed(f"{place}.{field}", "it is not a PEM certificate") from None
+        raise _malformed(f"{place}.{field}", "the value is not a PEM certificate") from None
 
 
 def _decoded(part: Plain, field: str, place: str) -> bytes:
     try:
         return b64decode(part.get(field, ""), validate=True)
     except ValueError:
-        raise _malformed(f"{place}.{field}", "it is not base64") from None
+        raise _malformed(f"{place}.{field}", "the value is not base64") from None
 
 
 def _is_https(url: str) -> bool:

@@ -63,7 +63,7 @@ def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str
         plain = document.object
         resource = _BY_KIND.get((plain.get("apiVersion", ""), plain.get("kind", "")))
         if resource is None:
-            said = Message("{kind} is not created by a submission", kind=str(plain.get("kind"))[:80])
+            said = Message("a submission cannot create objects of kind {kind}", kind=str(plain.get("kind"))[:80])
             known = joined(", ", [one.kind for one in SUBMITTED])
             hint = Message(
                 "On a live cluster a submission can create only {text}; create other objects with kubectl", text=known

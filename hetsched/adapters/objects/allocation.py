@@ -87,11 +87,13 @@ def parse_allocation(text: str) -> Allocation:
     try:
         found = msgspec.json.decode(text, type=_Annotation, dec_hook=from_parts)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError("AllocationMalformed", Message("it is not an allocation: {text}", text=str(error))) from None
+        raise InputError(
+            "AllocationMalformed", Message("the value is not an allocation: {text}", text=str(error))
+        ) from None
     in_zones = frozenset[int]().union(*(parse_cpuset(zone.cpus or "") for zone in found.zones + found.predicted))
     elsewhere = parse_cpuset(found.cpus) - in_zones
     if len({gpu.index for gpu in found.gpus}) != len(found.gpus):
-        raise InputError("AllocationMalformed", "it names a GPU twice")
+        raise InputError("AllocationMalformed", "the allocation names a GPU twice")
     isa = found.isa
     return Allocation(
         gpus=tuple(CardGrant(gpu.index, gpu.milli, gpu.memory_mib, gpu.uuid) for gpu in found.gpus),
@@ -116,7 +118,9 @@ def parse_topology_result(text: str) -> Allocation:
     try:
         zones = msgspec.json.decode(text, type=list[_CraneZone])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError("AllocationMalformed", Message("it is not a list of zones: {text}", text=str(error))) from None
+        raise InputError(
+            "AllocationMalformed", Message("the value is not a list of zones: {text}", text=str(error))
+        ) from None
     return Allocation(
         zones=tuple(
             ZoneGrant(

@@ -233,7 +233,7 @@ def load_profile(annotations: Texts, problems: Problems) -> str:
     profile = annotations.get(keys.LOAD_PROFILE, "").strip()
     if keys.LOAD_PROFILE not in annotations or profile in ("busy", "idle") or _PEAKS.fullmatch(profile):
         return profile
-    message = Message("it must be busy, idle or peaks=HH-HH, not {text}", text=repr(profile[:40]))
+    message = Message("the value must be busy, idle or peaks=HH-HH, not {text}", text=repr(profile[:40]))
     problems.append(Problem("LoadProfileInvalid", keys.LOAD_PROFILE, message))
     return ""
 
@@ -245,7 +245,7 @@ def expected_usage(annotations: Texts, problems: Problems) -> tuple[tuple[str, i
     try:
         stated = read_json(annotations[keys.EXPECTED_USAGE])
         if not isinstance(stated, dict) or not all(is_qualified_name(name) for name in stated):
-            raise InputError("ExpectedUsageInvalid", "it must be a JSON object of resource quantities")
+            raise InputError("ExpectedUsageInvalid", "the value must be a JSON object of resource quantities")
         return tuple(sorted((name, parse_amount(name, quantity)) for name, quantity in stated.items()))
     except JSONDecodeError as error:
         message = Message("it is not JSON: {text}", text=error.msg)

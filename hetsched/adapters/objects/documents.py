@@ -99,7 +99,9 @@ def lines_of_documents(data: bytes) -> list[int]:
 def _decode(data: bytes, name: str, max_bytes: int) -> str:
     if len(data) > max_bytes:
         raise InputError(
-            "ManifestTooLarge", Message("it has {n} bytes, {m} are allowed", n=len(data), m=max_bytes), place=name
+            "ManifestTooLarge",
+            Message("the document has {n} bytes; the maximum is {m}", n=len(data), m=max_bytes),
+            place=name,
         )
     try:
         return data.decode("utf-8-sig")
@@ -249,7 +251,7 @@ def _read_yaml(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]
 
 
 def _not_yaml(text: str, place: str) -> InputError:
-    return _malformed(Message("it is not YAML: {text}", text=text), place, hint=_SYNTAX)
+    return _malformed(Message("the document is not valid YAML: {text}", text=text), place, hint=_SYNTAX)
 
 
 class _Builder:
@@ -282,7 +284,7 @@ class _Builder:
         elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
             self._check(event)
             if self._stack and self._key is None and type(self._stack[-1][0]) is dict:
-                raise _malformed("a key must be text, not a collection")
+                raise _malformed("a mapping key must be a scalar, not a collection")
             if len(self._stack) >= MAX_DEPTH:
                 raise _too_deep()
             collection: Any = {} if kind is yaml.MappingStartEvent else []
@@ -359,16 +361,16 @@ def _integer(text: str) -> int:
 
 def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document]:
     if not isinstance(plain, dict):
-        raise _malformed("it must be an object with apiVersion and kind", path.rstrip("."), hint=_AN_OBJECT)
+        raise _malformed("the value must be an object with apiVersion and kind", path.rstrip("."), hint=_AN_OBJECT)
     kind, version = plain.get("kind"), plain.get("apiVersion")
     for field, value in (("apiVersion", version), ("kind", kind)):
         if not isinstance(value, str) or not value:
-            raise _malformed("it must be text and not empty", f"{path}{field}")
+            raise _malformed("the value must be a non-empty string", f"{path}{field}")
     assert isinstance(kind, str)
     items = plain.get("items")
     if kind.endswith("List") and (items is not None or kind == "List"):
         if not isinstance(items, list):
-            raise _malformed("it must be a list", f"{path}items")
+            raise _malformed("the value must be a list", f"{path}items")
         for position, item in enumerate(items):
             if kind != "List" and isinstance(item, dict) and "kind" not in item:
                 # The API server omits kind and version from the items of a typed list.

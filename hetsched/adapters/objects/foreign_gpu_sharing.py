@@ -119,7 +119,7 @@ def held_by_koordinator(annotations: Mapping[str, str], requests: Mapping[str, i
     if DEVICES in annotations and any(name.startswith(_KOORDINATOR) or name in GPU_RESOURCES for name in requests):
         gpus = tuple(map(_grant, _decoded(annotations[DEVICES], _Devices).gpu))
         if len({grant.index for grant in gpus}) != len(gpus):
-            raise InputError("AllocationMalformed", "it names a GPU twice")
+            raise InputError("AllocationMalformed", "the allocation names a GPU twice")
     if not cpus and not gpus:
         return None
     return Allocation(gpus=gpus, zones=(ZoneGrant("", cpus),) if cpus else ())
@@ -138,5 +138,5 @@ def _decoded(text: str, kind: Any) -> Any:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(
-            "AllocationMalformed", Message("it is not a Koordinator allocation: {text}", text=str(error))
+            "AllocationMalformed", Message("the value is not a Koordinator allocation: {text}", text=str(error))
         ) from None

@@ -65,7 +65,7 @@ def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterCont
     if not found:
         raise InputError(
             "GoldensMissing",
-            Message("it contains no {kind} objects", kind=KIND),
+            Message("the input contains no {kind} objects", kind=KIND),
             place=", ".join(name for name, _ in sources),
         )
     names = [one.golden.name for one in found]

@@ -71,8 +71,8 @@ _ADMISSION = {
 
 _KIND_NOT_READ = "the kind {text} is not supported; its pods are ignored"
 _MISPLACED = {
-    "annotations": (Message("it has an effect only as a label"), Message("Move the key to labels")),
-    "labels": (Message("it has an effect only as an annotation"), Message("Move the key to annotations")),
+    "annotations": (Message("the key has an effect only as a label"), Message("Move the key to labels")),
+    "labels": (Message("the key has an effect only as an annotation"), Message("Move the key to annotations")),
 }
 _UNKNOWN_KEY = {
     "annotations": ("AnnotationUnknown", Message("the annotation is not known")),

@@ -72,7 +72,7 @@ def _exported_problems(annotations: FieldView) -> list[str]:
     try:
         return msgspec.json.decode(annotations.text(keys.EXPORT_PROBLEMS), type=list[str])
     except (msgspec.DecodeError, RecursionError) as error:
-        annotations.fail(Message("it is not a list of strings: {text}", text=str(error)), keys.EXPORT_PROBLEMS)
+        annotations.fail(Message("the value is not a list of strings: {text}", text=str(error)), keys.EXPORT_PROBLEMS)
 
 
 def usage(root: FieldView) -> Usage:

@@ -111,7 +111,7 @@ def claim_uses(spec: FieldView, meta: FieldView, pod: str) -> tuple[ClaimUse, ..
         kept = msgspec.json.decode(text, type=dict[str, ClaimRequest])
     except (msgspec.DecodeError, RecursionError) as error:
         meta.view("annotations").fail(
-            Message("it does not describe claims: {text}", text=str(error)), keys.EXPORT_CLAIMS
+            Message("the value does not describe claims: {text}", text=str(error)), keys.EXPORT_CLAIMS
         )
     return tuple(ClaimUse(use.name, use.template or kept.get(use.name)) for use in found)
 

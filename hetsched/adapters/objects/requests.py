@@ -214,7 +214,7 @@ def _container(view: FieldView) -> _Container:
         limit = limits.get(resource)
         if limit is not None and (amount > limit or (amount != limit and is_extended(resource))):
             equal = is_extended(resource)
-            message = "must be equal to its limit" if equal else "must be at most its limit"
+            message = "must be equal to the limit" if equal else "must not exceed the limit"
             resources.view("requests").fail(message, resource, code="RequestAboveLimit")
     return _Container(limits | requests, limits, view.value.get("restartPolicy") == "Always", view.text("name"))
 

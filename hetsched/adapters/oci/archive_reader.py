@@ -223,7 +223,7 @@ def readable(template: str) -> Iterator[None]:
     except InputError:
         raise
     except _UNREADABLE as error:
-        why = Message("it is nested too deeply") if isinstance(error, RecursionError) else str(error)
+        why = Message("the content is nested too deeply") if isinstance(error, RecursionError) else str(error)
         raise malformed(Message(template, text=why)) from error
 
 

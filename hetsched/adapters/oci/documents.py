@@ -51,7 +51,7 @@ def platforms_of(document: Document, read: Read) -> tuple[str, ...]:
 
     def counted(digest: str, is_manifest: bool) -> bytes:
         if next(budget, None) is None:
-            raise malformed(Message("it consists of more than {n} documents", n=MAX_DOCUMENTS))
+            raise malformed(Message("the image consists of more than {n} documents", n=MAX_DOCUMENTS))
         return read(digest, is_manifest)
 
     return tuple(dict.fromkeys(_of(document, counted, 0)))
@@ -90,7 +90,9 @@ def malformed(message: str) -> InputError:
 def _of(document: Document, read: Read, depth: int) -> Iterator[str]:
     if "manifests" not in document:
         if "config" not in document:
-            raise malformed("a manifest has no configuration; push images with manifests of schema version 1 again")
+            raise malformed(
+                "a manifest has no configuration; if the manifest has schema version 1, push the image again"
+            )
         yield _written(_fetched(document["config"], read, is_manifest=False))
         return
     if depth > _MAX_DEPTH:

@@ -68,7 +68,9 @@ def stated_facts(
     try:
         stated = read_json(annotations[IMAGE_PLATFORMS])
         if not isinstance(stated, dict):
-            raise InputError("ImagePlatformsInvalid", "it must be a JSON object that maps images to lists of platforms")
+            raise InputError(
+                "ImagePlatformsInvalid", "the value must be a JSON object that maps images to lists of platforms"
+            )
         return tuple(_stated(image, stated[image]) for image in images if image in stated)
     except JSONDecodeError as error:
         message = Message("it is not JSON: {text}", text=error.msg)
@@ -84,7 +86,10 @@ def _stated(image: str, said: object) -> ImageFacts:
     if not isinstance(said, list) or len(said) > MOST_PLATFORMS or not all(isinstance(one, str) for one in said):
         raise InputError(
             "ImagePlatformsInvalid",
-            Message("{image}: it must be a list of platforms, or a reason", image=repr(image[:80])),
+            Message(
+                "{image}: the value must be a list of platforms, or the reason why they are unknown",
+                image=repr(image[:80]),
+            ),
         )
     for platform in said:
         normalise(platform)

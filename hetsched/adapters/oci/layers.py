@@ -64,7 +64,7 @@ class LayerFiles:
 
     def __init__(self, layers: Sequence[Open], effort: InspectionBudget) -> None:
         if len(layers) > MAX_LAYERS:
-            raise malformed(Message("it has more than {n} layers", n=MAX_LAYERS))
+            raise malformed(Message("the image has more than {n} layers", n=MAX_LAYERS))
         self._layers = layers
         self._effort = effort
         self._members: dict[str, _Member] = {}

@@ -148,7 +148,7 @@ class _Folder:
     def open(self, name: str) -> IO[bytes]:
         path = (self._root / name).resolve()
         if not path.is_relative_to(self._root) or (path.exists() and not path.is_file()):
-            raise malformed(Message("{name} is not a file of the layout", name=name[:200]))
+            raise malformed(Message("the image layout contains no file {name}", name=name[:200]))
         try:
             return path.open("rb")
         except OSError as error:

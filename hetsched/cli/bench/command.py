@@ -44,7 +44,7 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=("cluster: kubeconfig of an API server without nodes, such as the one of `make kube-up`."),
+            help=("cluster: kubeconfig of an API server without nodes, such as the kubeconfig of `make kube-up`."),
         ),
     ] = None,
     nodes: Annotated[

@@ -124,7 +124,7 @@ app = typer.Typer(no_args_is_help=True, help="Instruction sets: read, compare, d
 app.command("inspect")(inspect_command)
 
 SourceOption = Annotated[
-    Source, typer.Option("--source", help="Where the ISA string comes from; for `check`, this applies to OFFERED only.")
+    Source, typer.Option("--source", help="Source of the ISA string; for `check`, only of OFFERED.")
 ]
 
 
@@ -153,7 +153,10 @@ def parse_command(
 @app.command("check")
 def check_command(
     required: Annotated[
-        str, typer.Argument(help="ISA required by a program; - reads lines of REQUIRED, tab, OFFERED.")
+        str,
+        typer.Argument(
+            help="ISA required by a program; - reads lines with REQUIRED, a tab and OFFERED from standard input."
+        ),
     ],
     offered: Annotated[str | None, typer.Argument(help="ISA offered by a machine.")] = None,
     source: SourceOption = "pod-label",

@@ -58,7 +58,7 @@ Ties = Annotated[
     list[str] | None,
     typer.Option(
         metavar="RULE",
-        help="openb: tie-break: name, shuffled (shuffled names, as published) or random.",
+        help="openb: tie-break rule: name, shuffled (shuffled names, as published) or random.",
         show_default=False,
     ),
 ]

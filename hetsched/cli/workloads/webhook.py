@@ -80,7 +80,7 @@ def rotate(
     overlap: Annotated[
         str,
         typer.Option(
-            "--for", metavar="TIME", help=("Time for which the old secret still signs deliveries: 90s, 10m, 2h, 1d.")
+            "--for", metavar="TIME", help=("Period in which the old secret also signs deliveries: 90s, 10m, 2h, 1d.")
         ),
     ] = "1d",
     reason: Reason = "rotated by command",

@@ -45,7 +45,7 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
             hint = "Use exactly one of nodes, selector, isa and verdict"
             raise InputError("GoldenExpectationInvalid", said, place="expect", hint=hint)
         if len(self.nodes) > _MOST or len(self.selector) > _MOST or len(self.isa) > 400:
-            message = Message("there are more than {n} names", n=_MOST)
+            message = Message("the field contains more than {n} names", n=_MOST)
             raise InputError("GoldenExpectationInvalid", message, place=f"expect.{stated[0]}")
         return self
 

@@ -76,16 +76,19 @@ def verify(text: str, key: bytes, *, uid: str, node: str) -> VerifiedAllocation:
     document = _read(text)
     given = document.get("sig")
     if given is None:
-        raise InputError("AllocationUnsigned", "it is not signed")
+        raise InputError("AllocationUnsigned", "the allocation is not signed")
     if not isinstance(given, str) or not _matches(document, given, key):
         raise InputError(
-            "AllocationForged", "its signature is not a valid signature of the control plane for this node"
+            "AllocationForged",
+            "the signature of the allocation is not a valid signature of the control plane for this node",
         )
     granted = _typed(document)
     if granted.uid != uid:
-        raise InputError("AllocationForeign", Message("it was signed for pod {uid}", uid=granted.uid[:64]))
+        raise InputError("AllocationForeign", Message("the allocation was signed for pod {uid}", uid=granted.uid[:64]))
     if granted.node != node:
-        raise InputError("AllocationForeign", Message("it was signed for node {node}", node=granted.node[:253]))
+        raise InputError(
+            "AllocationForeign", Message("the allocation was signed for node {node}", node=granted.node[:253])
+        )
     return granted
 
 
@@ -99,15 +102,15 @@ def _matches(document: Mapping[str, object], given: str, key: bytes) -> bool:
 
 def _read(text: str) -> dict[str, object]:
     if len(text) > MAX_TEXT:
-        raise InputError("AllocationMalformed", Message("it is longer than {n} characters", n=MAX_TEXT))
+        raise InputError("AllocationMalformed", Message("the value is longer than {n} characters", n=MAX_TEXT))
     try:
         document = json.loads(text, object_pairs_hook=_members, parse_constant=_not_json)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            "AllocationMalformed", Message("it is not an allocation: {text}", text=str(error)[:200])
+            "AllocationMalformed", Message("the value is not an allocation: {text}", text=str(error)[:200])
         ) from None
     if not isinstance(document, dict):
-        raise InputError("AllocationMalformed", "it is not an allocation: the value is not an object")
+        raise InputError("AllocationMalformed", "the allocation is not a JSON object")
     return document
 
 
@@ -126,7 +129,9 @@ def _typed(document: Mapping[str, object]) -> VerifiedAllocation:
     try:
         granted = msgspec.convert(document, VerifiedAllocation)
     except msgspec.ValidationError as error:
-        raise InputError("AllocationMalformed", Message("it is not an allocation: {text}", text=str(error))) from None
+        raise InputError(
+            "AllocationMalformed", Message("the value is not an allocation: {text}", text=str(error))
+        ) from None
     for cpus in (granted.cpus, *granted.containers.values()):
         parse_cpuset(cpus)
     return granted

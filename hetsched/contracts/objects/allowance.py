@@ -39,7 +39,7 @@ def read_quota(given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping) or len(given) > _MOST_NAMES:
         raise InputError(
             "QuotaInvalid",
-            Message("the value is not an object with at most {n} resources", n=_MOST_NAMES),
+            Message("the value must be an object with at most {n} resources", n=_MOST_NAMES),
             place="quota",
             hint=_HINT,
         )

@@ -156,7 +156,9 @@ def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Rel
     for resource, expected in shape.expected_usage if declared else ():
         put = partial(_with_expected, resource=resource)
         show = partial(_usage_text, shape, resource)
-        yield Number(EXPECTED_USAGE, Message("expected {resource}", resource=resource), put, expected, 1, show=show)
+        yield Number(
+            EXPECTED_USAGE, Message("expected use of {resource}", resource=resource), put, expected, 1, show=show
+        )
     if shape.gpu is not None:
         yield from _card_numbers(shape.gpu, zoned=zoned)
     if shape.expected_watts:

@@ -97,7 +97,7 @@ def _together(own: frozenset[int] | None, other: frozenset[int] | None) -> Messa
         return Message("which is busy {n} hours a day", n=len(other))
     shared = len(own & other)
     return (
-        Message("both are busy at the same time for {n} hours a day", n=shared)
+        Message("and both are busy at the same time for {n} hours a day", n=shared)
         if shared
         else Message("which is busy at other hours")
     )

@@ -64,12 +64,12 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
         else Message(_NO_GAIN, value=f"{LEAST_GAIN:g}")
     )
     now, aim = four_digits(board.balance), f"{goal:g}"
-    stays = Message("the balance remains at {value} of {goal}: {said}", value=now, goal=aim, said=why)
+    stays = Message("the balance remains at {value}, below the target {goal}: {said}", value=now, goal=aim, said=why)
     nearest = Nearest("", stays)
     if not made:
         return SearchResult(AdviceVerdict.NONE, Message(NO_PLAN, said=stays), [], nearest=nearest)
     text = Message(
-        "after {moves}, the balance rises from {was} to {now} of {goal}; {said}",
+        "after {moves}, the balance rises from {was} to {now}, below the target {goal}; {said}",
         moves=move_count(made), was=four_digits(began), now=now, goal=aim, said=why,
     )  # fmt: skip
     return SearchResult(AdviceVerdict.PARTLY, text, moves, nearest=nearest)
@@ -160,6 +160,6 @@ def _take_back(board: Board, made: Sequence[AppliedMove]) -> None:
 
 def _evens(board: Board, moved: AppliedMove) -> Message:
     return Message(
-        "balances {names}: balance {was} -> {now}",
+        "improves the balance of {names}: cluster balance {was} -> {now}",
         names=node_names(board, moved), was=four_digits(moved.before), now=four_digits(moved.after),
     )  # fmt: skip

@@ -115,7 +115,7 @@ def _placed(scheduler: Scheduler, outcome: Outcome, expect: Expectation) -> tupl
     node, native = outcome.node, report.isa.native
     if found.satisfied or not may_have(report.isa, required_isa(expect.isa)):
         return _is(found.satisfied), Message("{node} with {text}", node=node, text=native)
-    return GoldenState.UNKNOWN, Message("{node} with {text}, possibly with more features", node=node, text=native)
+    return GoldenState.UNKNOWN, Message("{node} with {text}; the node may have more features", node=node, text=native)
 
 
 def _is(kept: bool) -> GoldenState:

@@ -48,7 +48,7 @@ def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchRes
             hopeless |= shapes
     if not helped and not stuck:
         return SearchResult(
-            AdviceVerdict.NOTHING, Message("no pending pod requires a rare node without enough free capacity"), []
+            AdviceVerdict.NOTHING, Message("no pending pod requires a rare node that has too little free capacity"), []
         )
     search.drop_needless()
     moves = [_rare_move(board, search, moved, rarity) for moved in search.moves]

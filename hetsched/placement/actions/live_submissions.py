@@ -304,7 +304,7 @@ def _check_enrolled_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
             ),
             place="metadata.namespace",
             hint=Message(
-                "Enrolled namespaces: {names}; `hetsched cluster connect` enrols more",
+                "Enrolled namespaces: {names}; enrol others with `hetsched cluster connect`",
                 names=joined(", ", sorted(enrolled)[:20]) if enrolled else Message("none"),
             ),
         )

@@ -163,7 +163,7 @@ def retry(workload: Workload, *, actor: Actor, reason: str, allowance: Allowance
             change.close()
             dispatch.wake(workload.cluster_id)
     except IntegrityError:
-        message = Message("another pod now uses a name of {workload}", workload=workload.pk)
+        message = Message("another pod now has the name of a pod of {workload}", workload=workload.pk)
         raise InputError("PodExists", message) from None
     return Workload.objects.get(pk=workload.pk)
 

@@ -103,7 +103,7 @@ def import_cluster(
             if content.pending:
                 submit(cluster, content.pending, actor=actor, name=f"import-{cluster.revision}")
     except (IntegrityError, Conflict) as error:
-        message = "the file assigns a GPU or CPU to two pods, or a concurrent request used the same name"
+        message = "the file assigns the same GPU or CPU to two pods, or a concurrent request used the same name"
         raise InputError(
             "CardHeldTwice", message, hint="Check the annotation hetsched.io/allocation of the running pods"
         ) from error

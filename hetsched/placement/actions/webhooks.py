@@ -213,7 +213,7 @@ def _check(wanted: WebhookSettings) -> None:
         known = joined(", ", [state.value for state in State if state in NOTIFIED_STATES])
         raise InputError(
             "StateUnknown",
-            Message("{text} is not a state that sends events", text=repr(unknown[0][:40])),
+            Message("webhooks do not report the state {text}", text=repr(unknown[0][:40])),
             place="states",
             hint=Message("Use {names}", names=known),
         )

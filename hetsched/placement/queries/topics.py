@@ -268,7 +268,7 @@ def find_node(name: str, cluster: str = "") -> Node | None:
     found = list(rows[:3])
     first = Cluster.objects.order_by("id").first()
     if len(found) > 1 and found[0].cluster_id != (first and first.pk):
-        message = Message("several clusters have a node {text}", text=repr(name))
+        message = Message("several clusters have a node named {text}", text=repr(name))
         names = joined(", ", [f"{node.cluster.name}/{name}" for node in found])
         raise InputError("NodeAmbiguous", message, hint=Message("Name the cluster: {names}", names=names))
     return found[0] if found else None

@@ -243,7 +243,7 @@ def test_busy_pod_shares_a_core_with_an_idle_one_when_none_is_free() -> None:
         "CPU 6 shares a core with CPU 2 of default/c, which is idle",
     ]
     assert list(pairings(chosen.state, "default/g")) == [
-        "CPU 5 shares a core with CPU 1 of default/b, both are busy at the same time for 4 hours a day",
+        "CPU 5 shares a core with CPU 1 of default/b, and both are busy at the same time for 4 hours a day",
     ]
 
 

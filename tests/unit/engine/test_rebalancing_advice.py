@@ -168,7 +168,7 @@ def test_unreachable_goal_is_reported_with_its_distance() -> None:
     found = asked(Goal.BALANCE, [a_node("a"), a_node("b")], running, target=0.99)
     assert found.verdict is AdviceVerdict.PARTLY
     assert found.nearest is not None
-    assert "0.9609 of 0.99" in found.nearest.message
+    assert "0.9609, below the target 0.99" in found.nearest.message
 
 
 # -- rare --------------------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def filtered(rows: QuerySet[AuditEntry], given: Mapping[str, str]) -> QuerySet[A
     """
     long = next((name for name in FILTERS if len(given.get(name, "")) > MOST_CHARACTERS), None)
     if long is not None:  # databases fail with an internal error on long patterns
-        message = Message("it has more than {n} characters", n=MOST_CHARACTERS)
+        message = Message("the text has more than {n} characters", n=MOST_CHARACTERS)
         raise InputError("QueryInvalid", message, place=long, hint="Send a shorter text")
     lookups = {
         "actor": "actor__text_contains",

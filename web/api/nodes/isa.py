@@ -122,7 +122,7 @@ class IsaParseView(ApiView):
         """Parse an ISA string."""
         text = request.GET.get("text", "")
         if len(text) > MOST_TEXT:
-            message = Message("it has more than {n} characters", n=MOST_TEXT)
+            message = Message("the text has more than {n} characters", n=MOST_TEXT)
             raise InputError("QueryInvalid", message, place="text", hint="Send a shorter text")
         return answer(request, isa_document(parse(text)))
 

@@ -49,7 +49,9 @@ def draft_policy(plain: dict[str, Any]) -> PolicySpec:
     if "apiVersion" in plain:
         found = parse_cluster([("policyDraft", bodies.source(plain))]).policies
         if len(found) != 1:
-            raise InputError("PolicyAmbiguous", "the value is not exactly one SchedulingPolicy", place="policyDraft")
+            raise InputError(
+                "PolicyAmbiguous", "the value must contain exactly one SchedulingPolicy", place="policyDraft"
+            )
         return msgspec.structs.replace(found[0], version=0)
     name = plain.get("name") or "draft"
     try:

@@ -89,7 +89,7 @@ def submit_plan(
     request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)
     if (signed.cluster, signed.request) != (cluster.name, request):
         raise RequestRefused(
-            422, "PlanMismatch", "the plan belongs to another request", place="plan",
+            422, "PlanMismatch", "the plan was created for a different request", place="plan",
             hint="Submit the same manifest, byte for byte, with the same cluster, policy and priority",
         )  # fmt: skip
     check_known(cluster)
@@ -109,7 +109,7 @@ def submit_plan(
 
 def _stale_plan(code: str, asked: WhatIf, tried: WhatIfRun) -> RequestRefused:
     fresh = with_plan(asked, tried)
-    why = "the plan has expired" if code == "PlanExpired" else "the placement has changed"
+    why = "the plan has expired" if code == "PlanExpired" else "the placement would now differ from the plan"
     again = (
         "Check whatIf, and use the new plan in whatIf.plan"
         if fresh.plan is not None

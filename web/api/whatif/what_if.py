@@ -153,7 +153,7 @@ class WhatIfView(ApiView):
         if asked.plan and asked.is_hypothetical:
             raise InputError(
                 "PlanNotPossible",
-                "a plan needs an unchanged cluster and an active policy",
+                "a plan cannot be created for a modified cluster or a policy draft",
                 place="plan",
                 hint="Remove policyDraft, drain, addNodes, copyNodes, replace and inline clusters",
             )
@@ -215,7 +215,7 @@ def with_query_cluster(asked: T, name: str) -> T:
     if asked.cluster:
         raise InputError(
             "ClusterAmbiguous", "the query and the body name different clusters", place="cluster",
-            hint="Name the cluster in one place",
+            hint="Name the cluster either in the query or in the body",
         )  # fmt: skip
     return msgspec.structs.replace(asked, cluster=name)
 

@@ -241,7 +241,7 @@ def _hold(asked: HoldDraft, subject: Subject, key: str, body_hash: str) -> Creat
         if tried.answer.verdict is not Verdict.PLACED:
             raise RequestRefused(
                 409, "NoRoom", Message("no hold was created: {said}", said=tried.answer.summary), place="manifest",
-                hint="Check the missing resources of each pod in whatIf", members={"what_if": tried.answer},
+                hint="See whatIf for the missing resources of each pod", members={"what_if": tried.answer},
             )  # fmt: skip
         return create_hold(
             cluster.pk, reserved_parts(tried), revision=tried.revision, policy=tried.answer.policy,

@@ -23,7 +23,7 @@ def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple
     try:
         kept = msgspec.json.decode(annotations[keys.EXPORT_PROBLEMS], type=list[Problem], dec_hook=from_parts)
     except (msgspec.DecodeError, RecursionError) as error:
-        message = Message("it is not a list of problems: {text}", text=str(error))
+        message = Message("the value is not a list of problems: {text}", text=str(error))
         kept = [Problem("ExportMalformed", keys.EXPORT_PROBLEMS, message)]
     fields = {problem.field for problem in kept}
     return (*kept, *(problem for problem in problems if problem.field not in fields))
@@ -35,9 +35,13 @@ def with_scoring(shape: Shape, annotations: FieldView) -> Shape:
     try:
         cpu, memory = msgspec.json.decode(text, type=tuple[int, int])
     except (msgspec.DecodeError, RecursionError) as error:
-        annotations.fail(Message("it is not [millicores, bytes]: {text}", text=str(error)), keys.EXPORT_SCORING)
+        annotations.fail(
+            Message("the value is not a list [millicores, bytes]: {text}", text=str(error)), keys.EXPORT_SCORING
+        )
     if not (0 <= cpu < 2**53 and 0 <= memory < 2**53):
-        annotations.fail(Message("it is out of range for cpu or {resource}", resource=MEMORY), keys.EXPORT_SCORING)
+        annotations.fail(
+            Message("the amount of cpu or {resource} is out of range", resource=MEMORY), keys.EXPORT_SCORING
+        )
     return msgspec.structs.replace(shape, nonzero_cpu_millis=cpu, nonzero_memory_bytes=memory)
 
 
@@ -54,8 +58,10 @@ def with_containers(shape: Shape, annotations: FieldView) -> tuple[Shape, tuple[
     try:
         kept = msgspec.json.decode(annotations.text(keys.EXPORT_CONTAINERS), type=ExportedContainers)
     except (msgspec.DecodeError, RecursionError) as error:
-        annotations.fail(Message("it does not describe containers: {text}", text=str(error)), keys.EXPORT_CONTAINERS)
+        annotations.fail(
+            Message("the value does not describe containers: {text}", text=str(error)), keys.EXPORT_CONTAINERS
+        )
     for container in kept.containers:
         if not all(0 <= amount < 2**53 for amount in (container.cpus, container.memory_bytes, container.cards)):
-            annotations.fail("it is out of range", keys.EXPORT_CONTAINERS)
+            annotations.fail("an amount is out of range", keys.EXPORT_CONTAINERS)
     return msgspec.structs.replace(shape, containers=kept.containers, guaranteed=kept.guaranteed), kept.names
