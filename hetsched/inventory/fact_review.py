@@ -61,7 +61,7 @@ def _rule(
         node, row = _find(locked, node_name)
         one = next((one for one in row.quarantined if one.id == fact), None) if row is not None else None
         if row is None or one is None:
-            message = Message("no fact {fact} of {node} is in quarantine", fact=repr(fact[:40]), node=node_name[:80])
+            message = Message("fact {fact} of {node} is not in quarantine", fact=repr(fact[:40]), node=node_name[:80])
             raise InputError("FactUnknown", message, place="fact")
         approved = [one.id] if verdict == "approve" else []
         if verdict == "reject":

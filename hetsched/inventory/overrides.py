@@ -71,7 +71,7 @@ def read_override(report: NodeReport, fact: str, value: str) -> NodeReport:
         return _card(report, name, value)
     raise InputError(
         "FactUnknown", Message("{text} cannot be overridden", text=repr(fact[:80])), place="fact",
-        hint="Known: isa, allocatable.<resource>, offline-capacity.<zone>, card.<index>",
+        hint="Facts that can be overridden: isa, allocatable.<resource>, offline-capacity.<zone>, card.<index>",
     )  # fmt: skip
 
 

@@ -104,5 +104,5 @@ def _silence_reason(connection: Connection, syncs: list[Sync], now: datetime) ->
     if connection.follower_until is None or connection.follower_until < now:
         return Message("no process watches the cluster")
     if not syncs or any(sync.synced_at is None or sync.epoch != connection.follower_epoch for sync in syncs):
-        return Message("the first list of its objects is in progress")
+        return Message("the initial list of the cluster's objects is in progress")
     return Message("the watch has received no events")

@@ -235,7 +235,7 @@ def _evaluate_condition(row: PolicyPlan, now: datetime) -> bool:
     if value is None:
         row.note = Message("no fresh sample")
         if latest is not None:
-            row.note = Message("the cluster has no {metric}", metric=condition.metric)
+            row.note = Message("the latest sample of the cluster has no value for {metric}", metric=condition.metric)
         row.last_value = None
         return _save_state(row, HysteresisState(side=_side(row)), now)
     row.last_value = value

@@ -411,7 +411,7 @@ class SchedulingCycle:
             return ()
         if self._unmeasured is None:
             late, nodes = len(scheduler.state.stale()), len(scheduler.state.reports)
-            template = "requests are used for {n} of {m} nodes because their measured use is stale"
+            template = "for {n} of {m} nodes, the requests are used because the measured use is stale"
             self._unmeasured = (Message(template, n=late, m=nodes),) if late else ()
         return self._unmeasured
 
@@ -422,7 +422,8 @@ class SchedulingCycle:
 
     def _timed_out_result(self, pending: PendingPod) -> Result:
         message = Message(
-            "gang {key}: its decision exceeded the time limit of one iteration", key=gang_key(pending.spec) or ""
+            "gang {key}: the scheduling decision exceeded the time limit of one iteration",
+            key=gang_key(pending.spec) or "",
         )
         reason = Reason("GangTooSlow", GANG_SOURCE, 0, message)
         spec = self.specs.get(pending.policy)

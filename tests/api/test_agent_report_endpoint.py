@@ -172,7 +172,7 @@ def test_unreadable_report_is_rejected(agent: Api, cluster: Cluster, body: bytes
 def test_report_that_is_not_json_states_the_reason_and_what_to_send(agent: Api, cluster: Cluster, body: bytes) -> None:
     problem = agent("POST", "agent/reports/", body, kind="application/json", status=400).json()
     assert problem["code"] == "BodyMalformed"
-    assert problem["detail"].startswith("it is not JSON: ")
+    assert problem["detail"].startswith("the text is not valid JSON: ")
     assert problem["hint"] == "Send one JSON document in UTF-8"
 
 

@@ -71,7 +71,7 @@ def test_pod_waits_for_the_end_of_maintenance(zoned: Cluster, operator: Api) -> 
     pods = {pod.name: (pod.state, pod.decision.summary) for pod in Pod.objects.select_related("decision")}
     assert {state for state, _ in pods.values()} == {"not-now"}
     assert "suitable GPUs are in maintenance" in pods["card"][1]
-    assert "online workloads or maintenance use up to 4 of the allocatable CPUs" in pods["zone"][1]
+    assert "online workloads or maintenance reduce the allocatable CPUs of a zone by up to 4" in pods["zone"][1]
     act(operator, action="end-maintenance", card=0)
     run(zoned.pk)
     assert Pod.objects.get(name="card").state == "placed"

@@ -71,7 +71,7 @@ def test_broken_connection_is_reported(cluster: Cluster) -> None:
 
 
 def test_missing_first_list_or_informer_is_reported(cluster: Cluster) -> None:
-    assert now(cluster).reason == "the first list of its objects is in progress"
+    assert now(cluster).reason == "the initial list of the cluster's objects is in progress"
     Connection.objects.update(follower_until=None)
     assert now(cluster).reason == "no process watches the cluster"
 

@@ -136,7 +136,7 @@ def plain(body: bytes) -> Any:
         return read_json(text(body))
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        message = Message("it is not JSON: {text}", text=error.msg)
+        message = Message("the text is not valid JSON: {text}", text=error.msg)
         raise InputError("BodyMalformed", message, place=place, hint="Send one JSON document in UTF-8") from None
 
 

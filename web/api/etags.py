@@ -87,7 +87,7 @@ def check_match(request: Any, etag: str, *, required: bool) -> None:
             412,
             "PreconditionFailed",
             "the resource has changed since you read it",
-            hint="GET it again, check the difference, and retry with the new ETag",
+            hint="GET the resource again, check the difference, and retry with the new ETag",
             headers={"ETag": etag},
         )
 

@@ -115,7 +115,10 @@ def check(url: str, allowed: Allowed) -> SplitResult:
     if parts.scheme == "http" and not allowed.is_plain(_full(parts)):
         _refuse("AddressRefused", Message("{host} would be called without TLS", host=host))
     if port not in (None, 443) and not allowed.names(host):
-        _refuse("AddressRefused", Message("{host} is not on port 443 and is not a listed host", host=host))
+        _refuse(
+            "AddressRefused",
+            Message("{host} uses a port other than 443 and is not listed as an allowed host", host=host),
+        )
     return parts
 
 

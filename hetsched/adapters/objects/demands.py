@@ -136,7 +136,7 @@ def gpu_demand(annotations: Texts, requests: tuple[tuple[str, int], ...], proble
     models = _models(annotations, found)
     match = annotations.get(keys.GPU_MODEL_MATCH, "prefix").strip()
     if match not in ("prefix", "exact"):
-        message = Message("it must be prefix or exact, not {value}", value=repr(match[:40]))
+        message = Message("the value must be prefix or exact, not {value}", value=repr(match[:40]))
         found.append(Problem("GpuModelInvalid", keys.GPU_MODEL_MATCH, message))
     if stated is not None:
         count = stated
@@ -170,7 +170,9 @@ def _number(annotations: Texts, key: str, problems: Problems, code: str, least: 
     if _DIGITS.fullmatch(text) and least <= int(text) <= most:
         return int(text)
     wrong = repr(text[:40])
-    message = Message("it must be a whole number from {low} to {high}, not {value}", low=least, high=most, value=wrong)
+    message = Message(
+        "the value must be a whole number from {low} to {high}, not {value}", low=least, high=most, value=wrong
+    )
     problems.append(Problem(code, key, message))
     return None
 
@@ -217,7 +219,7 @@ def _same(annotations: Texts, family: tuple[str, str], allowed: tuple[str, ...],
     for key, value in stated.items():
         if value not in allowed:
             names = joined(", ", allowed)
-            message = Message("it must be one of {names}, not {value}", names=names, value=repr(value[:40]))
+            message = Message("the value must be one of {names}, not {value}", names=names, value=repr(value[:40]))
             problems.append(Problem(code, key, message))
             return ""
     if len(set(stated.values())) > 1:
@@ -248,7 +250,7 @@ def expected_usage(annotations: Texts, problems: Problems) -> tuple[tuple[str, i
             raise InputError("ExpectedUsageInvalid", "the value must be a JSON object of resource quantities")
         return tuple(sorted((name, parse_amount(name, quantity)) for name, quantity in stated.items()))
     except JSONDecodeError as error:
-        message = Message("it is not JSON: {text}", text=error.msg)
+        message = Message("the text is not valid JSON: {text}", text=error.msg)
         problems.append(Problem("ExpectedUsageInvalid", keys.EXPECTED_USAGE, message))
     except InputError as error:
         problems.append(Problem("ExpectedUsageInvalid", keys.EXPECTED_USAGE, error.message))

@@ -77,7 +77,7 @@ def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_no
         except InputError as error:
             raise _behind(f"{name}#{number}", error) from None
     if empty:
-        raise InputError("ManifestEmpty", "it contains no objects", place=name, hint=_AN_OBJECT)
+        raise InputError("ManifestEmpty", "the manifest contains no objects", place=name, hint=_AN_OBJECT)
     return found
 
 
@@ -122,7 +122,9 @@ def _read(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]]:
         except json.JSONDecodeError as error:
             if name.endswith(".json"):
                 raise _malformed(
-                    Message("it is not JSON: {text}", text=error.msg), f"{name}:{error.lineno}", hint=_SYNTAX
+                    Message("the text is not valid JSON: {text}", text=error.msg),
+                    f"{name}:{error.lineno}",
+                    hint=_SYNTAX,
                 ) from None
         except InputError as error:
             raise _behind(f"{name}#1", error) from None
@@ -180,11 +182,11 @@ def _not_finite(word: str) -> NoReturn:
 
 
 def _too_deep() -> InputError:
-    return InputError("ManifestTooDeep", Message("it is nested deeper than {n} levels", n=MAX_DEPTH))
+    return InputError("ManifestTooDeep", Message("the document is nested deeper than {n} levels", n=MAX_DEPTH))
 
 
 def _too_many(limit: int) -> InputError:
-    return InputError("ManifestTooLarge", Message("it contains more than {n} values", n=limit))
+    return InputError("ManifestTooLarge", Message("the document contains more than {n} values", n=limit))
 
 
 def _check_tree(value: Any, max_nodes: int) -> None:

@@ -73,7 +73,7 @@ def stated_facts(
             )
         return tuple(_stated(image, stated[image]) for image in images if image in stated)
     except JSONDecodeError as error:
-        message = Message("it is not JSON: {text}", text=error.msg)
+        message = Message("the text is not valid JSON: {text}", text=error.msg)
         problems.append(Problem("ImagePlatformsInvalid", IMAGE_PLATFORMS, message))
     except InputError as error:
         problems.append(Problem(error.code, IMAGE_PLATFORMS, error.message))

@@ -77,7 +77,9 @@ BUILTIN: dict[str, PolicySpec] = {
         PolicySpec(
             "default-kube",
             (*_KUBE_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation")),
-            description="kube-scheduler's default filters and scores: no ISA or NUMA; GPUs counted by model.",
+            description=(
+                "kube-scheduler's default filters and scores: no ISA or NUMA checks; GPUs are counted by model."
+            ),
         ),
         PolicySpec(
             "isamatch",
@@ -87,7 +89,9 @@ BUILTIN: dict[str, PolicySpec] = {
                 PluginUse("least-allocated"),
                 PluginUse("balanced-allocation"),
             ),
-            description="ISAMatch as published: by QEMU use, architecture, affinity, shared ISA and utilisation.",
+            description=(
+                "ISAMatch as published: ranks nodes by QEMU use, architecture, affinity, shared ISA and utilisation."
+            ),
         ),
         PolicySpec(
             "ihep",
@@ -124,7 +128,7 @@ BUILTIN: dict[str, PolicySpec] = {
                 PluginUse("nash-gain", params={"full": 0.1}),
                 PluginUse("least-allocated", params={"use": "measured"}),
             ),
-            description="MBCGT combined with load spreading: balance over four resources with few idle nodes.",
+            description="MBCGT combined with load spreading: balances four resources and leaves few nodes idle.",
         ),
         PolicySpec(
             "dynamic",
@@ -154,7 +158,7 @@ BUILTIN: dict[str, PolicySpec] = {
         PolicySpec(
             "gpu-clustering",
             (*_FILTERS_ONLY, PluginUse("gpu-clustering")),
-            description="GPU clustering of the openb study: pods with similar GPU requests share nodes.",
+            description="GPU clustering of the openb study: pods with equal GPU requests share nodes.",
         ),
         PolicySpec(
             "hetsched-gpu",
@@ -163,7 +167,10 @@ BUILTIN: dict[str, PolicySpec] = {
                 PluginUse("gpu-headroom"),
                 PluginUse("gpu-scarcity", weight=3, params={"rarity": 0.33}),
             ),
-            description="GPUs first: least fragmentation, CPU kept for free GPUs, scarce models kept free.",
+            description=(
+                "Optimised for GPUs: little fragmentation, CPU kept available for free GPUs, "
+                "scarce GPU models kept free."
+            ),
         ),
         PolicySpec(
             "fgd",

@@ -40,7 +40,7 @@ def image_gap(images: ImageDemand, offer: IsaReport) -> Refusal | None:
     if not arch:
         return Refusal(
             "ImagePlatformUnknown",
-            Message("the node's architecture is unknown, but the pod's images require a specific one"),
+            Message("the node's architecture is unknown, but the pod's images require a specific architecture"),
             unknown=True,
         )
     if arch not in floors:

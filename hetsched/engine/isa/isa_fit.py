@@ -68,8 +68,8 @@ class IsaParams(Params, frozen=True):
         msgspec.Meta(
             title="First pass",
             description=(
-                "native-first: native, then emulated. qemu-first: emulated if the pod allows it, native only "
-                "if no node can emulate."
+                "native-first: prefer native to emulated execution. "
+                "qemu-first: prefer emulated execution if the pod allows emulation."
             ),
         ),
     ] = "native-first"

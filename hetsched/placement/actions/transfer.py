@@ -134,7 +134,7 @@ def _replace(cluster: Cluster, content: ClusterContent) -> None:
         raise InputError(
             "NodeHoldsPods",
             Message(
-                "{n} node(s) with placed pods are missing from the files, the first is {node}",
+                "{n} node(s) with placed pods are missing from the files; the first is {node}",
                 n=len(lost),
                 node=lost[0],
             ),

@@ -46,7 +46,7 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
             "decision {number} cannot be recomputed: the nodes or their pods have changed since then",
             number=decision.pk,
         ),
-        hint="Its summary, reasons and best nodes are still available",
+        hint="The summary, reasons and best nodes of the decision are still available",
     )
     if (
         policy is None

@@ -304,7 +304,10 @@ def _notes_on(cluster: Cluster, *casts: RunPolicies) -> list[ReplayNote]:
         notes.append(
             ReplayNote(
                 "mix",
-                Message("the workload mix is computed from these pods, not from the pods at the time of each decision"),
+                Message(
+                    "the workload mix is computed from the replayed pods, "
+                    "not from the pods at the time of each decision"
+                ),
             )
         )
     if cluster.kind == ClusterKind.KUBERNETES and any(policy.post_filters for policy in policies):

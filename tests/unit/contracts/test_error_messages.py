@@ -15,11 +15,12 @@ def test_lower_case_hint_continues_the_sentence() -> None:
     assert asked.advice == "zbx is not a RISC-V extension; did you mean zbb?"
     assert str(asked) == "zbx is not a RISC-V extension [IsaUnknownExtension]; did you mean zbb?"
     assert InputError("QuantityNegative", "it is negative", hint="Write 1").advice == "it is negative. Write 1"
-    assert InputError("ManifestEmpty", "it contains no objects").advice == "it contains no objects"
+    assert InputError("ManifestEmpty", "the manifest contains no objects").advice == "the manifest contains no objects"
 
 
 def test_place_and_hint_are_left_out_where_there_are_none() -> None:
-    assert str(InputError("ManifestEmpty", "it contains no objects")) == "it contains no objects [ManifestEmpty]"
+    error = InputError("ManifestEmpty", "the manifest contains no objects")
+    assert str(error) == "the manifest contains no objects [ManifestEmpty]"
 
 
 @given(st.text(), st.text(), st.text(), st.text(), st.text())

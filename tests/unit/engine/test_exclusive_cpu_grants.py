@@ -181,7 +181,8 @@ def test_lent_cpus_are_not_free_and_named_in_the_reason() -> None:
     chosen = deciding(node)
     assert refusal(chosen, wanting("a", 3)) == (
         "ZoneCapacityLent",
-        "3 CPUs would fit, but online workloads or maintenance use up to 5500m of the allocatable CPUs of a zone",
+        "3 CPUs do not fit now because online workloads or maintenance reduce the allocatable CPUs of a zone by up to "
+        "5500m",
     )
     assert granted(chosen, wanting("b", 2)) == {"node-0": "0-1"}
 

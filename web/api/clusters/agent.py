@@ -97,7 +97,7 @@ def _message(request: Any) -> AgentMessage:
         # Slow path for rare messages: accept integers written as 1.0, or report the error and its field.
         return bodies.convert(bodies.plain(body), AgentMessage)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        message = Message("it is not JSON: {text}", text=str(error)[:200])
+        message = Message("the text is not valid JSON: {text}", text=str(error)[:200])
         raise InputError("BodyMalformed", message, hint="Send one JSON document in UTF-8") from None
 
 

@@ -105,7 +105,7 @@ FIELDS = (
 
 
 def _hook_name(row: Delivery) -> str:
-    return row.webhook.name if row.webhook is not None else _("address of the submission")
+    return row.webhook.name if row.webhook is not None else _("callback URL of the submission")
 
 
 def _words(word: str) -> Q:

@@ -37,7 +37,10 @@ class BalancedAllocationParams(Params, frozen=True):
 
     form: Annotated[
         Literal["std", "difference"],
-        msgspec.Meta(title="Formula", description="Current formula, or that of Kubernetes 1.18."),
+        msgspec.Meta(
+            title="Formula",
+            description="std: current formula of kube-scheduler. difference: formula of Kubernetes 1.18.",
+        ),
     ] = "std"
     use: Annotated[
         Literal["requested", "measured"], msgspec.Meta(title="Use", description="Requested or measured use.")

@@ -22,7 +22,7 @@ from hetsched.engine.gpu.openb_baselines import CpuGpuShares
 _PREPARED: StateKey[CpuGpuShares] = StateKey("best-fit")
 
 
-@plugin("best-fit", summary="Prefer the node with the least CPU and GPU left (best fit, as published).")
+@plugin("best-fit", summary="Prefer the node with the least CPU and GPU left (best fit, as in the openb study).")
 class BestFit:
     def pre_score(self, request: Request, state: ClusterState) -> None:
         request.memo[_PREPARED] = CpuGpuShares(request, state)

@@ -22,7 +22,9 @@ from hetsched.engine.gpu.openb_baselines import CpuGpuShares
 _PREPARED: StateKey[CpuGpuShares] = StateKey("dot-product")
 
 
-@plugin("dot-product", summary="Prefer the node whose free capacity aligns least with the request (as published).")
+@plugin(
+    "dot-product", summary="Prefer the node whose free capacity aligns least with the request (as in the openb study)."
+)
 class DotProduct:
     def pre_score(self, request: Request, state: ClusterState) -> None:
         request.memo[_PREPARED] = CpuGpuShares(request, state)

@@ -43,7 +43,7 @@ class MeasuredFitParams(Params, frozen=True):
 
 @plugin(
     "measured-fit",
-    summary="Expected use must fit in addition to the measured use of a node.",
+    summary="Exclude nodes whose measured use leaves too little capacity for the expected use of the pod.",
     params=MeasuredFitParams,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_USE, Event.POD_RELEASED}),
 )

@@ -75,8 +75,8 @@ class Devices:
     def waits(self, request: Request) -> Message:
         names = [use.claim or use.name for use in request.shape.devices]
         if len(names) > 1:
-            return Message("claims {names} to find free devices", names=joined(", ", names))
-        return Message("claim {name} to find free devices", name=names[0])
+            return Message("free devices for claims {names}", names=joined(", ", names))
+        return Message("free devices for claim {name}", name=names[0])
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         if not request.shape.devices:
@@ -137,7 +137,9 @@ def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
         (
             Refusal(
                 "DevicesUndecided",
-                Message("the devices for claim {names} could not be found in time", names=names),
+                Message(
+                    "the search for free devices for claim {names} reached the maximum number of steps", names=names
+                ),
                 unknown=True,
             ),
             long,

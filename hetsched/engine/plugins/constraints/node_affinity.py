@@ -38,7 +38,7 @@ _PREPARED: StateKey[ClusterState] = StateKey("node-affinity")
 
 @plugin(
     "node-affinity",
-    summary="Node selector, required and preferred node affinity.",
+    summary="Apply the node selector, and the required and preferred node affinity.",
     reads=Reads.STATIC,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_LABELS}),
 )

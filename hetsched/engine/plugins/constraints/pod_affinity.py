@@ -69,7 +69,7 @@ class _Refused:
 
 @plugin(
     "pod-affinity",
-    summary="Required and preferred affinity and anti-affinity between pods.",
+    summary="Apply the required and preferred affinity and anti-affinity between pods.",
     params=PodAffinityParams,
     scope=Scope.CLUSTER,
     helped_by=frozenset(

@@ -87,7 +87,9 @@ class TopologySpread:
                 nodes.pick(unlabelled),
             )
             message = Message(
-                "one more matching pod in this {key} exceeds the maximum skew of {n}", key=key, n=constraint.max_skew
+                "one more matching pod in this {key} would exceed the maximum skew of {n}",
+                key=key,
+                n=constraint.max_skew,
             )
             yield Refusal("TopologySpreadSkew", message, (key,), resolvable=True), nodes.pick(skewed)
 

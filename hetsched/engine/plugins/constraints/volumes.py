@@ -196,7 +196,7 @@ def _full(request: Request, state: ClusterState) -> Iterator[tuple[Refusal, Bool
                 attached[list(rows)] += 1
                 if what in wanted:
                     added[list(rows)] -= 1
-        message = Message("no more volumes of {driver} can be attached", driver=driver)
+        message = Message("no more volumes of {driver} can be attached to the node", driver=driver)
         refusal = Refusal("VolumeLimitExceeded", message, (driver,), resolvable=True)
         yield refusal, (added > 0) & (attached + added > limits)
 

@@ -134,8 +134,8 @@ class GangParams(Params, frozen=True):
         msgspec.Meta(
             title="Maximum gap",
             description=(
-                "Maximum percentage of missing members at which the placed members keep waiting, "
-                "if the queue is not known in advance."
+                "If a member finds no node and the remaining members are unknown, the placed members keep waiting "
+                "only while at most this percentage of the minimum members is missing."
             ),
         ),
     ] = 10

@@ -37,7 +37,10 @@ class ClassSplitParams(Params, frozen=True):
 
     strict: Annotated[
         bool,
-        msgspec.Meta(title="Strict", description=("Exclude GPU nodes for CPU pods; otherwise only prefer CPU nodes.")),
+        msgspec.Meta(
+            title="Strict",
+            description="If set, exclude GPU nodes for CPU pods; if not set, CPU pods only prefer nodes without GPUs.",
+        ),
     ] = True
 
 

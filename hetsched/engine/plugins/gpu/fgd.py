@@ -22,7 +22,9 @@ from hetsched.engine.gpu.fragmentation import FragmentationTrial, fragmented, pu
 _PREPARED: StateKey[FragmentationTrial] = StateKey("fgd")
 
 
-@plugin("fgd", summary="Place each pod where it fragments the GPUs least for the workload (FGD, as published).")
+@plugin(
+    "fgd", summary="Place each pod where it adds the least GPU fragmentation for the workload mix (FGD, as published)."
+)
 class Fgd:
     wants_mix = True
 

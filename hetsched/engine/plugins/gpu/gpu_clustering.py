@@ -26,7 +26,7 @@ _PREPARED: StateKey[tuple[ClusterState, int, float]] = StateKey("gpu-clustering"
 _SHARED = -1
 
 
-@plugin("gpu-clustering", summary="Place pods with similar GPU requests together (as published).")
+@plugin("gpu-clustering", summary="Place pods with equal GPU requests together (as in the openb study).")
 class GpuClustering:
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         kind = _kind(request.shape)

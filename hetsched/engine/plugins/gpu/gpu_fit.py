@@ -85,13 +85,15 @@ class GpuFitParams(Params, frozen=True):
     ] = "all"
     links: Annotated[
         Literal["best", "ignore"],
-        msgspec.Meta(title="GPU links", description="Select the best-linked GPUs, or those with the lowest indices."),
+        msgspec.Meta(
+            title="GPU links", description="Select the best-linked GPUs, or the GPUs with the lowest indices."
+        ),
     ] = "best"
 
 
 @plugin(
     "gpu-fit",
-    summary="Enough GPUs, each with the requested share, memory, cores and model.",
+    summary="A node must have enough GPUs, each with the requested share, memory, cores and model.",
     params=GpuFitParams,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.POD_RELEASED}),
 )

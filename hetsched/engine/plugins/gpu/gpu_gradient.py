@@ -38,9 +38,10 @@ class GpuGradientParams(Params, frozen=True):
         msgspec.Meta(
             ge=0,
             le=10,
-            title="Weight of the unused rest",
+            title="Weight of expected unused capacity",
             description=(
-                "Weight of the expected unused rest of a GPU, relative to the current fragments; 0 ignores the rest."
+                "Weight of the GPU capacity that later pods are expected to leave unused, "
+                "relative to the current fragmentation; 0 disables this term."
             ),
         ),
     ] = 1.0

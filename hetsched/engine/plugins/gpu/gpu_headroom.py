@@ -57,7 +57,8 @@ class GpuHeadroomParams(Params, frozen=True):
         msgspec.Meta(
             title="Demand",
             description=(
-                "CPU demand per GPU. mix: of the pods in the workload mix. capacity: the cluster's median CPU per GPU."
+                "CPU demand per GPU. mix: mean and variance over the GPU pods of the workload mix. "
+                "capacity: median CPU per GPU of the cluster."
             ),
         ),
     ] = "mix"
@@ -68,8 +69,8 @@ class GpuHeadroomParams(Params, frozen=True):
             le=1,
             title="Tightness",
             description=(
-                "Cost of the CPU that remains free, as a share of the GPUs that it could serve; "
-                "prefers nodes with less free CPU."
+                "Cost of the CPU that remains free on the node, per GPU that this CPU could serve; "
+                "a value above 0 prefers nodes with less free CPU."
             ),
         ),
     ] = 0.01

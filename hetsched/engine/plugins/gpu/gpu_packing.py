@@ -24,7 +24,7 @@ from hetsched.engine.gpu.eligibility import CardDemand
 _PREPARED: StateKey[CardDemand] = StateKey("gpu-packing")
 
 
-@plugin("gpu-packing", summary="Shared GPUs first, then nodes in use, then empty nodes (as published).")
+@plugin("gpu-packing", summary="Prefer shared GPUs, then nodes in use, then empty nodes (as in the openb study).")
 class GpuPacking:
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         demand = request.shape.gpu

@@ -125,7 +125,7 @@ def _serving(shape: Shape, nodes: Window, healthy: Bools, state: ClusterState) -
 
 @plugin(
     "gpu-scarcity",
-    summary="Keep GPUs free for pods that can use no others.",
+    summary="Keep GPUs free for pods that can use no other GPUs.",
     params=GpuScarcityParams,
     reads=Reads.STATIC,
 )

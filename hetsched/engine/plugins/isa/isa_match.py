@@ -66,7 +66,7 @@ def _isa_demand(shape: Shape) -> Hashable:
 
 @plugin(
     "isa-match",
-    summary="Exclude nodes whose instruction set does not cover the request; native before emulated.",
+    summary="Exclude nodes whose instruction set does not cover the request; prefer native to emulated execution.",
     params=IsaMatchParams,
     reads=Reads.STATIC,
     helped_by=frozenset({Event.NODE_ADDED, Event.NODE_LABELS, Event.NODE_ISA, Event.IMAGE_READ}),

@@ -45,8 +45,9 @@ class IsaScarcityParams(Params, frozen=True):
         msgspec.Meta(
             title="Measure",
             description=(
-                "log, share: nodes that can replace this node, compared with nodes that can run the pod, on a "
-                "logarithmic or linear scale. ratio: share of the node's modules that the pod requires."
+                "share: number of nodes that can replace this node, divided by the number of nodes that can run the "
+                "pod. log: the same with the logarithms of both numbers. "
+                "ratio: share of the node's ISA modules that the pod requires."
             ),
         ),
     ] = "log"

@@ -138,7 +138,7 @@ class NumaFit:
         demand: ZoneDemand | None = request.memo[_PREPARED].demand
         if demand is None:
             return Message("a node whose kubelet would admit the pod")
-        return Message("a node with {cpu} CPUs free in NUMA zones that fit", cpu=format_amount(CPU, demand.cpu_millis))
+        return Message("a node with {cpu} free CPUs in suitable NUMA zones", cpu=format_amount(CPU, demand.cpu_millis))
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         asked = request.memo.get(_PREPARED)
@@ -240,7 +240,8 @@ def _short_of_cpu(message: Message) -> Refusal:
 def _lent(rows: Bools, lent: Ints, cpu: str) -> tuple[Refusal, Bools]:
     most = format_amount(CPU, int(lent[:, rows].max(initial=0)))
     text = Message(
-        "{cpu} CPUs would fit, but online workloads or maintenance use up to {most} of the allocatable CPUs of a zone",
+        "{cpu} CPUs do not fit now because online workloads or maintenance reduce the allocatable CPUs of a zone by "
+        "up to {most}",
         cpu=cpu,
         most=most,
     )

@@ -34,7 +34,8 @@ class FairShareParams(Params, frozen=True):
         msgspec.Meta(
             title="Team label",
             description=(
-                "Label of the pod, or else of its namespace, that names the team; if empty, all pods form one team."
+                "Key of the label with the team name, read from the pod, or else from the pod's namespace; "
+                "if empty, all pods form one team."
             ),
         ),
     ] = ""
