@@ -11,6 +11,9 @@ from typing import Any
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
+from hetsched.contracts.message import Message
+
+from .roles import Action
 from .subject import subject_of
 
 
@@ -20,12 +23,16 @@ class RolePermission(BasePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
         if getattr(view, "public", False):
             return True
-        needed: dict[str, str] = getattr(view, "actions", {})
+        needed: dict[str, Action] = getattr(view, "actions", {})
         subject = subject_of(request)
         if request.method == "OPTIONS":
             return any(subject.may(action) for action in needed.values())
         action = needed.get("GET" if request.method == "HEAD" else str(request.method))
         if action is None or subject.may(action):
             return action is not None
-        self.message = f"this needs the right '{action}'; {subject.role or 'no role'} does not have it"
+        if subject.role:
+            template = "this needs the right {action}, which the role {role} does not have"
+            self.message = Message(template, action=action.value, role=subject.role)
+        else:
+            self.message = Message("this needs the right {action}; the caller has no role", action=action.value)
         return False

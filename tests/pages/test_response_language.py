@@ -43,6 +43,11 @@ def test_sessions_get_problems_in_their_language(viewer: Client, cluster: Cluste
     assert said == {"zh-CN": ("NotFound", "没有 节点 'n9'", "zh-hans"), "en": english, "fr": english}
 
 
+def test_missing_rights_are_translated(viewer: Client, cluster: Cluster) -> None:
+    answer = viewer.post("/api/v1/workloads/", MANIFEST, content_type="application/yaml", headers=CHINESE)
+    assert (answer.status_code, answer.json()["detail"]) == (403, "此操作需要 submit 权限，角色 viewer 没有此权限")
+
+
 def test_errors_of_bodies_are_translated(viewer: Client, cluster: Cluster) -> None:
     answer = viewer.post(
         "/api/v1/what-if/", {"manifest": MANIFEST, "more": 1}, content_type="application/json", headers=CHINESE

@@ -191,6 +191,11 @@ def listed_at(path: str) -> Message:
     return Message("GET {path} lists the existing objects", path=path)
 
 
+def permission_denied(message: str) -> RequestRefused:
+    """Return the 403 problem for a missing right."""
+    return RequestRefused(403, "PermissionDenied", message, hint=_HINTS["PermissionDenied"])
+
+
 def no_address() -> RequestRefused:
     """Return the 404 problem for an unknown URL."""
     return RequestRefused(404, "NotFound", "the requested resource does not exist", hint=_DOCS)

@@ -10,14 +10,14 @@ strings with NUL characters or unknown parameters are rejected.
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 from urllib.parse import unquote_plus
 
 from django.core.exceptions import RequestDataTooBig
 from django.http import Http404, HttpResponse
 from django.http.request import RawPostDataException
 from django.utils import translation
-from rest_framework.exceptions import MethodNotAllowed
+from rest_framework.exceptions import MethodNotAllowed, PermissionDenied
 from rest_framework.parsers import BaseParser
 from rest_framework.views import APIView
 
@@ -37,6 +37,7 @@ from .documents import ApiSchema
 from .etags import etag_of, in_language, unchanged
 from .monitoring.prometheus import OUT_OF_SCOPE, REQUESTS
 from .queries import kind_of
+from .problems import permission_denied
 from .rates import READ, WRITE, refuse_late, take_token
 
 _LOOKING = frozenset({"GET", "OPTIONS"})
@@ -67,6 +68,13 @@ class ApiView(APIView):
     kinds: ClassVar[dict[str, dict[str, Any]]] = {}  # JSON Schemas of queries that differ from `queries.KINDS`
     counted: ClassVar[dict[str, str]] = {}  # method -> kind of rate limit, if not that of its permission
     keyed: ClassVar[tuple[str, ...]] = ()  # methods that read Idempotency-Key
+
+    def permission_denied(self, request: Any, message: str | None = None, code: str | None = None) -> NoReturn:
+        """Reject with the permission's message as it is; the framework's exception loses its parameters."""
+        try:
+            super().permission_denied(request, message, code)
+        except PermissionDenied as error:
+            raise (error if message is None else permission_denied(message)) from None
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         method = "GET" if request.method == "HEAD" else request.method
