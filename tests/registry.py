@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from hetsched.adapters.oci.wire import Allowed
+from hetsched.adapters.oci.wire import AllowedHosts
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -50,8 +50,8 @@ class Registry:
         self.host = ""
 
     @property
-    def allowed(self) -> Allowed:
-        return Allowed(plain=frozenset({self.host}))
+    def allowed(self) -> AllowedHosts:
+        return AllowedHosts(plain=frozenset({self.host}))
 
     def image(self, name: str, *platforms: str, media_type: str = INDEX) -> str:
         """Serve `path:tag` as an index of these platforms; return the name to write into a pod."""

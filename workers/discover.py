@@ -89,7 +89,7 @@ def run() -> int:
             failure = Message("internal server error; see the log of the server")
             found = Discovery(reason=Message("discovery failed"), failures=(failure,))
         finally:
-            discovering.give_up(lease)
+            discovering.release(lease)
         written += found.written
         found = msgspec.structs.replace(found, at=rfc3339(timezone.now()))
         Connection.objects.filter(cluster=cluster).update(discovery=found)

@@ -26,7 +26,7 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.eviction import (
     EvictionResponse,
     EvictionResult,
-    ToEvict,
+    EvictionTarget,
     charge_budgets,
     evict,
     mark_victim,
@@ -186,6 +186,6 @@ def _continues_after(cluster: Cluster, claimed: ClaimedEviction, answer: Evictio
     return True
 
 
-def _eviction_request(claimed: ClaimedEviction) -> ToEvict:
+def _eviction_request(claimed: ClaimedEviction) -> EvictionTarget:
     victim = claimed.victim
-    return ToEvict(claimed.eviction.pk, victim.namespace, victim.name, victim.uid, claimed.sentence)
+    return EvictionTarget(claimed.eviction.pk, victim.namespace, victim.name, victim.uid, claimed.sentence)

@@ -75,7 +75,7 @@ def run(cluster_id: int) -> int:
     try:
         reported = _report(cluster, instance)
     finally:
-        reporting.give_up(lease)
+        reporting.release(lease)
     if reported and _is_due(cluster_id):
         if _has_undecided_pods(cluster_id):
             dispatch.send(cluster_id, dispatch.REPORT, in_seconds=REST_SECONDS)

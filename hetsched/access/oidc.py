@@ -83,11 +83,11 @@ class _OutboundTransport(BaseAdapter):
         """Do nothing, because no connection stays open."""
 
 
-def _allowed() -> outbound.Allowed:
+def _allowed() -> outbound.AllowedHosts:
     issuer = urlsplit(settings.HETSCHED_OIDC_ISSUER)
     named = frozenset({issuer.netloc.lower(), *settings.HETSCHED_OIDC_HOSTS})
     plain = {issuer.netloc.lower()} if issuer.scheme == "http" else set()
-    return outbound.Allowed(named | {"*"}, frozenset(plain))
+    return outbound.AllowedHosts(named | {"*"}, frozenset(plain))
 
 
 class _Session(OAuth2Session):

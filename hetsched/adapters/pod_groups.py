@@ -21,7 +21,7 @@ _TOKEN = frozenset({"name", "projected"})
 _encoder = msgspec.json.Encoder(enc_hook=as_text)
 
 
-def likeness(pod: dict[str, Any], namespace: str) -> bytes | None:
+def demand_key(pod: dict[str, Any], namespace: str) -> bytes | None:
     """Return a key that is equal for pods of a namespace with equal demands; None for any other object."""
     meta, spec = pod.get("metadata"), pod.get("spec")
     if type(meta) is not dict or type(spec) is not dict:

@@ -41,7 +41,7 @@ class _Data(msgspec.Struct):
     result: list[_Result] = []
 
 
-class _Answer(msgspec.Struct):
+class _QueryResponse(msgspec.Struct):
     status: str
     data: _Data | None = None
 
@@ -50,7 +50,7 @@ def query(ask: CollectorClient, url: str, text: str) -> list[LabelledNumber]:
     """Evaluate a query now; `url` is the server's base URL, including a path prefix. Raises: SourceError."""
     document: Any = ask.json(f"{url.rstrip('/')}/api/v1/query", {"query": text, "timeout": "4s"})
     try:
-        answer = msgspec.convert(document, _Answer)
+        answer = msgspec.convert(document, _QueryResponse)
     except (msgspec.ValidationError, RecursionError):
         raise SourceError("AnswerNotPrometheus", "the answer is not one of Prometheus' query API") from None
     if answer.status != "success" or answer.data is None or answer.data.result_type != "vector":

@@ -43,7 +43,7 @@ Cpus = frozenset[int]
 _NONE: Cpus = frozenset()
 
 
-class _Place(NamedTuple):
+class _CpuTopology(NamedTuple):
     """Topology of one online CPU."""
 
     siblings: Cpus | None
@@ -78,7 +78,7 @@ def topology_fingerprint(tree: Tree) -> str:
     return hashlib.sha256(repr(texts).encode()).hexdigest()
 
 
-def _cpu(cpu: int, place: _Place | None, core: Cpus | None, zone: int | None) -> MachineCpu:
+def _cpu(cpu: int, place: _CpuTopology | None, core: Cpus | None, zone: int | None) -> MachineCpu:
     if place is None:
         return MachineCpu(cpu, None, None, zone, None, online=False)
     return MachineCpu(
@@ -107,14 +107,14 @@ def _online(tree: Tree, known: Cpus) -> Cpus:
     return online & known
 
 
-def _place(tree: Tree, cpu: int) -> _Place:
+def _place(tree: Tree, cpu: int) -> _CpuTopology:
     folder = f"{CPUS}/cpu{cpu}/topology"
     siblings = _cpus(tree, folder, "thread_siblings_list", "core_cpus_list", mask="thread_siblings")
     if siblings is not None and cpu not in siblings:
         _problem(tree, "CpusContradict", folder, f"CPU {cpu} is none of its own siblings {format_cpuset(siblings)}")
         siblings = None
     cluster = _id(tree, f"{folder}/cluster_id")
-    return _Place(
+    return _CpuTopology(
         siblings=siblings,
         socket=_id(tree, f"{folder}/physical_package_id"),
         die=_id(tree, f"{folder}/die_id"),

@@ -145,7 +145,7 @@ class Transport:
         left = self.patience_seconds
         while True:
             response = self._send(method, url, query, body, headers, repeat=repeat)
-            pause = _put_off(response, repeat)
+            pause = _retry_after(response, repeat)
             if pause is None or pause > left:
                 return self._answer(response)
             left -= pause
@@ -210,7 +210,7 @@ def checked_address(server: str) -> str:
     return server.rstrip("/")
 
 
-def _put_off(response: httpx.Response, repeat: bool) -> float | None:
+def _retry_after(response: httpx.Response, repeat: bool) -> float | None:
     """Return the Retry-After of a response in seconds, or None if it has none or does not permit a retry.
 
     Any request may be retried after 429, and a request with `repeat` also after 503.

@@ -20,7 +20,7 @@ class NodeAdmin(ReadOnlyAdmin):
     list_select_related = ("cluster",)
     fieldsets = (
         (None, {"fields": ("cluster", "name", "pool", "ready", "unschedulable", "cordoned_by_operator", "updated_at")}),
-        ("Load", {"fields": ("cpu", "memory", "gpu", "pods", "booked")}),
+        ("Load", {"fields": ("cpu", "memory", "gpu", "pods", "requested_amounts")}),
         ("Instruction set", {"fields": ("isa_family", "isa", "isa_facts")}),
         ("Cards", {"fields": ("card_facts",)}),
         ("NUMA", {"fields": ("numa_facts",)}),
@@ -30,8 +30,8 @@ class NodeAdmin(ReadOnlyAdmin):
         ("Whole report", {"classes": ("collapse",), "fields": ("whole_report",)}),
     )
     readonly_fields = (
-        "cpu", "memory", "gpu", "booked", "isa_facts", "card_facts", "numa_facts", "usage_facts", "labels", "taints",
-        "problems", "doubtful", "whole_report",
+        "cpu", "memory", "gpu", "requested_amounts", "isa_facts", "card_facts", "numa_facts", "usage_facts", "labels",
+        "taints", "problems", "doubtful", "whole_report",
     )  # fmt: skip
 
     @admin.display(description="CPU")
@@ -47,7 +47,7 @@ class NodeAdmin(ReadOnlyAdmin):
         return f"{node.gpu_milli_used / 1000:g} of {node.cards_installed}" if node.cards_installed else "–"
 
     @admin.display(description="requested")
-    def booked(self, node: Node) -> str:
+    def requested_amounts(self, node: Node) -> str:
         return quantities(node.requested)
 
     @admin.display(description="facts")
@@ -106,7 +106,7 @@ class CollectorAdmin(ReadOnlyAdmin):
     search_fields = ("name",)
     list_select_related = ("cluster",)
     fieldsets = (
-        (None, {"fields": ("cluster", "name", "kind", "enabled", "load", "asked")}),
+        (None, {"fields": ("cluster", "name", "kind", "enabled", "load", "parameters")}),
         ("When it counts", {"fields": ("interval_seconds", "most_failures", "most_age_seconds")}),
         (
             "How it fares",
@@ -114,10 +114,10 @@ class CollectorAdmin(ReadOnlyAdmin):
                         "nodes_stale", "wrong")},
         ),
     )  # fmt: skip
-    readonly_fields = ("asked", "wrong")
+    readonly_fields = ("parameters", "wrong")
 
     @admin.display(description="parameters")
-    def asked(self, row: Collector) -> str:
+    def parameters(self, row: Collector) -> str:
         return pretty(row.params)
 
     @admin.display(description="problems")

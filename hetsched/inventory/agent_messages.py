@@ -20,7 +20,7 @@ from hetsched.adapters.node_facts.agent_reports import usage_facts
 from hetsched.adapters.node_facts.collected_facts import measured_by
 from hetsched.adapters.node_facts.report_merge import newer
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.messages.agent_message import AgentMessage, digest_of, lasting
+from hetsched.contracts.messages.agent_message import AgentMessage, digest_of, durable_parts
 from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineUsage
 from hetsched.contracts.objects.facts import record_claim
 from hetsched.contracts.times import rfc3339, seconds
@@ -141,7 +141,7 @@ def _has_changed_facts(row: NodeFacts, message: AgentMessage) -> bool:
         before = row.usage.capacity if row.usage is not None else {}
         if any(usage.capacity.get(name) != before.get(name) for name in (NETWORK_MBPS, DISK_MBPS)):
             return True
-    return report is not None and lasting(row.reported) != lasting(report)
+    return report is not None and durable_parts(row.reported) != durable_parts(report)
 
 
 def _usage_of(message: AgentMessage) -> MachineUsage | None:

@@ -22,9 +22,9 @@ from django.utils import timezone
 
 from hetsched.adapters.collectors import registry
 from hetsched.adapters.collectors.requests import CollectorClient
-from hetsched.adapters.http.outbound import Allowed, OutboundError, check
+from hetsched.adapters.http.outbound import AllowedHosts, OutboundError, check
 from hetsched.adapters.node_facts.agent_reports import usage_facts
-from hetsched.adapters.node_facts.collected_facts import usage_of, words_of
+from hetsched.adapters.node_facts.collected_facts import fact_texts, usage_of
 from hetsched.adapters.node_facts.report_merge import newer
 from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
@@ -59,10 +59,10 @@ _STATUS = (
 # -- configuration -----------------------------------------------------------------------------------------------------
 
 
-def allowed_hosts() -> Allowed:
+def allowed_hosts() -> AllowedHosts:
     """Return the hosts that collectors may call."""
     hosts = frozenset(settings.HETSCHED_SOURCE_HOSTS) - {"*"}
-    return Allowed(hosts, hosts)
+    return AllowedHosts(hosts, hosts)
 
 
 def configure(
@@ -347,8 +347,8 @@ def _record_statements(
     row: NodeFacts, collector: Collector, old: CollectedFact | None, new: CollectedFact | None, now: datetime
 ) -> None:
     """Record a collector's values in `row.claims`; values that it no longer reports become history."""
-    words = words_of(new) if new is not None else {}
-    before = words_of(old) if old is not None else {}
+    words = fact_texts(new) if new is not None else {}
+    before = fact_texts(old) if old is not None else {}
     if words or before:
         source = f"collector {collector.name}"
         claimed = {fact for fact, said in row.claims.items() if any(one.source == source for one in said)}

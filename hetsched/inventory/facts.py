@@ -19,7 +19,7 @@ from django.utils import timezone
 from hetsched.adapters.node_facts.acceptance import AcceptedFacts, accept
 from hetsched.adapters.node_facts.agent_reports import node_facts as facts_of
 from hetsched.adapters.node_facts.collected_facts import with_collected
-from hetsched.adapters.node_facts.fact_text import words_of
+from hetsched.adapters.node_facts.fact_text import fact_texts
 from hetsched.adapters.node_facts.report_merge import merge_reports
 from hetsched.contracts.objects.facts import FactInQuarantine, record_claim
 from hetsched.contracts.objects.node_report import NodeReport
@@ -48,7 +48,7 @@ _replace = msgspec.structs.replace
 
 def new_facts(node: Node) -> NodeFacts:
     row = NodeFacts(node=node, base=node.report, known=node.report)
-    row.claims = record_claim({}, _source(node.report), words_of(node.report), rfc3339(node.updated_at))
+    row.claims = record_claim({}, _source(node.report), fact_texts(node.report), rfc3339(node.updated_at))
     return row
 
 
@@ -64,7 +64,7 @@ def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int
     if row.reported is None:
         return with_collected(mark_expired_report(row.base, now), row.collected), {}
     reported = facts_of(_replace(row.reported, usage=row.usage), observed_at=rfc3339(row.reported_at or now))
-    row.claims = record_claim(row.claims, AGENT, words_of(reported), rfc3339(row.reported_at or now))
+    row.claims = record_claim(row.claims, AGENT, fact_texts(reported), rfc3339(row.reported_at or now))
     stated = {name: amount for name, amount in reported.allocatable.items() if name not in (CPU, MEMORY)}
     return with_collected(
         merge_reports(mark_expired_report(row.base, now), mark_expired_report(reported, now)), row.collected
@@ -241,7 +241,7 @@ def merge_node_reports(cluster: Cluster, reports: Iterable[NodeReport], known: M
             row.reported, row.digest, row.usage = None, "", None
             columns += ["reported", "digest", "usage"]
         row.base = report
-        row.claims = record_claim(row.claims, _source(report), words_of(report), rfc3339(now))
+        row.claims = record_claim(row.claims, _source(report), fact_texts(report), rfc3339(now))
         effective = _review(row, now)
         _note_maintenance(node, row)
         _record_quarantine(cluster, node, stood, row.quarantined)
@@ -257,7 +257,7 @@ def _is_plain(row: NodeFacts) -> bool:
 
 def _rebase_quarantine(row: NodeFacts, report: NodeReport, now: datetime) -> NodeReport:
     row.base = row.known = report
-    row.claims = record_claim(row.claims, _source(report), words_of(report), rfc3339(now))
+    row.claims = record_claim(row.claims, _source(report), fact_texts(report), rfc3339(now))
     row.save(update_fields=["base", "known", "claims"])
     return with_collected(mark_expired_report(report, now), row.collected)
 

@@ -149,7 +149,7 @@ _PROFILE = re.compile(r"(rv[a-z](?:[0-9]+[a-z][0-9]+)?)(.*)")
 _BASE = re.compile(r"([ieg])(?:([0-9]+)(?:p([0-9]+))?)?(.*)")
 
 
-class _Stated(NamedTuple):
+class _StatedExtensions(NamedTuple):
     explicit: frozenset[str]
     versions: tuple[Version, ...]
     untrusted: tuple[str, ...]
@@ -229,7 +229,7 @@ def _parse_profile(original: str, name: str, rest: str, source: Source) -> Isa:
     )
 
 
-def _state(items: Iterable[Item], base: str, present: frozenset[str], *, strict: bool) -> _Stated:
+def _state(items: Iterable[Item], base: str, present: frozenset[str], *, strict: bool) -> _StatedExtensions:
     """Collect the items; reject repeated items (strict) or put drafts into `untrusted` (lenient)."""
     stated, explicit = set(present), set(present)
     versions: list[Version] = []
@@ -254,7 +254,7 @@ def _state(items: Iterable[Item], base: str, present: frozenset[str], *, strict:
         explicit.update(G_EXPANSION if name == "g" else parts)
         if version is not None and all(name != known for known, _, _ in versions):
             versions.append((name, *version))
-    return _Stated(frozenset(explicit), tuple(sorted(versions)), tuple(untrusted))
+    return _StatedExtensions(frozenset(explicit), tuple(sorted(versions)), tuple(untrusted))
 
 
 def _confirms_vector(names: Iterable[str]) -> bool:

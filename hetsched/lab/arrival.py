@@ -51,7 +51,7 @@ def arrival_stream(pods: Sequence[PodSpec], *, capacity_milli: int, ratio: float
     wanted_milli = ratio * capacity_milli
     arrived: list[PodSpec] = []
     arrived_milli = 0
-    for pod in _endless(pods, random.Random(seed)):
+    for pod in _repeated(pods, random.Random(seed)):
         if arrived_milli >= wanted_milli:
             break
         arrived.append(pod)
@@ -59,7 +59,7 @@ def arrival_stream(pods: Sequence[PodSpec], *, capacity_milli: int, ratio: float
     return _renamed(arrived)
 
 
-def _endless(pods: Sequence[PodSpec], generator: random.Random) -> Iterator[PodSpec]:
+def _repeated(pods: Sequence[PodSpec], generator: random.Random) -> Iterator[PodSpec]:
     shuffled = list(pods)
     generator.shuffle(shuffled)
     yield from shuffled

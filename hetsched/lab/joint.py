@@ -127,7 +127,7 @@ def greedy(problem: JointProblem) -> JointPlan:
 
     Ties are broken by lower mean utilisation, then by node order.
     """
-    ground = _Ground(problem)
+    ground = _PlanningState(problem)
     for kind in problem.kinds:
         ground.put(kind, ground.best_node(kind)[0])
     return ground.plan()
@@ -164,7 +164,7 @@ def exact(problem: JointProblem) -> JointPlan:
     flat = best.reshape(-1)
     most = placed[flat > -np.inf].max()
     left = takes[int(np.where(placed == most, flat, -np.inf).argmax())]
-    ground = _Ground(problem)
+    ground = _PlanningState(problem)
     for node in reversed(range(len(problem.rows))):
         take = takes[chosen[node][tuple(left)]]
         for kind, amount in enumerate(take.tolist()):
@@ -192,7 +192,7 @@ def _factors(problem: JointProblem, node: int, takes: Ints) -> Floats:
 
 def improved(problem: JointProblem) -> JointPlan:
     """Return the best plan from two starting plans, each improved until the product stops growing."""
-    starts = [_Ground(problem), _Ground(problem)]
+    starts = [_PlanningState(problem), _PlanningState(problem)]
     for kind in problem.kinds:
         starts[0].put(kind, starts[0].best_node(kind)[0])
     starts[1].fill()
@@ -203,7 +203,7 @@ def improved(problem: JointProblem) -> JointPlan:
     return max((ground.plan() for ground in starts), key=lambda plan: plan.worth)
 
 
-class _Ground:
+class _PlanningState:
     """State of the cluster during planning: used and free resources, and the kinds on each node."""
 
     def __init__(self, problem: JointProblem) -> None:

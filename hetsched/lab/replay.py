@@ -59,7 +59,7 @@ class Replay(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     evicted: int = 0
 
 
-def _unwatched(_done: int) -> None:
+def _no_progress(_done: int) -> None:
     pass
 
 
@@ -70,7 +70,7 @@ def replay(
     *,
     workload: Sequence[PodSpec] | None = None,
     samples: int = 0,
-    progress: Callable[[int], None] = _unwatched,
+    progress: Callable[[int], None] = _no_progress,
 ) -> tuple[Replay, list[ReplaySample]]:
     """Replay `pods` on a copy of `state`.
 

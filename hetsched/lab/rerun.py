@@ -201,7 +201,7 @@ def rerun(
             done += len(event.entries)
             progress(done)
         elif isinstance(event, PodPlacedElsewhere):
-            running.come(event)
+            running.add_foreign_pod(event)
         else:
             running.state.forget(event.key)
     return running.result()
@@ -230,7 +230,7 @@ class _Running:
         self.diagnosed: dict[tuple[int, object], str] = {}
         self.evicted = 0
 
-    def come(self, event: PodPlacedElsewhere) -> None:
+    def add_foreign_pod(self, event: PodPlacedElsewhere) -> None:
         row = self.state.row_of.get(event.node)
         if row is None:
             return

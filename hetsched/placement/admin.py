@@ -37,17 +37,20 @@ class ClusterAdmin(ReadOnlyAdmin):
     search_fields = ("name",)
     fieldsets = (
         (None, {"fields": ("name", "kind", "policy_name", "created_at")}),
-        ("Fleet", {"fields": ("node_count", "ready_count", "card_count", "totals", "booked", "gpu_milli_used")}),
+        (
+            "Fleet",
+            {"fields": ("node_count", "ready_count", "card_count", "totals", "requested_amounts", "gpu_milli_used")},
+        ),
         ("Ledger", {"fields": ("revision", "inventory_revision", "leader_id", "leader_epoch", "leader_until")}),
     )
-    readonly_fields = ("totals", "booked")
+    readonly_fields = ("totals", "requested_amounts")
 
     @admin.display(description="capacity")
     def totals(self, cluster: Cluster) -> str:
         return quantities(cluster.capacity)
 
     @admin.display(description="requested")
-    def booked(self, cluster: Cluster) -> str:
+    def requested_amounts(self, cluster: Cluster) -> str:
         return quantities(cluster.requested)
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -242,10 +245,10 @@ class ReservationAdmin(ReadOnlyAdmin):
     list_select_related = ("pod", "node", "cluster")
     show_full_result_count = False
     exclude = ("requests", "allocation")
-    readonly_fields = ("asked", "holds")
+    readonly_fields = ("requested_amounts", "holds")
 
     @admin.display(description="requests")
-    def asked(self, reservation: Reservation) -> str:
+    def requested_amounts(self, reservation: Reservation) -> str:
         return quantities(reservation.requests)
 
     @admin.display(description="holds")

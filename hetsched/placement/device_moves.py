@@ -59,7 +59,7 @@ def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Mo
     waiting = {holder.key for holder in holders if holder.has is None}
     while wanted:
         trial = {**held, **wanted}
-        _make_way(trial, waiting, cards)
+        _relocate_pending(trial, waiting, cards)
         overfull = _overfull(trial)
         if not overfull:
             moves.grants = {key: grants for key, grants in trial.items() if grants != held[key]}
@@ -94,7 +94,7 @@ def _move_grant(grant: CardGrant, index: int, cards: Mapping[int, GpuCard]) -> C
     return CardGrant(index, grant.milli, memory, card.uuid)
 
 
-def _make_way(trial: dict[str, Grants], waiting: set[str], cards: Mapping[int, GpuCard]) -> None:
+def _relocate_pending(trial: dict[str, Grants], waiting: set[str], cards: Mapping[int, GpuCard]) -> None:
     """Move pods that have no allocation yet from overallocated GPUs to equivalent free GPUs."""
     for key in sorted(waiting):
         for place, grant in enumerate(trial[key]):

@@ -68,7 +68,7 @@ class BodyMemory:
             raise BodyRefused(429, "BodiesTooMany", "the bodies of all clients hold too much", retry=True)
         self.held[address] += size
 
-    def give_back(self, address: str, size: int) -> None:
+    def release(self, address: str, size: int) -> None:
         self.held[address] -= size
         if self.held[address] <= 0:
             del self.held[address]
@@ -134,7 +134,7 @@ class RequestBody:
     def close(self) -> None:
         self.file.close()
         if self._counted:
-            body_memory.give_back(self._address, self._counted)
+            body_memory.release(self._address, self._counted)
             self._counted = 0
 
 

@@ -80,7 +80,7 @@ def write_beat_heartbeat(**_: Any) -> None:
     """Write a heartbeat each time beat publishes a task."""
     from hetsched.journal import heartbeat
 
-    def rung(**_: Any) -> None:
+    def on_publish(**_: Any) -> None:
         heartbeat.beat("beat")
 
-    before_task_publish.connect(rung, weak=False)
+    before_task_publish.connect(on_publish, weak=False)

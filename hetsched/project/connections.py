@@ -77,7 +77,7 @@ class AddressLimit:
         self.open[key] += 1
         return key
 
-    def give_back(self, key: str) -> None:
+    def release(self, key: str) -> None:
         if key:
             self.open[key] -= 1
             if not self.open[key]:
@@ -137,7 +137,7 @@ class BoundedHttp(H11Protocol):
 
     def _release(self) -> None:
         self._stop_head_timer()
-        addresses.give_back(self._address)
+        addresses.release(self._address)
         self._address = ""
 
 
@@ -155,6 +155,6 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._address = key
 
     def connection_lost(self, exc: Exception | None) -> None:
-        web_sockets.give_back(self._address)
+        web_sockets.release(self._address)
         self._address = ""
         super().connection_lost(exc)

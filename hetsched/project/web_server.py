@@ -34,7 +34,7 @@ _keys: dict[int, str] = {}  # file descriptor -> client-address key that is coun
 
 def end_handshake(descriptor: int) -> None:
     """Stop counting the connection of this descriptor."""
-    handshakes.give_back(_keys.pop(descriptor, ""))
+    handshakes.release(_keys.pop(descriptor, ""))
 
 
 class _Accepted(socket.socket):

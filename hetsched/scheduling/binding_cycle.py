@@ -107,7 +107,7 @@ def _bind_all(cluster: Cluster) -> int:
     """Write the placements of a live cluster; return the number bound. The next run handles unknown results."""
     api, bound = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
-        for pods, tried in chain(_claimed(cluster), _left(cluster)):
+        for pods, tried in chain(_claimed(cluster), _overdue_bindings(cluster)):
             until = time.monotonic() + WRITE_WITHIN.total_seconds()
             is_ours = partial(_is_before, until)
             outcomes = list(
@@ -136,7 +136,7 @@ def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
         yield pods, False
 
 
-def _left(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
+def _overdue_bindings(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
     """Claim pods that have been *binding* for too long, in batches, and yield them with `tried` True."""
     last, now = 0, database_now()
     left = Q(not_before=None, decided_at__lt=now - CLAIM_AFTER) | Q(not_before__lte=now)

@@ -26,7 +26,7 @@ HELD = "HeldByForceDeletedPod"
 _MOST_NODES = 4
 
 
-class _Held(msgspec.Struct, frozen=True, order=True):
+class _ForceDeletedPod(msgspec.Struct, frozen=True, order=True):
     """One force-deleted pod: its release time, `namespace/name`, and its key in the snapshot."""
 
     until: str
@@ -42,14 +42,14 @@ class ForceDeleted:
         self._cluster_id = cluster_id
 
     @cached_property
-    def _by_row(self) -> dict[int, list[_Held]]:
-        found: dict[int, list[_Held]] = defaultdict(list)
+    def _by_row(self) -> dict[int, list[_ForceDeletedPod]]:
+        found: dict[int, list[_ForceDeletedPod]] = defaultdict(list)
         rows = orphaned_pods(self._cluster_id).values_list("namespace", "name", "not_before")
         for namespace, name, until in rows:
             key = f"{namespace}/{name}"
             placed = self._snapshot.state.placed_pods.get(key)
             if placed is not None and until is not None:
-                found[placed.row].append(_Held(rfc3339(until)[:19] + "Z", key.partition(MARK)[0], key))
+                found[placed.row].append(_ForceDeletedPod(rfc3339(until)[:19] + "Z", key.partition(MARK)[0], key))
         return {row: sorted(held) for row, held in sorted(found.items(), key=lambda item: max(item[1]))}
 
     def reason(self, scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, Message] | None:
@@ -61,7 +61,7 @@ class ForceDeleted:
             return None
         state = self._snapshot.state
         attempt = Attempt(scheduler, state.compile(pod))
-        holding: list[_Held] = []
+        holding: list[_ForceDeletedPod] = []
         nodes = 0
         for held in list(self._by_row.values())[:_MOST_NODES]:
             placed_pods = [placed for one in held if (placed := state.forget(one.key)) is not None]

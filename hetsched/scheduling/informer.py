@@ -111,7 +111,7 @@ class Informer:
             self._lease_lost = True  # This also ends the reflector threads, whatever the cause.
             if self._host is not None:
                 self._host.close()
-        following.give_up(self.lease)
+        following.release(self.lease)
 
     def start(self) -> None:
         """Start one reflector thread per resource."""

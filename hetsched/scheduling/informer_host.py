@@ -95,7 +95,7 @@ class InformerHost:
         dispatch.route_to_workers(self._cluster.pk, dispatch.REPORT)
         self.bindings.close()
         if self._lease is not None:
-            leading.give_up(self._lease)
+            leading.release(self._lease)
 
     def place_arrivals(self, arrivals: Sequence[ObservedPod], follower_epoch: int) -> PlacedBatch:
         """Place and commit the first of these arriving pods, and start to bind them."""

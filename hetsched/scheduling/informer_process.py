@@ -102,7 +102,7 @@ def _run_informer(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Ap
         ended.wait(POLL_SECONDS)
     finally:
         iterated_at.pop(cluster.pk, None)
-        following.give_up(lease)
+        following.release(lease)
         connections.close_all()
 
 

@@ -62,7 +62,7 @@ def leadership(
     )
     keeper.start()
     try:
-        yield over, lambda: election.lasting
+        yield over, lambda: election.is_held
     finally:
         done.set()
         keeper.join()
@@ -91,7 +91,7 @@ def _keep(
             except ApiFailure as failure:
                 log.warning("the Lease cannot be renewed", cluster=cluster.name, reason=str(failure))
                 holder = ""
-            if holder or not election.lasting:
+            if holder or not election.is_held:
                 Sync.objects.filter(cluster=cluster, epoch=lease.epoch).update(synced_at=None)
             if holder:
                 log.error("another installation is the leader now", cluster=cluster.name, holder=holder)

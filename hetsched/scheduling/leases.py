@@ -52,7 +52,7 @@ class Leases:
         """Renew the lease; return False if another holder has acquired it."""
         return bool(self._own(lease).update(**{self._until: _end()}))
 
-    def give_up(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> None:
         """Release the lease early; the lease of another holder is not changed."""
         self._own(lease).update(**{self._until: None, self._id: ""})
 

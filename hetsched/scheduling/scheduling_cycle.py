@@ -33,7 +33,7 @@ from hetsched.engine.framework.policy import Policy, by_decision_time
 from hetsched.engine.framework.queueing_hints import for_anything
 from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.simulation.evictions import evictions
-from hetsched.placement.actions.evictions import spared_pods
+from hetsched.placement.actions.evictions import unevictable_pods
 from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS
@@ -88,7 +88,7 @@ class SchedulingCycle:
         self._refused_evictions: dict[int, list[Reason]] = defaultdict(list)
         self._unmeasured: tuple[Message, ...] | None = None
         if snapshot.nominates:
-            self._protect_victims(spared_pods(cache.cluster_id) if has_refused_evictions else {})
+            self._protect_victims(unevictable_pods(cache.cluster_id) if has_refused_evictions else {})
 
     def _protect_victims(self, refused: dict[str, tuple[int, str]]) -> None:
         """Protect pods whose eviction was recently refused from being chosen as victims again."""

@@ -61,7 +61,7 @@ class WorkerHost:
             try:
                 recorded, lost = self._lead(lease)
             finally:
-                leading.give_up(lease)
+                leading.release(lease)
             decided += recorded
             # Other clusters need this worker too; a periodic task wakes this task again.
             if lost or not (recorded or self.may_decide()):

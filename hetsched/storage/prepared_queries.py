@@ -52,7 +52,7 @@ class ListParameter(Parameter):
         return f"(SELECT unnest(%s::{'bigint' if self.of is int else 'text'}[]))", [self]
 
 
-class _Written(msgspec.Struct, frozen=True):
+class _CompiledQuery(msgspec.Struct, frozen=True):
     """Query compiled for one database; each run replaces the `Parameter`s in `values`, and `gives` is the row type."""
 
     sql: str
@@ -75,7 +75,7 @@ class PreparedQuery(Generic[T]):
 
     def __init__(self, build: Callable[[], QuerySet[Any, T]]) -> None:
         self._build = build
-        self._written: dict[str, _Written] = {}
+        self._written: dict[str, _CompiledQuery] = {}
 
     def __call__(self, *, limit: int | None = None, **given: Any) -> list[T]:
         """Run the query with these values and return its rows, at most `limit`."""
@@ -83,7 +83,7 @@ class PreparedQuery(Generic[T]):
         one = self._written.get(db.vendor)
         if one is None:
             one = self._written[db.vendor] = _write(self._build())
-        values = _put_in(one.values, given, db)
+        values = _bound_values(one.values, given, db)
         if limit is None:
             return one.read(fetch(one.sql, values), db)
         return one.read(fetch(f"{one.sql} LIMIT %s", [*values, limit]), db)
@@ -100,13 +100,13 @@ class PreparedUpdate:
         self._build = build
         self._columns = columns
         self._written: dict[str, tuple[str, tuple[Any, ...]]] = {}
-        self._returned: dict[str, _Written] = {}
+        self._returned: dict[str, _CompiledQuery] = {}
 
     def __call__(self, **given: Any) -> int:
         """Update the rows that match these values; return the number of updated rows."""
         db = own()
         sql, values = self._compiled(db)
-        return change(sql, _put_in(values, given, db))
+        return change(sql, _bound_values(values, given, db))
 
     def rows(self, **given: Any) -> list[Any]:
         """Update the rows that match these values; return the rows with their new columns."""
@@ -118,7 +118,7 @@ class PreparedUpdate:
             columns = ", ".join(column for _, (column, _), _ in read.compiler.select)
             returning = msgspec.structs.replace(read, sql=f"{sql} RETURNING {columns}", values=values)
             one = self._returned[db.vendor] = returning
-        return one.read(fetch(one.sql, _put_in(one.values, given, db)), db)
+        return one.read(fetch(one.sql, _bound_values(one.values, given, db)), db)
 
     def _compiled(self, db: Any) -> tuple[str, tuple[Any, ...]]:
         known = self._written.get(db.vendor)
@@ -129,16 +129,16 @@ class PreparedUpdate:
         return known
 
 
-def _put_in(values: tuple[Any, ...], given: dict[str, Any], db: Any) -> list[Any]:
+def _bound_values(values: tuple[Any, ...], given: dict[str, Any], db: Any) -> list[Any]:
     return [_value(given[each.name], each, db) if isinstance(each, Parameter) else each for each in values]
 
 
-def _write(rows: QuerySet[Any, Any]) -> _Written:
+def _write(rows: QuerySet[Any, Any]) -> _CompiledQuery:
     compiler = rows.query.get_compiler(connection=connection)
     sql, values = _text(*compiler.as_sql())
     found = compiler.get_converters([column for column, _, _ in compiler.select])
     converters = [(place, convert, expression) for place, (convert, expression) in found.items()]
-    return _Written(sql, values, converters, compiler, rows._iterable_class)
+    return _CompiledQuery(sql, values, converters, compiler, rows._iterable_class)
 
 
 def _text(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:

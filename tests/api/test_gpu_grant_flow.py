@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.agent.device_plugin.gpu_assignment import AnsweredGrants, CardKeeper
+from hetsched.agent.device_plugin.gpu_assignment import CardKeeper, ReceivedGrants
 from hetsched.agent.device_plugin.settings import CardSettings
 from hetsched.agent.device_plugin.slots import Card
 from hetsched.contracts.messages.agent_message import AgentAnswer, AgentMessage, digest_of
@@ -38,7 +38,7 @@ class Node:
         self.kubelet.start()
         # The kubelet calls on a thread that does not share the test's transaction, so the agent does not request an
         # early report.
-        self.source = AnsweredGrants("n1", lambda: None)
+        self.source = ReceivedGrants("n1", lambda: None)
         settings = CardSettings(way="env", state=folder / "state", kubelet=folder)
         cards = tuple(Card(index, f"GPU-{index}", "nvidia", index, 0, True, 23034) for index in range(3))
         self.keeper = CardKeeper(settings, self.source, self._held, lambda: {"nvidia": cards})

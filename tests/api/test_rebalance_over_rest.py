@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kubernetes.eviction import EvictionResponse, EvictionResult, ToEvict
+from hetsched.adapters.kubernetes.eviction import EvictionResponse, EvictionResult, EvictionTarget
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.inventory.node_events import is_synced
@@ -261,7 +261,7 @@ def test_no_member_of_a_gang_is_evicted_before_the_eviction_of_all_is_permitted(
 ) -> None:
     asked: list[tuple[str, bool]] = []
 
-    def evict_of(_: Any, victim: ToEvict, *, only_ask: bool = False) -> EvictionResponse:
+    def evict_of(_: Any, victim: EvictionTarget, *, only_ask: bool = False) -> EvictionResponse:
         asked.append((victim.name, only_ask))
         refused = victim.name == "g-1"
         return EvictionResponse(EvictionResult.REFUSED if refused else EvictionResult.ASKED, "the budget needs it")
@@ -284,7 +284,7 @@ def test_gang_is_evicted_only_if_budgets_allow_all_members(
 ) -> None:
     asked: list[tuple[str, bool]] = []
 
-    def evict_of(_: Any, victim: ToEvict, *, only_ask: bool = False) -> EvictionResponse:
+    def evict_of(_: Any, victim: EvictionTarget, *, only_ask: bool = False) -> EvictionResponse:
         asked.append((victim.name, only_ask))
         return EvictionResponse(EvictionResult.ASKED)
 

@@ -74,7 +74,7 @@ def states() -> dict[str, str]:
     return dict(Pod.objects.order_by("id").values_list("name", "state"))
 
 
-def assert_ledger_agrees(cluster: Cluster, cpu: int) -> None:
+def assert_counts_agree(cluster: Cluster, cpu: int) -> None:
     """Check columns, reservation, cached and rebuilt state, and the invariants against the requested CPUs."""
     node = Node.objects.get()
     assert (node.requested["cpu"], Reservation.objects.get(active=True).requests["cpu"]) == (cpu, cpu)
@@ -89,7 +89,7 @@ def test_resize_of_an_own_pod_is_charged_beyond_its_node(cluster: Cluster, cpu: 
     with cache_of(cluster.pk).locked_snapshot() as kept:
         assert KEY in kept.state.placed_pods
     runs(cluster, a_pod("p").cpu(cpu))
-    assert_ledger_agrees(cluster, 1000 * cpu)
+    assert_counts_agree(cluster, 1000 * cpu)
     assert Pod.objects.get().spec.shape.request("cpu") == 1000  # the request of the decision
 
 
@@ -97,7 +97,7 @@ def test_a_resize_of_a_pod_of_another_scheduler_is_charged(cluster: Cluster) -> 
     seen(cluster, pods_gone=[KEY], stopped={"u1"})
     for cpu in (2, 7, 3):
         runs(cluster, a_pod("theirs").cpu(cpu), scheduler="default-scheduler", uid="u2")
-        assert_ledger_agrees(cluster, 1000 * cpu)
+        assert_counts_agree(cluster, 1000 * cpu)
 
 
 def test_a_resize_before_the_node_is_seen_is_charged_with_the_node(cluster: Cluster) -> None:
@@ -222,7 +222,7 @@ def test_an_export_has_the_request_of_now(cluster: Cluster) -> None:
 def test_released_resources_of_a_resized_pod_are_its_last_ones(cluster: Cluster) -> None:
     runs(cluster, a_pod("p").cpu(6))
     seen(cluster, pods_gone=[KEY])
-    assert_ledger_agrees(cluster, 6000)
+    assert_counts_agree(cluster, 6000)
 
 
 def test_a_share_of_a_zone_grows_with_its_pod() -> None:
@@ -253,7 +253,7 @@ def test_previous_resources_of_a_pod_are_deleted_in_the_end(cluster: Cluster) ->
     assert delete_former_reservations(cluster.pk, released_before=timezone.now() - timedelta(hours=1)) == 0
     assert delete_former_reservations(cluster.pk, released_before=timezone.now() + timedelta(seconds=1)) == 3
     assert Reservation.objects.get().active
-    assert_ledger_agrees(cluster, 1000)
+    assert_counts_agree(cluster, 1000)
 
 
 def test_replay_keeps_placements_of_pods_changed_in_place(cluster: Cluster) -> None:

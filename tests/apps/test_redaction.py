@@ -7,7 +7,7 @@ import pytest
 from hetsched.contracts.api.decision import Evicted, Reason
 from hetsched.contracts.message import HIDDEN, Message
 from hetsched.placement.queries.decision_check import DecisionDifference
-from hetsched.placement.queries.redaction import UNLIMITED, Redaction, hide_if_naming
+from hetsched.placement.queries.redaction import UNLIMITED, Redaction, redact_if_named
 
 WEB = Redaction(frozenset({"web"}))
 
@@ -48,7 +48,7 @@ def test_other_texts_without_parameters_stay(text: str) -> None:
 
 def test_a_text_is_judged_by_its_namespaces_alone() -> None:
     asked: list[str] = []
-    hide_if_naming("web/a, other/b and 1 more", lambda namespace: not asked.append(namespace))
+    redact_if_named("web/a, other/b and 1 more", lambda namespace: not asked.append(namespace))
     assert asked == ["web", "other"]
 
 

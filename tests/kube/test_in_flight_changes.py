@@ -51,7 +51,7 @@ def is_bound(api: Api, name: str) -> bool:
     return "nodeName" in pod_of(api, name)["spec"]
 
 
-def assert_ledger_agrees(cluster: Cluster) -> None:
+def assert_counts_agree(cluster: Cluster) -> None:
     with cache_of(cluster.pk).locked_snapshot() as kept:
         assert kept.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
@@ -64,7 +64,7 @@ def test_label_set_before_the_kubelet_reports_is_stored(api: Api, followed: Info
     eventually(followed, lambda: states().get("b") == "not-now")
     patch(api, "a", {"metadata": {"labels": {"x": "1"}}})
     eventually(followed, lambda: is_bound(api, "b"), seconds=10)
-    assert_ledger_agrees(cluster)
+    assert_counts_agree(cluster)
 
 
 def test_a_resize_before_the_kubelet_reports_is_charged(api: Api, followed: Informer, cluster: Cluster) -> None:
@@ -72,7 +72,7 @@ def test_a_resize_before_the_kubelet_reports_is_charged(api: Api, followed: Info
     eventually(followed, lambda: is_bound(api, "a") and states()["a"] == "bound")
     patch(api, "a", {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "6"}}}]}}, "resize")
     eventually(followed, lambda: Node.objects.get().requested["cpu"] == 6000, seconds=10)
-    assert_ledger_agrees(cluster)
+    assert_counts_agree(cluster)
 
 
 def test_label_set_during_the_binding_is_stored(
@@ -91,7 +91,7 @@ def test_label_set_during_the_binding_is_stored(
     eventually(followed, lambda: is_bound(api, "a"))
     monkeypatch.setattr(binding_cycle, "write", real)
     eventually(followed, lambda: is_bound(api, "b"), seconds=10)
-    assert_ledger_agrees(cluster)
+    assert_counts_agree(cluster)
 
 
 def test_labels_set_by_the_api_server_with_the_binding_are_stored(
@@ -106,4 +106,4 @@ def test_labels_set_by_the_api_server_with_the_binding_are_stored(
     term = {"labelSelector": {"matchLabels": {zone: "z1"}}, "topologyKey": "kubernetes.io/hostname"}
     make_pod(api, "b", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
     eventually(followed, lambda: is_bound(api, "b"), seconds=10)
-    assert_ledger_agrees(cluster)
+    assert_counts_agree(cluster)

@@ -48,7 +48,7 @@ def test_existing_added_and_deleted_objects_are_followed(api: Api, followed: Inf
 def test_objects_deleted_without_a_running_informer_are_removed(api: Api, cluster: Cluster, followed: Informer) -> None:
     eventually(followed, lambda: states() == {"early": "pending"})
     followed.ended.set()
-    following.give_up(followed.lease)
+    following.release(followed.lease)
     api.send("DELETE", PODS.path(namespace="default", name="early"), query={"gracePeriodSeconds": "0"})
     api.send("DELETE", NODES.path(name="n1"))
     another = an_informer(api, cluster)

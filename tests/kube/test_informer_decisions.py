@@ -109,7 +109,7 @@ def test_rejected_binding_requeues_the_pod(api: Api, followed: Informer) -> None
 
 def test_standby_informer_decides_nothing(api: Api, cluster: Cluster, followed: Informer, live: InformerHost) -> None:
     if live._lease is not None:
-        leading.give_up(live._lease)
+        leading.release(live._lease)
     theirs = leading.take(cluster.pk, "another")
     assert theirs is not None
     with replies(api, to="/binding", say=lambda _, call: call()) as calls:
@@ -119,7 +119,7 @@ def test_standby_informer_decides_nothing(api: Api, cluster: Cluster, followed: 
             live.mark_due()
             followed.iterate()
         assert (states(), calls) == ({"waits": "pending"}, [])
-        leading.give_up(theirs)
+        leading.release(theirs)
         eventually(followed, lambda: states() == {"waits": "bound"})
 
 

@@ -46,7 +46,7 @@ def test_second_installation_learns_the_holder(api: Api) -> None:
     first, other = Election("first"), Election("other")
     assert first.acquire(api, EPOCH) == ""
     assert other.acquire(api, EPOCH) == f"first/{EPOCH}"
-    assert (first.lasting, other.lasting) == (True, False)
+    assert (first.is_held, other.is_held) == (True, False)
 
 
 def test_expired_leader_stops_before_another_may_acquire_the_lease(api: Api) -> None:
@@ -58,7 +58,7 @@ def test_expired_leader_stops_before_another_may_acquire_the_lease(api: Api) -> 
     theirs.now += DURATION_SECONDS
     assert other.acquire(api, EPOCH)
     mine.now += DURATION_SECONDS
-    assert not first.lasting
+    assert not first.is_held
     theirs.now += 0.1
     assert other.acquire(api, EPOCH) == ""
     assert first.acquire(api, EPOCH) == f"other/{EPOCH}"
@@ -78,7 +78,7 @@ def test_released_lease_is_acquired_without_delay(api: Api) -> None:
     first, other = Election("first"), Election("other")
     first.acquire(api, EPOCH)
     first.step_down(api, EPOCH)
-    assert not first.lasting
+    assert not first.is_held
     assert other.acquire(api, EPOCH) == ""
 
 

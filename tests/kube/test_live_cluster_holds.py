@@ -111,7 +111,7 @@ def test_plan_is_fulfilled_despite_competing_pods(api: Api, cluster: Cluster, th
 def test_locally_stored_holds_survive_an_informer_change(api: Api, cluster: Cluster, there: Informer) -> None:
     hold = RestClient()("holds/", status=201)
     there.ended.set()
-    following.give_up(there.lease)
+    following.release(there.lease)
     another = an_informer(api, cluster)
     make_pod(api, "seen", cpu="1")
     eventually(another, lambda: "seen" in states())
@@ -146,6 +146,6 @@ def test_hold_of_an_ended_submission_is_released(cluster: Cluster, there: Inform
 
 
 def test_hold_is_rejected_on_stale_facts(cluster: Cluster, there: Informer) -> None:
-    following.give_up(there.lease)
+    following.release(there.lease)
     following.take(cluster.pk, "another")  # which has not listed anything yet
     assert RestClient()("holds/", status=409)["code"] == "ClusterNotInStep"

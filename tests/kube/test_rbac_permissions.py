@@ -17,7 +17,7 @@ from hetsched.adapters.kubernetes.access_review import RIGHTS, SUBMITTED, Right,
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.binding import BindingRequest
 from hetsched.adapters.kubernetes.device_allocation import allocate, release
-from hetsched.adapters.kubernetes.eviction import EvictionResult, ToEvict, evict, mark_victim
+from hetsched.adapters.kubernetes.eviction import EvictionResult, EvictionTarget, evict, mark_victim
 from hetsched.adapters.kubernetes.object_submission import SubmissionResult, create, delete, wanted
 from hetsched.adapters.kubernetes.resources import OPTIONAL, PODS, SCHEDULING_POLICIES
 from hetsched.contracts.objects.allocation import DeviceGrant
@@ -200,7 +200,7 @@ def test_submissions_use_their_permissions_in_enrolled_namespaces_only(
 
 def test_evictions_are_granted(api: Api, live: Cluster) -> None:
     make_pod(api, "victim")
-    victim = ToEvict(1, "default", "victim", pod_of(api, "victim")["metadata"]["uid"], "Preempted by a test")
+    victim = EvictionTarget(1, "default", "victim", pod_of(api, "victim")["metadata"]["uid"], "Preempted by a test")
     assert evict(api_of(live), victim, only_ask=True).result is EvictionResult.ASKED
     mark_victim(api_of(live), victim, now="2026-11-21T10:00:00.000000Z", instance="test")
     (condition,) = pod_of(api, "victim")["status"]["conditions"]

@@ -103,7 +103,7 @@ def test_object_deleted_without_a_running_informer_leaves_its_version(
     make(api, SCHEDULING_POLICIES, "dense", spec=plugins("binpack"))
     eventually(followed, lambda: accepted(1))
     followed.ended.set()
-    following.give_up(followed.lease)
+    following.release(followed.lease)
     api.send("DELETE", PATH)
     follower = an_informer(api, cluster)
     eventually(follower, lambda: PolicyObject.objects.get().gone)

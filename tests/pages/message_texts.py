@@ -41,24 +41,24 @@ def worded(paths: Iterable[Path]) -> set[Worded]:
 def _of_module(path: Path, tree: ast.Module) -> Iterator[Worded]:
     # Functions of these names in other modules pass their argument on as a message: for fields, instruction sets and
     # image documents.
-    doors = {**SAID, "malformed": 0, "fail": 0, "refuse": 1}
-    while handed := dict(_handed_on(tree, doors)):
-        doors |= handed
+    positions = {**SAID, "malformed": 0, "fail": 0, "refuse": 1}
+    while handed := dict(_forwarding_functions(tree, positions)):
+        positions |= handed
     for call, function in _calls(tree):
-        for said in _said(call, doors):
+        for said in _message_arguments(call, positions):
             for template in _templates(said, function, tree):
                 yield Worded(path, call.lineno, template)
 
 
-def _handed_on(tree: ast.Module, doors: dict[str, int]) -> Iterator[tuple[str, int]]:
+def _forwarding_functions(tree: ast.Module, positions: dict[str, int]) -> Iterator[tuple[str, int]]:
     """Yield the functions of a module that raise an error with one of their own parameters, and the position of that
     parameter.
     """
     for call, function in _calls(tree):
-        if function is None or not function.name.startswith("_") or function.name in doors:
+        if function is None or not function.name.startswith("_") or function.name in positions:
             continue
         names = [arg.arg for arg in function.args.args if arg.arg != "self"]
-        for said in _said(call, doors):
+        for said in _message_arguments(call, positions):
             if isinstance(said, ast.Name) and said.id in names:
                 yield function.name, names.index(said.id)
 
@@ -70,10 +70,10 @@ def _calls(node: ast.AST, function: Function | None = None) -> Iterator[tuple[as
         yield from _calls(child, child if isinstance(child, Function) else function)
 
 
-def _said(call: ast.Call, doors: dict[str, int]) -> Iterator[ast.expr]:
+def _message_arguments(call: ast.Call, positions: dict[str, int]) -> Iterator[ast.expr]:
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    if name in doors:
-        yield from call.args[doors[name] : doors[name] + 1]
+    if name in positions:
+        yield from call.args[positions[name] : positions[name] + 1]
         yield from (keyword.value for keyword in call.keywords if keyword.arg in NAMED)
 
 

@@ -118,7 +118,7 @@ def states(workload: str) -> dict[str, int]:
     return dict(Counter(Pod.objects.filter(workload=workload).values_list("state", flat=True)))
 
 
-def booked(workload: str) -> dict[str, int]:
+def reservation_counts(workload: str) -> dict[str, int]:
     """Count a workload's pods, those with an active reservation, and its active reservations."""
     from hetsched.placement.models import Pod, Reservation
 
@@ -292,7 +292,7 @@ HANDLERS = {
         placed_pods,
         live_states,
         follower,
-        booked,
+        reservation_counts,
         held,
         violations,
         cancel,

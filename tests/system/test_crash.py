@@ -101,6 +101,6 @@ def _all_placed(plane: Plane, workload: str, where: str) -> None:
     )
     assert ask("violations") == [], where
     assert ask("states", workload=workload) == {"placed": PODS}, where
-    assert ask("booked", workload=workload) == {"pods": PODS, "holding": PODS, "reservations": PODS}, where
+    assert ask("reservation_counts", workload=workload) == {"pods": PODS, "holding": PODS, "reservations": PODS}, where
     ask("cancel", workload=workload)
-    assert ask("booked", workload=workload)["reservations"] == 0, where
+    assert ask("reservation_counts", workload=workload)["reservations"] == 0, where

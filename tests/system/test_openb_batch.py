@@ -114,9 +114,9 @@ def test_batch_equals_the_simulation(server: Standalone, api: httpx.Client, toke
     expected = simulated()
     assert kept == expected
     assert pushed == expected
-    ledger = list(pages(api, "decisions/", workload=workload))
-    assert len(ledger) == len(expected)
-    assert {row["pod"]: row["node"] for row in ledger} == expected
+    listed = list(pages(api, "decisions/", workload=workload))
+    assert len(listed) == len(expected)
+    assert {row["pod"]: row["node"] for row in listed} == expected
     # The nodes hold exactly the placed pods.
     assert sum(node["pods"] for node in pages(api, "nodes/", cluster="openb")) == sum(
         node is not None for node in expected.values()

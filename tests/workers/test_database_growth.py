@@ -55,7 +55,7 @@ def work(cluster: Cluster, number: int) -> None:
     cancel(workload, actor=ALICE, reason="nobody wants the other one")
 
 
-def strangers(cluster: Cluster, number: int) -> None:
+def add_foreign_pods(cluster: Cluster, number: int) -> None:
     """Add and delete a pod that another scheduler placed."""
     spec = a_pod(f"theirs-{number}").having(uid=f"u{number}", node_name="m1").build()
     seen = ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="other", spec=spec, node_name="m1",
@@ -74,7 +74,7 @@ def test_row_counts_are_bounded(rounds: Iterator[int]) -> None:
             Connection.objects.create(cluster=live, follower_epoch=1)
             apply_changes(live.pk, Changes(nodes=[a_node("m1").build()]), epoch=1)
         work(lab, number)
-        strangers(live, number)
+        add_foreign_pods(live, number)
         sweep.run()
         counted.append(rows())
     # After a day every deletable kind of row is being deleted; from then on deletions balance additions.

@@ -60,7 +60,7 @@ def test_a_second_run_leaves_the_work_to_the_first(cluster: Cluster, sent: list[
     lease = reporting.take(cluster.pk, "first run")
     assert lease is not None
     assert (report.run(cluster.pk), sent) == (0, [])
-    reporting.give_up(lease)
+    reporting.release(lease)
     assert report.run(cluster.pk) == 2
 
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from kubernetes import client
 
 from hetsched.adapters.collectors.requests import CollectorClient, SourceError
-from hetsched.adapters.http.outbound import Allowed
+from hetsched.adapters.http.outbound import AllowedHosts
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.oci.wire import ImageUnreadable, get
 from hetsched.placement.models import CallbackHost, Delivery
@@ -87,7 +87,7 @@ def _webhook(port: int) -> None:
 
 
 def _collected(port: int) -> None:
-    asker = CollectorClient(Allowed(plain=frozenset({f"{NAME}:{port}"})))
+    asker = CollectorClient(AllowedHosts(plain=frozenset({f"{NAME}:{port}"})))
     for code in ("HostUnreachable", "AddressRefused"):
         with pytest.raises(SourceError) as failed:
             asker.json(f"http://{NAME}:{port}/api")
@@ -95,7 +95,7 @@ def _collected(port: int) -> None:
 
 
 def _image(port: int) -> None:
-    allowed = Allowed(plain=frozenset({f"{NAME}:{port}"}))
+    allowed = AllowedHosts(plain=frozenset({f"{NAME}:{port}"}))
     for code in ("RegistryUnreachable", "AddressRefused"):
         with pytest.raises(ImageUnreadable) as failed:
             get(f"http://{NAME}:{port}/v2/", {}, allowed)

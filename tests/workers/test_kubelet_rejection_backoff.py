@@ -14,7 +14,7 @@ from django.utils import timezone
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.observed import Changes, ContainerWait, NodeRefusal, ObservedPod
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.avoided_nodes import Avoided
+from hetsched.engine.cluster.avoided_nodes import AvoidedNodes
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal import counters, metric_names
@@ -106,7 +106,7 @@ def refused(cluster: Cluster, clock: Clock, name: str, owner: str = "red") -> No
 
 
 def test_changed_backoffs_are_read_again(cluster: Cluster, clock: Clock, django_assert_num_queries: Any) -> None:
-    def backoffs() -> dict[str, Avoided]:
+    def backoffs() -> dict[str, AvoidedNodes]:
         with cache_of(cluster.pk).locked_snapshot() as loaded:
             assert loaded.state.avoided == avoided(cluster.pk, clock.now)
             return dict(loaded.state.avoided)

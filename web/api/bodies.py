@@ -78,7 +78,7 @@ def read(request: Any, document: type[T], *, large: bool = False) -> T:
     return convert(plain(raw(request, large=large)), document)
 
 
-def wrapped(request: Any, document: type[T]) -> T | None:
+def wrapped_document(request: Any, document: type[T]) -> T | None:
     """Read a manifest from the field `manifest` of a document; None if the body is the manifest itself.
 
     Raises: InputError; RequestRefused 415 for media types other than JSON, YAML and CSV.

@@ -97,7 +97,7 @@ def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeBu
         cards=[one.card(str(card.index), maintained.get(("card", str(card.index)))) for card in node.report.gpus or ()],
         zones=[one.zone(zone.name, maintained.get(("zone", zone.name))) for zone in zones],
         reviews={} if row is None else {at.id: one.review(at) for at in row.quarantined},
-        overrides=[] if row is None else [(at, one.take_back(at.fact)) for at in row.overrides],
+        overrides=[] if row is None else [(at, one.remove_override(at.fact)) for at in row.overrides],
         override=one.override(),
         spans=spans(),
         etag=one.etag,
@@ -257,7 +257,7 @@ class _OnNode:
         )
         return msgspec.structs.replace(act, confirm=_("Override"))
 
-    def take_back(self, fact: str) -> ActionButton:
+    def remove_override(self, fact: str) -> ActionButton:
         title = _("Remove the override of %(fact)s?") % {"fact": fact}
         text = _("The values reported by the node and other sources take effect immediately.")
         return self._act(

@@ -94,7 +94,7 @@ RECENT_DECISIONS = 20_000
 NOTE_CHARACTERS = 90
 
 
-class Hit(msgspec.Struct, frozen=True):
+class SearchHit(msgspec.Struct, frozen=True):
     title: str
     url: str
     note: str = ""
@@ -104,7 +104,7 @@ class Group(msgspec.Struct, frozen=True):
     """The hits of one kind; `more` is the URL of the full list, empty if there is none."""
 
     label: str
-    hits: list[Hit]
+    hits: list[SearchHit]
     more: str = ""
 
 
@@ -125,13 +125,13 @@ def _places(shell: Shell, query: str) -> Group:
     wanted = query.lower()
     places = places_for(subject_of(shell.request))
     found = [one for one in places if wanted in one.label.lower() or one.section.startswith(wanted)]
-    hits = [Hit(one.label, one.url + shell.keep(), f"g {one.key}") for one in found]
+    hits = [SearchHit(one.label, one.url + shell.keep(), f"g {one.key}") for one in found]
     return Group(_("Pages"), hits[: MOST if query else len(hits)])
 
 
 def _clusters(shell: Shell, query: str) -> Group:
     found = [one for one in shell.clusters if query and query.lower() in one.name]
-    hits = [Hit(one.name, f"{reverse('fleet')}?{urlencode({'cluster': one.name})}", one.kind) for one in found]
+    hits = [SearchHit(one.name, f"{reverse('fleet')}?{urlencode({'cluster': one.name})}", one.kind) for one in found]
     return Group(_("Clusters"), hits[:MOST])
 
 
@@ -142,7 +142,9 @@ def _nodes(shell: Shell, query: str) -> Group:
         Q(name__text_contains=query) | Q(pool__text_contains=query)
     )
     found = rows.order_by("name").values_list("name", "pool", "isa")[:MOST]
-    hits = [Hit(name, _address(shell, "node", name), f"{pool} · {shorten_isa(isa, 40)}") for name, pool, isa in found]
+    hits = [
+        SearchHit(name, _address(shell, "node", name), f"{pool} · {shorten_isa(isa, 40)}") for name, pool, isa in found
+    ]
     return Group(_("Nodes"), hits, _more(shell, "nodes", hits, q=_quoted(query)))
 
 
@@ -151,13 +153,13 @@ def _pods(shell: Shell, query: str) -> Group:
         return Group(_("Workloads"), [])
     if query.startswith("w-"):
         named = Workload.objects.filter(pk__startswith=query.lower()).order_by("pk")[:MOST]
-        return Group(_("Workloads"), [Hit(one.pk, reverse("workload", args=[one.pk]), one.name) for one in named])
+        return Group(_("Workloads"), [SearchHit(one.pk, reverse("workload", args=[one.pk]), one.name) for one in named])
     namespace, slash, name = query.rpartition("/")
     wanted = Q(namespace=namespace, name__text_contains=name) if slash else Q(name__text_contains=query)
     rows = Pod.objects.filter(wanted, cluster=shell.cluster).exclude(workload=None).order_by("-id")
     found = rows.values_list("namespace", "name", "workload_id", "state")[:MOST]
     hits = [
-        Hit(
+        SearchHit(
             f"{space}/{pod}",
             f"{reverse('workload', args=[workload])}?{urlencode({'pod': f'{space}/{pod}'})}",
             str(LABELS[State(state)]),
@@ -172,7 +174,9 @@ def _holds(shell: Shell, query: str) -> Group:
         return Group(_("Holds"), [])
     rows = request_scope.holds(subject_of(shell.request)).filter(cluster=shell.cluster)
     found = rows.filter(Q(note__text_contains=query) | Q(pk__text_starts=query)).order_by("-id")[:MOST]
-    hits = [Hit(row.note or row.pk, _address(shell, "hold", row.pk), str(HOLD_LABELS[row.state])) for row in found]
+    hits = [
+        SearchHit(row.note or row.pk, _address(shell, "hold", row.pk), str(HOLD_LABELS[row.state])) for row in found
+    ]
     return Group(_("Holds"), hits, _more(shell, "holds", hits, q=_quoted(query), show="all"))
 
 
@@ -186,7 +190,7 @@ def _decisions(shell: Shell, query: str) -> Group:
         wanted |= Q(pk=int(query))
     found = rows.filter(wanted).values_list("id", "namespace", "pod_name", "summary")[:MOST]
     hits = [
-        Hit(
+        SearchHit(
             f"{pk} {space}/{pod}",
             _address(shell, "decision", pk),
             Truncator(after_name(f"{space}/{pod}", translate(summary))).chars(NOTE_CHARACTERS),
@@ -198,7 +202,7 @@ def _decisions(shell: Shell, query: str) -> Group:
 
 def _extensions(shell: Shell, query: str) -> Group:
     hits = [
-        Hit(one.name, _address(shell, "nodes", q=f"isa>={one.requirement}"), " · ".join(filter(None, _of(one))))
+        SearchHit(one.name, _address(shell, "nodes", q=f"isa>={one.requirement}"), " · ".join(filter(None, _of(one))))
         for one in (find(query, MOST) if query else [])
     ]
     return Group(_("Extensions (links to the nodes that have the extension)"), hits)
@@ -211,11 +215,13 @@ def _of(one: Any) -> tuple[str, str]:
 def _policies(shell: Shell, query: str) -> Group:
     rows = Policy.objects.filter(Q(name__text_contains=query) | Q(description__text_contains=query)).order_by("name")
     found = rows.values_list("name", "description")[:MOST] if query else []
-    hits = [Hit(name, _address(shell, "policy", name), Truncator(text).chars(NOTE_CHARACTERS)) for name, text in found]
+    hits = [
+        SearchHit(name, _address(shell, "policy", name), Truncator(text).chars(NOTE_CHARACTERS)) for name, text in found
+    ]
     return Group(_("Policies"), hits)
 
 
-def _more(shell: Shell, name: str, hits: list[Hit], **parameters: str) -> str:
+def _more(shell: Shell, name: str, hits: list[SearchHit], **parameters: str) -> str:
     return _address(shell, name, **parameters) if len(hits) == MOST else ""
 
 

@@ -26,7 +26,7 @@ class FactReader:
     def __init__(self) -> None:
         self.problems: list[str] = []
 
-    def _odd(self, node: str, message: str) -> None:
+    def _add_problem(self, node: str, message: str) -> None:
         if len(self.problems) < 20:
             self.problems.append(f"{node[:100]}: {message}")
 
@@ -36,7 +36,7 @@ class FactReader:
         state = words.get(text, text).lower() if isinstance(value, str | int | bool) else ""
         if state in POWER_STATES:
             return state
-        self._odd(node, f"{text[:40]!r} is none of the power states {', '.join(POWER_STATES)}")
+        self._add_problem(node, f"{text[:40]!r} is none of the power states {', '.join(POWER_STATES)}")
         return None
 
     def watts(self, node: str, value: Any) -> int | None:
@@ -44,7 +44,7 @@ class FactReader:
         number = _number(value)
         if number is not None and 0 <= number <= _MOST_WATTS:
             return math.floor(number)
-        self._odd(node, f"{str(value)[:40]!r} is no number of watts")
+        self._add_problem(node, f"{str(value)[:40]!r} is no number of watts")
         return None
 
     def millis(self, node: str, value: Any) -> int | None:
@@ -58,7 +58,7 @@ class FactReader:
             number = _number(value)
             if number is not None and 0 <= number <= 2**20:
                 return math.floor(number * 1000 + 1e-6)
-        self._odd(node, f"{str(value)[:40]!r} is no amount of CPU")
+        self._add_problem(node, f"{str(value)[:40]!r} is no amount of CPU")
         return None
 
     def moment(self, node: str, value: Any) -> str | None:
@@ -66,7 +66,7 @@ class FactReader:
         at = seconds(value) if isinstance(value, str) else _number(value)
         if at is not None and 0 < at < 2**33:
             return rfc3339(datetime.fromtimestamp(at, UTC))
-        self._odd(node, f"{str(value)[:40]!r} is no moment")
+        self._add_problem(node, f"{str(value)[:40]!r} is no moment")
         return None
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from hetsched.adapters.http import outbound
-from hetsched.adapters.http.outbound import Allowed, OutboundError
+from hetsched.adapters.http.outbound import AllowedHosts, OutboundError
 from hetsched.contracts.message import Message, as_message
 
 MOST_BYTES = 8 << 20
@@ -33,7 +33,12 @@ class CollectorClient:
     """HTTP client of a collector: the allowed hosts, the token and the limits."""
 
     def __init__(
-        self, allowed: Allowed, *, token: str = "", most: int = outbound.MOST_BYTES, seconds: float = outbound.SECONDS
+        self,
+        allowed: AllowedHosts,
+        *,
+        token: str = "",
+        most: int = outbound.MOST_BYTES,
+        seconds: float = outbound.SECONDS,
     ) -> None:
         self._allowed, self._most, self._seconds = allowed, most, seconds
         self._headers = {"Accept": "application/json"}

@@ -2,7 +2,7 @@
 
 An address in a manifest, a submission or a setting makes the server call a host that another party chose. That host may
 lie in our own network, never respond, or never stop sending (SSRF).
-A deployment lists the allowed hosts per integration (`Allowed`); by default none are allowed. A name is resolved once,
+A deployment lists the hosts per integration (`AllowedHosts`); by default none are allowed. A name is resolved once,
 every address of the result is checked, and the connection is made to one of these addresses; TLS verifies the name.
 Public addresses are allowed, private addresses only for listed hosts, and loopback addresses only for listed hosts with
 a loopback name. Link-local addresses and cloud metadata services are never allowed. http is allowed only for hosts that
@@ -61,7 +61,7 @@ class OutboundError(Exception):
         self.message = as_message(message)
 
 
-class Allowed(msgspec.Struct, frozen=True):
+class AllowedHosts(msgspec.Struct, frozen=True):
     """Hosts that a deployment allows: `hosts` lists each as `host` or `host:port`, or `*` for all public hosts.
 
     Hosts in `plain` may also be called without TLS, if the scheme of the address is http.
@@ -94,11 +94,11 @@ class OutboundResponse(msgspec.Struct, frozen=True):
 
 
 def is_place(text: str) -> bool:
-    """Return whether a text is `host` or `host:port`, as `Allowed` expects them."""
+    """Return whether a text is `host` or `host:port`, as `AllowedHosts` expects them."""
     return _PLACE.fullmatch(text.lower()) is not None
 
 
-def check(url: str, allowed: Allowed) -> SplitResult:
+def check(url: str, allowed: AllowedHosts) -> SplitResult:
     """Return the parts of an address after all checks that do not need DNS. Raises: OutboundError."""
     if len(url) > LONGEST_URL or not _URL.fullmatch(url):
         _refuse("AddressRefused", Message("{text} is not a valid URL", text=repr(url[:100])))
@@ -124,7 +124,7 @@ def check(url: str, allowed: Allowed) -> SplitResult:
 
 def call(
     url: str,
-    allowed: Allowed,
+    allowed: AllowedHosts,
     *,
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
@@ -223,7 +223,7 @@ def _connect(addresses: list[str], port: int, host: str, seconds: float) -> sock
     _refuse("HostUnreachable", Message("{host} does not respond: {text}", host=host, text=why))
 
 
-def _addresses(name: str, port: int, allowed: Allowed, seconds: float) -> list[str]:
+def _addresses(name: str, port: int, allowed: AllowedHosts, seconds: float) -> list[str]:
     """Resolve a host; if one of its addresses is not allowed, the whole host is refused. Raises: OutboundError."""
     found = _resolve(name.strip("[]"), port, seconds)
     _refuse_inside(name, found, named=allowed.names(_with_port(name, port)))

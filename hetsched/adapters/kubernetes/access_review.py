@@ -116,11 +116,11 @@ class _AccessReview(msgspec.Struct):
     evaluation_error: str = msgspec.field(default="", name="evaluationError")
 
 
-class _Reviewed(msgspec.Struct):
+class _AccessReviewResponse(msgspec.Struct):
     status: _AccessReview = msgspec.field(default_factory=_AccessReview)
 
 
-_reviewed = msgspec.json.Decoder(_Reviewed)
+_reviewed = msgspec.json.Decoder(_AccessReviewResponse)
 
 
 def ask(api: Api, *, namespaces: Sequence[str], rights: Sequence[Right] = RIGHTS) -> Iterator[RightReview]:

@@ -17,7 +17,7 @@ from hetsched.adapters.http.outbound import OutboundError, reach
 _SECONDS = 5.0
 
 
-def _reached(connection: HTTPConnection) -> socket.socket:
+def _connect(connection: HTTPConnection) -> socket.socket:
     seconds = connection.timeout if isinstance(connection.timeout, (int, float)) else _SECONDS
     try:
         made = reach(connection.host, connection.port, seconds)
@@ -27,22 +27,22 @@ def _reached(connection: HTTPConnection) -> socket.socket:
     return made
 
 
-class _Plain(HTTPConnection):
+class _HttpConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
-        return _reached(self)
+        return _connect(self)
 
 
-class _Secured(HTTPSConnection):
+class _HttpsConnection(HTTPSConnection):
     def _new_conn(self) -> socket.socket:
-        return _reached(self)
+        return _connect(self)
 
 
-class _PlainPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Plain
+class _HttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
 
 
-class _SecuredPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _Secured
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
 
 
-GUARDED: dict[str, Any] = {"http": _PlainPool, "https": _SecuredPool}
+GUARDED: dict[str, Any] = {"http": _HttpPool, "https": _HttpsPool}

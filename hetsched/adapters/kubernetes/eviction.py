@@ -54,7 +54,7 @@ class EvictionResult(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class ToEvict(msgspec.Struct, frozen=True):
+class EvictionTarget(msgspec.Struct, frozen=True):
     """A victim (by uid), and a sentence with the preemptor and the reason; `eviction_id` makes the event unique."""
 
     eviction_id: int
@@ -72,7 +72,7 @@ class EvictionResponse(msgspec.Struct, frozen=True):
     retry_after_seconds: float = 0.0
 
 
-def evict(api: Api, one: ToEvict, *, only_ask: bool = False) -> EvictionResponse:
+def evict(api: Api, one: EvictionTarget, *, only_ask: bool = False) -> EvictionResponse:
     """Request an eviction; `only_ask` sends it as a dry run."""
     options: dict[str, Any] = {"preconditions": {"uid": one.uid}}
     body = {
@@ -98,7 +98,7 @@ def _result(failure: ApiFailure) -> EvictionResult:
     return EvictionResult.UNKNOWN
 
 
-def mark_victim(api: Api, one: ToEvict, *, now: str, instance: str) -> None:
+def mark_victim(api: Api, one: EvictionTarget, *, now: str, instance: str) -> None:
     """Write the condition and the event of one victim. `now` is RFC 3339 with microseconds, UTC."""
     condition = {
         "type": "DisruptionTarget",
@@ -127,7 +127,7 @@ class _ChargedBudget(msgspec.Struct):
     pods: int = 0
 
 
-def charge_budgets(api: Api, victims: Sequence[ToEvict]) -> list[EvictionResponse]:
+def charge_budgets(api: Api, victims: Sequence[EvictionTarget]) -> list[EvictionResponse]:
     """Return for each victim whether the budgets still allow its eviction after those of the previous victims.
 
     If the budgets or a pod cannot be read, all responses are `UNKNOWN`.
@@ -165,7 +165,7 @@ def _budgets(api: Api, namespaces: Collection[str]) -> list[_ChargedBudget]:
     return found
 
 
-def _ready_labels(api: Api, victim: ToEvict) -> Mapping[str, str] | None:
+def _ready_labels(api: Api, victim: EvictionTarget) -> Mapping[str, str] | None:
     """Return the labels of a victim, or None if it is not ready or no longer exists."""
     try:
         pod = _pod.decode(api.get(PODS.path(namespace=victim.namespace, name=victim.name)))

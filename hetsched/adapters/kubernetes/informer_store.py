@@ -66,7 +66,7 @@ _PART_OF = {
 }
 
 
-class _Unbound(msgspec.Struct, frozen=True, gc=False):
+class _UnboundPod(msgspec.Struct, frozen=True, gc=False):
     """A pod without a node: its uid and the digest of its content."""
 
     uid: str
@@ -86,7 +86,7 @@ class InformerStore:
         self._boots: dict[str, str] = {}  # node -> the boot id that its kubelet reported last
         self._dirty: dict[str, None] = {}
         self._dirty_pods: dict[str, ObservedPod | None] = {}
-        self._unbound: dict[str, _Unbound] = {}
+        self._unbound: dict[str, _UnboundPod] = {}
         self._bound: set[str] = set()
         self._stopped: set[str] = set()
         self._redefined = {_NAMES, _STORAGE, _DEVICES}
@@ -200,7 +200,7 @@ class InformerStore:
             self._quarantine(PODS.plural, key, error)
             return
         if not seen.node_name:
-            self._unbound[key] = _Unbound(seen.uid, content_digest(pod))
+            self._unbound[key] = _UnboundPod(seen.uid, content_digest(pod))
         elif (known := self._unbound.pop(key, None)) is not None and known.uid == seen.uid:
             self._bound.add(key)
         if spec is not None and spec.policy and not spec.node_name:
@@ -251,7 +251,7 @@ class InformerStore:
                 documents = [_document(kind, key, body) for (kind, key), body in kept.items()]
                 return read_content(documents, workload=False)
             except InputError as error:
-                odd = _culprit(error, kept)
+                odd = _rejected_object(error, kept)
                 if odd is None:
                     raise
                 self._quarantine(odd[0].split(".")[0], odd[1], error)
@@ -269,7 +269,7 @@ class InformerStore:
                 documents = [_document(kind, name, body) for kind, body in parts.items()]
                 (report,) = read_content(documents, workload=False).nodes
             except InputError as error:
-                culprit = _culprit(error, {(kind, name): body for kind, body in parts.items()})
+                culprit = _rejected_object(error, {(kind, name): body for kind, body in parts.items()})
                 if culprit is None or culprit[0] == _id(NODES):
                     self._quarantine(NODES.plural, name, error)
                     return None
@@ -319,7 +319,7 @@ def _document(kind: str, key: str, body: bytes) -> Document:
     return Document(f"{kind}/{key}", 1, plain)
 
 
-def _culprit(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+def _rejected_object(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
     """Return the object named by an error's place, or None if it is not in `among`."""
     place = (error.place or "").split("#", 1)[0]
     return next((key for key in among if f"{key[0]}/{key[1]}" == place), None)

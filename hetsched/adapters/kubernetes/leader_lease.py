@@ -6,7 +6,7 @@ Lease, and the Lease expires if its record does not change for its duration, mea
 need not agree. The holder identity is `<installation>/<epoch>`. An installation immediately takes over its own Lease
 from an earlier epoch. A later epoch under the same name belongs to another copy of the database and is treated like any
 other holder.
-Invariant: `lasting` becomes false before a rival may take over the Lease. As in kube-scheduler this relies on timing
+Invariant: `is_held` becomes false before a rival may take over the Lease. As in kube-scheduler this relies on timing
 and is not fencing: within an installation, the epochs of the database fence writes; between two installations, only the
 uid in each Binding does.
 Source: https://pkg.go.dev/k8s.io/client-go/tools/leaderelection
@@ -73,7 +73,7 @@ class Election:
         self._seen: tuple[str, float] = ("", 0.0)
 
     @property
-    def lasting(self) -> bool:
+    def is_held(self) -> bool:
         """Return whether this installation certainly holds the Lease now."""
         return self._clock() < self._until
 

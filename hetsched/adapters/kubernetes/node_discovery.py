@@ -267,7 +267,7 @@ def _counts(published: PublishedNode, facts: NodeReport) -> bool:
 
 def _topology(numa: NumaReport) -> Plain:
     # Allocations change with every pod, so only the agent's report contains them.
-    calm = msgspec.structs.replace(numa, zones=tuple(map(_calm, numa.zones)), grants=())
+    calm = msgspec.structs.replace(numa, zones=tuple(map(_rounded_capacity, numa.zones)), grants=())
     content = topology_object(calm, None)
     for zone in content["zones"]:
         for resource in zone["resources"]:
@@ -275,7 +275,7 @@ def _topology(numa: NumaReport) -> Plain:
     return content
 
 
-def _calm(zone: NumaZone) -> NumaZone:
+def _rounded_capacity(zone: NumaZone) -> NumaZone:
     """Round the capacity left by co-located load down to 0.1 CPU, because it changes often and writes are expensive."""
     left = zone.offline_capacity_millis
     allocatable = {name: zone.allocatable.get(name, amount) for name, amount in zone.capacity.items()}

@@ -58,7 +58,7 @@ def has_stopped(status: FieldView) -> bool:
 def refusal(status: FieldView) -> NodeRefusal | None:
     """Return why the node does not run a pod, or None if the pod runs or the cause is not the node."""
     reason, message = status.text("reason"), status.text("message")[:_LONGEST]
-    if status.text("phase") == "Failed" and not any(_begun(container) for container in _containers(status)):
+    if status.text("phase") == "Failed" and not any(_has_started(container) for container in _containers(status)):
         out_of = _OUT_OF.fullmatch(reason)
         if out_of is not None:
             return NodeRefusal(reason, message, _lacking(out_of[1]))
@@ -87,7 +87,7 @@ def _containers(status: FieldView) -> Iterator[FieldView]:
         yield from status.views(group)
 
 
-def _begun(container: FieldView) -> bool:
+def _has_started(container: FieldView) -> bool:
     states = container.view("state"), container.view("lastState")
     return any(kind in state for state in states for kind in ("running", "terminated"))
 

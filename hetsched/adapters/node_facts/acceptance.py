@@ -46,7 +46,7 @@ class AcceptedFacts(msgspec.Struct, frozen=True):
     quarantined: tuple[FactInQuarantine, ...]
 
 
-class _Scales:
+class _Comparison:
     """State of one comparison; it collects the quarantine entries."""
 
     def __init__(self, rejected: Collection[str], approved: Collection[str], growth: float, source: str, now: str):
@@ -92,7 +92,7 @@ def accept(
     stood = {one.id: one for one in quarantined}
     rejected = [key for key, one in stood.items() if one.state == "rejected"]
     recreated = known.uid != candidate.uid and bool(known.uid)
-    scales = _Scales(rejected, approved, float("inf") if first or recreated else growth, source, now)
+    scales = _Comparison(rejected, approved, float("inf") if first or recreated else growth, source, now)
     counted_cards, known_cards = _accept_cards(scales, known, candidate, recreated=recreated, trusted=trusted_cards)
     counted_numa, known_numa = _accept_zones(scales, known.numa, candidate.numa)
     counted_amounts, known_amounts = _accept_amounts(scales, known, candidate, stated or {})
@@ -108,7 +108,7 @@ Cards = tuple[GpuCard, ...] | None
 
 
 def _accept_cards(
-    scales: _Scales, known: NodeReport, candidate: NodeReport, *, recreated: bool, trusted: bool
+    scales: _Comparison, known: NodeReport, candidate: NodeReport, *, recreated: bool, trusted: bool
 ) -> tuple[Cards, Cards]:
     before = {card.index: card for card in known.gpus or ()}
     reported = candidate.gpus or ()
@@ -131,7 +131,7 @@ def _accept_cards(
     taken = {card.index for card in counted}
     for index in sorted(before.keys() - set(same.values()) - taken):
         card = before[index]
-        decision = scales.review("gpu", card_name(card), "shrunk", card_words(card), _gone_words(card, candidate))
+        decision = scales.review("gpu", card_name(card), "shrunk", card_words(card), _removal_reason(card, candidate))
         if decision != "approved":
             counted.append(card if decision == "rejected" else _replace(card, healthy=False))
             kept.append(card)
@@ -140,7 +140,7 @@ def _accept_cards(
     return tuple(sorted(counted, key=_index)), tuple(sorted(kept, key=_index))
 
 
-def _accept_card(scales: _Scales, known: GpuCard, card: GpuCard) -> tuple[GpuCard, GpuCard]:
+def _accept_card(scales: _Comparison, known: GpuCard, card: GpuCard) -> tuple[GpuCard, GpuCard]:
     """Return the accepted facts of a known GPU, and the baseline for later reports: the first or approved facts."""
     first = {name: value for name in _OF_THE_MODEL if (value := getattr(known, name))}
     measure = _replace(card, **first)
@@ -163,7 +163,7 @@ def _index(card: GpuCard) -> int:
     return card.index
 
 
-def _gone_words(card: GpuCard, candidate: NodeReport) -> str:
+def _removal_reason(card: GpuCard, candidate: NodeReport) -> str:
     if candidate.gpus is None:
         return "no GPUs are reported any more"
     split = f"CardSplit: card {card.index} "
@@ -210,7 +210,7 @@ def _in_place(reported: tuple[GpuCard, ...], same: dict[int, int], before: dict[
 
 
 def _accept_zones(
-    scales: _Scales, known: NumaReport | None, reported: NumaReport | None
+    scales: _Comparison, known: NumaReport | None, reported: NumaReport | None
 ) -> tuple[NumaReport | None, NumaReport | None]:
     before = _named(known)
     if not before:
@@ -304,7 +304,7 @@ def _remembering(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...]) -> tu
 
 
 def _accept_amounts(
-    scales: _Scales, known: NodeReport, candidate: NodeReport, stated: Mapping[str, int]
+    scales: _Comparison, known: NodeReport, candidate: NodeReport, stated: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the amounts to use, and the baseline for later reports: at most the approved amounts.
 

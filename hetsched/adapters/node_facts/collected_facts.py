@@ -79,7 +79,7 @@ def _at(sample: Usage | CollectedNode) -> float:
     return seconds(sample.observed_at) or 0.0
 
 
-def words_of(fact: CollectedFact) -> dict[str, str]:
+def fact_texts(fact: CollectedFact) -> dict[str, str]:
     """Return short texts that describe a collector's facts about a node, except usage."""
     words: dict[str, str] = {}
     if fact.finding is None or fact.stale:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hetsched.contracts.objects.node_report import GpuCard, NodeReport, NumaZone
 
 
-def words_of(report: NodeReport) -> dict[str, str]:
+def fact_texts(report: NodeReport) -> dict[str, str]:
     """Return short texts that describe the facts of a report; absent facts are omitted."""
     words: dict[str, str] = {}
     if report.isa.native:

@@ -57,7 +57,7 @@ class Document(msgspec.Struct, frozen=True):
 
     def locate(self, error: InputError) -> InputError:
         """Return an error inside this object with its full location, such as `cluster.yaml#3 spec.replicas`."""
-        return _behind(f"{self.file}#{self.number}", error.at(self.path))
+        return _with_prefix(f"{self.file}#{self.number}", error.at(self.path))
 
 
 def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) -> list[Document]:
@@ -75,7 +75,7 @@ def load_documents(data: bytes, *, name: str, max_bytes: int = MAX_BYTES, max_no
         try:
             found.extend(_flatten(plain, name, number, ""))
         except InputError as error:
-            raise _behind(f"{name}#{number}", error) from None
+            raise _with_prefix(f"{name}#{number}", error) from None
     if empty:
         raise InputError("ManifestEmpty", "the manifest contains no objects", place=name, hint=_AN_OBJECT)
     return found
@@ -127,11 +127,11 @@ def _read(text: str, name: str, max_nodes: int) -> Iterator[tuple[int, Any]]:
                     hint=_SYNTAX,
                 ) from None
         except InputError as error:
-            raise _behind(f"{name}#1", error) from None
+            raise _with_prefix(f"{name}#1", error) from None
     yield from _read_yaml(text, name, max_nodes)
 
 
-def _behind(place: str, error: InputError) -> InputError:
+def _with_prefix(place: str, error: InputError) -> InputError:
     return error.at(f"{place} " if error.place else place)
 
 

@@ -99,7 +99,7 @@ def manifest_warnings(
 
     `known` is the cluster whose nodes define additional resource names.
     """
-    offered = _Offered(known)
+    offered = _NodeResources(known)
     misspelt = (_of_document(each, offered) if workload else _of_settings(each) for each in documents)
     # Misspellings come first, because strict mode rejects them and the limit must not cut them off.
     found = chain(misspelt, map(_not_simulated, documents))
@@ -128,7 +128,7 @@ def with_misspelling(document: Document, error: InputError) -> InputError:
     """
     if error.hint:
         return error
-    for found in islice(_of_document(document, _Offered(None)), MOST):
+    for found in islice(_of_document(document, _NodeResources(None)), MOST):
         place = found.place.removeprefix(f"{document.file}#{document.number} {document.path}")
         parent = place[: place.rfind(".") + 1]
         if found.code != "FieldUnknown" or not error.place.startswith(parent):
@@ -147,7 +147,7 @@ def explains(error: InputError, warning: ManifestWarning) -> bool:
     return bool(known) and warning.place.startswith(f"{document} ") and warning.place.endswith(field)
 
 
-class _Offered:
+class _NodeResources:
     """The resources that the nodes of a cluster offer, collected at the first lookup."""
 
     def __init__(self, known: ClusterContent | None) -> None:
@@ -170,7 +170,7 @@ def _prefix(document: Document) -> str:
     return f"{document.file}#{document.number} {document.path}"
 
 
-def _of_document(document: Document, offered: _Offered) -> Iterator[ManifestWarning]:
+def _of_document(document: Document, offered: _NodeResources) -> Iterator[ManifestWarning]:
     root, kind, prefix = document.object, document.object["kind"], _prefix(document)
     group = root["apiVersion"].rpartition("/")[0]
     if kind in _SETTINGS:
@@ -320,7 +320,7 @@ def _meant_key(key: str, known: frozenset[str]) -> str:
     return nearest(key, known) if key.startswith(OWN_PREFIXES) else nearest(key, known, cutoff=_SAME_KEY)
 
 
-def _of_resources(spec: dict[str, Any], path: str, offered: _Offered, pod: str) -> Iterator[ManifestWarning]:
+def _of_resources(spec: dict[str, Any], path: str, offered: _NodeResources, pod: str) -> Iterator[ManifestWarning]:
     """Warn about probably misspelt resources of a pod and its containers."""
     holders = [(spec, path)]
     for group in ("containers", "initContainers"):

@@ -116,11 +116,11 @@ class _Reading:
         kind, group = document.object["kind"], document.object["apiVersion"].rpartition("/")[0]
         if (kind, group) not in _READ:
             if self._workload and (kind, group) in _MADE_ELSEWHERE:
-                with _Placed(document):
+                with _WithLocation(document):
                     self.left_out.append(_name_of(document))
             return
         root = FieldView(document.object)
-        with _Placed(document):
+        with _WithLocation(document):
             if kind in _NAMESPACED:
                 root = self._named(root)
             meta = metadata(root)
@@ -149,21 +149,21 @@ class _Reading:
         """Read all objects of a kind into a mapping from their names."""
         found = {}
         for document, root in self._sorted.get(kind, ()):
-            with _Placed(document):
+            with _WithLocation(document):
                 found[root.view("metadata").text("name")] = read(root)
         return found
 
     def definitions(self, known: ClusterContent | None = None) -> ClusterContent:
         groups: dict[str, PodGroup] = {}
         for document, root in self._sorted.get("PodGroup", ()):
-            with _Placed(document):
+            with _WithLocation(document):
                 meta = root.view("metadata")
                 native = document.object["apiVersion"].startswith("scheduling.k8s.io/")
                 name = group_name(meta.text("name")) if native else meta.text("name")
                 read = _native_group if native else _pod_group
                 groups[f"{namespace_of(meta)}/{name}"] = read(root.view("spec"))
         for document, root in self._sorted.get("Workload", ()):
-            with _Placed(document):
+            with _WithLocation(document):
                 meta = root.view("metadata")
                 for group in root.view("spec").views("podGroups"):
                     name = group_name(f"{meta.text('name')}.{group.text('name')}")
@@ -185,7 +185,7 @@ class _Reading:
     def _storage(self) -> Storage:
         claims = {}
         for document, root in self._sorted.get("PersistentVolumeClaim", ()):
-            with _Placed(document):
+            with _WithLocation(document):
                 claim = storage.volume_claim(root, namespace_of(root.view("metadata")))
                 claims[claim.key] = claim
         volumes = self._each("PersistentVolume", storage.persistent_volume)
@@ -196,14 +196,14 @@ class _Reading:
         for kind, read in (("ResourceSlice", reader.slice), ("DeviceClass", reader.device_class)):
             self._each(kind, read)
         for document, root in self._sorted.get("ResourceClaim", ()):
-            with _Placed(document):
+            with _WithLocation(document):
                 reader.claim(root, namespace_of(root.view("metadata")))
         return reader.devices()
 
     def _quotas(self) -> tuple[ElasticQuota, ...]:
         found: dict[str, ElasticQuota] = {}
         for document, root in self._sorted.get("ElasticQuota", ()):
-            with _Placed(document):
+            with _WithLocation(document):
                 quota = quotas_and_budgets.elastic_quota(root)
                 if quota.namespace in found:
                     message = Message(
@@ -219,14 +219,14 @@ class _Reading:
         pods = [*self.running, *self.pending]
         found = []
         for document, root in self._sorted.get("PodDisruptionBudget", ()):
-            with _Placed(document):
+            with _WithLocation(document):
                 found.append(quotas_and_budgets.disruption_budget(root, pods))
         return tuple(found)
 
     def read_pod_usages(self) -> tuple[PodUsage, ...]:
         found = []
         for document, root in self._sorted.get("PodMetrics", ()):
-            with _Placed(document):
+            with _WithLocation(document):
                 found.append(metrics.pod_usage(root))
         return metrics.of_controllers(found, [*self.running, *self.pending])
 
@@ -237,7 +237,7 @@ class _Reading:
         )
         for document, root in self._sorted.get("Pods", ()):
             kind = root.value["kind"]
-            with _Placed(document):
+            with _WithLocation(document):
                 if self._workload:
                     _check_size(root.view("spec") if kind == "Pod" else root.view("spec").view("template").view("spec"))
                 if kind == "Pod":
@@ -284,7 +284,7 @@ def _check_size(spec: FieldView) -> None:
         spec.fail(message, code="PodTooLarge", hint="Keep large values in a ConfigMap")
 
 
-class _Placed:
+class _WithLocation:
     """Context manager that adds the document's location to an InputError raised in its block."""
 
     __slots__ = ("_document",)

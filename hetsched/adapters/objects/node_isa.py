@@ -70,7 +70,7 @@ def _absent(labels: dict[str, str], annotations: dict[str, str]) -> tuple[str, .
     words = _nfd_words(labels)
     if labels.get(keys.KUBERNETES_ARCH) != "amd64" or not words:
         return ()
-    return _absent_words(frozenset(words))
+    return _absent_nfd_features(frozenset(words))
 
 
 def absent_names(text: str) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ def absent_names(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _absent_words(words: frozenset[str]) -> tuple[str, ...]:
+def _absent_nfd_features(words: frozenset[str]) -> tuple[str, ...]:
     levels = [int(match[1]) for match in map(_NFD_LEVEL.fullmatch, words) if match]
     there = isa.parse(f"x86-64-v{max(levels, default=1)}").extensions
     named = (_NFD_X86.get(word, word.lower()) for word in _NFD_NAMES - {word.upper() for word in words})

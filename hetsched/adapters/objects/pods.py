@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from hetsched.adapters.oci.facts import stated_facts, with_demand
-from hetsched.adapters.pod_groups import likeness
+from hetsched.adapters.pod_groups import demand_key
 from hetsched.contracts.errors import Problem
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent, PriorityClass, RuntimeClass
@@ -131,7 +131,7 @@ class PodReader:
 
     def _alike(self, root: FieldView, name: str, namespace: str) -> PodSpec:
         """Read a pod, or reuse the result of an equal one; the caller sets the pod's own names."""
-        alike = likeness(root.value, namespace)
+        alike = demand_key(root.value, namespace)
         known = self._read.get(alike) if alike is not None else None
         if known is not None:
             return known

@@ -208,7 +208,7 @@ def _container(view: FieldView) -> _Container:
         for resource in amounts:
             if resource not in _STANDARD and "/" not in resource and not resource.startswith("hugepages-"):
                 resources.view(field).fail(
-                    "is not a container resource", resource, code="ResourceNameInvalid", hint=_meant(resource)
+                    "is not a container resource", resource, code="ResourceNameInvalid", hint=_resource_hint(resource)
                 )
     for resource, amount in requests.items():
         limit = limits.get(resource)
@@ -219,7 +219,7 @@ def _container(view: FieldView) -> _Container:
     return _Container(limits | requests, limits, view.value.get("restartPolicy") == "Always", view.text("name"))
 
 
-def _meant(resource: str) -> str:
+def _resource_hint(resource: str) -> str:
     """Return the hint for an invalid resource name: `cpus` suggests cpu, `gpu` the vendors' resources."""
     known = (*sorted(_STANDARD), *GPU_RESOURCES, NETWORK_MBPS, DISK_MBPS)
     near = nearest(resource, {name.rpartition("/")[2] for name in known}, cutoff=_ABBREVIATED)

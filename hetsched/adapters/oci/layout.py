@@ -159,7 +159,7 @@ class _Folder:
         return (self._root / name).is_file()
 
 
-class _Part(NamedTuple):
+class _ArchiveEntry(NamedTuple):
     """A plain file in an archive: its offset in the decompressed bytes, and its size."""
 
     start: int
@@ -176,7 +176,7 @@ class _Archive:
         self._file = file
         self._effort = effort
         self._packed = Unpacked(Slice(file), effort).is_packed
-        self._parts: dict[str, _Part | str] = {}
+        self._parts: dict[str, _ArchiveEntry | str] = {}
         self._kept: dict[str, bytes] = {}
         left = _KEPT_BYTES
         for archive, member in members(Slice(file), effort) if self._packed else self._plain_members():
@@ -189,7 +189,7 @@ class _Archive:
                 self._parts[name] = posixpath.normpath(posixpath.join(folder, member.linkname))
             elif member.isreg():
                 effort.take_index(name)
-                self._parts[name] = _Part(member.offset_data, member.size)
+                self._parts[name] = _ArchiveEntry(member.offset_data, member.size)
                 self._kept.pop(name, None)
                 if self._packed and member.size <= min(left, _SMALL_BYTES):
                     left -= member.size
@@ -213,14 +213,14 @@ class _Archive:
         if at in self._kept:
             yield io.BytesIO(self._kept[at])
         elif self._packed:
-            yield _Rest(Unpacked(Slice(self._file), self._effort), part)
+            yield _ContentReader(Unpacked(Slice(self._file), self._effort), part)
         else:
             yield Slice(self._file, part.start, part.size)
 
     def has(self, name: str) -> bool:
         return self._found(name) is not None
 
-    def _found(self, name: str) -> tuple[str, _Part] | None:
+    def _found(self, name: str) -> tuple[str, _ArchiveEntry] | None:
         name = posixpath.normpath(name)
         for _ in range(_MAX_LINKS):
             part = self._parts.get(name)
@@ -230,10 +230,10 @@ class _Archive:
         return None
 
 
-class _Rest:
+class _ContentReader:
     """A part of the decompressed content of an archive."""
 
-    def __init__(self, unpacked: Unpacked, part: _Part) -> None:
+    def __init__(self, unpacked: Unpacked, part: _ArchiveEntry) -> None:
         self._unpacked = unpacked
         self._skip, self._left = part
 

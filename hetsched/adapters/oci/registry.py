@@ -23,7 +23,7 @@ from hetsched.contracts.errors import InputError
 from . import wire
 from .documents import MEDIA_TYPES, check_digest, parse_document, platforms_of
 from .reference import DOCKER_HUB, Reference
-from .wire import Allowed, ImageUnreadable, OutboundResponse
+from .wire import AllowedHosts, ImageUnreadable, OutboundResponse
 
 _HUB_API = "registry-1.docker.io"
 _MOST_REDIRECTS = 4
@@ -62,7 +62,7 @@ class _Token(msgspec.Struct):
     access_token: str = ""
 
 
-def look_up(reference: Reference, allowed: Allowed, credential: RegistryCredential | None = None) -> ImageLookup:
+def look_up(reference: Reference, allowed: AllowedHosts, credential: RegistryCredential | None = None) -> ImageLookup:
     """Read the platforms of an image from its registry. Raises: ImageUnreadable."""
     if not allowed.reads(reference.host):
         raise ImageUnreadable("RegistryNotAllowed", f"this server is not allowed to read from {reference.host}")
@@ -79,7 +79,7 @@ def look_up(reference: Reference, allowed: Allowed, credential: RegistryCredenti
 class _Repository:
     """Calls to one repository with one credential, or anonymously."""
 
-    def __init__(self, reference: Reference, allowed: Allowed, credential: RegistryCredential | None) -> None:
+    def __init__(self, reference: Reference, allowed: AllowedHosts, credential: RegistryCredential | None) -> None:
         self._host = _HUB_API if reference.host == DOCKER_HUB else reference.host
         self._path = reference.path
         self._allowed = allowed

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import msgspec
 
 from hetsched.adapters.http import outbound
-from hetsched.adapters.http.outbound import Allowed, OutboundResponse
+from hetsched.adapters.http.outbound import AllowedHosts, OutboundResponse
 
 from .documents import MAX_DOCUMENT_BYTES
 
-__all__ = ["Allowed", "ImageUnreadable", "OutboundResponse", "get"]
+__all__ = ["AllowedHosts", "ImageUnreadable", "OutboundResponse", "get"]
 
 SECONDS = 10.0
 QUIET_SECONDS = 5.0
@@ -41,7 +41,9 @@ class ImageUnreadable(Exception):
         self.wait_seconds = wait_seconds
 
 
-def get(url: str, headers: Mapping[str, str], allowed: Allowed, *, most: int = MAX_DOCUMENT_BYTES) -> OutboundResponse:
+def get(
+    url: str, headers: Mapping[str, str], allowed: AllowedHosts, *, most: int = MAX_DOCUMENT_BYTES
+) -> OutboundResponse:
     """Fetch one address; redirects are returned like other responses. Raises: ImageUnreadable."""
     public = msgspec.structs.replace(allowed, hosts=allowed.hosts | {"*"})
     try:

@@ -202,7 +202,7 @@ def _too_large(draw: random.Random, name: str) -> Plain:
     return _pod(name, "hpc", spec, annotations=annotations)
 
 
-def _mistaken(draw: random.Random, name: str) -> Plain:
+def _invalid_pod(draw: random.Random, name: str) -> Plain:
     """Build a pod with an invalid demand."""
     annotations = draw.choice(
         (
@@ -218,5 +218,5 @@ def _mistaken(draw: random.Random, name: str) -> Plain:
 KINDS: tuple[tuple[Kind, int], ...] = (
     (_web_api, 16), (_arm_cache, 8), (_ci_build, 14), (_ci_riscv, 10), (_riscv_vector, 7), (_riscv_emulated, 5),
     (_simd_render, 9), (_hpc_solver, 6), (_pinned_solver, 5), (_edge_sensor, 4), (_inference, 10), (_notebook, 5),
-    (_training, 7), (_gang_training, 4), (_urgent_serving, 3), (_finetune_amd, 3), (_too_large, 4), (_mistaken, 4),
+    (_training, 7), (_gang_training, 4), (_urgent_serving, 3), (_finetune_amd, 3), (_too_large, 4), (_invalid_pod, 4),
 )  # fmt: skip

@@ -38,12 +38,12 @@ from .settings import CardSettings, card_settings, resolve_way
 from .slots import Card, cards_from
 
 
-class AnsweredGrants:
-    """Verified grants in the order in which responses first contained them; `hurry` triggers an immediate report."""
+class ReceivedGrants:
+    """Verified grants in the order in which responses first contained them; `send_now` triggers an immediate report."""
 
-    def __init__(self, node: str, hurry: Callable[[], None]) -> None:
+    def __init__(self, node: str, send_now: Callable[[], None]) -> None:
         self._grants = Grants(node)
-        self._hurry = hurry
+        self._send_now = send_now
         self._news = threading.Condition()
         self._answers = 0
 
@@ -76,7 +76,7 @@ class AnsweredGrants:
         until = time.monotonic() + seconds
         with self._news:
             before = self._answers
-            self._hurry()
+            self._send_now()
             while self._answers == before and (left := until - time.monotonic()) > 0:
                 self._news.wait(left)
 
@@ -93,7 +93,7 @@ class CardKeeper:
     def __init__(
         self,
         settings: CardSettings,
-        source: AnsweredGrants,
+        source: ReceivedGrants,
         held: Held | None = None,
         read: Callable[[], dict[str, tuple[Card, ...]] | None] | None = None,
     ) -> None:
@@ -181,14 +181,14 @@ class MessageSender(Protocol):
     """Sender of messages to the control plane."""
 
     def add_listener(self, listener: Callable[[AgentAnswer], None]) -> None: ...
-    def hurry(self) -> None: ...
+    def send_now(self) -> None: ...
 
 
 def card_keeper(
     node: str, sender: MessageSender, state: Path, environment: Mapping[str, str] = os.environ
 ) -> CardKeeper:
     """Return the GPU device plugins of this machine, with the grants that `sender` receives. Raises: InputError."""
-    source = AnsweredGrants(node, sender.hurry)
+    source = ReceivedGrants(node, sender.send_now)
     sender.add_listener(source.receive)
     return CardKeeper(card_settings(environment, state), source)
 

@@ -65,7 +65,7 @@ class Grants:
         for uid, text in given.items():
             self._add(uid, text, answered=True)
 
-    def carried(self, uid: str, text: str) -> None:
+    def process_annotation(self, uid: str, text: str) -> None:
         """Process the allocation in the annotations of a pod in the runtime; each text is verified once."""
         if self._carried.get(uid) != text:
             self._add(uid, text, answered=False)

@@ -138,7 +138,7 @@ class Pinner:
         """Process the annotations of pods; if a pod has several sandboxes, the newest is used."""
         for one in sorted(sandboxes, key=lambda one: one.created_at):
             if one.ready and (text := one.annotations.get(ALLOCATION)):
-                self._grants.carried(one.uid, text)
+                self._grants.process_annotation(one.uid, text)
         self._grants.forget({one.uid for one in sandboxes})
 
     def _pods(

@@ -62,9 +62,9 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
             subprocess.run([sys.executable, "-m", "django", *words], env=env, check=True, stdout=subprocess.DEVNULL)
         notify(1, 3)
         with _run_watch(env, folder / "log") as process:
-            ledger = _Ledger(folder / "data" / "hetsched.sqlite3")
+            reader = _DatabaseReader(folder / "data" / "hetsched.sqlite3")
             began = time.monotonic()
-            ledger.wait_for(lambda: ledger.pods >= pods and ledger.synced, process)
+            reader.wait_for(lambda: reader.pods >= pods and reader.synced, process)
             rows = [row("first list in the ledger", "s", [time.monotonic() - began])]
             used = sum(cpu_of(process.pid).values())
             rows.append(row("first list, CPU", "s", [used]))
@@ -72,15 +72,15 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
             # read while sending; reading afterwards would measure how long sending takes
             with ThreadPoolExecutor(1) as threads:
                 sending = threads.submit(lists.send_events, seconds)
-                ledger.wait_for(sending.done, process)
+                reader.wait_for(sending.done, process)
                 sent = sending.result()
-            missing = ledger.wait_for(lambda: sent.keys() <= ledger.seen.keys(), process)
-            waited = sorted(1000 * (ledger.seen[key] - at) for key, at in sent.items() if key in ledger.seen)
+            missing = reader.wait_for(lambda: sent.keys() <= reader.seen.keys(), process)
+            waited = sorted(1000 * (reader.seen[key] - at) for key, at in sent.items() if key in reader.seen)
             count = max(len(sent) * ENDING_SHARE // (ENDING_SHARE - 1), 1)
             rows += _latencies(waited)
             rows.append(row("events, CPU", "ms/event", [1000 * (sum(cpu_of(process.pid).values()) - used) / count]))
             rows.append(row("memory, the most", "MiB", [_most_memory_mib(process.pid)]))
-        lost = sum(key not in ledger.seen for key in sent) if missing else 0
+        lost = sum(key not in reader.seen for key in sent) if missing else 0
     facts = {**machine(), "nodes": nodes, "pods": pods, "eventsPerSecond": RATE_PER_SECOND, "server": "prepared lists"}
     return Scenario("watch", tuple(rows), facts, Checks(pods + len(sent), lost))
 
@@ -117,7 +117,7 @@ def _run_watch(env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[byte
             process.wait()
 
 
-class _Ledger:
+class _DatabaseReader:
     """Reader of the database that records when each pod was first seen."""
 
     def __init__(self, path: Path) -> None:

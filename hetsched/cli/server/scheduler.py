@@ -83,7 +83,7 @@ def scheduler(
         try:
             web = None if no_web else (host, port)
             programs = [*servers, *standalone.worker_programs(f"scheduler-{os.getpid()}", workers)]
-            bring_up(supervisor, socket_file, cluster, web, programs, extender=extender)
+            start_all(supervisor, socket_file, cluster, web, programs, extender=extender)
             supervisor.watch()
         except StopRequested:
             pass
@@ -95,7 +95,7 @@ def scheduler(
     note("Stopped. Leases are released, data is kept.")
 
 
-def bring_up(
+def start_all(
     supervisor: Supervisor,
     socket_file: Path | None,
     cluster: SupervisedProgram | None,

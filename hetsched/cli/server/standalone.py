@@ -86,7 +86,7 @@ def standalone(
         try:
             programs = (*web_programs(listener, webs), *worker_programs("standalone", workers), watch(), beat())
             where = readiness_url(host, port)
-            admin = bring_up(supervisor, socket_file, programs, where, demo=not no_demo, reset=reset_password)
+            admin = start_all(supervisor, socket_file, programs, where, demo=not no_demo, reset=reset_password)
             print_address(address(host, port), data_dir, admin)
             supervisor.watch()
         except StopRequested:
@@ -99,7 +99,7 @@ def standalone(
     note("Stopped. Data is kept.")
 
 
-def bring_up(
+def start_all(
     supervisor: Supervisor,
     socket_file: Path,
     programs: Iterable[SupervisedProgram],

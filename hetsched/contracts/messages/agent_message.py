@@ -59,7 +59,7 @@ class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
     problems: list[MachineProblem] = []
 
 
-def steady(report: AgentReport) -> AgentReport:
+def stable_parts(report: AgentReport) -> AgentReport:
     """Return a report without the parts that change constantly (usage, steal, pins) or are added by the server."""
     zones, gpus = report.zones, report.gpus
     if zones is not None:
@@ -71,7 +71,7 @@ def steady(report: AgentReport) -> AgentReport:
     return msgspec.structs.replace(report, zones=zones, gpus=gpus, kubelet=kubelet, usage=None, pinned=None)
 
 
-def lasting(report: AgentReport) -> AgentReport:
+def durable_parts(report: AgentReport) -> AgentReport:
     """Return only those parts of a report that facts about the machine depend on: no usage, pins or shared CPUs.
 
     Of the devices that the kubelet assigned, only those with zones and those of unknown pods are kept.
@@ -90,10 +90,10 @@ def lasting(report: AgentReport) -> AgentReport:
         }
         devices = {pod: containers for pod, containers in devices.items() if any(containers.values())}
         kubelet = msgspec.structs.replace(kubelet, shared_cpus=None, devices=devices)
-    gpus = steady(report).gpus
+    gpus = stable_parts(report).gpus
     return msgspec.structs.replace(report, zones=zones, gpus=gpus, kubelet=kubelet, usage=None, pinned=None)
 
 
 def digest_of(report: AgentReport) -> str:
     """Return the digest of the steady parts of a report."""
-    return sha256(encode(steady(report))).hexdigest()[:32]
+    return sha256(encode(stable_parts(report))).hexdigest()[:32]

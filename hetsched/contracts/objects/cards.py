@@ -172,12 +172,12 @@ def installed_cards(report: NodeReport) -> int:
     return len(cards_of(report) if report.gpus is None else report.gpus)
 
 
-def resting_cards(report: NodeReport) -> tuple[GpuCard, ...]:
+def cards_in_maintenance(report: NodeReport) -> tuple[GpuCard, ...]:
     """Return the whole GPUs of a node that are in maintenance."""
     return tuple(card for card in report.gpus or () if card.maintenance)
 
 
-def at_work(card: GpuCard) -> GpuCard:
+def after_maintenance(card: GpuCard) -> GpuCard:
     """Return the GPU in the state that it has after its maintenance."""
     return msgspec.structs.replace(card, healthy=True, maintenance=False) if card.maintenance else card
 

@@ -29,7 +29,7 @@ class NodeRejections(msgspec.Struct, frozen=True):
     running: frozenset[str] = frozenset()
 
 
-class Avoided(msgspec.Struct, frozen=True):
+class AvoidedNodes(msgspec.Struct, frozen=True):
     """The nodes that rejected pods of one owner.
 
     `everywhere` holds the reason and the end of a back-off on all nodes.

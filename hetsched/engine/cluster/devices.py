@@ -133,9 +133,9 @@ class DeviceState:
                 Message("claim {claim} is being allocated for another pod", claim=claim.name),
                 claim.name,
             )
-        return self._obstacle(claim) or claim
+        return self._claim_problem(claim) or claim
 
-    def _obstacle(self, claim: ResourceClaim) -> Refusal | None:
+    def _claim_problem(self, claim: ResourceClaim) -> Refusal | None:
         """Return why an open claim cannot be evaluated, a missing class or a selector without a result, or None."""
         for request in claim.requests:
             for wish in request.wishes:
@@ -199,9 +199,9 @@ class DeviceState:
 class _DeviceSearch:
     """Depth-first search for one pod on one node, over the requests of all its claims."""
 
-    def __init__(self, ledger: DeviceState, places: Sequence[int], taken: set[DeviceId]) -> None:
-        self._ledger = ledger
-        self._places = sorted(places, key=lambda place: ledger.known.devices[place].id)
+    def __init__(self, state: DeviceState, places: Sequence[int], taken: set[DeviceId]) -> None:
+        self._state = state
+        self._places = sorted(places, key=lambda place: state.known.devices[place].id)
         self._taken = taken
         self._chosen: list[tuple[ResourceClaim, str, str, Device]] = []  # claim, request, name in the result, device
         self._used: set[DeviceId] = set()
@@ -229,11 +229,11 @@ class _DeviceSearch:
 
     def _candidates(self, wish: DeviceWish) -> list[Device] | None:
         """Return the free devices that match `wish`, or None if there are too few."""
-        means, devices = self._ledger.matching(wish)[0], self._ledger.known.devices
+        means, devices = self._state.matching(wish)[0], self._state.known.devices
         there = [devices[place] for place in self._places if place in means]
         free = [d for d in there if not d.blocked and d.id not in self._taken and d.id not in self._used]
         if wish.all:
-            whole = bool(there) and len(free) == len(there) <= MOST_RESULTS and not self._ledger.known.incomplete
+            whole = bool(there) and len(free) == len(there) <= MOST_RESULTS and not self._state.known.incomplete
             return free if whole else None
         return free if len(free) >= wish.count else None
 

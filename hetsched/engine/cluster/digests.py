@@ -67,7 +67,7 @@ class Digests:
         hasher.update(b"".join(digests))
         return hasher.hexdigest()
 
-    def keep_over(self, state: DigestedState) -> None:
+    def carry_over(self, state: DigestedState) -> None:
         """Keep the digests for the state's next epoch, which differs from this one only in rows that the log names."""
         epoch, seen = self._seen
         self._seen = (epoch + (epoch == state.epoch), seen)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hetsched.contracts.objects.cards import installed_cards, resting_cards
+from hetsched.contracts.objects.cards import cards_in_maintenance, installed_cards
 from hetsched.contracts.objects.node_report import (
     CONDITION_TAINTS,
     POWER_STATES,
@@ -70,7 +70,7 @@ def write_facts(state: InventoryState, row: int) -> None:
         field(name)[:, row] = 0
     for name in ("card_memory", "card_cores"):
         field(name)[:, row] = UNKNOWN
-    for card in (*state.cards[row], *resting_cards(report)):
+    for card in (*state.cards[row], *cards_in_maintenance(report)):
         field("card_model")[card.index, row] = state.models.id(card.model or "")
         field("card_vendor")[card.index, row] = state.vendors.id(card.vendor)
         field("card_memory")[card.index, row] = UNKNOWN if card.memory_mib is None else card.memory_mib

@@ -33,7 +33,7 @@ class Quotas:
             for name, amount in quota.min:
                 self.shared[name] = self.shared.get(name, 0) + amount
 
-    def governs(self, pod: PodSpec) -> bool:
+    def applies_to(self, pod: PodSpec) -> bool:
         """Return whether the pod's namespace has a quota."""
         return pod.namespace in self.limits
 

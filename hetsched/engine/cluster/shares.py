@@ -147,7 +147,7 @@ class _ShareQueue:
     def draw(self) -> tuple[Group, list[PodSpec]]:
         """Remove the next step and return it with its group."""
         if not self._teams:
-            self._recall()
+            self._requeue_set_aside()
         _, _, team = heapq.heappop(self._teams)
         self._listed.remove(team)
         _, _, namespace = heapq.heappop(self._namespaces[team])
@@ -159,10 +159,10 @@ class _ShareQueue:
         if self._steps[group]:
             self._aside.append(group)
         if was_placed:
-            self._recall()
+            self._requeue_set_aside()
         self._list(group[0])
 
-    def _recall(self) -> None:
+    def _requeue_set_aside(self) -> None:
         aside, self._aside = self._aside, []
         for group in aside:
             self._enter(group)

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, CardGrant
-from hetsched.contracts.objects.cards import cards_of, resting_cards
+from hetsched.contracts.objects.cards import cards_in_maintenance, cards_of
 from hetsched.contracts.objects.cluster import ClusterContent, DisruptionBudget, ElasticQuota
 from hetsched.contracts.objects.devices import Devices as KnownDevices
 from hetsched.contracts.objects.labels import integer
@@ -36,7 +36,7 @@ from hetsched.engine.numa.reported_zones import availability, devices_by_zone, z
 from hetsched.engine.numa.topology_setup import KUBELET, Setup, bitset_words
 from hetsched.engine.numa.zones import Zones
 
-from .avoided_nodes import Avoided
+from .avoided_nodes import AvoidedNodes
 from .charges import charge_amounts
 from .columns import UNKNOWN_RESOURCE, Bools, ColumnLayout, Columns, Ints, ResourceRows, Vocabulary, Window
 from .devices import DeviceState
@@ -92,7 +92,7 @@ class ClusterState:
         self.budgets = tuple(budgets)
         self.spared = ProtectedPods()
         self.experience = experience or UsageHistory()
-        self.avoided: Mapping[str, Avoided] = {}  # by owner; the mapping is replaced, never mutated
+        self.avoided: Mapping[str, AvoidedNodes] = {}  # by owner; the mapping is replaced, never mutated
         self.derived: dict[object, Any] = {}  # caches that other modules derive from the state
         self.zones = Zones()
         self.links: dict[int, Table] = {}  # GPU link tables by row, of nodes that state one
@@ -107,7 +107,7 @@ class ClusterState:
         self._compiled: dict[Shape, CompiledShape] = {}
         self._compiled_by_id: dict[int, tuple[Shape, CompiledShape]] = {}
         self._compiled_width = 0
-        self._lay_out()
+        self._build_columns()
         # Pods with a known allocation are first; the others get the remaining GPUs, lowest index first.
         for pod in sorted(running, key=lambda pod: (pod.allocation is None, pod.created_at, pod.key)):
             row = self.row_of.get(pod.node_name)
@@ -144,8 +144,8 @@ class ClusterState:
 
     # -- inventory -----------------------------------------------------------------------------------------------
 
-    def _lay_out(self) -> None:
-        resting = (resting_cards(report) for report in self.reports)
+    def _build_columns(self) -> None:
+        resting = (cards_in_maintenance(report) for report in self.reports)
         most_cards = max((card.index + 1 for cards in (*self.cards, *resting) for card in cards), default=0)
         most_zones = max((len(zones_of(report)) for report in self.reports), default=0)
         power = int(any(report.power is not None for report in self.reports))
@@ -174,7 +174,7 @@ class ClusterState:
             self.zones.explain(row, report, self.columns)
         if sampled:
             self.samples.take(self, row)
-        self._digests.keep_over(self)  # the log names all changed rows
+        self._digests.carry_over(self)  # the log names all changed rows
         self._facts_changed()
         self.log.append(row)
 
@@ -222,7 +222,7 @@ class ClusterState:
         self.mix_is_set = True
         if mix != self.mix:
             self.mix = mix
-            self._digests.keep_over(self)
+            self._digests.carry_over(self)
             self.epoch += 1
 
     def placed_mix(self) -> Mix:
@@ -245,7 +245,7 @@ class ClusterState:
         return (
             report.name in self.row_of
             and all(resource in self.resources.index for resource in report.allocatable)
-            and all(card.index < layout.cards for card in (*cards_of(report), *resting_cards(report)))
+            and all(card.index < layout.cards for card in (*cards_of(report), *cards_in_maintenance(report)))
             and len(zones_of(report)) <= layout.zones
             and (report.power is None or layout.power > 0)
             and bitset_words(report) <= layout.words

@@ -90,7 +90,7 @@ class BatchScheduler:
         possible = all(plugin.info.compiled_reserve is not None for plugin in policy.reserves)
         possible = possible and all(plugin.selective for plugin in policy.permits)
         self._possible = possible and _is_worthwhile(expected)
-        self._learnt: _Learnt | None = None
+        self._learnt: _BatchCache | None = None
 
     def schedule(self, pods: Sequence[PodSpec]) -> list[Outcome]:
         """Decide and assume `pods` in the given order."""
@@ -142,14 +142,14 @@ class BatchScheduler:
         meant = (i for i in range(start, end) if any(rules.meaning(group, pods[i], state) for group in stated))
         return next(meant, end)
 
-    def _current(self) -> _Learnt:
+    def _current(self) -> _BatchCache:
         learnt, state = self._learnt, self.scheduler.state
         if learnt is None or learnt.plans.epoch != state.epoch or learnt.is_full:
-            learnt = self._learnt = _Learnt(self.scheduler)
+            learnt = self._learnt = _BatchCache(self.scheduler)
         return learnt
 
 
-class _Learnt:
+class _BatchCache:
     """Cache for one epoch of the state: shapes, and parts of allocations that many pods share."""
 
     def __init__(self, scheduler: Scheduler) -> None:

@@ -84,7 +84,7 @@ class Plans:
         self._card_filter = policy.card_filter
         self._load_gates = [p for p in gates if not p.static and p.info.compiled_filter is None]
         # Filters and scores that read the load but have no formula; they must skip the shape.
-        self._strangers = [p for p in self._scores if not p.static and p.info.compiled_term is None]
+        self._uncompiled_scores = [p for p in self._scores if not p.static and p.info.compiled_term is None]
         self._terms = [
             *(_Term(p, p.info.compiled_filter, 0.0) for p in gates if isinstance(p.info.compiled_filter, CompiledTerm)),
             *(_Term(p, p.info.compiled_term, p.weight) for p in self._scores if p.info.compiled_term is not None),
@@ -93,7 +93,7 @@ class Plans:
         worth = [term for term in self._terms if term.declared.card_worth is not None]
         self._possible = len(worth) <= 1 and all(
             plugin.info.scope is not Scope.CLUSTER and plugin.serves(point)
-            for plugins, point in ((self._load_gates, "pre-filter"), (self._strangers, "pre-score"))
+            for plugins, point in ((self._load_gates, "pre-filter"), (self._uncompiled_scores, "pre-score"))
             for plugin in plugins
         )
         self._parts: dict[tuple[Any, ...], _StaticPart | None] = {}
@@ -195,7 +195,7 @@ class Plans:
         if part is None or any(plugin.instance.pre_filter(request, state) is not SKIP for plugin in self._load_gates):
             return needs_full_cycle
         variant = self._variant(request, part)
-        if variant == UNKNOWN or any(p.instance.pre_score(request, state) is not SKIP for p in self._strangers):
+        if variant == UNKNOWN or any(p.instance.pre_score(request, state) is not SKIP for p in self._uncompiled_scores):
             return needs_full_cycle
         card = 0
         if shape.gpu is not None and self._card_filter is not None and shape.gpu.count > 0:

@@ -18,7 +18,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.engine.preemption.dry_run import Choice, Rule, VictimSearch
-from hetsched.engine.preemption.victims import Removable
+from hetsched.engine.preemption.victims import PreemptiblePods
 
 if TYPE_CHECKING:
     from hetsched.engine.framework.cycle import Scheduler
@@ -38,7 +38,7 @@ def blockers(scheduler: Scheduler, pod: PodSpec, most: int = MOST_NODES) -> tupl
     request = state.compile(pod)
     rule = Rule(("anybody", pod.key), lambda placed: True)
     counted = scheduler.policy.counts_resources
-    search = _Everywhere(Attempt(scheduler, request), request, state, rule, counts_amounts=counted)
+    search = _EachNodeSearch(Attempt(scheduler, request), request, state, rule, counts_amounts=counted)
     found = sorted(search.choices(), key=lambda choice: (len(choice.victims), choice.cost))
     return tuple(_evicted(choice, state) for choice in found[:most])
 
@@ -50,12 +50,12 @@ def _evicted(choice: Choice, state: ClusterState) -> tuple[Evicted, ...]:
     )
 
 
-class _Everywhere(VictimSearch):
+class _EachNodeSearch(VictimSearch):
     """Victim search that returns a result for each of the most promising nodes, not only for the best one."""
 
     def choices(self) -> list[Choice]:
         """Return the smallest set of blocking pods of each examined node that has one."""
-        removable = Removable.of(self.state, self.rule.key, self.rule.is_evictable)
+        removable = PreemptiblePods.of(self.state, self.rule.key, self.rule.is_evictable)
         bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
         looked_at = islice(bounds.cheapest_first(), _LOOKED_AT)
         found = (self._victims_on(row, removable.on_row[row], (0, *bounds.at(row))) for row in looked_at)

@@ -28,7 +28,7 @@ from hetsched.engine.framework.diagnosis import Diagnosis, FunnelStep
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.handle import Handle
 from hetsched.engine.framework.policy import ActivePlugin
-from hetsched.engine.framework.queueing_hints import for_its_gates, waits_for
+from hetsched.engine.framework.queueing_hints import for_scheduling_gates, waits_for
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.scoring import INFEASIBLE, scores_taking_part
 from hetsched.engine.framework.status import SKIP, Refusal
@@ -162,7 +162,7 @@ def gates_diagnosis(pod: PodSpec) -> Diagnosis:
     message = Message(several, names=joined(", ", pod.gates)) if pod.gates[1:] else Message(one, name=pod.gates[0])
     reason = Reason("SchedulingGated", "request", 0, message, pod.gates, "spec.schedulingGates")
     summary = _summary_of(Verdict.NOT_NOW, pod, message)
-    return Diagnosis(Verdict.NOT_NOW, (reason,), (), summary, waits_for=for_its_gates(pod))
+    return Diagnosis(Verdict.NOT_NOW, (reason,), (), summary, waits_for=for_scheduling_gates(pod))
 
 
 def diagnose(scheduler: Handle, pod: PodSpec) -> Diagnosis:

@@ -88,7 +88,7 @@ class Scheduler:
             if evaluation.refusal is not None:
                 outcome.refusal = (evaluation.refusal[0].name, evaluation.refusal[1])
             return False
-        self._book(outcome, request, row, reserved)
+        self._assume_pod(outcome, request, row, reserved)
         weights = evaluation.weight_sum + request.cluster_weight
         outcome.score = float(total[row]) / weights if weights else 0.0
         return True
@@ -188,7 +188,7 @@ class Scheduler:
                 allocation = part if allocation is EMPTY else merge_allocations(allocation, part)
         return allocation
 
-    def _book(self, outcome: Outcome, request: Request, row: int, allocation: Allocation) -> None:
+    def _assume_pod(self, outcome: Outcome, request: Request, row: int, allocation: Allocation) -> None:
         outcome.row, outcome.node = row, self.state.columns.names[row]
         outcome.allocation = self.state.assume(request, row, allocation).allocation
         waits: dict[str, Wait] = {}

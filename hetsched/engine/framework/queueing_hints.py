@@ -100,7 +100,7 @@ def waits_for(
     return tuple(found)
 
 
-def for_its_gates(pod: PodSpec) -> tuple[WaitsFor, ...]:
+def for_scheduling_gates(pod: PodSpec) -> tuple[WaitsFor, ...]:
     """Return the wait for the removal of a pod's scheduling gates."""
     several = "the pod's scheduling gates {names} to be removed"
     one = "the pod's scheduling gate {name} to be removed"

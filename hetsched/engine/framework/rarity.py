@@ -49,7 +49,7 @@ def rarity_of(state: ClusterState) -> Rarity:
     """Find the rare nodes of a cluster."""
     nodes = state.all_rows
     cards = (nodes.static("card_milli") > 0).any(axis=0) if nodes.static("card_milli").size else np.zeros(nodes.n, bool)
-    stand_ins = _stand_ins(state)
+    stand_ins = _covering_nodes(state)
     few = max(1, int(_FEW * nodes.n))
     cpu = nodes.static("allocatable")[state.resources.index[CPU]].astype(np.float64)
     zones = np.array([len(zones_of(report)) for report in state.reports])
@@ -72,7 +72,7 @@ def _unless_all(rows: Iterable[int], count: int) -> frozenset[int]:
     return found if len(found) < count else frozenset()
 
 
-def _stand_ins(state: ClusterState) -> list[int]:
+def _covering_nodes(state: ClusterState) -> list[int]:
     """Return, for each node, how many nodes run everything that it runs, (N,); a node with unknown ISA is not rare."""
     offers = tuple(state.offers.values)
     at = state.all_rows.static("isa_offer")
@@ -131,7 +131,7 @@ def needed_by(row: int, askers: Sequence[RareDemand], rarity: Rarity, state: Clu
     return found
 
 
-def wasted_on(shape: Shape, row: int, left: int, rarity: Rarity, state: ClusterState) -> bool:
+def wastes_rarity(shape: Shape, row: int, left: int, rarity: Rarity, state: ClusterState) -> bool:
     """Return whether moving a pod off row `left` to `row` would waste a rare property of `row`.
 
     A property is wasted if the pod does not need it and row `left` does not have it.

@@ -171,7 +171,7 @@ def fragmented(state: ClusterState) -> bool:
     return bool(state.mix.counts) and bool(state.all_rows.static("card_milli").any())
 
 
-def expected_rests(mix: Mix) -> Floats:
+def expected_unused(mix: Mix) -> Floats:
     """Return (1001,) W(f): the milli of a GPU with f free milli that pods of the mix are expected not to use.
 
     Pods arrive at random, and each pod that fits is placed, until no pod fits. W(f) = f if no size fits, else the mean

@@ -91,7 +91,7 @@ def run_on(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> R
     native, emulated = _native(mode, passes, demand, offer), _emulated(mode, demand, offer)
     order = (native, emulated)
     if passes == "qemu-first":
-        order = (emulated and _as_it_runs(mode, emulated, demand, offer), native)
+        order = (emulated and _natively_if_possible(mode, emulated, demand, offer), native)
     for rank, found in zip((FIRST, SECOND), order, strict=True):
         if found is not None:
             return found._replace(rank=rank)
@@ -212,7 +212,7 @@ def _images_run_natively(demand: IsaDemand, offer: IsaReport) -> bool:
     return demand.images is None or image_gap(demand.images, offer) is None
 
 
-def _as_it_runs(mode: Mode, emulated: Run, demand: IsaDemand, offer: IsaReport) -> Run:
+def _natively_if_possible(mode: Mode, emulated: Run, demand: IsaDemand, offer: IsaReport) -> Run:
     """Convert an emulated run to a native one if the node can run the demand without an emulator."""
     if offer.native is None or not _images_run_natively(demand, offer):
         return emulated

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hetsched.contracts.message import BY_KUBELET, Message
 
-from .cpu_selection import Core, Rank, busy_hours, pick, strain
+from .cpu_selection import Core, Rank, busy_hours, contention, pick
 
 if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
@@ -34,7 +34,7 @@ def pinned(state: ClusterState, row: int, position: int, count: int, order: str,
             if cpu not in free
             for holder in held.get(cpu, ("",))
         ]
-        return strain(own, neighbours)
+        return contention(own, neighbours)
 
     return pick(count, state.zones.nodes[row].cores[position], free, "spread" if own else order, rank)
 

@@ -56,7 +56,7 @@ def busy_hours(profile: str) -> Hours | None:
     return frozenset((first + i) % 24 for i in range((last - first - 1) % 24 + 1))
 
 
-def strain(own: Hours | None, held: Iterable[Hours | None]) -> Rank:
+def contention(own: Hours | None, held: Iterable[Hours | None]) -> Rank:
     """Rank a core for an application that is busy at `own` hours; `held` are the busy hours of its assigned threads."""
     others = list(held)
     if not own:

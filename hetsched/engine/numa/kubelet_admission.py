@@ -21,7 +21,7 @@ from hetsched.contracts.objects.workload import Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, WORD_BITS, Bools, Ints, Rows, Vocabulary, Window
 from hetsched.engine.cluster.state_view import StateView
 
-from .resource_managers import ContainerDemands, DeviceZones, ZoneResources, at_most
+from .resource_managers import ContainerDemands, DeviceZones, ZoneResources, keep_highest
 from .topology_manager import KubeletVerdict, reason, verdict
 from .topology_setup import Setup
 from .zones import Zones
@@ -148,7 +148,7 @@ class KubeletAdmission:
         if topology is not None:
             words = state[at:].tolist()
             free_cpus = sum(word << WORD_BITS * number for number, word in enumerate(words))
-            free_cpus = at_most(topology, free_cpus, tuple(by_zone[1].tolist()))
+            free_cpus = keep_highest(topology, free_cpus, tuple(by_zone[1].tolist()))
         cpus, cpus_free, cards, cards_free = (tuple(part[:count].tolist()) for part in by_zone)
         machine = ZoneResources(cpus, cpus_free, cards, cards_free, tuple(devices), free_cpus)
         return setup.policy, setup.pod_scope, machine, containers, setup.kubelet

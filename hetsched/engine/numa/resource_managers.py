@@ -72,7 +72,7 @@ class CpuManager:
             self.topology, self.available = kubelet.topology, machine.free_cpus
         else:
             self.topology = counted_topology(machine.cpus)
-            self.available = _lowest(self.topology, machine.cpus_free)
+            self.available = _highest_per_zone(self.topology, machine.cpus_free)
         self.options = options = kubelet.options
         self.group = self.topology.cpus_per_core
         groups = (self.group if options.full_pcpus_only else 1) if options.distribute_cpus_across_numa else 0
@@ -200,12 +200,12 @@ def counted_topology(cpus: Counts) -> Topology:
     return Topology(Cpu(number, zone, zone, number, zone) for number, zone in enumerate(owners))
 
 
-def _lowest(topology: Topology, counts: Counts) -> int:
+def _highest_per_zone(topology: Topology, counts: Counts) -> int:
     """Return as many CPUs of each zone as its count; if it has more, the lowest ones are left out."""
-    return at_most(topology, topology.all, counts)
+    return keep_highest(topology, topology.all, counts)
 
 
-def at_most(topology: Topology, cpus: int, counts: Counts) -> int:
+def keep_highest(topology: Topology, cpus: int, counts: Counts) -> int:
     """Return `cpus` with the lowest CPUs removed from each zone that has more than its count.
 
     CPUs that were assigned without ids are thus assumed to be the lowest free ones.

@@ -39,7 +39,7 @@ from hetsched.engine.framework.post_filter import Attempt
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Eviction
 
-from .victims import SUM_OFFSET, Removable, importance, start_of
+from .victims import SUM_OFFSET, PreemptiblePods, importance, start_of
 
 Unit = tuple[PlacedPod, ...]  # pods that are evicted together
 Cost = tuple[int, int, int, int, int, int]
@@ -81,7 +81,7 @@ class VictimSearch:
 
     def best(self, most_nodes: int) -> Eviction | None:
         """Return the cheapest eviction, or None if no eviction helps."""
-        removable = Removable.of(self.state, self.rule.key, self.rule.is_evictable)
+        removable = PreemptiblePods.of(self.state, self.rule.key, self.rule.is_evictable)
         bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
         alone = self.rule.while_ is None and not self.state.budgets and not self.state.gangs.placed
         learns = alone and self.attempt.local()

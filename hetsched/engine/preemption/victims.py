@@ -85,7 +85,7 @@ class Bounds:
         yield from (row for row in rows[np.lexsort((rows, *keys))].tolist() if row != first[0])
 
 
-class Removable:
+class PreemptiblePods:
     """The pods of one state that one rule allows to preempt."""
 
     def __init__(self, state: ClusterState, is_evictable: Callable[[PlacedPod], bool]) -> None:
@@ -93,12 +93,12 @@ class Removable:
         self._build(state)
 
     @staticmethod
-    def of(state: ClusterState, key: tuple[object, ...], is_evictable: Callable[[PlacedPod], bool]) -> Removable:
+    def of(state: ClusterState, key: tuple[object, ...], is_evictable: Callable[[PlacedPod], bool]) -> PreemptiblePods:
         """Return the index for the rule `key`, updated to the current state; the state caches the last few rules."""
-        kept: dict[tuple[object, ...], Removable] = state.derived.setdefault(Removable, {})
+        kept: dict[tuple[object, ...], PreemptiblePods] = state.derived.setdefault(PreemptiblePods, {})
         found = kept.pop(key, None)
         if found is None:
-            found = Removable(state, is_evictable)
+            found = PreemptiblePods(state, is_evictable)
         else:
             found._follow(state)
         kept[key] = found

@@ -16,7 +16,7 @@ from hetsched.contracts.api.advice import AdviceVerdict, Nearest, Question
 from hetsched.contracts.message import Message
 from hetsched.engine.cluster.balance import node_balance
 from hetsched.engine.framework import nash
-from hetsched.engine.framework.rarity import Rarity, rarity_of, wasted_on
+from hetsched.engine.framework.rarity import Rarity, rarity_of, wastes_rarity
 
 from .movable_pods import Unit, Units
 from .moves import AppliedMove, Board
@@ -51,7 +51,7 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
         made.append(moved)
         left.remove(best)
     made = _without_needless(board, made, goal)
-    moves = [board.to_move(moved, _evens(board, moved)) for moved in made]
+    moves = [board.to_move(moved, _balance_message(board, moved)) for moved in made]
     if board.balance >= goal - _TRIFLE:
         text = Message(
             "after {moves}, the balance rises from {was} to {now}",
@@ -88,7 +88,7 @@ def _best_for_balance(board: Board, left: Sequence[Unit], rarity: Rarity, most_t
             continue
         gain, price = round(moved.after - moved.before, 9), board.price([moved])
         wasted = any(
-            wasted_on(placed.pod.shape, outcome.row, placed.row, rarity, board.state)
+            wastes_rarity(placed.pod.shape, outcome.row, placed.row, rarity, board.state)
             for placed, outcome in zip(moved.unit, moved.outcomes, strict=True)
         )
         board.undo(moved)
@@ -127,12 +127,12 @@ def _without_needless(board: Board, made: list[AppliedMove], goal: float) -> lis
     plan = [moved.unit for moved in made]
     for unit in sorted(plan, key=lambda unit: _gain_of(made, unit)):
         fewer = [other for other in plan if other is not unit]
-        _take_back(board, made)
+        _undo_moves(board, made)
         tried = _make(board, fewer)
         if tried is not None and board.balance >= goal - _TRIFLE:
             plan, made = fewer, tried
         else:
-            _take_back(board, tried or [])
+            _undo_moves(board, tried or [])
             made = _make(board, plan) or []
     return made
 
@@ -146,19 +146,19 @@ def _make(board: Board, plan: Sequence[Unit]) -> list[AppliedMove] | None:
     for unit in plan:
         moved = board.move(unit)
         if moved is None:
-            _take_back(board, made)
+            _undo_moves(board, made)
             return None
         moved.unit = unit
         made.append(moved)
     return made
 
 
-def _take_back(board: Board, made: Sequence[AppliedMove]) -> None:
+def _undo_moves(board: Board, made: Sequence[AppliedMove]) -> None:
     for moved in reversed(made):
         board.undo(moved)
 
 
-def _evens(board: Board, moved: AppliedMove) -> Message:
+def _balance_message(board: Board, moved: AppliedMove) -> Message:
     return Message(
         "improves the balance of {names}: cluster balance {was} -> {now}",
         names=node_names(board, moved), was=four_digits(moved.before), now=four_digits(moved.after),

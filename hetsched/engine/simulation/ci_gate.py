@@ -166,11 +166,11 @@ def _compared(pod: PodSpec, stated: str, source: str, artefact: Artefact) -> Ite
     if missing:
         yield Finding(
             "IsaUnderstated", Level.ERROR, pod.key,
-            f"{artefact.name} needs {requirement}, the pod asks for {stated} only: {_few(missing)} may be missing "
-            "where it runs", field=source, hint=f"Ask for {requirement}", verdict="misconfigured",
+            f"{artefact.name} needs {requirement}, the pod asks for {stated} only: {_first_names(missing)} may be "
+            "missing where it runs", field=source, hint=f"Ask for {requirement}", verdict="misconfigured",
         )  # fmt: skip
     elif match(offer, need).missing:
-        more = _few(match(offer, need).missing)
+        more = _first_names(match(offer, need).missing)
         yield Finding(
             "IsaOverstated", Level.NOTE, pod.key,
             f"{artefact.name} needs {requirement} only; the pod asks for {more} besides, which narrows its nodes",
@@ -202,7 +202,7 @@ def _of_refusal(refused: Unplaced, not_now: Level) -> Iterator[Finding]:
 
 
 def _reason(reason: Reason) -> str:
-    missing = f", missing {_few(reason.missing)}" if reason.missing else ""
+    missing = f", missing {_first_names(reason.missing)}" if reason.missing else ""
     return f"{reason.nodes} node{'s' * (reason.nodes != 1)}: {reason.message}{missing}"
 
 
@@ -212,7 +212,7 @@ def _change(fit: NearestFit) -> str:
     return f"{fit.change} on {', '.join(nodes)}{f' and {more} more' if more > 0 else ''}"
 
 
-def _few(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 

@@ -14,7 +14,7 @@ import msgspec
 
 from hetsched.contracts.api.golden import Expectation, GoldenState, GoldenVerdict
 from hetsched.contracts.message import Message, joined, shortened
-from hetsched.contracts.objects.cards import at_work
+from hetsched.contracts.objects.cards import after_maintenance
 from hetsched.contracts.objects.node_report import CONDITION_TAINTS, NodeReport
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.explain.diagnosis import diagnose, unknown_reasons
@@ -45,7 +45,7 @@ def empty(reports: Iterable[NodeReport]) -> list[NodeReport]:
             taints=tuple(taint for taint in report.taints if taint.key not in CONDITION_TAINTS),
             power=None,
             usage=None,
-            gpus=report.gpus and tuple(map(at_work, report.gpus)),
+            gpus=report.gpus and tuple(map(after_maintenance, report.gpus)),
         )
         for report in reports
     ]

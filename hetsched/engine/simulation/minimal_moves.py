@@ -24,7 +24,7 @@ from hetsched.engine.cluster.columns import Ints, Rows
 from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.post_filter import Attempt
-from hetsched.engine.preemption.victims import Removable
+from hetsched.engine.preemption.victims import PreemptiblePods
 
 from .movable_pods import Unit
 from .moves import AppliedMove, Board
@@ -35,7 +35,7 @@ _NODES = 12  # maximum number of nodes that are emptied greedily
 _NAMED = 5
 
 
-class _Spent(Exception):
+class _TriesExhausted(Exception):
     """The limit on tries is reached."""
 
 
@@ -88,7 +88,7 @@ class MoveSearch:
                         break
                 if self._found:
                     return MinimalMoves(self._cheapest(self._found), fewest=True, at_least=length)
-        except _Spent:
+        except _TriesExhausted:
             if self._found:
                 return MinimalMoves(self._cheapest(self._found), fewest=True, at_least=length)
             plans = [plan for row, _ in self.rows[:_NODES] if (plan := self._emptied(row)) is not None]
@@ -111,7 +111,7 @@ class MoveSearch:
             if unit in path:
                 continue
             if self.board.tries >= self.last_try:
-                raise _Spent
+                raise _TriesExhausted
             moved = self._move(unit)
             if moved is None:
                 continue
@@ -156,7 +156,7 @@ class MoveSearch:
                     break
             plan = [moved.unit for moved in made] if made and self._fits() else None
         finally:
-            self._take_back(made)
+            self._undo_moves(made)
         last_try = self.board.tries + PRUNING_TRIES
         for unit in list(plan or ()):
             if self.board.tries >= last_try:
@@ -178,19 +178,19 @@ class MoveSearch:
         try:
             return made is not None and self._fits()
         finally:
-            self._take_back(made or [])
+            self._undo_moves(made or [])
 
     def _made(self, plan: Sequence[Unit]) -> list[AppliedMove] | None:
         made: list[AppliedMove] = []
         for unit in plan:
             moved = self._move(unit)
             if moved is None:
-                self._take_back(made)
+                self._undo_moves(made)
                 return None
             made.append(moved)
         return made
 
-    def _take_back(self, made: list[AppliedMove]) -> None:
+    def _undo_moves(self, made: list[AppliedMove]) -> None:
         for moved in reversed(made):
             self.board.undo(moved)
 
@@ -203,7 +203,7 @@ class MoveSearch:
         try:
             return self.board.price(made)
         finally:
-            self._take_back(made)
+            self._undo_moves(made)
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class MoveSearch:
         """Return rows where the pod fits without the movable pods, and the least number of pods that have to leave."""
         state = self.board.state
         movable = {placed.pod.key for unit in self._units for placed in unit}
-        relieved = Removable(state, lambda placed: placed.pod.key in movable).relieved
+        relieved = PreemptiblePods(state, lambda placed: placed.pod.key in movable).relieved
         rows = self._attempt.possible(relieved, np.array(sorted(self.on_row), np.intp))
         if not rows.size:
             return []
@@ -249,7 +249,7 @@ class MoveSearch:
         names = self.board.state.columns.names
         if not self.rows:
             return Nearest("", diagnose(self._scheduler, self.pod).summary)
-        blocked = {row: self._staying(row) for row, _ in self.rows[:_NODES]}
+        blocked = {row: self._immovable(row) for row, _ in self.rows[:_NODES]}
         row = min(blocked, key=lambda row: (len(blocked[row]), dict(self.rows)[row], row))
         pods = tuple(placed.pod.key for placed in blocked[row])
         if pods:
@@ -264,7 +264,7 @@ class MoveSearch:
             )
         return Nearest(names[row], message, pods[:_NAMED])
 
-    def _staying(self, row: int) -> list[PlacedPod]:
+    def _immovable(self, row: int) -> list[PlacedPod]:
         """Return the pods of a row that could not be moved when its units were moved one after the other."""
         made: list[AppliedMove] = []
         stuck: list[PlacedPod] = []
@@ -276,5 +276,5 @@ class MoveSearch:
                 else:
                     made.append(moved)
         finally:
-            self._take_back(made)
+            self._undo_moves(made)
         return stuck

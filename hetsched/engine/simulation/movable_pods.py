@@ -58,13 +58,15 @@ def units_of(state: ClusterState, kept: Mapping[str, str]) -> Units:
     on_row: dict[int, list[Unit]] = {}
     for pods in state.on_row:
         for placed in sorted(pods.values(), key=importance, reverse=True):
-            code = kept.get(placed.pod.key) or _stays(placed.pod, state)
+            code = kept.get(placed.pod.key) or _immovable_reason(placed.pod, state)
             unit: Unit = (placed,)
             key = gang_key(placed.pod)
             if not code and key is not None:
                 members = sorted(state.gangs.placed[key])
                 unit = tuple(state.placed_pods[member] for member in members)
-                if any(kept.get(member) or _stays(state.placed_pods[member].pod, state) for member in members):
+                if any(
+                    kept.get(member) or _immovable_reason(state.placed_pods[member].pod, state) for member in members
+                ):
                     code = "GangMember"
                 elif members[0] != placed.pod.key:
                     continue  # the unit was added for the gang's first member
@@ -76,7 +78,7 @@ def units_of(state: ClusterState, kept: Mapping[str, str]) -> Units:
     return Units(on_row, stays)
 
 
-def _stays(pod: PodSpec, state: ClusterState) -> str:
+def _immovable_reason(pod: PodSpec, state: ClusterState) -> str:
     if pod.stays == "hold":
         return "Held"
     if runs_per_node(pod):

@@ -20,7 +20,7 @@ from hetsched.contracts.api.decision import Balance, ZonePlacement
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import PODS, format_amount
-from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, Avoided, NodeRejections
+from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, AvoidedNodes, NodeRejections
 from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.disruption import disruptions_allowed
 from hetsched.engine.cluster.placed_pod import PlacedPod
@@ -43,7 +43,7 @@ class AppliedMove(msgspec.Struct, eq=False):
     budgets: dict[str, int]
     before: float
     after: float
-    avoided: Mapping[str, Avoided]
+    avoided: Mapping[str, AvoidedNodes]
     backoff_until: dict[str, float]
 
 
@@ -118,8 +118,8 @@ class Board:
         avoided = dict(self.state.avoided)
         for placed in unit:
             owner = placed.pod.owner
-            known = avoided.get(owner, Avoided({}))
-            avoided[owner] = Avoided({**known.nodes, names[placed.row]: _LEFT}, known.everywhere)
+            known = avoided.get(owner, AvoidedNodes({}))
+            avoided[owner] = AvoidedNodes({**known.nodes, names[placed.row]: _LEFT}, known.everywhere)
         self.state.avoided = avoided
 
     # -- report ------------------------------------------------------------------------------------------------------

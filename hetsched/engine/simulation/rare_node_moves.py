@@ -50,9 +50,9 @@ def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchRes
         return SearchResult(
             AdviceVerdict.NOTHING, Message("no pending pod requires a rare node that has too little free capacity"), []
         )
-    search.drop_needless()
+    search.drop_redundant()
     moves = [_rare_move(board, search, moved, rarity) for moved in search.moves]
-    nearest = Nearest(stuck[0].nearest.node, _stuck(stuck), stuck[0].nearest.pods) if stuck else None
+    nearest = Nearest(stuck[0].nearest.node, _unplaced_message(stuck), stuck[0].nearest.pods) if stuck else None
     if not moves:
         assert nearest is not None
         return SearchResult(AdviceVerdict.NONE, Message(NO_PLAN, said=nearest.message), [], nearest=nearest)
@@ -67,7 +67,7 @@ def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchRes
 
 def _wanted_rows(board: Board, group: Sequence[PodSpec], rarity: Rarity) -> dict[int, frozenset[str]]:
     """Return the rare nodes (rows) on which a pod of a group could run, with the rare properties that it needs."""
-    askers = _askers(board, group)
+    askers = _rare_demands(board, group)
     rows = sorted(frozenset().union(*rarity.rows.values()))
     found = {row: frozenset(needed_by(row, askers, rarity, board.state)) for row in rows}
     return {row: ways for row, ways in found.items() if ways}
@@ -100,14 +100,14 @@ def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rar
     return board.to_move(moved, text, pods)
 
 
-def _stuck(stuck: Sequence[Failure]) -> Message:
+def _unplaced_message(stuck: Sequence[Failure]) -> Message:
     pod, said = stuck[0].pod.key, stuck[0].nearest.message
     if len(stuck) == 1:
         return Message("{pod} still does not fit: {said}", pod=pod, said=said)
     return Message("{pod} and {n} more pods still do not fit: {said}", pod=pod, n=len(stuck) - 1, said=said)
 
 
-def _askers(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:
+def _rare_demands(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:
     """Return one pod for each shape, with the nodes on which it could run in an empty cluster."""
     found: dict[Shape, RareDemand] = {}
     for pod in pods:

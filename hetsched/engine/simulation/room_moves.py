@@ -27,9 +27,9 @@ def make_room(board: Board, units: Units, question: Question) -> SearchResult:
                 "no useful plan: {pod} does not fit after {n} moves or fewer: {said}",
                 pod=failure.pod.key, n=question.most_moves, said=failure.nearest.message,
             )  # fmt: skip
-            search.take_back()
+            search.undo_all()
             return SearchResult(AdviceVerdict.NONE, text, [], nearest=failure.nearest, at_least=search.at_least)
-    search.drop_needless()
+    search.drop_redundant()
     places = [placement(outcome, board.state) for outcome in search.placed]
     moves = [_room_move(board, search, moved) for moved in search.moves]
     if not moves:

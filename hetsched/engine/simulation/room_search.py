@@ -75,7 +75,9 @@ class RoomSearch:
                 steps.append(pod)
                 continue
             gone = {placed.pod.key for moved in self.moves for placed in moved.unit}
-            on_row = {row: kept for row, units in candidates.items() if (kept := [u for u in units if _still(u, gone)])}
+            on_row = {
+                row: kept for row, units in candidates.items() if (kept := [u for u in units if _is_untouched(u, gone)])
+            }
             tries = max(self._question.most_tries - self.board.tries, 0)  # the limit applies to the whole question
             search = MoveSearch(self.board, single, on_row, self._question.most_moves - len(self.moves), tries, accepts)
             freed = search.search()
@@ -83,16 +85,16 @@ class RoomSearch:
             self.fewest = self.fewest and freed.fewest and not self.moves
             if freed.units is None or not self._extend([*freed.units, single]):
                 failure = Failure(pod, search.nearest())
-                self._back_to(mark)
+                self._undo_to(mark)
                 return failure
             self._wanted |= {id(unit): pod.key for unit in freed.units}
             steps += [*freed.units, pod]
-        self._back_to(mark)
+        self._undo_to(mark)
         if self._extend(steps):
             return None
         return Failure(group[0], Nearest("", diagnose(self.board.scheduler_of(group[0]), group[0]).summary))
 
-    def drop_needless(self) -> None:
+    def drop_redundant(self) -> None:
         """Drop every move that is not needed to place all groups; with a single group, all moves are needed."""
         if len(set(self._wanted.values())) < 2:
             return
@@ -104,14 +106,14 @@ class RoomSearch:
             before = self._steps
             moves = [step for step in before if not isinstance(step, PodSpec) and step is not unit]
             fewer: list[Unit | PodSpec] = [*moves, *(step for step in before if isinstance(step, PodSpec))]
-            self._back_to(0)
+            self._undo_to(0)
             if not self._extend(fewer):
                 made = self._extend(before)
                 assert made  # these steps were applied to this board before
 
-    def take_back(self) -> None:
+    def undo_all(self) -> None:
         """Undo all steps."""
-        self._back_to(0)
+        self._undo_to(0)
 
     def helped_by(self, moved: AppliedMove) -> tuple[str, ...]:
         """Return the waiting pods that a move makes room for, by key."""
@@ -137,7 +139,7 @@ class RoomSearch:
         else:
             if all(outcome.node is not None and not outcome.is_waiting for outcome in self.placed[-len(steps) :]):
                 return True
-        self._back_to(mark)
+        self._undo_to(mark)
         state.gangs.backoff_until = backoff_until
         return False
 
@@ -145,7 +147,7 @@ class RoomSearch:
         outcome = self.board.scheduler_of(pod).schedule(pod, preempts=False)
         return None if outcome.node is None else outcome
 
-    def _back_to(self, mark: int) -> None:
+    def _undo_to(self, mark: int) -> None:
         while len(self._steps) > mark:
             done = self._done.pop()
             if isinstance(done, AppliedMove):
@@ -163,5 +165,5 @@ def groups_of(pods: Sequence[PodSpec]) -> list[list[PodSpec]]:
     return list(groups.values())
 
 
-def _still(unit: Unit, gone: set[str]) -> bool:
+def _is_untouched(unit: Unit, gone: set[str]) -> bool:
     return not any(placed.pod.key in gone for placed in unit)

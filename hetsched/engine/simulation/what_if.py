@@ -92,7 +92,7 @@ def what_if(
         evicted.extend(evictions(outcome, ChainMap(outcomes, drained), fork))
         outcomes[pod.key] = outcome
         if explain and outcome.evicted:
-            vacated = _vacated(scheduler, pod)
+            vacated = _without_evicted(scheduler, pod)
             margin, rows = tipping(vacated, pod), matrix(vacated, pod)
         nodes.extend(rows)
         if outcome.node is None:
@@ -140,7 +140,7 @@ def what_if(
     )
 
 
-def _vacated(scheduler: Scheduler, pod: PodSpec) -> Scheduler:
+def _without_evicted(scheduler: Scheduler, pod: PodSpec) -> Scheduler:
     """Return a scheduler on the state without the evicted pods, which is the state on which `pod` was scored."""
     state = scheduler.state.fork()
     state.forget(pod.key)

@@ -43,7 +43,7 @@ class Size(msgspec.Struct, frozen=True):
     nodes: int = 5_000
     scale: tuple[int, ...] = (500, 1_000, 5_000, 15_000)
     pods: int = 20_000
-    unlike_pods: int = 5_000
+    distinct_pods: int = 5_000
     swept: int = 300
     rounds: int = 5
     checked: int = 100
@@ -52,7 +52,7 @@ class Size(msgspec.Struct, frozen=True):
 
 _MANY = 10**9
 """The compiled loop is measured however few pods there are."""
-QUICK = Size(nodes=60, scale=(20, 60), pods=200, unlike_pods=50, swept=10, rounds=2, checked=10, compared=300)
+QUICK = Size(nodes=60, scale=(20, 60), pods=200, distinct_pods=50, swept=10, rounds=2, checked=10, compared=300)
 
 
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
@@ -63,7 +63,7 @@ def run(*, quick: bool = False, progress: Progress) -> Scenario:
     cases = {
         "1 shape": fleet.pods(size.pods, kinds[:1]),
         "64 shapes": fleet.pods(size.pods, kinds),
-        "all different": fleet.unlike_pods(size.unlike_pods),
+        "all different": fleet.distinct_pods(size.distinct_pods),
     }
     rows: list[BenchmarkRow] = []
     oracle = _Oracle()
@@ -123,7 +123,7 @@ def _in_turns(
 def _batched(state: ClusterState, policy: Policy, pods: Sequence[PodSpec], oracle: _Oracle) -> _Speed:
     fork = state.fork()
     batches = BatchScheduler(Scheduler(fork, policy), expected=_MANY)
-    speed = _clocked(lambda: batches.schedule(pods), len(pods))
+    speed = _measured_speed(lambda: batches.schedule(pods), len(pods))
     oracle.placements(_case(state, pods), fork)
     return speed
 
@@ -144,10 +144,10 @@ def _timed(decide: Callable[[PodSpec], Outcome], pods: Sequence[PodSpec]) -> _Sp
         for pod in pods:
             decide(pod)
 
-    return _clocked(decide_all, len(pods))
+    return _measured_speed(decide_all, len(pods))
 
 
-def _clocked(work: Callable[[], object], decisions: int) -> _Speed:
+def _measured_speed(work: Callable[[], object], decisions: int) -> _Speed:
     began, began_cpu = time.perf_counter(), time.process_time()
     work()
     spent_cpu, spent = time.process_time() - began_cpu, time.perf_counter() - began

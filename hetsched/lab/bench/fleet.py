@@ -125,7 +125,7 @@ def pods(count: int, kinds: list[Shape], *, seed: int = 3) -> list[PodSpec]:
     return [PodSpec("bench", f"pod-{number:06d}", shape) for number, shape in enumerate(drawn)]
 
 
-def unlike_pods(count: int, *, seed: int = 4) -> list[PodSpec]:
+def distinct_pods(count: int, *, seed: int = 4) -> list[PodSpec]:
     """Return `count` pods with pairwise different requests."""
     return [PodSpec("bench", f"pod-{number:06d}", shape) for number, shape in enumerate(shapes(count, seed=seed))]
 

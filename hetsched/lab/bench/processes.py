@@ -21,7 +21,7 @@ _ROLES = {"watch": "watch", "worker": "worker", "beat": "beat", "hetsched.projec
 def cpu_of(root: int, *, api_port: int = 0) -> dict[str, float]:
     """Return CPU time in seconds by program, for a process tree and a local API server with its etcd."""
     found = _all()
-    wanted = _below(root, found)
+    wanted = _descendants(root, found)
     servers = {pid for pid, (_, words, _) in found.items() if api_port and f"--secure-port={api_port}" in words}
     parents = {found[pid][0] for pid in servers}
     etcd = {pid for pid, (parent, words, _) in found.items() if parent in parents and _program(words) == "etcd"}
@@ -36,7 +36,7 @@ def memory_of(root: int) -> dict[str, float]:
     """Return resident memory in MiB by program for a process tree; processes of one program are summed."""
     found = _all()
     mib: dict[str, float] = defaultdict(float)
-    for pid in _below(root, found):
+    for pid in _descendants(root, found):
         try:
             pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
         except OSError:
@@ -48,7 +48,7 @@ def memory_of(root: int) -> dict[str, float]:
 def pids_of(root: int, role: str) -> list[int]:
     """Return the process IDs of a program in a process tree."""
     found = _all()
-    return sorted(pid for pid in _below(root, found) if _program(found[pid][1]) == role)
+    return sorted(pid for pid in _descendants(root, found) if _program(found[pid][1]) == role)
 
 
 def used_seconds(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
@@ -72,7 +72,7 @@ def _all() -> dict[int, tuple[int, list[str], float]]:
     return found
 
 
-def _below(root: int, found: Mapping[int, tuple[int, list[str], float]]) -> set[int]:
+def _descendants(root: int, found: Mapping[int, tuple[int, list[str], float]]) -> set[int]:
     children: dict[int, list[int]] = defaultdict(list)
     for pid, (parent, _, _) in found.items():
         children[parent].append(pid)

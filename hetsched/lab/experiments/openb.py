@@ -66,7 +66,7 @@ def shuffled(nodes: Sequence[NodeReport], seed: int) -> list[NodeReport]:
     ]
 
 
-def tied(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
+def with_ties(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
     """Return the policy with a tie rule; a policy with random ties keeps random ties, with this seed."""
     by: Literal["name", "random"] = "random" if rule == "random" or spec.ties.by == "random" else "name"
     return msgspec.structs.replace(spec, ties=Ties(by=by, seed=seed))
@@ -182,7 +182,7 @@ def _run_all(study: Study, progress: Callable[[int, int], None]) -> dict[Key, li
         order = f"shuffled-{seed}" if rule == "shuffled" else "name"
         if order not in states:
             states[order] = ClusterState(shuffled(study.nodes, seed))
-        policy = compile_policy(tied(spec, rule, seed), registry)
+        policy = compile_policy(with_ties(spec, rule, seed), registry)
         loads = fill(states[order], stream, policy, mixes[name], study.points)
         runs.setdefault((name, spec.name, rule), []).append(loads)
     progress(len(jobs), len(jobs))

@@ -121,7 +121,7 @@ class ClusterTransaction:
         """
         if reserved_pods:
             self.discard_decisions()
-            self._stir(*events)
+            self._requeue(*events)
         for reservation, reserved in zip(
             insert(self.cluster, reserved_pods, epoch, self.now), reserved_pods, strict=True
         ):
@@ -164,9 +164,9 @@ class ClusterTransaction:
 
     def requeue(self) -> None:
         """Requeue the pods that wait for released resources; their back-off still applies."""
-        self._stir(Event.POD_RELEASED)
+        self._requeue(Event.POD_RELEASED)
 
-    def _stir(self, *events: Event) -> None:
+    def _requeue(self, *events: Event) -> None:
         requeue_pods(self.cluster, events, write=False)
         self._columns.add("stirred")
 
@@ -218,7 +218,7 @@ class ClusterTransaction:
         record_many(
             SYSTEM, "workload.submit", [(("workload", key), {**details, "pods": n}) for key, n in pods_of.items()]
         )
-        self._stir(Event.POD_PLACED)
+        self._requeue(Event.POD_PLACED)
         self.cluster.unprojected_since = None
         self._columns.add("unprojected_since")
         # The feed shows only the latest decisions.

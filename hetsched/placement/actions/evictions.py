@@ -200,7 +200,7 @@ def end_overdue_nominations(cluster_id: int) -> int:
     return len(pods)
 
 
-def spared_pods(cluster_id: int) -> dict[str, tuple[int, str]]:
+def unevictable_pods(cluster_id: int) -> dict[str, tuple[int, str]]:
     """Return the pods that may not be evicted for now: pod key -> (preemptor's pod id, API server's message)."""
     refused = Eviction.objects.filter(cluster_id=cluster_id, state=Eviction.REFUSED, not_before__gt=timezone.now())
     columns = "victim__namespace", "victim__name", "nomination__pod_id", "message"

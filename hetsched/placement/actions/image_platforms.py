@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from hetsched.adapters.oci.facts import NO_PLATFORM, with_facts
 from hetsched.adapters.oci.reference import Reference, parse_reference
-from hetsched.adapters.oci.wire import Allowed
+from hetsched.adapters.oci.wire import AllowedHosts
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, as_message
 from hetsched.contracts.objects.workload import ImageFacts, PodSpec
@@ -55,9 +55,9 @@ class ImageReading(msgspec.Struct, frozen=True):
     wait_seconds: float = 0.0
 
 
-def allowed_registries() -> Allowed:
+def allowed_registries() -> AllowedHosts:
     """Return the registries that this deployment reads."""
-    return Allowed(frozenset(settings.HETSCHED_REGISTRIES), frozenset(settings.HETSCHED_PLAIN_REGISTRIES))
+    return AllowedHosts(frozenset(settings.HETSCHED_REGISTRIES), frozenset(settings.HETSCHED_PLAIN_REGISTRIES))
 
 
 def with_known_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[PodSpec]:
@@ -83,7 +83,9 @@ def add_image_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[Pod
 class _Images:
     """The images of some pods and their known facts; `asks` requests reads of unknown and due images."""
 
-    def __init__(self, cluster: Cluster, registries: Allowed, pods: Sequence[PodSpec], *, asks: bool = True) -> None:
+    def __init__(
+        self, cluster: Cluster, registries: AllowedHosts, pods: Sequence[PodSpec], *, asks: bool = True
+    ) -> None:
         self.cluster = cluster
         self.pods = pods
         self.now = timezone.now()
@@ -99,7 +101,7 @@ class _Images:
         if asks:
             self._ask()
 
-    def _name(self, image: str, registries: Allowed) -> None:
+    def _name(self, image: str, registries: AllowedHosts) -> None:
         try:
             reference = parse_reference(image)
         except InputError as error:
@@ -121,7 +123,7 @@ class _Images:
             if name not in self.rows
         ]
         ImageIndex.objects.bulk_create(new, batch_size=500, ignore_conflicts=True)
-        asked = [row for row in self.rows.values() if self._is_news(row, secrets[row.reference])]
+        asked = [row for row in self.rows.values() if self._needs_update(row, secrets[row.reference])]
         for row in asked:
             row.wanted, row.wanted_at = True, self.now
             row.secrets = list(dict.fromkeys([*secrets[row.reference], *row.secrets]))[:MOST_SECRETS]
@@ -129,7 +131,7 @@ class _Images:
         if new or any(row.wanted and row.not_before <= self.now for row in self.rows.values()):
             dispatch.wake(self.cluster.pk, dispatch.IMAGES)
 
-    def _is_news(self, row: ImageIndex, secrets: list[str]) -> bool:
+    def _needs_update(self, row: ImageIndex, secrets: list[str]) -> bool:
         """Return True if a row needs an update: it must be read again, has a new secret or was last used a day ago."""
         reread = not row.wanted and not _is_final(row)
         return reread or not set(secrets) <= set(row.secrets) or row.wanted_at < self.now - timedelta(days=1)

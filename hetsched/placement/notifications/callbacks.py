@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Q
 
-from hetsched.adapters.http.outbound import Allowed, OutboundError, check
+from hetsched.adapters.http.outbound import AllowedHosts, OutboundError, check
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
@@ -31,10 +31,10 @@ from ..lifecycle import State
 from ..models import Delivery, Webhook, Workload
 
 
-def allowed_hosts() -> Allowed:
+def allowed_hosts() -> AllowedHosts:
     """Return the hosts to which the deployment allows callbacks."""
     hosts = frozenset(settings.HETSCHED_CALLBACK_HOSTS) - {"*"}
-    return Allowed(hosts, hosts)
+    return AllowedHosts(hosts, hosts)
 
 
 def check_callback_url(url: str, place: str = "callbackUrl") -> None:

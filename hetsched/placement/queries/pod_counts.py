@@ -65,16 +65,16 @@ class _PublishingRate:
         self.changes = self.published = 0
 
     @property
-    def owed(self) -> bool:
+    def is_pending(self) -> bool:
         return self.changes != self.published
 
-    def owe(self) -> None:
+    def mark_pending(self) -> None:
         """Mark the transaction's changes as pending at its commit, because earlier counts do not include them."""
 
-        def owed() -> None:
+        def mark() -> None:
             self.changes = next(_numbers)
 
-        transaction.on_commit(owed)
+        transaction.on_commit(mark)
 
 
 _numbers = itertools.count(1)
@@ -115,7 +115,7 @@ def counts_are_due(cluster_id: int) -> bool:
         return True
     now, changes = time.monotonic(), pace.changes
     if now - pace.at < COUNT_SECONDS:
-        pace.owe()
+        pace.mark_pending()
         return False
 
     def note_published() -> None:
@@ -139,7 +139,7 @@ def stop_batching_counts(cluster_id: int) -> None:
 def publish_counts(cluster_id: int, *, at_once: bool = False) -> None:
     """Publish the pending counts of a cluster, at most once per `COUNT_SECONDS` unless `at_once`."""
     pace = _rates.get(cluster_id)
-    if pace is None or not pace.owed or not (at_once or time.monotonic() - pace.at >= COUNT_SECONDS):
+    if pace is None or not pace.is_pending or not (at_once or time.monotonic() - pace.at >= COUNT_SECONDS):
         return
     with write_transaction():
         pace.at = -COUNT_SECONDS

@@ -26,7 +26,7 @@ replace = msgspec.structs.replace
 _KEY = re.compile(r"(?<![\w./-])([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/[a-z0-9]", re.ASCII)
 
 
-def hide_if_naming(text: str, is_visible: IsVisible) -> Message:
+def redact_if_named(text: str, is_visible: IsVisible) -> Message:
     """Return a text without parameters, hidden completely if it may name a pod of a namespace that is not visible."""
     return Message(text if all(is_visible(found[1]) for found in _KEY.finditer(text)) else HIDDEN)
 
@@ -148,7 +148,7 @@ class Redaction:
         message = as_message(text)
         if self._namespaces is None:
             return message
-        return message.redacted(self.is_visible) if message.params else hide_if_naming(message, self.is_visible)
+        return message.redacted(self.is_visible) if message.params else redact_if_named(message, self.is_visible)
 
 
 UNLIMITED = Redaction(None)

@@ -107,14 +107,14 @@ def _first_by_priority(cluster_id: int, limit: int, used_seconds: UsedSeconds | 
     )
 
 
-class _Order(msgspec.Struct):
+class _SortKeys(msgspec.Struct):
     """Sort keys of a cluster's pending pods under one policy, by pod id and priority."""
 
     spec: PolicySpec
     keys: dict[tuple[int, int], tuple[Any, ...]]
 
 
-_orders: dict[int, _Order] = {}
+_orders: dict[int, _SortKeys] = {}
 
 
 def _first_by_sort_key(
@@ -141,7 +141,7 @@ def _first_by_sort_key(
         _charge(used_seconds, [spec for *_, spec in read], time.monotonic() - began)
         if time.monotonic() > until:
             break
-    _orders[cluster_id] = _Order(policy.spec, found)
+    _orders[cluster_id] = _SortKeys(policy.spec, found)
     # Pods that changed after their ids were read are left out or wait for the next batch.
     first = _alternate_namespaces([row for row in rows if row[:2] in found], found, limit)
     pods, _ = _read(active_pods(cluster_id), [[pk] for pk in first], used_seconds)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.db.models import Q, QuerySet
 
-from hetsched.engine.cluster.avoided_nodes import Avoided, NodeRejections
+from hetsched.engine.cluster.avoided_nodes import AvoidedNodes, NodeRejections
 from hetsched.inventory.models import Node
 from hetsched.storage.batches import batched
 
@@ -68,9 +68,9 @@ class AvoidedNodesCache:
         self._cluster_id = cluster_id
         self._revision = -1
         self._since = self._until = datetime.min.replace(tzinfo=UTC)
-        self._current: dict[str, Avoided] = {}
+        self._current: dict[str, AvoidedNodes] = {}
 
-    def current(self, revision: int, at: datetime, *, any_rejections: bool) -> dict[str, Avoided]:
+    def current(self, revision: int, at: datetime, *, any_rejections: bool) -> dict[str, AvoidedNodes]:
         """Return the current result of `avoided`.
 
         `revision` is the latest revision read before the call; `any_rejections` is True if the cluster had rejections
@@ -89,7 +89,7 @@ class AvoidedNodesCache:
             self._revision = revision
 
 
-def avoided(cluster_id: int, at: datetime) -> dict[str, Avoided]:
+def avoided(cluster_id: int, at: datetime) -> dict[str, AvoidedNodes]:
     """Return for each owner the back-offs from nodes of the cluster that are in effect at time `at`."""
     return _avoided(cluster_id, _rows(cluster_id, at), at)
 
@@ -98,7 +98,7 @@ def _rows(cluster_id: int, at: datetime) -> list[Rejection]:
     return list(active(cluster_id, at).select_related("node").defer("node__report").order_by("id"))
 
 
-def _avoided(cluster_id: int, rejections: Iterable[Rejection], at: datetime) -> dict[str, Avoided]:
+def _avoided(cluster_id: int, rejections: Iterable[Rejection], at: datetime) -> dict[str, AvoidedNodes]:
     by_owner: dict[str, dict[str, list[Rejection]]] = defaultdict(lambda: defaultdict(list))
     for row in rejections:
         by_owner[row.owner][row.node.name].append(row)
@@ -106,7 +106,7 @@ def _avoided(cluster_id: int, rejections: Iterable[Rejection], at: datetime) -> 
         return {}
     running = _running(cluster_id, {name for nodes in by_owner.values() for name in nodes}, at)
     return {
-        owner: Avoided(
+        owner: AvoidedNodes(
             {name: _node_rejections(rows, at, running[name]) for name, rows in nodes.items()},
             _owner_rejections(nodes, at),
         )

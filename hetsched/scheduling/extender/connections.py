@@ -37,7 +37,7 @@ PER_CLIENT = VERIFIED // 2
 KNOWN_ADDRESSES = 256
 
 
-class _Open(NamedTuple):
+class _OpenConnection(NamedTuple):
     connection: socket
     address: str
     deadline: float  # a time.monotonic() value
@@ -51,7 +51,7 @@ class Pool:
         self.seconds = seconds
         self._per_address = most if per_address is None else per_address
         self._lock = threading.Lock()
-        self._open: dict[int, _Open] = {}  # by connection id, oldest first
+        self._open: dict[int, _OpenConnection] = {}  # by connection id, oldest first
 
     def admit(self, connection: socket, address: str) -> None:
         """Add a new connection; if the limit of its address or of the pool is reached, close an older connection."""
@@ -61,7 +61,7 @@ class Pool:
                 self._close(same[0])
             elif len(self._open) >= self.most:
                 self._close(self._oldest_of_the_most(address))
-            self._open[id(connection)] = _Open(connection, address, time.monotonic() + self.seconds)
+            self._open[id(connection)] = _OpenConnection(connection, address, time.monotonic() + self.seconds)
 
     def release(self, connection: socket) -> str | None:
         """Remove a connection without closing it; return its address, or None if it was removed or closed before."""
@@ -76,7 +76,7 @@ class Pool:
             for one in [one for one in self._open.values() if one.deadline <= now]:
                 self._close(one)
 
-    def _oldest_of_the_most(self, arriving: str) -> _Open:
+    def _oldest_of_the_most(self, arriving: str) -> _OpenConnection:
         """Return the oldest connection among the addresses with the most connections, including the arriving one."""
         counts = Counter(one.address for one in self._open.values())
         if arriving in counts:
@@ -84,7 +84,7 @@ class Pool:
         most = max(counts.values())
         return next(one for one in self._open.values() if counts[one.address] == most)
 
-    def _close(self, one: _Open) -> None:
+    def _close(self, one: _OpenConnection) -> None:
         self._open.pop(id(one.connection), None)
         _shut_down(one.connection)
 
@@ -104,7 +104,7 @@ class Phase(IntEnum):
 
 
 @dataclass(slots=True)
-class _Verified:
+class _VerifiedConnection:
     connection: socket
     client: str
     phase: Phase
@@ -116,17 +116,17 @@ class Connections:
     """The open connections of the TLS port, verified and unverified."""
 
     def __init__(self) -> None:
-        self.strangers = Pool(UNVERIFIED, HANDSHAKE_SECONDS, per_address=PER_ADDRESS)
-        self.acquainted = Pool(KNOWN, HANDSHAKE_SECONDS)  # for addresses of verified callers
-        self.most = self.strangers.most + self.acquainted.most + VERIFIED
+        self.unverified = Pool(UNVERIFIED, HANDSHAKE_SECONDS, per_address=PER_ADDRESS)
+        self.verified_hosts = Pool(KNOWN, HANDSHAKE_SECONDS)  # for addresses of verified callers
+        self.most = self.unverified.most + self.verified_hosts.most + VERIFIED
         self._lock = threading.Lock()
-        self._verified: dict[int, _Verified] = {}  # by connection id, oldest first
+        self._verified: dict[int, _VerifiedConnection] = {}  # by connection id, oldest first
         self._known: dict[str, None] = {}  # addresses of verified callers, the most recent last
 
     def admit(self, connection: socket, address: str) -> None:
         """Add a new connection to its pool; if a limit of the pool is reached, close an older connection."""
         with self._lock:
-            pool = self.acquainted if address in self._known else self.strangers
+            pool = self.verified_hosts if address in self._known else self.unverified
         pool.admit(connection, address)
 
     def verify(self, connection: socket, client: str) -> bool:
@@ -134,11 +134,13 @@ class Connections:
 
         Return False if it was already closed, or if calls are in progress on all connections that it could replace.
         """
-        address = self.strangers.release(connection) or self.acquainted.release(connection)
+        address = self.unverified.release(connection) or self.verified_hosts.release(connection)
         with self._lock:
             if address is None or not self._has_slot(client):
                 return False
-            self._verified[id(connection)] = _Verified(connection, client, Phase.IDLE, time.monotonic() + IDLE_SECONDS)
+            self._verified[id(connection)] = _VerifiedConnection(
+                connection, client, Phase.IDLE, time.monotonic() + IDLE_SECONDS
+            )
             self._known.pop(address, None)
             self._known[address] = None
             if len(self._known) > KNOWN_ADDRESSES:
@@ -147,8 +149,8 @@ class Connections:
 
     def release(self, connection: socket) -> None:
         """Remove a connection that ended."""
-        self.strangers.release(connection)
-        self.acquainted.release(connection)
+        self.unverified.release(connection)
+        self.verified_hosts.release(connection)
         with self._lock:
             self._verified.pop(id(connection), None)
 
@@ -162,8 +164,8 @@ class Connections:
 
     def close_late(self) -> None:
         """Close the connections whose deadline has passed."""
-        self.strangers.close_late()
-        self.acquainted.close_late()
+        self.unverified.close_late()
+        self.verified_hosts.close_late()
         with self._lock:
             now = time.monotonic()
             for one in [one for one in self._verified.values() if one.deadline <= now]:
@@ -180,6 +182,6 @@ class Connections:
             self._close(min(waiting, key=lambda one: (one.has_called, one.has_called and one.phase)))
         return bool(waiting)
 
-    def _close(self, one: _Verified) -> None:
+    def _close(self, one: _VerifiedConnection) -> None:
         del self._verified[id(one.connection)]
         _shut_down(one.connection)

@@ -68,7 +68,7 @@ def verbs(extenders: Extenders) -> dict[str, Verb]:
 
     def filter_(cluster: str, body: bytes) -> ExtenderResponse:
         args = read_args(body)
-        return _said(lambda: extenders.of(cluster).filter(args), lambda text: FilterResult(error=text))
+        return _respond(lambda: extenders.of(cluster).filter(args), lambda text: FilterResult(error=text))
 
     def bind(cluster: str, body: bytes) -> ExtenderResponse:
         args = read_binding(body)
@@ -77,20 +77,20 @@ def verbs(extenders: Extenders) -> dict[str, Verb]:
             extenders.of(cluster).bind(args)
             return ExtenderBindingResult()
 
-        return _said(bound, ExtenderBindingResult)
+        return _respond(bound, ExtenderBindingResult)
 
     def prioritize(cluster: str, body: bytes) -> ExtenderResponse:
         args = read_args(body)
-        return _said(lambda: extenders.of(cluster).prioritize(args))
+        return _respond(lambda: extenders.of(cluster).prioritize(args))
 
     def preempt(cluster: str, body: bytes) -> ExtenderResponse:
         args = read_preemption(body)
-        return _said(lambda: extenders.of(cluster).preempt(args))
+        return _respond(lambda: extenders.of(cluster).preempt(args))
 
     return {"filter": filter_, "prioritize": prioritize, "preempt": preempt, "bind": bind}
 
 
-def _said(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> ExtenderResponse:
+def _respond(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) -> ExtenderResponse:
     """Run `answer` and encode its result; `no` wraps the text of a rejection in the verb's response body.
 
     Raises: InputError if the response has no field for a rejection.

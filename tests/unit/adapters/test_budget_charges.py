@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.eviction import EvictionResult, ToEvict, charge_budgets
+from hetsched.adapters.kubernetes.eviction import EvictionResult, EvictionTarget, charge_budgets
 from tests.budget_server import BudgetServer
 
 ASKED, REFUSED, UNKNOWN = EvictionResult.ASKED, EvictionResult.REFUSED, EvictionResult.UNKNOWN
@@ -16,7 +16,7 @@ READY = {"a": "uid-a", "b": "uid-b", "c": "uid-c"}
 
 def results(namespace: str = "default", **more: Any) -> list[EvictionResult]:
     server = BudgetServer(**{"allowed": 0, "ready": READY, **more})
-    victims = [ToEvict(number, namespace, name, f"uid-{name}", "") for number, name in enumerate("abc")]
+    victims = [EvictionTarget(number, namespace, name, f"uid-{name}", "") for number, name in enumerate("abc")]
     return [one.result for one in charge_budgets(server, victims)]  # type: ignore[arg-type]
 
 

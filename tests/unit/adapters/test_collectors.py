@@ -17,7 +17,7 @@ from hetsched.adapters.collectors.node_names import Naming
 from hetsched.adapters.collectors.prometheus_load import PrometheusLoad
 from hetsched.adapters.collectors.registry import build, load_collectors
 from hetsched.adapters.collectors.requests import CollectorClient, SourceError
-from hetsched.adapters.http.outbound import Allowed, OutboundError, OutboundResponse
+from hetsched.adapters.http.outbound import AllowedHosts, OutboundError, OutboundResponse
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.collected import Collected, NodeAlias
 from hetsched.contracts.objects.node_report import PowerReport
@@ -31,7 +31,7 @@ class Answers(CollectorClient):
     """A client with fixed responses: one document, or one for each query."""
 
     def __init__(self, answer: Callable[[str], Any]) -> None:
-        super().__init__(Allowed())
+        super().__init__(AllowedHosts())
         self.answer = answer
         self.asked: list[str] = []
 
@@ -266,7 +266,7 @@ def test_non_json_responses_are_rejected(
     answer = OutboundResponse(status, {"content-type": kind}, body)
     monkeypatch.setattr("hetsched.adapters.http.outbound.call", lambda *_, **__: answer)
     with pytest.raises(SourceError) as failed:
-        CollectorClient(Allowed()).json("https://racks.example/")
+        CollectorClient(AllowedHosts()).json("https://racks.example/")
     assert failed.value.code == code
     assert "script" not in failed.value.message
 
@@ -274,13 +274,13 @@ def test_non_json_responses_are_rejected(
 def test_token_is_sent_and_a_rejection_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
 
-    def refuse(url: str, allowed: Allowed, **more: Any) -> OutboundResponse:
+    def refuse(url: str, allowed: AllowedHosts, **more: Any) -> OutboundResponse:
         sent.append(more["headers"])
         raise OutboundError("HostUnreachable", "connection refused")
 
     monkeypatch.setattr("hetsched.adapters.http.outbound.call", refuse)
     with pytest.raises(SourceError) as failed:
-        CollectorClient(Allowed(), token="canary").json("https://racks.example/", {"query": "up"})
+        CollectorClient(AllowedHosts(), token="canary").json("https://racks.example/", {"query": "up"})
     assert failed.value.code == "HostUnreachable"
     assert sent[0]["Authorization"] == "Bearer canary"
 

@@ -19,7 +19,7 @@ from hetsched.adapters.oci import documents, wire
 from hetsched.adapters.oci.pull_secrets import credential_for
 from hetsched.adapters.oci.reference import parse_reference
 from hetsched.adapters.oci.registry import ImageLookup, RegistryCredential, look_up
-from hetsched.adapters.oci.wire import Allowed, ImageUnreadable
+from hetsched.adapters.oci.wire import AllowedHosts, ImageUnreadable
 from tests.registry import DOCKER_LIST, MANIFEST, Registry, a_registry, digest_of
 
 US = RegistryCredential("ann", "secret-canary")
@@ -35,7 +35,7 @@ def found(registry: Registry, name: str, credential: RegistryCredential | None =
     return look_up(parse_reference(name), registry.allowed, credential)
 
 
-def refusal(registry: Registry, name: str, allowed: Allowed | None = None) -> str:
+def refusal(registry: Registry, name: str, allowed: AllowedHosts | None = None) -> str:
     with pytest.raises(ImageUnreadable) as refused:
         look_up(parse_reference(name), registry.allowed if allowed is None else allowed)
     assert "script" not in refused.value.message  # texts of a registry are not passed on
@@ -88,7 +88,7 @@ def test_a_redirect_to_another_host_gets_no_credentials(registry: Registry) -> N
         name = registry.single("app:1", "linux/amd64")
         other.documents = dict(registry.documents)
         registry.redirect_blobs_to, registry.wants_token = f"http://{other.host}", True
-        allowed = Allowed(plain=frozenset({registry.host, other.host}))
+        allowed = AllowedHosts(plain=frozenset({registry.host, other.host}))
         assert look_up(parse_reference(name), allowed, US).platforms == ("linux/amd64",)
         assert [authorization for _, authorization in other.asked] == [""]
         # The other host is not allowed, so it is not called.
@@ -218,7 +218,7 @@ def test_addresses_inside_the_network_are_not_called(
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(socket, "create_connection", connect)
     with pytest.raises(ImageUnreadable) as refused:
-        look_up(parse_reference(name), Allowed(frozenset(hosts)))
+        look_up(parse_reference(name), AllowedHosts(frozenset(hosts)))
     assert refused.value.code == code
     assert called == ([(resolved, 443)] if code == "RegistryUnreachable" else [])
 
@@ -232,7 +232,7 @@ def test_over_tls_the_registry_has_to_prove_its_name(tmp_path: Path, monkeypatch
         port = registry.host.partition(":")[2]
         right, wrong = f"registry.test:{port}", f"other.test:{port}"
         registry.host = right
-        name, allowed = registry.image("app:1", "linux/amd64"), Allowed(frozenset({right, wrong}))
+        name, allowed = registry.image("app:1", "linux/amd64"), AllowedHosts(frozenset({right, wrong}))
         assert refusal(registry, name, allowed) == "RegistryUntrusted"
         trust = ssl.create_default_context(cafile=tmp_path / "ca.crt")
         monkeypatch.setattr(outbound, "_trust", lambda: trust)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hetsched.adapters.node_facts.acceptance import accept
-from hetsched.adapters.node_facts.fact_text import words_of
+from hetsched.adapters.node_facts.fact_text import fact_texts
 from hetsched.adapters.node_facts.report_merge import merge_reports, newer
 from hetsched.contracts.objects.facts import MOST_KEPT, Claims, conflicts, record_claim
 from hetsched.contracts.objects.node_report import IsaReport, NodeReport, NumaReport, NumaZone, Usage
@@ -298,5 +298,7 @@ class TestClaims:
         assert conflicts(claims["isa"]) is expected
 
     def test_fact_without_a_report_expires(self) -> None:
-        claims = record_claim(record_claim({}, "agent", words_of(report(zone("node-0", "0-3"))), "1"), "agent", {}, "2")
+        claims = record_claim(
+            record_claim({}, "agent", fact_texts(report(zone("node-0", "0-3"))), "1"), "agent", {}, "2"
+        )
         assert not any(one.current for said in claims.values() for one in said)

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.http import outbound
-from hetsched.adapters.http.outbound import Allowed, OutboundError, call, is_place, reach
+from hetsched.adapters.http.outbound import AllowedHosts, OutboundError, call, is_place, reach
 
 from .hostile_addresses import NAMES, SPELLINGS
 
-NAMED = Allowed(NAMES, NAMES)
-PUBLIC = Allowed(frozenset({"*"}))
+NAMED = AllowedHosts(NAMES, NAMES)
+PUBLIC = AllowedHosts(frozenset({"*"}))
 CANARY = b"canary-of-the-inside"
 
 RESOLVED = [
@@ -84,7 +84,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
     return asked
 
 
-def refusal(url: str, allowed: Allowed, **more: Any) -> str:
+def refusal(url: str, allowed: AllowedHosts, **more: Any) -> str:
     with pytest.raises(OutboundError) as refused:
         call(url, allowed, **more)
     assert CANARY.decode() not in refused.value.message
@@ -110,7 +110,7 @@ def test_special_addresses_are_not_called_if_all_public_ones_are_allowed(url: st
 
 @pytest.mark.parametrize(("host", "allowed", "address"), RESOLVED)
 def test_names_that_lead_inside_are_not_called(
-    monkeypatch: pytest.MonkeyPatch, host: str, allowed: Allowed, address: str, called: list[Any]
+    monkeypatch: pytest.MonkeyPatch, host: str, allowed: AllowedHosts, address: str, called: list[Any]
 ) -> None:
     resolving(monkeypatch, [address])
     assert refusal(f"https://{host}/", allowed) == "AddressRefused"
@@ -169,13 +169,13 @@ def test_inside_the_network_are_called_those_that_are_named(
 
 
 def test_no_call_is_made_without_allowed_hosts(called: list[Any]) -> None:
-    assert refusal("https://93.184.216.34/", Allowed()) == "HostNotAllowed"
+    assert refusal("https://93.184.216.34/", AllowedHosts()) == "HostNotAllowed"
     assert called == []
 
 
 def test_a_host_that_is_named_for_tls_is_not_called_without(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
     resolving(monkeypatch, ["93.184.216.34"])
-    assert refusal("http://metrics.example/", Allowed(frozenset({"metrics.example"}))) == "AddressRefused"
+    assert refusal("http://metrics.example/", AllowedHosts(frozenset({"metrics.example"}))) == "AddressRefused"
     assert called == []
 
 
@@ -258,7 +258,7 @@ ANSWERS: dict[str, tuple[Script, str]] = {
 
 
 @contextmanager
-def answering(script: Script) -> Iterator[tuple[str, Allowed]]:
+def answering(script: Script) -> Iterator[tuple[str, AllowedHosts]]:
     """Serve one response to all clients on loopback; the address is allowed."""
     over = threading.Event()
 
@@ -279,7 +279,7 @@ def answering(script: Script) -> Iterator[tuple[str, Allowed]]:
         host = f"127.0.0.1:{server.getsockname()[1]}"
         serving = threading.Thread(target=serve, daemon=True)
         serving.start()
-        yield f"http://{host}/api", Allowed(plain=frozenset({host}))
+        yield f"http://{host}/api", AllowedHosts(plain=frozenset({host}))
         over.set()
         serving.join()
 

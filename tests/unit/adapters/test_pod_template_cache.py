@@ -113,7 +113,7 @@ def test_copies_of_one_controller_are_alike_though_each_has_a_name_a_node_and_a_
         changed("spec.volumes.0", {"name": "kube-api-access-vwxyz", "projected": {"sources": []}}),
     ]
 
-    assert {pod_groups.likeness(pod, "shop") for pod in (POD, *copies)} == {pod_groups.likeness(POD, "shop")}
+    assert {pod_groups.demand_key(pod, "shop") for pod in (POD, *copies)} == {pod_groups.demand_key(POD, "shop")}
 
 
 def test_claims_named_after_their_pod_are_not_shared() -> None:
@@ -130,4 +130,4 @@ def test_claims_named_after_their_pod_are_not_shared() -> None:
 
 @pytest.mark.parametrize("odd", ['{"spec": [1]}', '{"spec": {"containers": [1]}}', '{"spec": {"volumes": 3}}', "{}"])
 def test_other_object_matches_no_template(odd: str) -> None:
-    assert pod_groups.likeness({"metadata": {}, **json.loads(odd)}, "shop") is None
+    assert pod_groups.demand_key({"metadata": {}, **json.loads(odd)}, "shop") is None

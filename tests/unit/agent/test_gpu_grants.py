@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.agent.device_plugin.gpu_assignment import AnsweredGrants, CardKeeper, card_keeper
+from hetsched.agent.device_plugin.gpu_assignment import CardKeeper, ReceivedGrants, card_keeper
 from hetsched.agent.device_plugin.settings import CardSettings, card_settings, resolve_way
 from hetsched.agent.device_plugin.slots import Card, cards_from
 from hetsched.agent.gpus.probe import read_cards
@@ -43,11 +43,11 @@ class ControlPlane:
 
     def __init__(self) -> None:
         self.granted: list[NodeAllocation] = []
-        self.source = AnsweredGrants("n1", self.hurry)
-        self.hurried = 0
+        self.source = ReceivedGrants("n1", self.send_now)
+        self.requested_sends = 0
 
-    def hurry(self) -> None:
-        self.hurried += 1
+    def send_now(self) -> None:
+        self.requested_sends += 1
         threading.Thread(target=lambda: self.source.receive(an_answer(*self.granted))).start()
 
 
@@ -81,7 +81,7 @@ def test_kubelet_allocation_requests_a_grant(keeper: CardKeeper, kubelet: Kubele
     plane.granted = [allocation("a", 1)]
     (answer,) = kubelet.admit("a", 1)
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
-    assert plane.hurried >= 1
+    assert plane.requested_sends >= 1
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_report_names_cards_and_not_slots(keeper: CardKeeper, kubelet: Kubel
 
 
 def test_refresh_without_an_answer_times_out(plane: ControlPlane) -> None:
-    source = AnsweredGrants("n1", lambda: None)
+    source = ReceivedGrants("n1", lambda: None)
     source.refresh(0.05)
     assert source.grants() == []
 
@@ -134,7 +134,7 @@ def test_keeper_receives_the_answers_of_the_sender(tmp_path: Path) -> None:
         def add_listener(self, listener: object) -> None:
             self.listener = listener
 
-        def hurry(self) -> None:
+        def send_now(self) -> None:
             self.listener(an_answer(allocation("a", 1)))  # type: ignore[operator]
 
     keeper = card_keeper("n1", Sender(), tmp_path, {"HETSCHED_AGENT_CARD_SLOTS": "4"})

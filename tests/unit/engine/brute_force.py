@@ -248,10 +248,10 @@ class Truth:
         rounds = []
         for turn in range(1, 9):
             giving = [core for core in zone.cores if len(set(core) & picked) >= turn]
-            rounds.append((-len(giving), sorted((self.strain(core, free, profile), core[0]) for core in giving)))
+            rounds.append((-len(giving), sorted((self.contention(core, free, profile), core[0]) for core in giving)))
         return tuple(rounds), sorted(picked)
 
-    def strain(self, core: list[int], free: set[int], profile: str) -> tuple[int, int]:
+    def contention(self, core: list[int], free: set[int], profile: str) -> tuple[int, int]:
         """Return the worst neighbour on a core for an application, and the number of such neighbours."""
         own = hours(profile)
         others: list[set[int] | None] = []

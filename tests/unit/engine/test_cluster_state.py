@@ -1,4 +1,4 @@
-"""Random histories of a ledger with pods, reports and copies; the columns always add up."""
+"""Random histories of a cluster state with pods, reports and copies; the columns always add up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.engine.fleet import built, cluster, policy_of, rebuilt
 
 
 def contents(state: ClusterState) -> dict[str, Any]:
-    """Return everything in a ledger in comparable form."""
+    """Return everything in a cluster state in comparable form."""
     rules = state.neighbours
     return {
         "static": state.columns.static.tobytes(),
@@ -43,7 +43,7 @@ def contents(state: ClusterState) -> dict[str, Any]:
 
 
 class Life(RuleBasedStateMachine):
-    """One ledger, and its expected content."""
+    """A cluster state and its expected content."""
 
     @initialize(fleet=mixed_fleets(), pods=mixed_pods())
     def start(self, fleet: list[NodeReport], pods: list[PodSpec]) -> None:
@@ -57,7 +57,7 @@ class Life(RuleBasedStateMachine):
             self.state.assume(self.state.compile(pod), row % len(self.state.reports))
 
     def cards_left(self, pod: PodSpec, row: int) -> bool:
-        """Return whether the pod gets its GPUs; a pod without them would take some when the ledger is rebuilt."""
+        """Return whether the pod gets its GPUs; a pod without them would take some when the state is rebuilt."""
         demand = pod.shape.gpu
         free = self.state.columns.field("card_milli_free")[:, row]
         return demand is None or int((free >= demand.milli).sum()) >= demand.count
@@ -114,7 +114,7 @@ class Life(RuleBasedStateMachine):
         zones = ("zone_cpu_free", "zone_memory_free", "zone_cpus_free")
         for field in ("requested", "nonzero", "card_milli_free", "card_memory_free", *zones):
             found, expected = state.columns.field(field), again.columns.field(field)
-            if field == "requested":  # a ledger keeps the row of a resource that a pod requested once
+            if field == "requested":  # a state keeps the row of a resource that a pod requested once
                 assert found[len(again.resources) :].sum() == 0
                 found = found[: len(again.resources)]
             assert found.tolist() == expected.tolist()

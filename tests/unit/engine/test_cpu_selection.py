@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.engine.numa.cpu_selection import ALWAYS, Core, Rank, busy_hours, cores_of, pick, strain
+from hetsched.engine.numa.cpu_selection import ALWAYS, Core, Rank, busy_hours, contention, cores_of, pick
 
 # Siblings i and i + 4, as most two-thread machines number them.
 FOUR_CORES = cores_of(range(8), "0,4;1,5;2,6;3,7")
@@ -72,18 +72,18 @@ def test_profiles_are_hours_of_the_day(profile: str, hours: range | tuple[int, .
 
 
 def test_a_busy_application_would_rather_have_a_quiet_neighbour() -> None:
-    free, neighbours = strain(ALWAYS, []), [busy_hours(text) for text in ("idle", "", "peaks=08-12", "busy")]
-    ranks = [free, *(strain(ALWAYS, [hours]) for hours in neighbours)]
+    free, neighbours = contention(ALWAYS, []), [busy_hours(text) for text in ("idle", "", "peaks=08-12", "busy")]
+    ranks = [free, *(contention(ALWAYS, [hours]) for hours in neighbours)]
     # free 0; idle 1; unknown 2; busy together for 4 hours 2 + 4; always 2 + 24
     assert [rank[0] for rank in ranks] == [0, 1, 2, 6, 26]
 
 
 def test_opposite_peaks_do_not_meet() -> None:
     day, night = busy_hours("peaks=08-18"), busy_hours("peaks=20-06")
-    assert strain(day, [night])[0] == strain(day, [busy_hours("idle")])[0] == 1
-    assert strain(day, [night, day])[0] == strain(day, [day, night])[0] == 2 + 10  # the worst sibling counts
+    assert contention(day, [night])[0] == contention(day, [busy_hours("idle")])[0] == 1
+    assert contention(day, [night, day])[0] == contention(day, [day, night])[0] == 2 + 10  # the worst sibling counts
 
 
 def test_an_idle_or_unknown_application_only_counts_heads() -> None:
     for own in (busy_hours("idle"), busy_hours("")):
-        assert strain(own, [ALWAYS]) == strain(own, [busy_hours("idle")]) == (0, 1)
+        assert contention(own, [ALWAYS]) == contention(own, [busy_hours("idle")]) == (0, 1)

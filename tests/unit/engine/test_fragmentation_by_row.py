@@ -14,7 +14,7 @@ from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.engine.cluster.balance import gpu_fragments
 from hetsched.engine.cluster.columns import Window
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.gpu.fragmentation import demand_mix, expected_rests, published_mix, row_fragments
+from hetsched.engine.gpu.fragmentation import demand_mix, expected_unused, published_mix, row_fragments
 from hetsched.engine.gpu.workload_mix import Mix, mix_of
 from tests.builders import a_node, a_pod
 from tests.unit.engine.draws import mixed_fleets, mixed_pods
@@ -89,7 +89,7 @@ def test_shares_of_the_typical_shapes_add_up_to_one() -> None:
 def test_the_expected_rest_of_a_card() -> None:
     # Sizes 600 and 400, equally often. W(399) = 399; W(400) = W(0) = 0; W(599) = W(199) = 199;
     # W(600) = (W(0) + W(200)) / 2 = 100; W(1000) = (W(400) + W(600)) / 2 = 50
-    rests = expected_rests(mix_of([built(a_pod(f"p{milli}").gpu(1, milli=milli)) for milli in (600, 400)]))
+    rests = expected_unused(mix_of([built(a_pod(f"p{milli}").gpu(1, milli=milli)) for milli in (600, 400)]))
     assert rests[[0, 399, 400, 599, 600, 1000]].tolist() == [0, 399, 0, 199, 100, 50]
 
 
@@ -99,7 +99,7 @@ def test_rare_sizes_do_not_count() -> None:
     share = built(a_pod("s").gpu(1, milli=500))
     for count, rest in ((2, 0), (4, 500)):
         mix = mix_of([*(built(a_pod(f"w{i}").gpu(8)) for i in range(count)), share])
-        assert expected_rests(mix)[500] == rest
+        assert expected_unused(mix)[500] == rest
 
 
 def test_new_mix_invalidates_earlier_evaluations() -> None:

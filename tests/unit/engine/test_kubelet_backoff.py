@@ -6,7 +6,7 @@ import pytest
 
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.avoided_nodes import Avoided, NodeRejections
+from hetsched.engine.cluster.avoided_nodes import AvoidedNodes, NodeRejections
 from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN
@@ -28,7 +28,7 @@ def of(owner: str, name: str) -> PodSpec:
 def on(*names: str, **nodes: NodeRejections) -> Scheduler:
     """Return a scheduler on nodes of 8 CPUs, some of which rejected pods of `red`."""
     state = cluster(a_node(name).cpu(8) for name in names)
-    state.avoided = {"red": Avoided(nodes)}
+    state.avoided = {"red": AvoidedNodes(nodes)}
     return Scheduler(state, POLICY, evicts=True)
 
 
@@ -58,14 +58,14 @@ def test_one_pod_is_tried_after_the_backoff_and_the_next_once_it_runs() -> None:
     rejections = NodeRejections(
         2, "TopologyAffinityError", "10:31 UTC", backs_off=False, running=frozenset({"default/a"})
     )
-    scheduler.state.avoided = {"red": Avoided({"n1": rejections})}
+    scheduler.state.avoided = {"red": AvoidedNodes({"n1": rejections})}
     assert scheduler.schedule(of("red", "b")).node == "n1"
 
 
 def test_an_owner_that_is_refused_everywhere_rests() -> None:
     scheduler = on("n1", "n2")
     scheduler.state.avoided = {
-        "red": Avoided({}, everywhere=NodeRejections(5, "OutOfcpu", "10:40 UTC", backs_off=True))
+        "red": AvoidedNodes({}, everywhere=NodeRejections(5, "OutOfcpu", "10:40 UTC", backs_off=True))
     }
     assert scheduler.schedule(of("red", "a")).node is None
     found = diagnose(scheduler, of("red", "a"))
@@ -89,7 +89,7 @@ def test_no_pod_is_evicted_from_a_rejecting_node() -> None:
     state = cluster([a_node("n1").cpu(8)], [a_pod("low").cpu(8).having(node_name="n1").build()])
     high = a_pod("high").cpu(8).having(controller_uid="red", priority=1000).build()
     assert Scheduler(state.fork(), policy, evicts=True).schedule(high).node == "n1"
-    state.avoided = {"red": Avoided({"n1": RESTS})}
+    state.avoided = {"red": AvoidedNodes({"n1": RESTS})}
     assert Scheduler(state, policy, evicts=True).schedule(high).node is None
     assert list(state.placed_pods) == ["default/low"]
 
@@ -105,8 +105,8 @@ def test_batch_respects_the_backoff_like_single_pods() -> None:
     assert batched.state.digest() == single.state.digest()
 
 
-@pytest.mark.parametrize("avoided", [{}, {"red": Avoided({"n1": RESTS})}])
-def test_backoff_does_not_change_capacity_and_digest(avoided: dict[str, Avoided]) -> None:
+@pytest.mark.parametrize("avoided", [{}, {"red": AvoidedNodes({"n1": RESTS})}])
+def test_backoff_does_not_change_capacity_and_digest(avoided: dict[str, AvoidedNodes]) -> None:
     scheduler = on("n1", "n2")
     before = scheduler.state.digest()
     scheduler.state.avoided = avoided

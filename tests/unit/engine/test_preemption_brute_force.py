@@ -13,7 +13,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.preemption.victims import Removable
+from hetsched.engine.preemption.victims import PreemptiblePods
 from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
 
@@ -209,7 +209,7 @@ def test_small_first_order_is_minimal_for_cpu(seed: int) -> None:
         assert len(eviction.victims) == min(enough)
 
 
-def assert_relieved_load(state: ClusterState, removable: Removable) -> None:
+def assert_relieved_load(state: ClusterState, removable: PreemptiblePods) -> None:
     """Compare the load without the possible victims with that of a ledger that forgot them."""
     removable._follow(state)
     fork = state.fork()
@@ -230,7 +230,7 @@ def test_cached_result_equals_a_fresh_search(seed: int) -> None:
         fresh = Scheduler(state.fork(), ASKING, evicts=True).schedule(pod)
         outcome = kept.schedule(pod)
         assert (outcome.node, outcome.eviction) == (fresh.node, fresh.eviction)
-        for removable in state.derived.get(Removable, {}).values():
+        for removable in state.derived.get(PreemptiblePods, {}).values():
             assert_relieved_load(state, removable)
         if generator.random() < 0.3 and state.placed_pods:
             state.forget(generator.choice(sorted(state.placed_pods)))

@@ -38,7 +38,7 @@ def test_shapes_are_different_and_pods_follow_zipfs_law() -> None:
 
 
 def test_unlike_pods_share_no_shape() -> None:
-    assert len({pod.shape for pod in fleet.unlike_pods(200)}) == 200
+    assert len({pod.shape for pod in fleet.distinct_pods(200)}) == 200
 
 
 def test_requirements_are_different_and_readable() -> None:

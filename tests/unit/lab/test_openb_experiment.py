@@ -18,7 +18,7 @@ NODES = (
 )
 
 
-def a_list(*, tied: bool):
+def a_list(*, with_ties: bool):
     """Return 400 pods: whole GPUs with little and much CPU, shares of 470, 810 and 320, pods without GPUs."""
     kinds = [
         (100, a_pod().cpu(8).gpu(1)),
@@ -29,7 +29,7 @@ def a_list(*, tied: bool):
         (30, a_pod().cpu(8).gpu(1, milli=160)),
         (60, a_pod().cpu(24).memory("32Gi")),
     ]
-    if tied:
+    if with_ties:
         kinds.append((60, a_pod().cpu(8).gpu(1, model="T4", exact=True)))
     shapes = [pod for often, kind in kinds for pod in [kind.memory("16Gi").build()] * often]
     return tuple(msgspec.structs.replace(pod, name=f"pod-{number}") for number, pod in enumerate(shapes))
@@ -37,7 +37,7 @@ def a_list(*, tied: bool):
 
 def ran(*policies: str, **changes):
     specs = tuple(BUILTIN[name] for name in policies)
-    study = {"nodes": NODES, "lists": {"small": a_list(tied=False)}, "policies": specs, "seeds": 2} | changes
+    study = {"nodes": NODES, "lists": {"small": a_list(with_ties=False)}, "policies": specs, "seeds": 2} | changes
     return openb.run(Study(**study), lambda done, total: None)
 
 
@@ -57,7 +57,7 @@ def test_gpus_required_by_model_are_kept_free() -> None:
         "first-fit",
         "fgd",
         "hetsched-gpu",
-        lists={"tied": a_list(tied=True)},
+        lists={"tied": a_list(with_ties=True)},
         points=(1.0, 1.3),
         shown=(1.0, 1.3),
         ties=("name",),
@@ -86,11 +86,13 @@ def test_each_load_is_compared_with_the_best_rival_of_the_same_tie_rule() -> Non
 def test_a_policy_that_misses_its_rival_fails_the_expectation() -> None:
     case, metric = "small, ties by name", "GPUs below the best rival at 80 % (points)"
     spread = msgspec.structs.replace(BUILTIN["spread"], name="hetsched")
-    study = Study(NODES, {"small": a_list(tied=False)}, (BUILTIN["best-fit"], spread), ("name",), 2, (0.8,), (0.8,))
-    whole = tuple(
-        msgspec.structs.replace(pod, shape=a_pod().cpu(8).gpu(8).build().shape) for pod in a_list(tied=False)[:8]
+    study = Study(
+        NODES, {"small": a_list(with_ties=False)}, (BUILTIN["best-fit"], spread), ("name",), 2, (0.8,), (0.8,)
     )
-    mixed = msgspec.structs.replace(study, lists={"small": (*a_list(tied=False)[:60], *whole)})
+    whole = tuple(
+        msgspec.structs.replace(pod, shape=a_pod().cpu(8).gpu(8).build().shape) for pod in a_list(with_ties=False)[:8]
+    )
+    mixed = msgspec.structs.replace(study, lists={"small": (*a_list(with_ties=False)[:60], *whole)})
     made = openb.run(mixed, lambda done, total: None)
     assert value(made, "hetsched", case, metric) > 0.3
     assert [e.held for e in made.expectations] == [False]
@@ -114,7 +116,7 @@ def test_published_results_are_next_to_the_runs_under_their_protocol() -> None:
 
 def test_means_and_the_ratio_are_reported_where_every_published_list_ran() -> None:
     known = {("one", "fgd"): Published({}, {}), ("two", "fgd"): Published({}, {})}
-    lists = {"one": a_list(tied=False), "two": a_list(tied=True)}
+    lists = {"one": a_list(with_ties=False), "two": a_list(with_ties=True)}
     made = ran("fgd", "hetsched-gpu", lists=lists, published=known, ties=("name",), seeds=1)
     metric = "unallocated GPUs at 130 %"
     each = [value(made, "fgd", f"{name}, ties by name", metric) for name in lists]

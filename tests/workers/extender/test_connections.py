@@ -94,7 +94,7 @@ def test_an_open_connection_of_kube_scheduler_survives_a_flood(door: TlsServer, 
 
 
 def test_silent_connections_end_at_the_deadline(door: TlsServer) -> None:
-    door.connections.strangers.seconds = 0.2
+    door.connections.unverified.seconds = 0.2
     with silent(door, "127.0.0.1") as slow:
         wait_until(lambda: is_closed(slow), what="the end of a silent connection", seconds=5)
 

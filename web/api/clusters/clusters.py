@@ -149,7 +149,7 @@ class ClusterImportView(ApiView):
     def post(self, request: Any, name: str) -> HttpResponse:
         """Replace the content of a cluster with the uploaded files; needs If-Match if it has nodes."""
         cluster = find(name)
-        asked = bodies.wrapped(request, Inventory) or Inventory(bodies.text(bodies.raw(request, large=True)))
+        asked = bodies.wrapped_document(request, Inventory) or Inventory(bodies.text(bodies.raw(request, large=True)))
         reason = require_reason(asked.reason or request.GET.get("reason", ""))
         content = parse_cluster([("import", bodies.source(asked.manifest))])
         with locked(cluster):

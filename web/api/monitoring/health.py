@@ -187,7 +187,7 @@ def _schedule_queue() -> Component:
     return Component(age < LATE_DECISIONS_SECONDS, "time since a worker took a task from the queue schedule", age)
 
 
-def late_after(queue: str) -> float:
+def late_seconds(queue: str) -> float:
     """Return the number of seconds without a canary task after which a queue is reported as not served."""
     return LATE_DECISIONS_SECONDS if queue == "schedule" else LATE_CANARY_SECONDS
 

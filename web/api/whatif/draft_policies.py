@@ -34,14 +34,14 @@ class InlineChooser:
     def choose(self, pod: PodSpec, requested: str = "") -> tuple[Any, Problem | None]:
         name = requested or pod.policy or self.defaults.get(pod.namespace, "") or DEFAULT
         if name in self.known:
-            return _Named(name), None
+            return _PolicyReference(name), None
         message = Message("unknown policy {name}", name=repr(name[:80]))
         if requested:
             raise InputError("PolicyUnknown", message, place="policy", hint=known_policies_hint())
-        return _Named(DEFAULT), Problem("PolicyUnknown", pod.policy_field, message)
+        return _PolicyReference(DEFAULT), Problem("PolicyUnknown", pod.policy_field, message)
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _PolicyReference(msgspec.Struct, frozen=True):
     name: str
 
 

@@ -191,7 +191,7 @@ def _read(request: Any) -> WhatIf:
     explain, no_preempt, replace, plan, strict = (
         flag(request, name) for name in ("explain", "noPreempt", "replace", "plan", "strict")
     )
-    asked = bodies.wrapped(request, WhatIf)
+    asked = bodies.wrapped_document(request, WhatIf)
     if asked is not None:
         return with_query_cluster(asked, query.get("cluster", ""))
     return WhatIf(

@@ -217,7 +217,7 @@ class HoldActionsView(HoldResource):
 
 def _read(request: Any) -> HoldDraft:
     seconds = integer(request, "seconds", DEFAULT_SECONDS, least=1, most=_LONGEST)
-    asked = bodies.wrapped(request, HoldDraft)
+    asked = bodies.wrapped_document(request, HoldDraft)
     if asked is not None:
         return asked
     query = request.GET

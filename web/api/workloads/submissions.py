@@ -191,7 +191,7 @@ def _read(request: Any) -> Submit:
     # Parse the parameter even if the body is a document, for which it is ignored, so that an invalid value is always
     # reported.
     priority = integer(request, "priority", 0, least=-(2**31), most=2**31 - 1) if "priority" in query else None
-    asked = bodies.wrapped(request, Submit)
+    asked = bodies.wrapped_document(request, Submit)
     if asked is not None:
         return with_query_cluster(asked, query.get("cluster", ""))
     return Submit(

@@ -49,7 +49,7 @@ def _shown(row: Token) -> str:
     return f"{row.token_key[:8]}…{row.ending}"
 
 
-def _reach(row: Token) -> str:
+def _scope_text(row: Token) -> str:
     if row.node:
         return f"{row.cluster}/{row.node}"
     return ", ".join(row.namespaces)
@@ -73,8 +73,8 @@ def _preempts(row: Token) -> str:
     return _("pods with a priority below %(number)s in every namespace") % {"number": row.priority_ceiling}
 
 
-def _reach_cell(row: Token) -> Cell:
-    return Cell(_reach(row)) if _reach(row) else Cell(_("all namespaces"), look="muted")
+def _scope_cell(row: Token) -> Cell:
+    return Cell(_scope_text(row)) if _scope_text(row) else Cell(_("all namespaces"), look="muted")
 
 
 def _used_cell(row: Token) -> Cell:
@@ -105,7 +105,7 @@ COLUMNS = (
         lambda row: Cell(_STATES[state(row)], look="chip", tone=_TONES[state(row)]), order=("expiry",),
     ),
     Column("role", gettext_lazy("Role"), lambda row: row.role, order=("role",)),
-    Column("reach", gettext_lazy("Scope"), _reach, _reach_cell),
+    Column("reach", gettext_lazy("Scope"), _scope_text, _scope_cell),
     Column("bounds", gettext_lazy("Limits"), _bounds, sortable=False),
     Column("preempts", gettext_lazy("May preempt"), _preempts, sortable=False),
     Column("owner", gettext_lazy("Owner"), lambda row: row.user.get_username(), order=("user__username",)),

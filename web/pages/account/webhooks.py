@@ -40,7 +40,7 @@ def _answer(row: Delivery) -> str | None:
     return str(row.status) if row.status is not None else row.code or None
 
 
-def _about_cell(row: Delivery) -> Cell:
+def _workload_cell(row: Delivery) -> Cell:
     if not row.workload:
         return Cell(None)
     return Cell(row.workload, url=reverse("workload", args=[row.workload]), look="mono")
@@ -64,7 +64,7 @@ def redelivery_button(row: Delivery) -> ActionButton | None:
     )
 
 
-def _again_cell(row: Delivery) -> Cell:
+def _redeliver_cell(row: Delivery) -> Cell:
     act = redelivery_button(row)
     return Cell(act, look="act") if act is not None else Cell("", look="muted")
 
@@ -77,7 +77,7 @@ COLUMNS = (
     ),
     Column("event", gettext_lazy("Event"), lambda row: row.event,
            lambda row: Cell(row.event, look="mono", url=reverse("delivery", args=[row.pk])), order=("event",)),
-    Column("workload", gettext_lazy("Workload"), lambda row: row.workload, _about_cell, order=("workload",)),
+    Column("workload", gettext_lazy("Workload"), lambda row: row.workload, _workload_cell, order=("workload",)),
     Column("to", gettext_lazy("To"), lambda row: row.host, lambda row: Cell(row.host, note=_hook_name(row)),
            order=("host",)),
     Column("state", gettext_lazy("State"), lambda row: row.state,
@@ -88,7 +88,7 @@ COLUMNS = (
     Column("next", gettext_lazy("Next attempt"), lambda row: row.not_before if row.state == Delivery.DUE else None,
            lambda row: Cell(row.not_before, look="time") if row.state == Delivery.DUE else Cell(None)),
 )  # fmt: skip
-_ACT = Column("act", gettext_lazy("Action"), lambda row: "", _again_cell, sortable=False)
+_ACT = Column("act", gettext_lazy("Action"), lambda row: "", _redeliver_cell, sortable=False)
 FIELDS = (
     FilterField(
         "state",

@@ -31,7 +31,7 @@ from hetsched.journal import counters, metric_names
 from hetsched.policies.models import GoldenPlacement, Policy
 from web.api.clusters import collectors as collector_documents
 from web.api.clusters.connections import ConnectionDetail, cluster_tag, connection_of
-from web.api.monitoring.health import Component, components, late_after
+from web.api.monitoring.health import Component, components, late_seconds
 from web.translation import translate
 
 from ..amounts import percent
@@ -174,7 +174,7 @@ def _queues() -> Iterator[ComponentState]:
     now = timezone.now()
     at = {one.labels[0]: one.at for one in counters.samples(metric_names.CANARY)}
     for queue in settings.HETSCHED_VITAL_QUEUES:
-        ok = queue in at and (now - at[queue]).total_seconds() < late_after(queue)
+        ok = queue in at and (now - at[queue]).total_seconds() < late_seconds(queue)
         said = _("test task completed")
         if not ok:
             said = _("no test task completed recently") if queue in at else _("no worker has connected")

@@ -16,7 +16,7 @@ from hetsched.contracts.errors import InputError
 _CARD = re.compile(r"([0-9]{1,4})(?:/([0-9]{1,4}))?")
 
 
-class Ghost(msgspec.Struct, frozen=True):
+class CandidateUse(msgspec.Struct, frozen=True):
     """The CPUs that a candidate pod would use, and the thousandths of each GPU, by GPU index."""
 
     cpus: frozenset[int] = frozenset()
@@ -26,7 +26,7 @@ class Ghost(msgspec.Struct, frozen=True):
         return bool(self.cpus or self.cards)
 
 
-def ghost_of(text: str) -> Ghost:
+def parse_candidate(text: str) -> CandidateUse:
     """Parse the value of `?ghost=`; invalid or unknown parts are ignored."""
     cpus: frozenset[int] = frozenset()
     cards: dict[int, int] = {}
@@ -39,4 +39,4 @@ def ghost_of(text: str) -> Ghost:
                 continue
         elif kind == "gpu" and (found := _CARD.fullmatch(value)):
             cards[int(found[1])] = min(int(found[2] or 1000), 1000)
-    return Ghost(cpus, cards)
+    return CandidateUse(cpus, cards)

@@ -18,7 +18,7 @@ from hetsched.placement.models import Reservation
 from web.api.nodes import facts
 
 from ..amounts import mib_words
-from .candidate import Ghost
+from .candidate import CandidateUse
 from .holders import holders
 
 OWNER_COLOURS = 6
@@ -31,7 +31,7 @@ def owner_colours(owners: Iterable[str]) -> dict[str, int]:
     return {owner: place % OWNER_COLOURS + 1 for place, owner in enumerate(sorted(set(owners)))}
 
 
-def board(node: Node, held: list[Reservation], ghost: Ghost) -> Context:
+def board(node: Node, held: list[Reservation], candidate: CandidateUse) -> Context:
     """Return the context of the GPU tab."""
     shown = facts.gpu_facts(node, held, timezone.now())
     colours = owner_colours(holder.pod for card in shown.cards for holder in card.holders)
@@ -49,7 +49,7 @@ def board(node: Node, held: list[Reservation], ghost: Ghost) -> Context:
             "memory_used_ratio": _memory_ratio(card),
             "allocated": WHOLE - card.free_milli if card.card.healthy else None,
             "largest": _largest(card),
-            "ghost": _ghost(card, ghost),
+            "ghost": _candidate_share(card, candidate),
             "slices": [
                 {
                     "pod": holder.pod,
@@ -76,8 +76,8 @@ def board(node: Node, held: list[Reservation], ghost: Ghost) -> Context:
         "linked": any(card.card.links for card in shown.cards),
         "advisory": any(one.advisory for one in handed),
         "conflicts": any(one.problem for one in handed),
-        "ghost_lost": sorted(set(ghost.cards) - {card.card.index for card in shown.cards}),
-        "ghost": ghost,
+        "ghost_lost": sorted(set(candidate.cards) - {card.card.index for card in shown.cards}),
+        "ghost": candidate,
     }
 
 
@@ -107,9 +107,9 @@ def _largest_of_all(cards: list[facts.CardFacts]) -> dict[str, Any] | None:
     return None if best is None else {"index": best.card.index, "text": _largest(best)}
 
 
-def _ghost(card: facts.CardFacts, ghost: Ghost) -> Context | None:
+def _candidate_share(card: facts.CardFacts, candidate: CandidateUse) -> Context | None:
     """Return the share that the previewed candidate would use, and whether it is free."""
-    milli = ghost.cards.get(card.card.index)
+    milli = candidate.cards.get(card.card.index)
     if not milli:
         return None
     return {"milli": milli, "ratio": min(milli, card.free_milli) / WHOLE, "fits": milli <= card.free_milli}

@@ -30,7 +30,7 @@ from ..actions import on_node
 from ..amounts import amount_words, percent, use
 from ..shell import Shell, page
 from ..workloads.decisions import with_sentences
-from .candidate import Ghost, ghost_of
+from .candidate import CandidateUse, parse_candidate
 from .cards import board
 from .headroom import headroom_of
 from .holders import reservation_row
@@ -73,7 +73,7 @@ def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
         "silent": agent is not None and agent.silent,
         "acts": on_node(found, held, subject_of(shell.request)),
     }
-    return shell.render(f"node/{tab}", {**context, **show(found, held, ghost_of(shell.text("ghost")))})
+    return shell.render(f"node/{tab}", {**context, **show(found, held, parse_candidate(shell.text("ghost")))})
 
 
 def _tab_url(name: str, tab: str) -> str:
@@ -92,7 +92,7 @@ def _measures(shown: dict[str, Any]) -> list[dict[str, Any]]:
 # -- tabs --------------------------------------------------------------------------------------------------------------
 
 
-def _overview(node: Node, held: Held, ghost: Ghost) -> Context:
+def _overview(node: Node, held: Held, candidate: CandidateUse) -> Context:
     names = sorted(node.allocatable, key=lambda name: (name not in (CPU, MEMORY), name))
     resources = [use(name, node.allocatable[name], node.requested.get(name, 0)) for name in names]
     return {
@@ -148,7 +148,7 @@ def _sentence(node: Node, resources: list[Context]) -> str:
     return _("Ready. The fullest resource is %(name)s: %(percent)s requested, %(free)s free.") % fullest
 
 
-def _balance(node: Node, held: Held, ghost: Ghost) -> Context:
+def _balance(node: Node, held: Held, candidate: CandidateUse) -> Context:
     shown = balance_of(node)
     measured = node.report.usage.amounts if node.report.usage else {}
     rows = []
@@ -193,18 +193,18 @@ def _balance(node: Node, held: Held, ghost: Ghost) -> Context:
     }
 
 
-def _pods(node: Node, held: Held, ghost: Ghost) -> Context:
+def _pods(node: Node, held: Held, candidate: CandidateUse) -> Context:
     return {"pods": [reservation_row(reservation) for reservation in held]}
 
 
-def _decisions(node: Node, held: Held, ghost: Ghost) -> Context:
+def _decisions(node: Node, held: Held, candidate: CandidateUse) -> Context:
     placed = Decision.objects.filter(cluster=node.cluster, node_name=node.name).defer("reasons", "top", "allocation")
     return {"rows": with_sentences(placed.order_by("-id")[:LATEST_DECISIONS]), "latest": LATEST_DECISIONS}
 
 
-TABS: dict[str, tuple[Any, Callable[[Node, Held, Ghost], Context]]] = {
+TABS: dict[str, tuple[Any, Callable[[Node, Held, CandidateUse], Context]]] = {
     "overview": (gettext_lazy("Overview"), _overview),
-    "isa": (gettext_lazy("ISA"), lambda node, held, ghost: instruction_set(node, held)),
+    "isa": (gettext_lazy("ISA"), lambda node, held, candidate: instruction_set(node, held)),
     "gpu": (gettext_lazy("GPU"), board),
     "numa": (gettext_lazy("NUMA"), core_map),
     "balance": (gettext_lazy("Balance"), _balance),

@@ -22,7 +22,7 @@ from hetsched.placement.scheduling_queue.node_backoffs import node_rejections
 from web.api.nodes import facts
 
 from ..amounts import use
-from .candidate import Ghost
+from .candidate import CandidateUse
 from .cards import owner_colours
 from .holders import Holder, holders
 
@@ -31,7 +31,7 @@ Context = dict[str, Any]
 Held = list[Reservation]
 
 
-def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
+def core_map(node: Node, held: Held, candidate: CandidateUse) -> Context:
     """Return the context of the NUMA tab."""
     now = timezone.now()
     shown = facts.numa_facts(node, held, now, at_risk=zones_at_risk(node, held))
@@ -43,7 +43,7 @@ def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
     owners = holders(held)
     elsewhere = _cpus(shown.kubelet_cpus)
     spread = any(not one.allocation.zones and dict(one.pod.spec.shape.requests).get(MEMORY) for one in held)
-    boxes = [_box(zone, colours, owners, reserved, cards, ghost.cpus, elsewhere, spread=spread) for zone in zones]
+    boxes = [_box(zone, colours, owners, reserved, cards, candidate.cpus, elsewhere, spread=spread) for zone in zones]
     return {
         "numa": shown,
         "zones": boxes,
@@ -53,10 +53,10 @@ def core_map(node: Node, held: Held, ghost: Ghost) -> Context:
         "distances": _distances(zones),
         "predictions": _predictions(shown, held),
         "refusals": [row for row in node_rejections(node, now) if row.reason != MOVED_AWAY][-LATEST_REFUSALS:],
-        "ghost": ghost,
-        "ghost_cpus": format_cpuset(ghost.cpus & known),
-        "ghost_lost": format_cpuset(ghost.cpus - known),
-        "ghost_taken": format_cpuset(ghost.cpus & _held_cpus(zones)),
+        "ghost": candidate,
+        "ghost_cpus": format_cpuset(candidate.cpus & known),
+        "ghost_lost": format_cpuset(candidate.cpus - known),
+        "ghost_taken": format_cpuset(candidate.cpus & _held_cpus(zones)),
     }
 
 
@@ -66,7 +66,7 @@ def _box(
     owners: dict[str, Holder],
     reserved: frozenset[int],
     cards: list[facts.CardFacts],
-    ghost: frozenset[int],
+    candidate: frozenset[int],
     elsewhere: frozenset[int],
     *,
     spread: bool,
@@ -74,12 +74,12 @@ def _box(
     own, taken = _cpus(zone.cpus), _held_cpus([zone])
     return {
         "zone": zone,
-        "cores": _cores(zone, colours, owners, reserved, ghost, elsewhere),
+        "cores": _cores(zone, colours, owners, reserved, candidate, elsewhere),
         "held": [{**grant, "colour": colours[grant["pod"]], "holder": owners.get(grant["pod"])} for grant in zone.held],
         "shared": format_cpuset(own - taken - reserved - elsewhere),
         "elsewhere": format_cpuset(own & elsewhere),
         "reserved": format_cpuset(own & reserved),
-        "ghost": format_cpuset(own & ghost),
+        "ghost": format_cpuset(own & candidate),
         "memory": _memory(zone, spread=spread),
         "cpu": _cpu(zone),
         "cards": [card.card for card in cards if card.card.numa_zone == zone.name],
@@ -102,7 +102,7 @@ def _cores(
     colours: dict[str, int],
     known: dict[str, Holder],
     reserved: frozenset[int],
-    ghost: frozenset[int],
+    candidate: frozenset[int],
     elsewhere: frozenset[int],
 ) -> list[list[Context]] | None:
     """Return the zone's CPUs grouped by core, None if the ids of its CPUs are unknown."""
@@ -122,7 +122,7 @@ def _cores(
                 "holder": known.get(owners.get(cpu, "")),
                 "reserved": cpu in reserved,
                 "elsewhere": cpu in elsewhere,
-                "ghost": cpu in ghost,
+                "ghost": cpu in candidate,
             }
             for cpu in core
         ]

@@ -7,11 +7,11 @@ from django.utils.translation import gettext as _
 
 def editor_texts() -> dict[str, str]:
     """Return the texts of the editor."""
-    drafting, deciding = {**_draft_words(), **_diff_words()}, {**_deciding_words(), **_plan_words()}
-    return {**drafting, **deciding, **_trying_words(), **_golden_words(), **_replay_words()}
+    drafting, deciding = {**_draft_texts(), **_diff_words()}, {**_decision_texts(), **_plan_texts()}
+    return {**drafting, **deciding, **_trial_texts(), **_golden_texts(), **_replay_texts()}
 
 
-def _draft_words() -> dict[str, str]:
+def _draft_texts() -> dict[str, str]:
     return {
         "checking": _("Checking…"),
         "unreachable": _("The server is unreachable. The draft stays in this tab. Try again."),
@@ -70,7 +70,7 @@ def _diff_words() -> dict[str, str]:
     }
 
 
-def _deciding_words() -> dict[str, str]:
+def _decision_texts() -> dict[str, str]:
     return {
         "activate-title": _("Activate v{version} of {name}?"),
         "activate-text": _("The version takes effect with the next scheduling batch. Placed pods are not moved."),
@@ -92,7 +92,7 @@ def _deciding_words() -> dict[str, str]:
     }
 
 
-def _plan_words() -> dict[str, str]:
+def _plan_texts() -> dict[str, str]:
     return {
         "plan-add": _("Plan an activation"),
         "plan-add-text": _(
@@ -114,7 +114,7 @@ def _plan_words() -> dict[str, str]:
     }
 
 
-def _trying_words() -> dict[str, str]:
+def _trial_texts() -> dict[str, str]:
     return {
         "not-again": _("This decision cannot be repeated. Its stored state was deleted, or no node was feasible."),
         "still-wins": _("{node} still wins by {margin} points."),
@@ -132,7 +132,7 @@ def _trying_words() -> dict[str, str]:
     }
 
 
-def _golden_words() -> dict[str, str]:
+def _golden_texts() -> dict[str, str]:
     return {
         "golden-from": _("Add as golden placement…"),
         "golden-add": _("Add a golden placement"),
@@ -157,7 +157,7 @@ def _golden_words() -> dict[str, str]:
     }
 
 
-def _replay_words() -> dict[str, str]:
+def _replay_texts() -> dict[str, str]:
     return {
         "state-waiting": _("queued for a worker"),
         "state-running": _("running"),

@@ -208,7 +208,7 @@ def _move(shell: Shell, found: Advice, step: int, move: Move) -> dict[str, Any]:
             {
                 "pod": pod,
                 "age": None if pod.age_seconds is None else duration(pod.age_seconds),
-                "ghost": _ghost(shell, pod),
+                "ghost": _preview_url(shell, pod),
             }
             for pod in move.pods
         ],
@@ -219,7 +219,7 @@ def _move(shell: Shell, found: Advice, step: int, move: Move) -> dict[str, Any]:
     }
 
 
-def _ghost(shell: Shell, pod: Any) -> str:
+def _preview_url(shell: Shell, pod: Any) -> str:
     """Return the URL of the target node with a preview of the pod's allocation."""
     cpus = ",".join(zone.cpus for zone in pod.zones if zone.cpus)
     cards = [f"gpu:{card.index}/{card.milli}" for card in pod.gpus]

@@ -78,7 +78,7 @@ def _waits_cell(one: QueueEntry) -> Cell:
     return Cell(translate(waits(one)), url=url, look="text")
 
 
-def _again_cell(one: QueueEntry) -> Cell:
+def _retry_cell(one: QueueEntry) -> Cell:
     if one.queue_state is QueueState.DUE:
         return Cell(_("in one of the next batches"), look="muted")
     if one.state == State.NEVER_FITS:
@@ -104,7 +104,7 @@ COLUMNS = (
     Column("pod", gettext_lazy("Pod"), lambda one: one.key, _pod_cell),
     Column("standing", gettext_lazy("Queue state"), lambda one: one.queue_state.value, _state_cell),
     Column("waits-for", gettext_lazy("Waits for"), waits, _waits_cell, sortable=False),
-    Column("again", gettext_lazy("Next attempt"), lambda one: one.again_at, _again_cell),
+    Column("again", gettext_lazy("Next attempt"), lambda one: one.again_at, _retry_cell),
     Column("attempts", gettext_lazy("Attempts"), lambda one: one.attempts, number=True, falling=True),
     Column("tried", gettext_lazy("Last attempt"), lambda one: one.tried_at, _time("tried_at")),
     Column("since", gettext_lazy("Pending since"), lambda one: one.created_at, _time("created_at")),

@@ -28,7 +28,7 @@ from ..pods import MIRROR
 from ..requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
 from .annotations import ExportedContainers
 from .selectors import label_selector, node_term
-from .storage import pod_volumes, unwritten_templates
+from .storage import inexpressible_templates, pod_volumes
 
 Plain = dict[str, Any]
 
@@ -170,7 +170,7 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
         found[keys.ALLOCATION] = write_allocation(pod.allocation, by_container(pod))
         if result := write_topology_result(pod.allocation):
             found[keys.TOPOLOGY_RESULT] = result
-    if templates := unwritten_templates(pod):
+    if templates := inexpressible_templates(pod):
         found[keys.EXPORT_CLAIMS] = encode(templates).decode()
     if pod.image_facts:
         known = {facts.image: facts.unknown or facts.platforms for facts in pod.image_facts}

@@ -120,7 +120,7 @@ def pod_volumes(pod: PodSpec) -> list[Plain]:
     return found
 
 
-def unwritten_templates(pod: PodSpec) -> dict[str, ClaimRequest]:
+def inexpressible_templates(pod: PodSpec) -> dict[str, ClaimRequest]:
     """Return, by claim name, the templates of a StatefulSet that the volumes of the pod cannot express."""
     uses = pod.shape.claims
     return {use.name: use.template for use in uses if use.template is not None and not _is_ephemeral(use, pod)}

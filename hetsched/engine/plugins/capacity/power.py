@@ -77,22 +77,22 @@ class Power:
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         watts = request.shape.expected_watts
-        fits = ~_off(nodes)
+        fits = ~_powered_off(nodes)
         if watts is None:
             return fits if self.params.unknown == "allow" else fits & False
         known = _known(nodes)
-        enough = _left(nodes) >= watts
+        enough = _headroom(nodes) >= watts
         return fits & (enough | ~known if self.params.unknown == "allow" else enough & known)
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         watts = request.shape.expected_watts
-        off, known = _off(nodes), _known(nodes)
+        off, known = _powered_off(nodes), _known(nodes)
         yield OFF, off
         if self.params.unknown == "refuse":
             yield (DRAW_UNKNOWN, ~off) if watts is None else (HEADROOM_UNKNOWN, ~off & ~known)
         if watts is not None:
-            short = ~off & known & (_left(nodes) < watts)
-            most = int(_left(nodes)[short].max(initial=0))
+            short = ~off & known & (_headroom(nodes) < watts)
+            most = int(_headroom(nodes)[short].max(initial=0))
             text = Message(
                 "the pod is expected to draw {watts} W, but the node has at most {most} W of headroom",
                 watts=watts,
@@ -115,13 +115,13 @@ class Power:
         state, headroom = nodes.static("power_state")[0], nodes.static("power_headroom")[0]
         worth = np.ones(1 + len(POWER_STATES))
         worth[_SAVING], worth[_CAPPED] = self.params.saving, self.params.capped
-        left = _left(nodes) - (request.shape.expected_watts or 0)
+        left = _headroom(nodes) - (request.shape.expected_watts or 0)
         part = np.where(headroom == UNKNOWN, 0.5, np.clip(left / np.maximum(headroom, 1), 0.0, 1.0))
         score: Floats = 100.0 * worth[state] * part
         return score
 
 
-def _off(nodes: Window) -> Bools:
+def _powered_off(nodes: Window) -> Bools:
     return np.isin(nodes.static("power_state")[0], _TAKES_NOTHING)
 
 
@@ -130,6 +130,6 @@ def _known(nodes: Window) -> Bools:
     return known
 
 
-def _left(nodes: Window) -> Ints:
+def _headroom(nodes: Window) -> Ints:
     left: Ints = nodes.static("power_headroom")[0] - nodes.load("power_placed")[0]
     return left

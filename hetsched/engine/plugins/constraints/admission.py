@@ -18,7 +18,7 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import Event
-from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, MOVED_CODE, REFUSED_CODE, Avoided, NodeRejections
+from hetsched.engine.cluster.avoided_nodes import MOVED_AWAY, MOVED_CODE, REFUSED_CODE, AvoidedNodes, NodeRejections
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Scope
@@ -74,7 +74,7 @@ class Admission:
             yield Refusal(REFUSED_CODE, message), np.isin(names, list(closed))
 
 
-def _closed(avoided: Avoided, request: Request, state: ClusterState) -> dict[str, Refusal]:
+def _closed(avoided: AvoidedNodes, request: Request, state: ClusterState) -> dict[str, Refusal]:
     """Return the nodes that accept no pod of this owner now, each with the reason."""
     closed = {}
     for name, refused in avoided.nodes.items():

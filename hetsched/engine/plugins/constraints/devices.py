@@ -56,7 +56,7 @@ class Devices:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
         if not request.shape.devices:
             return SKIP
-        found = _survey(request, state)
+        found = _prepare_claims(request, state)
         if isinstance(found, Refusal):
             return found
         request.memo[_PREPARED] = found
@@ -81,7 +81,7 @@ class Devices:
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         if not request.shape.devices:
             return None
-        found = _survey(request, state, only=row)
+        found = _prepare_claims(request, state, only=row)
         if isinstance(found, Refusal):
             return found
         if not found.open:
@@ -95,7 +95,7 @@ class Devices:
         """Do nothing: the devices are released when the assumed pod is removed."""
 
 
-def _survey(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
+def _prepare_claims(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
     """Determine the state of each claim of a pod; with `only` (a row), skip the search for nodes with free devices."""
     refused: list[Refused] = []
     still_open: list[ResourceClaim] = []

@@ -32,7 +32,7 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
-_PREPARED: StateKey[_Refused] = StateKey("pod-affinity")
+_PREPARED: StateKey[_RefusedNodes] = StateKey("pod-affinity")
 _RAW: StateKey[Floats] = StateKey("pod-affinity.raw")
 
 _Wish = tuple[str, int, Ints]  # topology key, weight, matching pods per node (N,)
@@ -56,7 +56,7 @@ class PodAffinityParams(Params, frozen=True):
     ] = 1
 
 
-class _Refused:
+class _RefusedNodes:
     """Masks (N,) of the nodes that each rule refuses; None if the rule does not apply."""
 
     __slots__ = ("affinity", "anti_affinity", "repelled")
@@ -94,7 +94,7 @@ class PodAffinity:
         shape = request.shape
         if not shape.affinity and not shape.anti_affinity and not state.neighbours.repelling:
             return SKIP
-        refused = _Refused(
+        refused = _RefusedNodes(
             _refused_by_affinity(request, state), _refused_by_anti_affinity(request, state), _repelled(request, state)
         )
         if refused.affinity is None and refused.anti_affinity is None and refused.repelled is None:
@@ -148,7 +148,10 @@ class PodAffinity:
         rules = state.neighbours
         if not request.shape.preferred_affinity and not rules.preferring and not rules.attracting:
             return SKIP
-        weighted = [*_own_wishes(request, state), *_preferences_of_booked_pods(request, state, self.params.hard_weight)]
+        weighted = [
+            *_own_preferences(request, state),
+            *_preferences_of_placed_pods(request, state, self.params.hard_weight),
+        ]
         if not weighted:
             return SKIP
         raw: Floats = np.zeros(len(state.reports))
@@ -213,14 +216,14 @@ def _repelled(request: Request, state: ClusterState) -> Bools | None:
     return repelled
 
 
-def _own_wishes(request: Request, state: ClusterState) -> Iterator[_Wish]:
+def _own_preferences(request: Request, state: ClusterState) -> Iterator[_Wish]:
     for term in request.shape.preferred_affinity:
         counts = state.neighbours.matching(state, (Matcher.of(term, request.pod.namespace),))
         if counts.any():
             yield term.topology_key, term.weight, counts
 
 
-def _preferences_of_booked_pods(request: Request, state: ClusterState, hard_weight: int) -> Iterator[_Wish]:
+def _preferences_of_placed_pods(request: Request, state: ClusterState, hard_weight: int) -> Iterator[_Wish]:
     """Yield the preferred terms of placed pods that select this pod, once per placed pod."""
     rules = state.neighbours
     for stated in (rules.preferring, rules.attracting) if hard_weight else (rules.preferring,):

@@ -74,7 +74,7 @@ class Volumes:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
         if not request.shape.claims:
             return SKIP
-        found = _survey(request, state)
+        found = _prepare_claims(request, state)
         if isinstance(found, Refusal):
             return found
         request.memo[_PREPARED] = found
@@ -99,7 +99,7 @@ class Volumes:
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
         if not request.shape.claims:
             return None
-        found = _survey(request, state)
+        found = _prepare_claims(request, state)
         if isinstance(found, Refusal):
             return found
         chosen = choose(state, found.waiting, row)
@@ -117,7 +117,7 @@ class Volumes:
         """Do nothing: the volumes are released when the assumed pod is removed."""
 
 
-def _survey(request: Request, state: ClusterState) -> _PreparedVolumes | Refusal:
+def _prepare_claims(request: Request, state: ClusterState) -> _PreparedVolumes | Refusal:
     refused: list[Refused] = []
     waiting: list[PendingClaim] = []
     for use in request.shape.claims:

@@ -3,7 +3,7 @@
 Rule, in GPUs:  gain = (F_before - F_after) + fill * (W(free) - W(free - asked)), summed over the GPUs used;
 score = 50 + 5 * gain, cut to 0-100. F is the capacity of the node that the mix's shapes cannot use now
 (`fragmentation`). W is the expected unused rest of a GPU after random pods of the mix have filled it until no other pod
-fits (`expected_rests`).
+fits (`expected_unused`).
 Reason: F does not distinguish rests that the same shapes fit. W does: after a pod of 810 milli, a rest of 190 remains
 unused, but after a pod of 470, another pod of 470 fits. Unlike the score of FGD, the gain is not rounded, so ties are
 rare. A shared pod uses the GPU with the largest gain. List this plugin before `gpu-fit`.
@@ -25,7 +25,7 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
-from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU, FragmentationTrial, expected_rests, fragmented, whole_mix
+from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU, FragmentationTrial, expected_unused, fragmented, whole_mix
 
 _PREPARED: StateKey[FragmentationTrial] = StateKey("gpu-gradient")
 
@@ -55,7 +55,7 @@ class GpuGradient:
     def pre_score(self, request: Request, state: ClusterState) -> None | Skip:
         if not fragmented(state):
             return SKIP
-        rests = state.once("expected-rests", lambda: expected_rests(state.mix))
+        rests = state.once("expected-rests", lambda: expected_unused(state.mix))
         request.memo[_PREPARED] = FragmentationTrial(request, state, whole_mix(state), self.params.fill * rests)
         return None
 

@@ -76,7 +76,7 @@ class IsaScarcity:
             table = [100.0 * run.affinity for run in runs]
         else:
             for_pod = sum(count for run, count in zip(runs, nodes, strict=True) if run.rank >= SECOND)
-            table = [_score(self.params.measure, count, for_pod) for count in _stand_ins(offers, nodes)]
+            table = [_score(self.params.measure, count, for_pod) for count in _covering_nodes(offers, nodes)]
         request.memo[_PREPARED] = np.array(table, np.float64)
         return None
 
@@ -95,7 +95,7 @@ def _score(measure: str, for_node: int, for_pod: int) -> float:
 
 
 @lru_cache(maxsize=16)
-def _stand_ins(offers: tuple[IsaReport, ...], nodes: tuple[int, ...]) -> tuple[int, ...]:
+def _covering_nodes(offers: tuple[IsaReport, ...], nodes: tuple[int, ...]) -> tuple[int, ...]:
     """Return, per ISA report, the number of nodes whose ISA covers the reported one; an unknown ISA is never rare."""
     native = [None if offer.native is None else offered_isa(offer.native) for offer in offers]
     return tuple(

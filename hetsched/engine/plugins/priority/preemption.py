@@ -32,7 +32,7 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Eviction, ProtectedPods
 from hetsched.engine.preemption.dry_run import Rule, VictimSearch
-from hetsched.engine.preemption.victims import Removable
+from hetsched.engine.preemption.victims import PreemptiblePods
 
 
 class PreemptionParams(Params, frozen=True):
@@ -85,7 +85,7 @@ class Preemption:
         if not state.budgets or not _may_preempt(request.pod):
             return None
         rule = self._rule(request, state, ProtectedPods(foreign=state.spared.foreign))
-        leaving = Removable.of(state, rule.key, rule.is_evictable).on_row
+        leaving = PreemptiblePods.of(state, rule.key, rule.is_evictable).on_row
         for budget in state.budgets:
             selector = matcher(budget)
             rows = np.flatnonzero(state.neighbours.matching(state, (selector,))).tolist()
@@ -109,12 +109,12 @@ class Preemption:
 
         def other(placed: PlacedPod) -> bool:
             theirs = placed.pod
-            return theirs.namespace != pod.namespace and quotas.governs(theirs) and preemptible(theirs)
+            return theirs.namespace != pod.namespace and quotas.applies_to(theirs) and preemptible(theirs)
 
         def borrowed(placed: PlacedPod) -> bool:
             return bool(quotas.over_min(placed.pod.namespace))
 
-        if "quota" not in self.peers or not quotas.governs(pod):
+        if "quota" not in self.peers or not quotas.applies_to(pod):
             return Rule(("lower", pod.priority, foreign_leave, spared), lower)
         if quotas.over_min(pod.namespace, request.shape.requests):
             return Rule(("own", pod.namespace, pod.priority, foreign_leave, spared), own)

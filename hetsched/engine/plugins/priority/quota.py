@@ -32,11 +32,11 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 )
 class Quota:
     def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
-        return state.quotas.governs if state.quotas.limits else None
+        return state.quotas.applies_to if state.quotas.limits else None
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
         quotas, pod = state.quotas, request.pod
-        if not quotas.governs(pod):
+        if not quotas.applies_to(pod):
             return SKIP
         over = quotas.over_max(pod.namespace, request.shape.requests)
         if over:

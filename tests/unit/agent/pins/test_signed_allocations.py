@@ -37,7 +37,7 @@ def codes(grants: Grants) -> list[str]:
 
 
 def test_a_signed_one_counts(grants: Grants) -> None:
-    grants.carried("u1", text())
+    grants.process_annotation("u1", text())
     assert (cpus(grants), codes(grants)) == ("2-3", [])
 
 
@@ -53,7 +53,7 @@ def test_a_signed_one_counts(grants: Grants) -> None:
     ],
 )
 def test_forged_replayed_and_foreign_allocations_are_rejected(grants: Grants, said: str, code: str) -> None:
-    grants.carried("u1", said)
+    grants.process_annotation("u1", said)
     assert (cpus(grants), codes(grants)) == (None, [code])
     grants.answered([("u1", said)])
     assert (cpus(grants), codes(grants)) == (None, [code])
@@ -61,48 +61,48 @@ def test_forged_replayed_and_foreign_allocations_are_rejected(grants: Grants, sa
 
 def test_nothing_is_accepted_before_the_signer_is_known() -> None:
     grants = Grants("n1")
-    grants.carried("u1", text())
+    grants.process_annotation("u1", text())
     assert grants.of("u1") is None
 
 
 def test_earlier_epoch_is_rejected(grants: Grants) -> None:
-    grants.carried("u1", text(epoch=6, cpus="4-5"))
-    grants.carried("u1", text(epoch=5, cpus="2-3"))
+    grants.process_annotation("u1", text(epoch=6, cpus="4-5"))
+    grants.process_annotation("u1", text(epoch=5, cpus="2-3"))
     grants.answered([("u1", text(epoch=5, cpus="2-3"))])
     assert (cpus(grants), codes(grants)) == ("4-5", ["AllocationOutdated"])
 
 
 def test_later_epoch_replaces_and_an_answer_precedes_an_annotation(grants: Grants) -> None:
-    grants.carried("u1", text(epoch=5, cpus="2-3"))
+    grants.process_annotation("u1", text(epoch=5, cpus="2-3"))
     grants.answered([("u1", text(epoch=5, cpus="4-5"))])
-    grants.carried("u1", text(epoch=5, cpus="2-3"))
+    grants.process_annotation("u1", text(epoch=5, cpus="2-3"))
     assert cpus(grants) == "4-5"
     grants.answered([("u1", text(epoch=5, cpus="6-7"))])
     assert cpus(grants) == "6-7"
-    grants.carried("u1", text(epoch=6, cpus="2-3"))
+    grants.process_annotation("u1", text(epoch=6, cpus="2-3"))
     assert (cpus(grants), codes(grants)) == ("2-3", [])
 
 
 def test_new_key_keeps_verified_allocations(grants: Grants) -> None:
-    grants.carried("u1", text())
+    grants.process_annotation("u1", text())
     grants.learn("prod", OTHER)
-    grants.carried("u1", text())
+    grants.process_annotation("u1", text())
     assert (cpus(grants), codes(grants)) == ("2-3", [])
-    grants.carried("u2", text(uid="u2"))
+    grants.process_annotation("u2", text(uid="u2"))
     assert (cpus(grants, "u2"), codes(grants)) == (None, ["AllocationForged"])
     grants.answered([("u2", text(uid="u2", key=OTHER))])
     assert (cpus(grants, "u2"), codes(grants)) == ("2-3", [])
 
 
 def test_new_control_plane_starts_from_zero(grants: Grants) -> None:
-    grants.carried("u1", text())
+    grants.process_annotation("u1", text())
     grants.learn("test", node_key(b"secret", "test", "n1"))
     assert grants.of("u1") is None
 
 
 def test_allocations_of_deleted_pods_are_forgotten(grants: Grants) -> None:
-    grants.carried("u1", text())
-    grants.carried("u3", "{")
+    grants.process_annotation("u1", text())
+    grants.process_annotation("u3", "{")
     grants.answered([("u2", text(uid="u2"))])
     grants.forget({"u1"})
     # The runtime does not know u2 yet, but the control plane names it.
@@ -114,5 +114,5 @@ def test_allocations_of_deleted_pods_are_forgotten(grants: Grants) -> None:
 
 def test_flood_of_invalid_signatures_is_reported_in_part(grants: Grants) -> None:
     for number in range(50):
-        grants.carried(f"u{number}", "{}")
+        grants.process_annotation(f"u{number}", "{}")
     assert len(grants.problems) == MOST_PROBLEMS
