@@ -76,10 +76,10 @@ def main() -> int:
         done = subprocess.run(
             [*program, *options], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
         )
-        code, said = judge(done.stdout)
+        code, text = judge(done.stdout)
     except subprocess.TimeoutExpired:
-        code, said = judge("")
-    print(f"audit: {said}")
+        code, text = judge("")
+    print(f"audit: {text}")
     print(f"audit: bill of materials of {len(pins(LOCK.read_text()))} packages in {BILL.relative_to(ROOT)}")
     return code
 

@@ -26,7 +26,7 @@ class BudgetServer:
         spec, status = {"selector": selector}, {"disruptionsAllowed": self.allowed}
         odd = {"metadata": {"name": "odd", "namespace": "default"}, "spec": {"selector": 5}}
         guard = {"metadata": {"name": "guard", "namespace": "default"}, "spec": spec, "status": status}
-        return [json.dumps(one).encode() for one in (odd, guard)], "1"
+        return [json.dumps(item).encode() for item in (odd, guard)], "1"
 
     def get(self, path: str) -> bytes:
         name = path.rpartition("/")[2]

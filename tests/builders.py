@@ -290,9 +290,9 @@ class NodeBuilder:
 
     def gpus(self, count: int, model: str = "A100-SXM4-40GB", memory_mib: int | None = 40960, **facts: Any) -> Self:
         """Add GPUs as listed in a NodeGpu object."""
-        held = self._node.gpus or ()
-        more = (a_card(len(held) + i, model, memory_mib, **facts) for i in range(count))
-        return self.having(gpus=(*held, *more))
+        cards = self._node.gpus or ()
+        more = (a_card(len(cards) + i, model, memory_mib, **facts) for i in range(count))
+        return self.having(gpus=(*cards, *more))
 
     def zone(
         self, name: str, cpus: str | None = None, *, cpu: str = "4", memory: str = "16Gi", siblings: str | None = None,

@@ -54,7 +54,7 @@ class Receiver:
     @property
     def documents(self) -> list[Any]:
         """Return the received documents, in order."""
-        return [one.document for one in self.requests]
+        return [request.document for request in self.requests]
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def _as_translation(value: Any) -> str:
 
 def with_summaries(decisions: dict[str, Any]) -> dict[str, Any]:
     """Return entries of the topic `decisions` with summaries in the active language; removed entries are None."""
-    return {pk: one and {**one, "summary": _summary(one)} for pk, one in decisions.items()}
+    return {pk: decision and {**decision, "summary": _summary(decision)} for pk, decision in decisions.items()}
 
 
 def _summary(decision: dict[str, Any]) -> str:

@@ -105,7 +105,7 @@ def compare(cluster: Cluster, lease: Lease) -> Discovery:
     missing: tuple[str, ...] = ()
     nodes = 0
     writes: list[Write] = []
-    kept: list[FieldConflict] = []
+    conflicts: list[FieldConflict] = []
     try:
         api, reason = discovery_api(cluster)
         check_identity(cluster, api)
@@ -114,11 +114,11 @@ def compare(cluster: Cluster, lease: Lease) -> Discovery:
             reason = Message("missing rights: {n}", n=len(missing)) if missing else _ownership_problem(cluster, api)
         known = _known(cluster, timezone.now())
         listed, served = _read_published(api)
-        for one in listed:
+        for node in listed:
             nodes += 1
-            wanted, left = plan(one, known.get((one.name, one.uid), AcceptedNodeFacts()), served)
+            wanted, remaining = plan(node, known.get((node.name, node.uid), AcceptedNodeFacts()), served)
             writes += wanted
-            kept += left
+            conflicts += remaining
     except InputError as error:
         failure = Message("{said} [{code}]", said=error.message, code=error.code)
         return Discovery(reason=verbatim(error.code), failures=(failure,))
@@ -138,8 +138,8 @@ def compare(cluster: Cluster, lease: Lease) -> Discovery:
         reported=len(known),
         differing=len(writes),
         written=written,
-        kept_count=len(kept),
-        kept=tuple(kept[:MOST_LISTED]),
+        kept_count=len(conflicts),
+        kept=tuple(conflicts[:MOST_LISTED]),
         silent_count=len(silent),
         silent=tuple(silent[:MOST_LISTED]),
         failures=tuple(failures[:_MOST_FAILURES]),
@@ -192,7 +192,7 @@ def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, Any]] | None:
         if failure.status == 404:
             return None
         raise
-    return {one["metadata"]["name"]: one for one in map(msgspec.json.decode, listed)}
+    return {item["metadata"]["name"]: item for item in map(msgspec.json.decode, listed)}
 
 
 def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], AcceptedNodeFacts]:
@@ -203,7 +203,7 @@ def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], AcceptedNod
         (row.node.name, row.node.report.uid): AcceptedNodeFacts(
             _accepted_report(row),
             rfc3339(row.reported_at) if row.reported_at is not None and row.reported_at < late else "",
-            frozenset(one.item for one in row.quarantined if one.fact == "allocatable"),
+            frozenset(item.item for item in row.quarantined if item.fact == "allocatable"),
         )
         for row in rows.select_related("node")
     }
@@ -211,7 +211,7 @@ def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], AcceptedNod
 
 def _accepted_report(row: NodeFacts) -> NodeReport:
     facts = node_facts(msgspec.structs.replace(row.reported, usage=row.usage))
-    unsaid = {_PARTS[one.fact]: None for one in row.quarantined if one.fact in _PARTS}
+    unsaid = {_PARTS[item.fact]: None for item in row.quarantined if item.fact in _PARTS}
     return msgspec.structs.replace(facts, **unsaid)
 
 
@@ -235,8 +235,8 @@ def _write(api: Api, lease: Lease, writes: list[Write]) -> tuple[int, Message, l
         except ApiFailure as failure:
             if failure.status == 404:
                 continue  # the node was deleted in the meantime
-            said = Message("{name}: {said}", name=f"{write.name}: {write.what}", said=failure.text)
-            failures.append(shortened(said, 300))
+            message = Message("{name}: {said}", name=f"{write.name}: {write.what}", said=failure.text)
+            failures.append(shortened(message, 300))
             if failure.status == 0:
                 return written, Message("the API server does not respond"), failures
     return written, Message(""), failures

@@ -67,7 +67,7 @@ def run(cluster_id: int) -> int:
     if not is_synced(cluster):
         return 0
     claimed = claim_evictions(cluster_id)
-    leave, asked = 0, list[ToEvict]()
+    leave, asked = 0, list[EvictionTarget]()
     groups: list[Group] = list(islice(claimed, GROUPS_AT_ONCE))
     if not groups:
         return 0
@@ -91,7 +91,7 @@ def _allowed_groups(threads: Executor, api: Api, cluster: Cluster, groups: Seque
 
 
 def _passing(
-    cluster: Cluster, groups: Sequence[Group], check: Callable[[Sequence[ToEvict]], list[EvictionResponse]]
+    cluster: Cluster, groups: Sequence[Group], check: Callable[[Sequence[EvictionTarget]], list[EvictionResponse]]
 ) -> list[Group]:
     """Check all victims of groups with several victims together; return the groups that may be evicted."""
     asking = [_evictable(group) if len(group) > 1 else [] for group in groups]
@@ -113,7 +113,9 @@ def _is_allowed(cluster: Cluster, group: Group, answers: Sequence[tuple[ClaimedE
     return True
 
 
-def _evict_groups(threads: Executor, api: Api, cluster: Cluster, groups: Sequence[Group], asked: list[ToEvict]) -> int:
+def _evict_groups(
+    threads: Executor, api: Api, cluster: Cluster, groups: Sequence[Group], asked: list[EvictionTarget]
+) -> int:
     """Evict the victims of these groups, add those that the API server evicts to `asked`, and return how many leave."""
     leave, leaving = 0, list[Group]()
     for group in groups:
@@ -160,7 +162,7 @@ def _displace(cluster: Cluster, group: Group) -> tuple[int, Group]:
     return leave, victims
 
 
-def _evict_in_order(api: Api, victims: Sequence[ToEvict]) -> list[EvictionResponse]:
+def _evict_in_order(api: Api, victims: Sequence[EvictionTarget]) -> list[EvictionResponse]:
     """Request evictions one after the other, up to the first rejection; return the responses."""
     answers: list[EvictionResponse] = []
     for victim in victims:

@@ -173,8 +173,8 @@ def complete_sign_in(request: HttpRequest) -> HttpResponse:
         TypeError,
     ) as error:
         log.warning("login.refused", error=repr(error)[:500])
-        said = _("Sign-in failed. Try again; if it fails again, ask an administrator and quote the id below.")
-        raise PermissionDenied(said) from None
+        text = _("Sign-in failed. Try again; if it fails again, ask an administrator and quote the id below.")
+        raise PermissionDenied(text) from None
     wanted = request.session.pop(_NEXT, "")
     log_in(request, user, backend="hetsched.access.login.RateLimitedBackend")
     return HttpResponseRedirect(wanted or resolve_url(settings.LOGIN_REDIRECT_URL))

@@ -30,9 +30,9 @@ def demand_key(pod: dict[str, Any], namespace: str) -> bytes | None:
     try:
         for group in ("containers", "initContainers"):
             if spec.get(group):
-                plain[group] = [_without_inside(one) for one in spec[group]]
+                plain[group] = [_without_inside(item) for item in spec[group]]
         if spec.get("volumes"):
-            plain["volumes"] = [None if one.keys() <= _TOKEN else one for one in spec["volumes"]]
+            plain["volumes"] = [None if volume.keys() <= _TOKEN else volume for volume in spec["volumes"]]
         return _encoder.encode((namespace, meta.get("labels"), meta.get("annotations"), plain))
     except (AttributeError, TypeError, ValueError, OverflowError, RecursionError):
         return None

@@ -58,7 +58,7 @@ def query(ask: CollectorClient, url: str, text: str) -> list[LabelledNumber]:
     if len(answer.data.result) > MOST_SERIES:
         raise SourceError("AnswerTooLarge", Message("the query returns more than {n} series", n=MOST_SERIES))
     found = [LabelledNumber(one.metric, one.value[0], _number(one.value[1])) for one in answer.data.result]
-    return [one for one in found if math.isfinite(one.value) and math.isfinite(one.at)]
+    return [number for number in found if math.isfinite(number.value) and math.isfinite(number.at)]
 
 
 def _number(text: str) -> float:

@@ -81,15 +81,15 @@ class Runtime:
         said = self._channel.call("ListPodSandbox", cri_pb2.ListPodSandboxRequest(), cri_pb2.ListPodSandboxResponse)
         return tuple(
             Sandbox(
-                one.id,
-                one.metadata.uid,
-                one.metadata.namespace,
-                one.metadata.name,
-                one.state == cri_pb2.SANDBOX_READY,
-                one.created_at,
-                dict(one.annotations),
+                item.id,
+                item.metadata.uid,
+                item.metadata.namespace,
+                item.metadata.name,
+                item.state == cri_pb2.SANDBOX_READY,
+                item.created_at,
+                dict(item.annotations),
             )
-            for one in said.items
+            for item in said.items
         )
 
     def containers(self) -> tuple[CriContainer, ...]:
@@ -98,10 +98,14 @@ class Runtime:
         alive = {cri_pb2.CONTAINER_CREATED, cri_pb2.CONTAINER_RUNNING}
         return tuple(
             CriContainer(
-                one.id, one.pod_sandbox_id, one.metadata.name, one.state == cri_pb2.CONTAINER_RUNNING, one.created_at
+                container.id,
+                container.pod_sandbox_id,
+                container.metadata.name,
+                container.state == cri_pb2.CONTAINER_RUNNING,
+                container.created_at,
             )
-            for one in said.containers
-            if one.state in alive and _CONTAINER_ID.fullmatch(one.id)
+            for container in said.containers
+            if container.state in alive and _CONTAINER_ID.fullmatch(container.id)
         )
 
     def status(self, container_id: str) -> ContainerStatus:

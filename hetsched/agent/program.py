@@ -197,7 +197,9 @@ class Agent:
         except ValueError:
             log.warning("the response of the control plane contains no key")
             return
-        self._pins.learn(answer.cluster, key, [(one.uid, one.allocation) for one in answer.allocations])
+        self._pins.learn(
+            answer.cluster, key, [(allocation.uid, allocation.allocation) for allocation in answer.allocations]
+        )
 
 
 def fingerprint(tree: Tree) -> tuple[object, ...]:

@@ -129,8 +129,8 @@ class Sender:
 
     def _back_off(self, until: float) -> None:
         """Wait until this time, even if the state changes; the caller holds the lock."""
-        while not self._ended and (left := until - self._clock()) > 0:
-            self._news.wait(left)
+        while not self._ended and (remaining := until - self._clock()) > 0:
+            self._news.wait(remaining)
 
     def _send(self) -> float | None:
         """Send the state; return the seconds to wait after a failure, or None after a success."""
@@ -164,14 +164,14 @@ class Sender:
         with self._news:
             self._answers.append(answer)
             self._within = min(max(float(answer.report_within_seconds), LEAST_PAUSE_SECONDS), 3600.0)
-            self._unsent = self._unsent or any(one.code == "ReportWanted" for one in answer.problems)
+            self._unsent = self._unsent or any(problem.code == "ReportWanted" for problem in answer.problems)
         for listener in self._listeners:
             listener(answer)
         return None
 
     def _log_quarantined(self, answer: AgentAnswer) -> None:
         """Log the facts of this machine that are in quarantine, whenever this list changes."""
-        doubts = sorted(one.message for one in answer.problems if one.code == "FactQuarantined")
+        doubts = sorted(problem.message for problem in answer.problems if problem.code == "FactQuarantined")
         if doubts != self._doubts:
             log.warning("facts that wait for a review: %s", "; ".join(doubts[:5]) or "none")
             self._doubts = doubts

@@ -152,11 +152,11 @@ class Tree:
                 os.close(entry)
 
     def _read(self, file: int, path: str, limit_bytes: int) -> bytes | None:
-        chunks, left = [], limit_bytes + 1
-        while left > 0 and (chunk := os.read(file, min(left, 1 << 20))):
+        chunks, remaining = [], limit_bytes + 1
+        while remaining > 0 and (chunk := os.read(file, min(remaining, 1 << 20))):
             chunks.append(chunk)
-            left -= len(chunk)
-        if left <= 0:
+            remaining -= len(chunk)
+        if remaining <= 0:
             self._add_problem("FileTooLarge", path, f"it is larger than {limit_bytes} bytes")
             return None
         return b"".join(chunks)

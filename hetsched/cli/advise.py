@@ -188,11 +188,9 @@ def show(advice: Advice) -> None:
     if advice.nearest is not None and advice.verdict is not AdviceVerdict.PLAN:
         pods = f" ({', '.join(advice.nearest.pods)})" if advice.nearest.pods else ""
         out.print(f"nearest: {escape(advice.nearest.message + pods)}", soft_wrap=True)
-    for one in advice.stays:
-        out.print(
-            f"[dim]{one.pods} pods cannot move: {escape(one.message)}, for example {escape(one.example)}[/]",
-            soft_wrap=True,
-        )
+    for immovable in advice.stays:
+        reason, example = escape(immovable.message), escape(immovable.example)
+        out.print(f"[dim]{immovable.pods} pods cannot move: {reason}, for example {example}[/]", soft_wrap=True)
     search = advice.search
     proved = f"minimum number of moves: {search.at_least}; " if search.at_least else ""
     out.print(

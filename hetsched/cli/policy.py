@@ -139,7 +139,7 @@ def _show_preview(out: Console, found: dict[str, Any]) -> None:
     if changes.row_count:
         out.print(changes)
     fidelity = result["fidelity"]
-    why = ", ".join(f"{one['code']} {one['pods']:,}" for one in fidelity["reasons"])
+    why = ", ".join(f"{reason['code']} {reason['pods']:,}" for reason in fidelity["reasons"])
     out.print(
         f"[dim]{fidelity['equal']:,} of {fidelity['compared']:,} pods are on the node that the baseline chooses"
         f"{f' ({why})' if why else ''}[/]",
@@ -177,14 +177,14 @@ def difference(
         out.print("the versions are equal")
         return
     shown = table("plugin", "", "place", "weight", "parameters", right=("place", "weight"))
-    for one in changes["plugins"]:
-        change = "moved" if one["moved"] and one["change"] == "changed" else one["change"]
-        params = ", ".join(f"{p['name']} {_plain(p['before'])} -> {_plain(p['after'])}" for p in one["params"])
+    for plugin in changes["plugins"]:
+        change = "moved" if plugin["moved"] and plugin["change"] == "changed" else plugin["change"]
+        params = ", ".join(f"{p['name']} {_plain(p['before'])} -> {_plain(p['after'])}" for p in plugin["params"])
         shown.add_row(
-            one["plugin"],
+            plugin["plugin"],
             change,
-            _change_text(one["placeBefore"], one["placeAfter"]),
-            _change_text(one["weightBefore"], one["weightAfter"]),
+            _change_text(plugin["placeBefore"], plugin["placeAfter"]),
+            _change_text(plugin["weightBefore"], plugin["weightAfter"]),
             escape(params),
         )
     if shown.row_count:
@@ -295,7 +295,7 @@ def _check_files(cluster: list[str], policy: list[str], filename: list[str]) -> 
     found = []
     for spec in specs:
         scheduler = Scheduler(state.fork(), compile_policy(spec, load_registry(), implied=True))
-        own = [one.golden for one in goldens if one.policy in ("", spec.name)]
+        own = [definition.golden for definition in goldens if definition.policy in ("", spec.name)]
         found.append(GoldenCheck.of(spec.name, 0, tuple(judge(scheduler, golden) for golden in own)))
     return found
 
@@ -331,12 +331,12 @@ def export(
         found = list(client.items("golden-placements/", most=10_000, **query))
     items = [
         golden_object(
-            one["name"],
-            one["policy"],
-            msgspec.convert(one["expect"], Expectation),
-            load_documents(one["manifest"].encode(), name=one["name"])[0].object,
+            item["name"],
+            item["policy"],
+            msgspec.convert(item["expect"], Expectation),
+            load_documents(item["manifest"].encode(), name=item["name"])[0].object,
         )
-        for one in found
+        for item in found
     ]
     print_json({"apiVersion": "v1", "kind": "List", "items": items})
 

@@ -58,13 +58,13 @@ def _show(out: Console, document: dict[str, Any]) -> None:
             f"p90 {found['regretP90']:.2f}, maximum {found['regretMost']:.2f}"
         )
         regret = table("regret", "pods", right=("pods",))
-        for one in found["regret"]:
-            regret.add_row(_between(one), str(one["pods"]))
+        for item in found["regret"]:
+            regret.add_row(_between(item), str(item["pods"]))
         out.print(regret)
-    for one in found["refusedFor"]:
-        out.print(f"{one['pods']} pods run on nodes that {one['plugin']} rejects ({one['code']})")
-    for one in document["worst"]:
-        out.print(escape(f"{one['id']}: {one['summary']}"), soft_wrap=True)
+    for item in found["refusedFor"]:
+        out.print(f"{item['pods']} pods run on nodes that {item['plugin']} rejects ({item['code']})")
+    for item in document["worst"]:
+        out.print(escape(f"{item['id']}: {item['summary']}"), soft_wrap=True)
 
 
 _LABELS = (

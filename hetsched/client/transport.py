@@ -142,13 +142,13 @@ class Transport:
         self, method: str, url: str, query: dict[str, str | int], body: bytes | None, headers: dict[str, str], *,
         repeat: bool,
     ) -> httpx.Response:  # fmt: skip
-        left = self.patience_seconds
+        remaining = self.patience_seconds
         while True:
             response = self._send(method, url, query, body, headers, repeat=repeat)
             pause = _retry_after(response, repeat)
-            if pause is None or pause > left:
+            if pause is None or pause > remaining:
                 return self._answer(response)
-            left -= pause
+            remaining -= pause
             if self.on_pause is not None:
                 self.on_pause(pause)
             time.sleep(pause)

@@ -119,10 +119,10 @@ def watch(client: Client, workload_id: str, *, every_seconds: float, timeout_sec
         known = True
         if found is not None:
             yield found
-        left = end - time.monotonic()
-        if left <= 0:
+        remaining = end - time.monotonic()
+        if remaining <= 0:
             return
-        time.sleep(min(every_seconds, left))
+        time.sleep(min(every_seconds, remaining))
 
 
 def poll_until(ask: Callable[[], Asked], end: float = math.inf) -> Asked:

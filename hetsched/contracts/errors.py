@@ -76,10 +76,10 @@ class InputError(ValueError):
     @property
     def text(self) -> Message:
         """Return the place, the message, the code and the hint as one text."""
-        said = Message("{said} [{code}]", said=self.message, code=self.code)
+        message = Message("{said} [{code}]", said=self.message, code=self.code)
         if self.place:
-            said = Message("{name}: {said} [{code}]", name=self.place, said=self.message, code=self.code)
-        return with_hint(said, self.hint)
+            message = Message("{name}: {said} [{code}]", name=self.place, said=self.message, code=self.code)
+        return with_hint(message, self.hint)
 
     @property
     def advice(self) -> Message:

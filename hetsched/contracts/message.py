@@ -196,7 +196,7 @@ def _redact_value(name: str, value: Any, is_visible: IsVisible) -> Any:
 def _redact_pods(value: Message, is_visible: IsVisible) -> Message:
     """Redact pod keys in a list, which may be nested in the result of `format_pods`."""
     if isinstance(value.params, tuple):
-        return joined(value.template, [_redact_value("pods", one, is_visible) for one in value.params])
+        return joined(value.template, [_redact_value("pods", item, is_visible) for item in value.params])
     return value.redacted(is_visible)
 
 

@@ -39,8 +39,8 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
     except msgspec.ValidationError as error:
         known = joined(", ", declaration.__struct_encode_fields__) or "none"
         hint = _choices(declaration, str(error)) or Message("Known parameters: {text}", text=known)
-        said = Message("{name}: {said}", name=plugin, said=str(error))
-        raise InputError("PolicyParamInvalid", said, place="params", hint=hint) from None
+        message = Message("{name}: {said}", name=plugin, said=str(error))
+        raise InputError("PolicyParamInvalid", message, place="params", hint=hint) from None
 
 
 def _choices(declaration: type[Params], error: str) -> Message:

@@ -63,9 +63,9 @@ def bits(events: Iterable[Event]) -> int:
 
 def bits_of(waits: Iterable[WaitsFor]) -> int:
     """Return all registered events as a bit mask."""
-    return bits(event for one in waits for event in one.events)
+    return bits(event for wait in waits for event in wait.events)
 
 
 def describe_waits(waits: Iterable[WaitsFor]) -> Message:
     """Return the conditions as one phrase; any one condition may be sufficient."""
-    return joined(", or ", dict.fromkeys(one.text for one in waits if one.text))
+    return joined(", or ", dict.fromkeys(wait.text for wait in waits if wait.text))

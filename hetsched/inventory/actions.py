@@ -145,10 +145,10 @@ def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
             changed.append(set_report(node, report))
     Node.objects.bulk_create(added, batch_size=200)
     write_columns(changed, FACT_COLUMNS)
-    gone = sorted(known.keys() - names)
-    cluster.nodes.filter(name__in=gone).delete()
+    removed = sorted(known.keys() - names)
+    cluster.nodes.filter(name__in=removed).delete()
     recompute_totals(cluster)
-    return gone
+    return removed
 
 
 def recompute_totals(cluster: Cluster, *, same_layout: bool = False, decisive: bool = True) -> None:

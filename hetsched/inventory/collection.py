@@ -351,6 +351,6 @@ def _record_statements(
     before = fact_texts(old) if old is not None else {}
     if words or before:
         source = f"collector {collector.name}"
-        claimed = {fact for fact, said in row.claims.items() if any(one.source == source for one in said)}
+        claimed = {fact for fact, said in row.claims.items() if any(item.source == source for item in said)}
         mine = {fact: row.claims[fact] for fact in claimed}
         row.claims = {**row.claims, **record_claim(mine, source, words, rfc3339(now))}

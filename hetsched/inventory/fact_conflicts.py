@@ -30,13 +30,16 @@ def record_conflicts(cluster: Cluster, raised: Mapping[int, Sequence[FactConflic
     """Record conflicts of node facts (by node id), inside the caller's transaction; return the changed nodes."""
     changed = []
     for node in Node.objects.filter(cluster=cluster, pk__in=raised).defer("report"):
-        known = {one.fact for one in node.doubts}
-        new = {one.fact: one for one in reversed(raised[node.pk]) if one.fact not in known}
+        known = {doubt.fact for doubt in node.doubts}
+        new = {conflict.fact: conflict for conflict in reversed(raised[node.pk]) if conflict.fact not in known}
         if new:
             node.doubts = (*node.doubts, *(new[fact] for fact in sorted(new)))
             changed.append((node, new))
     write_columns([node for node, _ in changed], _COLUMNS)
-    about = [(audit_name(cluster, node), {one.fact: _describe(one) for one in new.values()}) for node, new in changed]
+    about = [
+        (audit_name(cluster, node), {conflict.fact: _describe(conflict) for conflict in new.values()})
+        for node, new in changed
+    ]
     record_many(SYSTEM, "node.doubt", about)
     return [node for node, _ in changed]
 
@@ -45,9 +48,9 @@ def clear_owner_conflicts(cluster: Cluster, owners: Mapping[int, set[str]]) -> l
     """Clear conflicts raised by pods of these owners (by node id), because a pod of the owner now runs on the node."""
     changed = []
     for node in Node.objects.filter(cluster=cluster, pk__in=owners).defer("report"):
-        left = tuple(one for one in node.doubts if one.owner not in owners[node.pk])
-        if left != node.doubts:
-            node.doubts = left
+        remaining = tuple(doubt for doubt in node.doubts if doubt.owner not in owners[node.pk])
+        if remaining != node.doubts:
+            node.doubts = remaining
             changed.append(node)
     write_columns(changed, _COLUMNS)
     return changed
@@ -65,7 +68,7 @@ def clear_conflicts(cluster: Cluster, node_name: str, *, freed: int, actor: Acto
         raise node_unknown_error(cluster, node_name)
     if not node.doubts and not freed:
         raise InputError("NothingInDoubt", Message("node {node} has no fact to review", node=node_name), place="node")
-    details: dict[str, Any] = {one.fact: _describe(one) for one in node.doubts} | {"rejections": freed}
+    details: dict[str, Any] = {doubt.fact: _describe(doubt) for doubt in node.doubts} | {"rejections": freed}
     node.doubts = ()
     write_columns([node], _COLUMNS)
     about = audit_name(cluster, node)
@@ -79,5 +82,5 @@ def conflict_patches(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, Patch
     return {node_topic(cluster, node.name): {"doubts": to_json_types(node.doubts)} for node in nodes}
 
 
-def _describe(one: FactConflict) -> str:
-    return f"{one.pod}: {one.reason}"
+def _describe(conflict: FactConflict) -> str:
+    return f"{conflict.pod}: {conflict.reason}"

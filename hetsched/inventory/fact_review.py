@@ -59,19 +59,25 @@ def _rule(
     with write_transaction():
         locked = advance(cluster.pk)
         node, row = _find(locked, node_name)
-        one = next((one for one in row.quarantined if one.id == fact), None) if row is not None else None
-        if row is None or one is None:
+        item = next((item for item in row.quarantined if item.id == fact), None) if row is not None else None
+        if row is None or item is None:
             message = Message("fact {fact} of {node} is not in quarantine", fact=repr(fact[:40]), node=node_name[:80])
             raise InputError("FactUnknown", message, place="fact")
-        approved = [one.id] if verdict == "approve" else []
+        approved = [item.id] if verdict == "approve" else []
         if verdict == "reject":
             row.quarantined = tuple(
-                _replace(other, state="rejected") if other is one else other for other in row.quarantined
+                _replace(other, state="rejected") if other is item else other for other in row.quarantined
             )
         write_facts(locked, node, row, timezone.now(), approved=approved)
         if check is not None:
             check(node, row.known)
-        details = {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.reported}
+        details = {
+            "fact": item.fact,
+            "item": item.item,
+            "change": item.change,
+            "known": item.known,
+            "told": item.reported,
+        }
         record(
             actor=actor.name, role=actor.role, action=f"node.{verdict}", obj=audit_name(locked, node), reason=reason,
             details=details,
@@ -102,8 +108,8 @@ def override(
         locked = advance(cluster.pk)
         node, row = _find(locked, node_name)
         row = row or new_facts(node)
-        before = next((one.value for one in row.overrides if one.fact == fact), None)
-        kept = tuple(one for one in row.overrides if one.fact != fact)
+        before = next((item.value for item in row.overrides if item.fact == fact), None)
+        kept = tuple(item for item in row.overrides if item.fact != fact)
         if value is not None:
             ends = _expiry(until, now)
             read_override(node.report, fact, value)
@@ -143,7 +149,7 @@ def end_overrides(cluster_id: int) -> int:
     """Remove expired overrides and return the number of affected nodes."""
     now = timezone.now()
     rows = NodeFacts.objects.filter(node__cluster_id=cluster_id).exclude(overrides=[])
-    over = [row.pk for row in rows.only("overrides") if any(one.until <= rfc3339(now) for one in row.overrides)]
+    over = [row.pk for row in rows.only("overrides") if any(item.until <= rfc3339(now) for item in row.overrides)]
     for pk in over:
         with write_transaction():
             cluster = advance(cluster_id)

@@ -87,7 +87,7 @@ def _review(row: NodeFacts, now: datetime, *, first: bool = False, approved: Col
         stated=stated,
     )
     row.known, row.quarantined = weighed.known, weighed.quarantined
-    row.overrides = tuple(one for one in row.overrides if one.until > rfc3339(now))
+    row.overrides = tuple(override for override in row.overrides if override.until > rfc3339(now))
     return apply_overrides(weighed.report, row.overrides)
 
 
@@ -183,13 +183,13 @@ def _record_quarantine(
     cluster: Cluster, node: Node, before: Iterable[FactInQuarantine], after: Iterable[FactInQuarantine]
 ) -> None:
     """Record new quarantined facts in one audit entry, so that a faulty node cannot flood the audit trail."""
-    stood = {one.id for one in before}
-    new = sorted((one for one in after if one.id not in stood), key=lambda one: (one.fact, one.item, one.id))
+    stood = {fact.id for fact in before}
+    new = sorted((fact for fact in after if fact.id not in stood), key=lambda fact: (fact.fact, fact.item, fact.id))
     if not new:
         return
     facts = [
-        {"fact": one.fact, "item": one.item, "change": one.change, "known": one.known, "told": one.reported}
-        for one in new[:_MOST_RECORDED]
+        {"fact": fact.fact, "item": fact.item, "change": fact.change, "known": fact.known, "told": fact.reported}
+        for fact in new[:_MOST_RECORDED]
     ]
     details = {"count": len(new), "facts": facts}
     record(

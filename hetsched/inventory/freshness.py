@@ -41,8 +41,8 @@ def seconds_left(usage: Usage | None, now: datetime, limits: Mapping[str, float]
 
 def mark_expired(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> Usage | None:
     """Return the sample, marked as stale if it has expired."""
-    left = seconds_left(usage, now, limits)
-    return _replace(usage, stale=True) if usage is not None and left is not None and left < 0 else usage
+    remaining = seconds_left(usage, now, limits)
+    return _replace(usage, stale=True) if usage is not None and remaining is not None and remaining < 0 else usage
 
 
 def mark_expired_report(report: NodeReport, now: datetime) -> NodeReport:
@@ -53,8 +53,8 @@ def mark_expired_report(report: NodeReport, now: datetime) -> NodeReport:
 
 def due_at(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> datetime | None:
     """Return the time of the next check of a sample."""
-    left = seconds_left(usage, now, limits)
-    return None if left is None else now + timedelta(seconds=max(left, 0.0))
+    remaining = seconds_left(usage, now, limits)
+    return None if remaining is None else now + timedelta(seconds=max(remaining, 0.0))
 
 
 def set_usage(node: Node, usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> None:

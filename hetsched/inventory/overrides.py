@@ -30,19 +30,19 @@ def parts_in_maintenance(overrides: Iterable[Override]) -> tuple[Maintenance, ..
     """Return the GPUs and zones that are in maintenance."""
     parts = {stated: part for part, stated in MAINTAINED.items()}
     found = []
-    for one in overrides:
-        kind, _, name = one.fact.partition(".")
-        part = parts.get((kind, one.value))
+    for override in overrides:
+        kind, _, name = override.fact.partition(".")
+        part = parts.get((kind, override.value))
         if part is not None:
-            found.append(Maintenance(part, name, one.until, one.since, one.by, one.reason))
+            found.append(Maintenance(part, name, override.until, override.since, override.by, override.reason))
     return tuple(found)
 
 
 def apply_overrides(report: NodeReport, overrides: Iterable[Override]) -> NodeReport:
     """Return a report with the overrides applied."""
-    for one in overrides:
+    for override in overrides:
         try:
-            report = read_override(report, one.fact, one.value)
+            report = read_override(report, override.fact, override.value)
         except InputError:
             continue  # the zone or GPU no longer exists
     return report

@@ -66,11 +66,11 @@ def watch_document(connection: Connection) -> dict[str, Any]:
 
     `reason` is an untranslated message with its parameters, because each socket translates it for its user.
     """
-    said = published_staleness(connection)
+    staleness = published_staleness(connection)
     return {
-        "factsAt": rfc3339(said.facts_at) if said.facts_at else None,
-        "staleSince": rfc3339(said.stale_since) if said.stale_since else None,
-        "reason": to_column(said.reason) or None,
+        "factsAt": rfc3339(staleness.facts_at) if staleness.facts_at else None,
+        "staleSince": rfc3339(staleness.stale_since) if staleness.stale_since else None,
+        "reason": to_column(staleness.reason) or None,
     }
 
 

@@ -94,12 +94,17 @@ def _maintenance(parts: Sequence[Maintenance], cards_out: int) -> dict[str, Any]
     `cards_out` is the number of the node's current GPUs that accept no new pods. It limits the number of GPUs, so that
     GPUs that the node no longer reports are not counted.
     """
-    cards = min(sum(one.part == "card" for one in parts), cards_out)
-    zones = sum(one.part == "zone" for one in parts)
+    cards = min(sum(maintenance.part == "card" for maintenance in parts), cards_out)
+    zones = sum(maintenance.part == "zone" for maintenance in parts)
     if not cards and not zones:
         return None
-    reasons = dict.fromkeys(one.reason for one in parts)
-    return {"cards": cards, "zones": zones, "until": max(one.until for one in parts), "reason": "; ".join(reasons)}
+    reasons = dict.fromkeys(maintenance.reason for maintenance in parts)
+    return {
+        "cards": cards,
+        "zones": zones,
+        "until": max(maintenance.until for maintenance in parts),
+        "reason": "; ".join(reasons),
+    }
 
 
 _PACKED = (

@@ -210,10 +210,10 @@ def _blobs(header: _Header, segment_kinds: tuple[int, ...], section_kind: int) -
     """Yield the contents of the segments and sections of these types; a stripped file may have only one of the two."""
     wanted = [entry for entry in header.segments if entry[0] in segment_kinds]
     wanted += [entry for entry in header.sections if entry[0] == section_kind]
-    left = _MAX_NOTE_BYTES  # entries may overlap, so their total size is limited
+    remaining = _MAX_NOTE_BYTES  # entries may overlap, so their total size is limited
     for _, offset, length in wanted:
-        left -= length
-        if left < 0:
+        remaining -= length
+        if remaining < 0:
             refuse(
                 "ElfMalformed",
                 Message("the ELF file has more than {n} bytes of notes or attributes", n=_MAX_NOTE_BYTES),

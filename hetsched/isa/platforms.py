@@ -119,10 +119,10 @@ def _rank(isa: Isa) -> int:
     return _RISCV_VARIANTS.index(isa.profile or "") if isa.arch == "riscv" else len(isa.extensions)
 
 
-def _highest(one: Isa | None, other: Isa | None) -> Isa | None:
-    if one is None or other is None:
+def _highest(isa: Isa | None, other: Isa | None) -> Isa | None:
+    if isa is None or other is None:
         return None
-    if one.arch == "arm":
+    if isa.arch == "arm":
         # Join levels of the armv8 and armv9 lines: armv8.7 with armv9.0 is armv9.2.
-        return parse(ARM.highest_level(one.extensions | other.extensions) or one.canonical)
-    return max(one, other, key=_rank)
+        return parse(ARM.highest_level(isa.extensions | other.extensions) or isa.canonical)
+    return max(isa, other, key=_rank)

@@ -245,8 +245,8 @@ def _state(items: Iterable[Item], base: str, present: frozenset[str], *, strict:
                 stated.add(part)
             elif strict:
                 twice = Message("{part} (part of {name})", part=part, name=name) if part != name else part
-                said = Message("{text} occurs twice", text=twice)
-                refuse("IsaRepeatedItem", said, hint="g and profiles already include their extensions")
+                message = Message("{text} occurs twice", text=twice)
+                refuse("IsaRepeatedItem", message, hint="g and profiles already include their extensions")
         drafted = version is not None and name in VERSIONS and version[0] != VERSIONS[name][0]
         if drafted and not strict and name != base:
             untrusted.add(name)

@@ -107,14 +107,14 @@ def samples(metric: Metric) -> list[MetricSample]:
     """Return the stored counts of a metric, by labels."""
     found: dict[str, MetricSample] = {}
     for row in Figure.objects.filter(name=metric.name).order_by("labels", "part"):
-        one = found.get(row.labels)
-        if one is None:
+        sample = found.get(row.labels)
+        if sample is None:
             labels = msgspec.json.decode(row.labels, type=tuple[str, ...])
-            one = found[row.labels] = MetricSample(labels, 0.0, row.at, {})
+            sample = found[row.labels] = MetricSample(labels, 0.0, row.at, {})
         if row.part and row.part != _SUM:
-            one.buckets[row.part] = row.value
+            sample.buckets[row.part] = row.value
         else:
-            found[row.labels] = MetricSample(one.labels, row.value, max(one.at, row.at), one.buckets)
+            found[row.labels] = MetricSample(sample.labels, row.value, max(sample.at, row.at), sample.buckets)
     return list(found.values())
 
 

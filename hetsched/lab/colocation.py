@@ -137,7 +137,7 @@ def with_capacity(report: NodeReport, capacity_millis: Sequence[int]) -> NodeRep
 
 def capacity_millis(report: NodeReport, step: int, seed: int, model: CostModel) -> list[int]:
     """Return the capacity that online workloads leave in each zone at one step; it depends only on the arguments."""
-    left = []
+    remaining = []
     for zone in zones_of(report):
         fixed = random.Random(f"{seed}/{report.name}/{zone.name}")
         lent = model.busy_lent_ratio if fixed.random() < 0.5 else model.quiet_lent_ratio
@@ -145,8 +145,8 @@ def capacity_millis(report: NodeReport, step: int, seed: int, model: CostModel) 
         wave = model.day_wave_ratio * math.sin(2 * math.pi * (step / model.day_steps + phase))
         noise = random.Random(f"{seed}/{report.name}/{zone.name}/{step}").uniform(-0.03, 0.03)
         ratio = min(max(1 - lent + lent * wave + noise, 0.0), 1.0)
-        left.append(int(zone.capacity["cpu"] * ratio))
-    return left
+        remaining.append(int(zone.capacity["cpu"] * ratio))
+    return remaining
 
 
 class AssignedResources(NamedTuple):
@@ -177,7 +177,7 @@ class SimulatedKubelet:
         free = [[card for card in cards if card not in taken] for cards in self._cards]
         cpus_free = list(self._cpus)
         for held in self.held.values():
-            cpus_free = [left - used for left, used in zip(cpus_free, held.cpus, strict=True)]
+            cpus_free = [remaining - used for remaining, used in zip(cpus_free, held.cpus, strict=True)]
         cards = tuple(len(cards) for cards in self._cards)
         machine = ZoneResources(self._cpus, tuple(cpus_free), cards, tuple(len(cards) for cards in free))
         said = verdict(self.setup.policy, self.setup.pod_scope, machine, containers)
@@ -205,7 +205,9 @@ def speeds(pods: Mapping[str, Running], capacity: Sequence[int], model: CostMode
     demand = [
         sum(1000 * pods[key].cpus * share[zone] for key, share in shares.items()) for zone in range(len(capacity))
     ]
-    stolen = [max(0.0, 1 - left / asked) if asked else 0.0 for left, asked in zip(capacity, demand, strict=True)]
+    stolen = [
+        max(0.0, 1 - remaining / asked) if asked else 0.0 for remaining, asked in zip(capacity, demand, strict=True)
+    ]
     found = {}
     for key, share in shares.items():
         steal = sum(part * lost for part, lost in zip(share, stolen, strict=True))
@@ -222,16 +224,16 @@ def _shares(pod: Running, capacity: Sequence[int]) -> Shares:
         total = sum(pod.bound.values())
         return tuple(pod.bound.get(zone, 0) / total for zone in range(len(capacity)))
     total = sum(capacity)
-    return tuple(left / total if total else 1 / len(capacity) for left in capacity)
+    return tuple(remaining / total if total else 1 / len(capacity) for remaining in capacity)
 
 
 def evicted(pods: dict[str, Running], capacity: Sequence[int], model: CostModel) -> list[str]:
     """Remove the pods with too much steal one after the other, and return them."""
-    gone: list[str] = []
+    removed: list[str] = []
     while True:
         losing = [(-steal, key) for key, (_, steal) in speeds(pods, capacity, model).items()]
         worst = min(losing, default=(0.0, ""))
         if -worst[0] < model.evict_steal_ratio:
-            return gone
-        gone.append(worst[1])
+            return removed
+        removed.append(worst[1])
         del pods[worst[1]]

@@ -42,7 +42,7 @@ def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int |
     pods = list(pods)
     for pod in pods if priority is None else ():
         # The live cluster may have this class although hetsched has not seen it, so its priority is unknown.
-        unknown = next((one for one in pod.problems if one.code == "PriorityClassUnknown"), None)
+        unknown = next((problem for problem in pod.problems if problem.code == "PriorityClassUnknown"), None)
         if unknown is not None:
             raise InputError(
                 "PriorityNotAllowed",
@@ -124,8 +124,8 @@ def _check_owner(owner: str, most: Mapping[str, int], wanted: Mapping[str, int])
     rows = Charge.objects.filter(owner=owner).exclude(workload__state__in=_OVER)
     charged: dict[str, dict[str, int]] = dict(rows.values_list("workload_id", "amounts"))
     # A hold claimed for another owner, as an operator may do, is not counted for this owner any more.
-    kept = Hold.objects.filter(Q(state=Hold.HELD) | Q(state=Hold.CLAIMED, workload__owner=owner), owner=owner)
-    for claimed_by, amounts in kept.values_list("workload_id", "amounts"):
+    holds = Hold.objects.filter(Q(state=Hold.HELD) | Q(state=Hold.CLAIMED, workload__owner=owner), owner=owner)
+    for claimed_by, amounts in holds.values_list("workload_id", "amounts"):
         own = charged.get(claimed_by, {})
         held.update({name: max(0, amount - own.get(name, 0)) for name, amount in amounts.items()})
     for amounts in charged.values():

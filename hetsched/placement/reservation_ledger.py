@@ -135,42 +135,42 @@ def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
 
 
 _PARTS: tuple[tuple[type[ReservedCard | ReservedCpu | ReservedDevice], Callable[[Allocation], bool]], ...] = (
-    (ReservedCard, lambda held: bool(held.gpus)),
-    (ReservedCpu, lambda held: held.cpu_policy in EXCLUSIVE_CPU_POLICIES),
-    (ReservedDevice, lambda held: bool(held.devices)),
+    (ReservedCard, lambda allocation: bool(allocation.gpus)),
+    (ReservedCpu, lambda allocation: allocation.cpu_policy in EXCLUSIVE_CPU_POLICIES),
+    (ReservedDevice, lambda allocation: bool(allocation.devices)),
 )
 
 
 def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:
     """End the reservations of these pods at the cluster's current revision; return them with the pods' names."""
-    held: list[Reservation] = ACTIVE_RESERVATIONS(pods=pod_ids)
-    for one in held:
-        one.active, one.released_revision, one.released_at = False, cluster.revision, now
-        one.release_reason = reason[:60]
-    bulk_rows.update(held, ("active", "released_revision", "released_at", "release_reason"))
+    reservations: list[Reservation] = ACTIVE_RESERVATIONS(pods=pod_ids)
+    for reservation in reservations:
+        reservation.active, reservation.released_revision, reservation.released_at = False, cluster.revision, now
+        reservation.release_reason = reason[:60]
+    bulk_rows.update(reservations, ("active", "released_revision", "released_at", "release_reason"))
     # Skip reservations without GPUs, exclusive CPUs or devices: most pods have no rows in these tables.
     for model, has in _PARTS:
-        for ids in batched([one.pk for one in held if has(one.allocation)]):
+        for ids in batched([reservation.pk for reservation in reservations if has(reservation.allocation)]):
             model.objects.filter(reservation_id__in=ids).update(active=False)
-    return held
+    return reservations
 
 
-def resized(held: Allocation, before: PodSpec, now: PodSpec, *, with_memory: bool = False) -> Allocation:
+def resized(allocation: Allocation, before: PodSpec, now: PodSpec, *, with_memory: bool = False) -> Allocation:
     """Return an allocation whose zone shares add up to the new request; exclusive CPUs stay unchanged.
 
     `with_memory` is True if the pod's policy counts memory by zone; zone shares of 0 MiB then mean that the request was
     0.
     """
-    if not held.zones or held.cpu_policy in EXCLUSIVE_CPU_POLICIES:
-        return held
-    cpu = _rescaled([zone.cpu_millis for zone in held.zones], before.shape.request(CPU), now.shape.request(CPU))
-    memory = [zone.memory_mib for zone in held.zones]
+    if not allocation.zones or allocation.cpu_policy in EXCLUSIVE_CPU_POLICIES:
+        return allocation
+    cpu = _rescaled([zone.cpu_millis for zone in allocation.zones], before.shape.request(CPU), now.shape.request(CPU))
+    memory = [zone.memory_mib for zone in allocation.zones]
     if with_memory or any(memory):
         mib = [mib_rounded_up(pod.shape.request(MEMORY)) for pod in (before, now)]
         memory = _rescaled(memory, *mib)
-    shares = zip(held.zones, cpu, memory, strict=True)
+    shares = zip(allocation.zones, cpu, memory, strict=True)
     zones = tuple(msgspec.structs.replace(zone, cpu_millis=c, memory_mib=m) for zone, c, m in shares)
-    return msgspec.structs.replace(held, zones=zones)
+    return msgspec.structs.replace(allocation, zones=zones)
 
 
 def counts_zone_memory(policy: str) -> bool:
@@ -196,8 +196,8 @@ def _rescaled(shares: list[int], before: int, now: int) -> list[int]:
 def loads_of(cluster: Cluster) -> dict[int, Load]:
     """Return the load of every node of the cluster, summed from its active reservations."""
     loads: dict[int, Load] = {}
-    held = Reservation.objects.filter(cluster=cluster, active=True)
-    for node_id, requests, allocation in held.values_list("node_id", "requests", "allocation").iterator(2000):
+    reservations = Reservation.objects.filter(cluster=cluster, active=True)
+    for node_id, requests, allocation in reservations.values_list("node_id", "requests", "allocation").iterator(2000):
         load = loads.setdefault(node_id, Load())
         load.add(requests, sum(card.milli for card in allocation.gpus))
     return loads

@@ -163,8 +163,8 @@ def _assume_nominated(snapshot: ClusterSnapshot, nominations: QuerySet[Nominatio
     found = {row.pk: row for row in rows}
     victims: dict[int, set[tuple[str, str]]] = {pk: set() for pk in found}
     evictions = Eviction.objects.filter(nomination_id__in=found).select_related("victim")
-    for one in evictions.only("nomination_id", "victim__namespace", "victim__name", "victim__uid"):
-        victims[one.nomination_id or 0].add((one.victim.key, one.victim.uid))
+    for eviction in evictions.only("nomination_id", "victim__namespace", "victim__name", "victim__uid"):
+        victims[eviction.nomination_id or 0].add((eviction.victim.key, eviction.victim.uid))
     for row in found.values():
         if row.node.name in state.row_of and row.pod.key not in state.placed_pods:
             request = state.compile(row.pod.spec)

@@ -159,10 +159,10 @@ def _set_active(policy: Policy, revision: PolicyRevision, goldens: GoldenCheck, 
     policy.save(update_fields=["active_version", "description"])
     details: dict[str, object] = {"before": before, "after": revision.version}
     if goldens.results:
-        details["goldens"] = {one.golden: one.state.value for one in goldens.results}
-    for one in goldens.results:
-        own = GoldenPlacement.objects.filter(name=one.golden, policy_name=policy.name)
-        own.update(state=one.state.value, got=one.got, checked_at=timezone.now(), broken_since=None)
+        details["goldens"] = {verdict.golden: verdict.state.value for verdict in goldens.results}
+    for verdict in goldens.results:
+        own = GoldenPlacement.objects.filter(name=verdict.golden, policy_name=policy.name)
+        own.update(state=verdict.state.value, got=verdict.got, checked_at=timezone.now(), broken_since=None)
     record(actor=actor.name, role=actor.role, action="policy.activate", obj=policy, reason=reason, details=details)
     policy_activated.send(sender=Policy, name=policy.name)
     publish_many({TOPIC: lambda: {policy.name: policy_document(policy)}})

@@ -41,12 +41,12 @@ def apply_policy_objects(
     """
     cluster = Cluster.objects.get(pk=cluster_id)
     changed = []
-    for one in (*seen, *_deleted_objects(cluster, listed)):
+    for observed in (*seen, *_deleted_objects(cluster, listed)):
         with write_transaction():
             if not Connection.objects.select_for_update().filter(cluster=cluster, follower_epoch=epoch).exists():
                 raise Conflict(f"another process watches cluster {cluster_id}")
-            if _apply_object(cluster, one):
-                changed.append(one.name)
+            if _apply_object(cluster, observed):
+                changed.append(observed.name)
     return changed
 
 
@@ -95,27 +95,27 @@ def _deleted_objects(cluster: Cluster, listed: Collection[str] | None) -> Iterab
     return [ObservedPolicy(name, gone=True) for name in sorted(set(known) - set(listed))]
 
 
-def _apply_object(cluster: Cluster, one: ObservedPolicy) -> bool:
+def _apply_object(cluster: Cluster, observed: ObservedPolicy) -> bool:
     """Save an object's content and review it; return whether anything changed."""
-    row = PolicyObject.objects.filter(cluster=cluster, name=one.name).first()
-    if one.gone:
+    row = PolicyObject.objects.filter(cluster=cluster, name=observed.name).first()
+    if observed.gone:
         if row is None or row.gone:
             return False
         row.gone, row.reported = True, True
         row.save(update_fields=["gone", "reported"])
-        about = ("policy", one.name)
+        about = ("policy", observed.name)
         actor = _actor_of(cluster)
         record(actor=actor.name, role=actor.role, action="policy.gone", obj=about, details={"version": row.version})
-        _publish(one.name)
+        _publish(observed.name)
         return True
     now = timezone.now()
     if row is None:
-        row = PolicyObject(cluster=cluster, name=one.name, judged_at=now, since=now)
+        row = PolicyObject(cluster=cluster, name=observed.name, judged_at=now, since=now)
     before = None if row.pk is None else (row.uid, row.generation, row.spec, row.problem, row.gone)
-    row.uid, row.generation, row.spec, row.gone = one.uid, one.generation, one.spec, False
+    row.uid, row.generation, row.spec, row.gone = observed.uid, observed.generation, observed.spec, False
     if before == (row.uid, row.generation, row.spec, None, False):
         return False  # an accepted object without changes
-    return _review(row, one.problem, before=before)
+    return _review(row, observed.problem, before=before)
 
 
 def _review(row: PolicyObject, unreadable: Problem | None = None, *, before: object = ()) -> bool:

@@ -20,7 +20,9 @@ def policy_document(policy: Policy) -> dict[str, Any]:
         "description": policy.description,
         "activeVersion": policy.active_version,
         "keptIn": policy.keeper.name if policy.keeper else None,
-        "objects": {one.cluster.name: object_document(one) for one in objects_of(policy.name)},
+        "objects": {
+            policy_object.cluster.name: object_document(policy_object) for policy_object in objects_of(policy.name)
+        },
         "versions": {str(revision.version): revision_document(revision) for revision in policy.revisions.all()},
     }
 
@@ -30,15 +32,15 @@ def objects_of(name: str) -> list[PolicyObject]:
     return list(PolicyObject.objects.filter(name=name).select_related("cluster"))
 
 
-def object_document(one: PolicyObject) -> dict[str, Any]:
+def object_document(policy_object: PolicyObject) -> dict[str, Any]:
     """Return the review result of a cluster's object."""
-    problem = one.problem
+    problem = policy_object.problem
     return {
-        "generation": one.generation,
+        "generation": policy_object.generation,
         "accepted": problem is None,
-        "version": one.version,
-        "gone": one.gone,
-        "judgedAt": rfc3339(one.judged_at),
+        "version": policy_object.version,
+        "gone": policy_object.gone,
+        "judgedAt": rfc3339(policy_object.judged_at),
         "code": problem.code if problem else "",
         "place": problem.field if problem else "",
         "message": problem.message if problem else "",

@@ -49,7 +49,7 @@ def check_goldens(spec: PolicySpec, *, cluster: Cluster | None = None) -> Golden
 def require_goldens(spec: PolicySpec) -> GoldenCheck:
     """Check all golden placements that guard a policy. Raises: GoldenPlacementBroken if any is broken."""
     found = check_goldens(spec)
-    broken = tuple(one for one in found.results if one.state is GoldenState.BROKEN)
+    broken = tuple(verdict for verdict in found.results if verdict.state is GoldenState.BROKEN)
     if broken:
         raise GoldenPlacementBroken(spec.name, broken)
     return found

@@ -161,7 +161,7 @@ def _obstacles(policy: Policy, once: Once | None, condition: Condition | None) -
     versions = _versions(once, condition)
     problems: list[Message] = []
     for revision in policy.revisions.filter(version__in=versions).order_by("version"):
-        broken = [one.golden for one in check_goldens(revision.spec).results if one.state == "broken"]
+        broken = [verdict.golden for verdict in check_goldens(revision.spec).results if verdict.state == "broken"]
         if broken:
             names = joined(", ", broken[:5])
             template = "version {version} cannot be activated now: it breaks {names}"

@@ -107,7 +107,7 @@ class GoldenForm(WorkflowForm):
         if self.instance.pk:
             self.fields["name"].disabled = True
             kind, value = next(iter(to_plain(self.instance.expectation).items()))
-            shown = [f"{key}={one}" for key, one in value.items()] if kind == "selector" else value
+            shown = [f"{key}={item}" for key, item in value.items()] if kind == "selector" else value
             self.initial.update(kind=kind, which=", ".join(shown) if isinstance(shown, list | tuple) else shown)
 
     @property

@@ -152,7 +152,9 @@ def _overdue_bindings(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
         yield pods, True
 
 
-def write(api: Api, name: str, one: BindingRequest, *, is_ours: Callable[[], bool] = lambda: True) -> BindingOutcome:
+def write(
+    api: Api, name: str, request: BindingRequest, *, is_ours: Callable[[], bool] = lambda: True
+) -> BindingOutcome:
     """Provide the pod's volumes and devices, bind it, and return the result.
 
     `name` is the cluster's name. `is_ours` returns True while this process may bind the pod; it is called before each
@@ -160,22 +162,24 @@ def write(api: Api, name: str, one: BindingRequest, *, is_ours: Callable[[], boo
     """
     if not is_ours():
         return BindingOutcome(
-            one.pod_id, BindingResult.UNKNOWN, Message("the pod is no longer assigned to this scheduler")
+            request.pod_id, BindingResult.UNKNOWN, Message("the pod is no longer assigned to this scheduler")
         )
     began = time.perf_counter()
     try:
-        before = provide(api, one) or allocate(api, one)
-        bound = before or bind(api, one, is_ours=is_ours)
-        if bound.result is BindingResult.REFUSED and (one.tried or not is_ours()):
-            others = (one.in_flight and before is None) or not is_ours()
-            bound = read_refused(api, one, bound, waiting=BindingResult.UNKNOWN if others else BindingResult.REFUSED)
+        before = provide(api, request) or allocate(api, request)
+        bound = before or bind(api, request, is_ours=is_ours)
+        if bound.result is BindingResult.REFUSED and (request.tried or not is_ours()):
+            others = (request.in_flight and before is None) or not is_ours()
+            bound = read_refused(
+                api, request, bound, waiting=BindingResult.UNKNOWN if others else BindingResult.REFUSED
+            )
     except Exception as error:  # one malformed pod or claim must not block the other results
-        log.exception("binding failed", cluster=name, namespace=one.namespace, pod=one.name)
-        bound = BindingOutcome(one.pod_id, BindingResult.UNKNOWN, repr(error))
-    if bound.result is BindingResult.REFUSED and one.device_claims:
+        log.exception("binding failed", cluster=name, namespace=request.namespace, pod=request.name)
+        bound = BindingOutcome(request.pod_id, BindingResult.UNKNOWN, repr(error))
+    if bound.result is BindingResult.REFUSED and request.device_claims:
         # If the release fails, the allocation stays visible in the claim's status.
         with suppress(ApiFailure):
-            release(api, one)
+            release(api, request)
     counters.observe(metric_names.BINDING_SECONDS, time.perf_counter() - began, name, bound.result.value)
     if bound.read:
         counters.add(metric_names.READ_BACKS, name, bound.result.value)
@@ -194,9 +198,9 @@ def binding_requests(pod_ids: Sequence[int], *, tried: bool = False) -> list[Bin
         may_wait = pod.decided_at is None or pod.decided_at > now - VOLUME_TIMEOUT
         in_flight = tried and pod.decided_at is not None and pod.decided_at > now - UNKNOWN_FOR
         allocation, epoch = pod.allocation or EMPTY, epochs.get(pod.pk, 0)
-        one = binding_request(pod.in_cluster, pod.pk, pod.uid, pod.spec, pod.node.name, allocation, epoch)
+        request = binding_request(pod.in_cluster, pod.pk, pod.uid, pod.spec, pod.node.name, allocation, epoch)
         named = {"namespace": pod.namespace, "name": pod.name}
-        found.append(msgspec.structs.replace(one, **named, may_wait=may_wait, tried=tried, in_flight=in_flight))
+        found.append(msgspec.structs.replace(request, **named, may_wait=may_wait, tried=tried, in_flight=in_flight))
     return found
 
 
@@ -219,20 +223,20 @@ def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     The resources of pods that were deleted or bound by another scheduler are freed when the watch reports that event.
     """
     by_result: dict[BindingResult, list[BindingOutcome]] = defaultdict(list)
-    for one in outcomes:
-        by_result[one.result].append(one)
+    for outcome in outcomes:
+        by_result[outcome.result].append(outcome)
     reasons: dict[Message, list[int]] = defaultdict(list)
-    for one in by_result[BindingResult.REFUSED]:
-        reasons[verbatim(one.message)].append(one.pod_id)
-    apply_while_binding(cluster, confirm, [one.pod_id for one in by_result[BindingResult.BOUND]])
+    for outcome in by_result[BindingResult.REFUSED]:
+        reasons[verbatim(outcome.message)].append(outcome.pod_id)
+    apply_while_binding(cluster, confirm, [outcome.pod_id for outcome in by_result[BindingResult.BOUND]])
     if by_result[BindingResult.WAITING]:  # nothing was written, so the next run may retry immediately
-        pods = [one.pod_id for one in by_result[BindingResult.WAITING]]
+        pods = [outcome.pod_id for outcome in by_result[BindingResult.WAITING]]
         Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=database_now())
     for reason, pods in reasons.items():
         apply_while_binding(cluster, partial(reject, reason=reason), pods)
     for result in (BindingResult.REFUSED, BindingResult.LOST, BindingResult.GONE):
         if by_result[result]:
-            recover_gangs(cluster.pk, [one.pod_id for one in by_result[result]], by_result[result][0].message)
+            recover_gangs(cluster.pk, [outcome.pod_id for outcome in by_result[result]], by_result[result][0].message)
     if by_result[BindingResult.UNPROVEN]:
         failure = shortened(by_result[BindingResult.UNPROVEN][0].message, 500)
         Connection.objects.filter(cluster=cluster).update(failure=failure)

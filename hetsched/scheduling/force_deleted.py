@@ -64,7 +64,7 @@ class ForceDeleted:
         holding: list[_ForceDeletedPod] = []
         nodes = 0
         for held in list(self._by_row.values())[:_MOST_NODES]:
-            placed_pods = [placed for one in held if (placed := state.forget(one.key)) is not None]
+            placed_pods = [placed for deleted in held if (placed := state.forget(deleted.key)) is not None]
             try:
                 fits = bool(placed_pods) and attempt.fits(placed_pods[0].row)
             finally:
@@ -75,7 +75,7 @@ class ForceDeleted:
                 holding += held
         if not holding:
             return None
-        names = list(dict.fromkeys(one.pod for one in sorted(holding)))
+        names = list(dict.fromkeys(deleted.pod for deleted in sorted(holding)))
         own = [name for name in names if name.startswith(f"{pod.namespace}/")]
         until = max(holding).until
         return Reason(HELD, "ledger", nodes, _sentence(names, len(names), until)), _sentence(own, len(names), until)

@@ -73,8 +73,8 @@ class Nominees:
         """
         snapshot, state = self._snapshot, self._snapshot.state
         keys = {one.pod for one in evicted}
-        left = [placed.pod.key for placed in outcome.evicted]
-        superseded = tuple(key for key in left if snapshot.nominees.pop(key, None) is not None)
+        evicted_keys = [placed.pod.key for placed in outcome.evicted]
+        superseded = tuple(key for key in evicted_keys if snapshot.nominees.pop(key, None) is not None)
         staying = [placed for placed in outcome.evicted if placed.pod.key in keys.difference(superseded)]
         outcome.evicted = ()  # so that the victims are not restored twice
         if not staying:
@@ -89,7 +89,7 @@ class Nominees:
 
 def waits_for(node: str, going: Sequence[PlacedPod]) -> Reason:
     """Return the reason that names the victims for which a nominated pod waits."""
-    victims = [(one.pod.key.partition(MARK)[0], one.pod.priority) for one in going]
+    victims = [(placed.pod.key.partition(MARK)[0], placed.pod.priority) for placed in going]
     pods = format_pods([Message("{pod} (priority {number})", pod=key, number=priority) for key, priority in victims])
     message = Message("the pod can be placed on {node} after the deletion of {pods}", node=node, pods=pods)
     return Reason("PreemptionPending", PREEMPTION_SOURCE, 1, message)

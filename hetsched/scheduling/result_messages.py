@@ -34,17 +34,17 @@ def placement_summary(pod: str, outcome: Outcome, score: str) -> Message:
     where: dict[str, Any] = {"pod": pod, "node": outcome.node, "score": score}
     cards: Any = outcome.allocation.gpus
     if not cards:
-        said = Message("{pod} placed on {node}, score {score}", **where)
+        message = Message("{pod} placed on {node}, score {score}", **where)
     elif cards[0].milli < 1000:
         template = "{pod} placed on {node} with {n}/1000 of GPU {card}, score {score}"
-        said = Message(template, n=cards[0].milli, card=cards[0].index, **where)
+        message = Message(template, n=cards[0].milli, card=cards[0].index, **where)
     elif cards[1:]:
         names = joined(", ", [card.index for card in cards])
-        said = Message("{pod} placed on {node} with GPUs {names}, score {score}", names=names, **where)
+        message = Message("{pod} placed on {node} with GPUs {names}, score {score}", names=names, **where)
     else:
-        said = Message("{pod} placed on {node} with GPU {card}, score {score}", card=cards[0].index, **where)
-    left = [placed.pod.key for placed in outcome.evicted]
-    return Message("{said}, replacing {pods}", said=said, pods=format_pods(left, 1)) if left else said
+        message = Message("{pod} placed on {node} with GPU {card}, score {score}", card=cards[0].index, **where)
+    victims = [placed.pod.key for placed in outcome.evicted]
+    return Message("{said}, replacing {pods}", said=message, pods=format_pods(victims, 1)) if victims else message
 
 
 def unknown_images(pod: PodSpec) -> tuple[Message, ...]:

@@ -388,12 +388,12 @@ class SchedulingCycle:
         assert outcome.node is not None
         score = round(outcome.score, _SCORE_DIGITS)
         scheduler = self.cache.scheduler(spec)
-        said = placement_summary(pending.spec.key, outcome, f"{score:.1f}")
+        message = placement_summary(pending.spec.key, outcome, f"{score:.1f}")
         return Result(
             pending,
             Verdict.PLACED,
             joined(
-                "; ", [said, *unknown_images(pending.spec), *image_warnings(outcome), *self._by_requests(scheduler)]
+                "; ", [message, *unknown_images(pending.spec), *image_warnings(outcome), *self._by_requests(scheduler)]
             ),
             spec.name,
             spec.version,
@@ -471,9 +471,9 @@ def _with_requeue(result: Result) -> Result:
     return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything(GANG_SOURCE, Message(""))))
 
 
-def _shares_explanation(one: PodSpec, other: PodSpec) -> bool:
+def _shares_explanation(pod: PodSpec, other: PodSpec) -> bool:
     """Return True if the explanation of a rejected pod also applies to another rejected pod of the same shape."""
-    return (one.namespace, one.labels, one.gang) == (other.namespace, other.labels, other.gang)
+    return (pod.namespace, pod.labels, pod.gang) == (other.namespace, other.labels, other.gang)
 
 
 def _mixed_gangs(waiting: Sequence[PendingPod]) -> set[str]:

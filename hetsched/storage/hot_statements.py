@@ -79,7 +79,7 @@ def _rows(model: str, *conditions: Q, **filters: Any) -> QuerySet[Any]:
 def _indexed(model: str, name: str) -> Q:
     """Return the condition of a partial index or unique constraint."""
     meta = apps.get_model(model)._meta
-    (condition,) = (one.condition for one in (*meta.indexes, *meta.constraints) if one.name == name)
+    (condition,) = (item.condition for item in (*meta.indexes, *meta.constraints) if item.name == name)
     assert isinstance(condition, Q)
     return condition
 

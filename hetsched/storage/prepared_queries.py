@@ -80,13 +80,13 @@ class PreparedQuery(Generic[T]):
     def __call__(self, *, limit: int | None = None, **given: Any) -> list[T]:
         """Run the query with these values and return its rows, at most `limit`."""
         db = own()
-        one = self._written.get(db.vendor)
-        if one is None:
-            one = self._written[db.vendor] = _write(self._build())
-        values = _bound_values(one.values, given, db)
+        query = self._written.get(db.vendor)
+        if query is None:
+            query = self._written[db.vendor] = _write(self._build())
+        values = _bound_values(query.values, given, db)
         if limit is None:
-            return one.read(fetch(one.sql, values), db)
-        return one.read(fetch(f"{one.sql} LIMIT %s", [*values, limit]), db)
+            return query.read(fetch(query.sql, values), db)
+        return query.read(fetch(f"{query.sql} LIMIT %s", [*values, limit]), db)
 
     def first(self, **given: Any) -> T | None:
         """Return the first row, or None if there are no rows."""
@@ -111,14 +111,14 @@ class PreparedUpdate:
     def rows(self, **given: Any) -> list[Any]:
         """Update the rows that match these values; return the rows with their new columns."""
         db = own()
-        one = self._returned.get(db.vendor)
-        if one is None:
+        query = self._returned.get(db.vendor)
+        if query is None:
             sql, values = self._compiled(db)
             read = _write(self._build())
             columns = ", ".join(column for _, (column, _), _ in read.compiler.select)
             returning = msgspec.structs.replace(read, sql=f"{sql} RETURNING {columns}", values=values)
-            one = self._returned[db.vendor] = returning
-        return one.read(fetch(one.sql, _bound_values(one.values, given, db)), db)
+            query = self._returned[db.vendor] = returning
+        return query.read(fetch(query.sql, _bound_values(query.values, given, db)), db)
 
     def _compiled(self, db: Any) -> tuple[str, tuple[Any, ...]]:
         known = self._written.get(db.vendor)
@@ -147,14 +147,14 @@ def _text(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     SQLite uses a partial index only if the SQL text itself contains the condition of the index.
     """
     first, *others = sql.split("%s")
-    parts, left = [first], []
+    parts, remaining = [first], []
     for value, part in zip(values, others, strict=True):
         if connection.vendor == "sqlite" and type(value) in (str, int, bool):
             parts += [literal(value), part]
         else:
             parts += ["%s", part]
-            left.append(value)
-    return "".join(parts), tuple(left)
+            remaining.append(value)
+    return "".join(parts), tuple(remaining)
 
 
 def _value(value: Any, asked: Parameter, db: Any) -> Any:
@@ -181,10 +181,10 @@ def _models(rows: list[Any], compiler: Any, alias: str) -> list[Any]:
     annotations = list(compiler.annotation_col_map.items())
     found = []
     for row in rows:
-        one = model.from_db(alias, names, row[begin:end])
+        item = model.from_db(alias, names, row[begin:end])
         for populator in related:
-            populator.populate(row, one)
+            populator.populate(row, item)
         for name, place in annotations:
-            setattr(one, name, row[place])
-        found.append(one)
+            setattr(item, name, row[place])
+        found.append(item)
     return found

@@ -97,8 +97,8 @@ class FakeRuntime:
 
     def end(self, uid: str) -> None:
         sandbox = self.sandboxes.pop(uid)
-        for one in [one.id for one in self.containers.values() if one.pod_sandbox_id == sandbox.id]:
-            self.end_container(one)
+        for item in [container.id for container in self.containers.values() if container.pod_sandbox_id == sandbox.id]:
+            self.end_container(item)
 
     def end_container(self, one: str) -> None:
         del self.containers[one], self.sets[one]

@@ -171,7 +171,7 @@ def test_agent_reconnects_to_a_restarted_runtime(runtime: Containerd, pinner: Pi
         assert (report.actual, [problem.code for problem in pinner.problems]) == (None, ["RuntimeAway"])
         assert (on(main), on(other)) == ({ONLINE[0]}, set(REST))  # they keep running
         runtime.start()
-        eventually(lambda: not [one.drift for one in pinner.step(time.monotonic()) if one.drift])
+        eventually(lambda: not [container.drift for container in pinner.step(time.monotonic()) if container.drift])
     assert watched.together() == []
     free(runtime, main)
     pinner.step(time.monotonic())

@@ -97,10 +97,10 @@ def test_unchanged_report_is_confirmed_without_a_write(agent: Api, cluster: Clus
 
 def test_unknown_digest_requests_a_full_report(agent: Api, cluster: Cluster) -> None:
     first = agent("POST", "agent/reports/", message(None), status=200).json()
-    assert [one["code"] for one in first["problems"]] == ["ReportWanted"]
+    assert [problem["code"] for problem in first["problems"]] == ["ReportWanted"]
     agent("POST", "agent/reports/", message(sequence=2), status=200)
     other = agent("POST", "agent/reports/", message(None, sequence=3, digest="other"), status=200).json()
-    assert [one["code"] for one in other["problems"]] == ["ReportWanted"]
+    assert [problem["code"] for problem in other["problems"]] == ["ReportWanted"]
 
 
 def test_messages_count_in_order_and_once(agent: Api, cluster: Cluster) -> None:
@@ -191,14 +191,14 @@ def test_missing_secret_is_reported_and_nothing_is_signed(
     settings.SECRET_KEY_GIVEN = False
     answer = api("agent")("POST", "agent/reports/", message(), status=200).json()
     assert answer["key"] == ""
-    assert [one["code"] for one in answer["problems"]] == ["NotSigned"]
+    assert [problem["code"] for problem in answer["problems"]] == ["NotSigned"]
 
 
 def test_a_key_is_withheld_over_plain_http(agent: Api, cluster: Cluster, settings: Any) -> None:
     settings.HETSCHED_AGENT_KEYS_OVER_HTTP = False
     answered = agent("POST", "agent/reports/", message(), status=200).json()
     assert answered["key"] == ""
-    assert [one["code"] for one in answered["problems"]] == ["KeyWithheld"]
+    assert [problem["code"] for problem in answered["problems"]] == ["KeyWithheld"]
     body = msgspec.json.encode(message(sequence=2))
     secure = agent.client.post("/api/v1/agent/reports/", body, content_type="application/json", secure=True).json()
     assert urlsafe_b64decode(secure["key"]) == agent_key("lab", "n1")
@@ -211,7 +211,7 @@ def test_added_gpus_are_named_as_not_accepted(agent: Api, cluster: Cluster) -> N
     with_two = msgspec.structs.replace(REPORT, gpus=(card, msgspec.structs.replace(card, index=1, uuid="GPU-b")))
     agent("POST", "agent/reports/", message(with_one), status=200)
     answer = agent("POST", "agent/reports/", message(with_two, sequence=2), status=200).json()
-    assert [one["code"] for one in answer["problems"]] == ["FactQuarantined"]
+    assert [problem["code"] for problem in answer["problems"]] == ["FactQuarantined"]
     assert [held.uuid for held in Node.objects.get(name="n1").report.gpus] == ["GPU-a"]
 
 

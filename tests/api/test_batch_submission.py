@@ -31,11 +31,11 @@ def sent(caller: Api, *items: dict[str, Any], status: int = 202, key: str = "", 
 def test_each_item_is_a_workload_of_its_own(operator: Api, cluster: Cluster) -> None:
     answer = sent(operator, named("a"), named("b", name="second"), priority=7)
     assert (answer["accepted"], answer["refused"]) == (2, 0)
-    assert [(one["index"], one["status"], one["state"]) for one in answer["items"]] == [
+    assert [(item["index"], item["status"], item["state"]) for item in answer["items"]] == [
         (0, 202, "pending"), (1, 202, "pending"),
     ]  # fmt: skip
     rows = {row.pk: row for row in Workload.objects.all()}
-    first, second = (rows[one["id"]] for one in answer["items"])
+    first, second = (rows[item["id"]] for item in answer["items"])
     assert (first.name, second.name, first.priority, second.priority) == ("a", "second", 7, 7)
     assert AuditEntry.objects.filter(action="workload.submit").count() == 2
 
@@ -43,7 +43,7 @@ def test_each_item_is_a_workload_of_its_own(operator: Api, cluster: Cluster) -> 
 def test_invalid_item_does_not_stop_the_others(operator: Api, cluster: Cluster) -> None:
     answer = sent(operator, named("a"), {"manifest": WRONG}, named("a"), named("c"), status=207)
     assert (answer["accepted"], answer["refused"]) == (2, 2)
-    assert [one["status"] for one in answer["items"]] == [202, 400, 409, 202]
+    assert [item["status"] for item in answer["items"]] == [202, 400, 409, 202]
     assert answer["items"][2]["problem"]["code"] == "PodExists"
     assert sorted(Workload.objects.values_list("name", flat=True)) == ["a", "c"]
 
@@ -53,7 +53,7 @@ def test_atomic_batch_with_invalid_items_writes_nothing(operator: Api, cluster: 
         operator, named("a", key="a"), {"manifest": WRONG}, named("a"), named("c"), status=422, allOrNothing=True
     )
     assert (refused["code"], refused["place"]) == ("BatchRefused", "items[1]")
-    assert [(one["index"], one["status"]) for one in refused["items"]] == [(1, 400), (2, 409)]
+    assert [(item["index"], item["status"]) for item in refused["items"]] == [(1, 400), (2, 409)]
     for rows in (Workload, Pod, IdempotencyKey):
         assert not rows._default_manager.exists()
     assert not AuditEntry.objects.filter(action="workload.submit").exists()
@@ -67,8 +67,8 @@ def test_atomic_batch_writes_all_items(operator: Api, cluster: Cluster) -> None:
 def test_the_same_batch_under_the_same_key_is_submitted_once(operator: Api, cluster: Cluster) -> None:
     first = sent(operator, named("a"), named("b"), key="night-7")
     again = sent(operator, named("a"), named("b"), key="night-7")
-    assert [one["id"] for one in again["items"]] == [one["id"] for one in first["items"]]
-    assert [one["replayed"] for one in again["items"]] == [True, True]
+    assert [item["id"] for item in again["items"]] == [item["id"] for item in first["items"]]
+    assert [item["replayed"] for item in again["items"]] == [True, True]
     assert Workload.objects.count() == 2
     assert check_invariants() == []
 
@@ -76,7 +76,7 @@ def test_the_same_batch_under_the_same_key_is_submitted_once(operator: Api, clus
 def test_another_item_under_the_same_place_and_key_is_refused(operator: Api, cluster: Cluster) -> None:
     sent(operator, named("a"), named("b"), key="night-7")
     answer = sent(operator, named("a"), named("other"), named("c"), key="night-7", status=207)
-    assert [one["status"] for one in answer["items"]] == [202, 422, 202]
+    assert [item["status"] for item in answer["items"]] == [202, 422, 202]
     assert answer["items"][1]["problem"]["code"] == "IdempotencyKeyReused"
 
 
@@ -98,7 +98,7 @@ def test_interrupted_batch_is_completed_by_a_repetition(
     assert Workload.objects.count() == 1
     monkeypatch.setattr(submissions, "_write", write)
     answer = sent(operator, named("a"), named("b"), key="k")
-    assert [one.get("replayed", False) for one in answer["items"]] == [True, False]
+    assert [item.get("replayed", False) for item in answer["items"]] == [True, False]
     assert Workload.objects.count() == 2
 
 
@@ -151,7 +151,7 @@ def test_keys_are_checked_before_anything_is_written(
 def test_namespaces_are_checked_item_by_item(api: Callable[..., Api], cluster: Cluster) -> None:
     own = POD.replace("{name: web}", "{name: web, namespace: lab}")
     answer = sent(api("submitter", "lab"), {"manifest": own}, named("foreign"), status=207)
-    assert [one["status"] for one in answer["items"]] == [202, 403]
+    assert [item["status"] for item in answer["items"]] == [202, 403]
     assert answer["items"][1]["problem"]["code"] == "NamespaceNotAllowed"
 
 

@@ -56,8 +56,8 @@ def test_scheduler_name_selects_a_policy_of_the_cluster(operator: Api) -> None:
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
         "spec": {"schedulerName": "hetsched-nope", "containers": [{"name": "main", "image": "i"}]},
     }  # fmt: skip
-    (one,) = operator("POST", "what-if/", {"manifest": pod}, status=200).json()["unplaced"]
-    assert [reason["field"] for reason in one["reasons"]] == ["spec.schedulerName"]
+    (item,) = operator("POST", "what-if/", {"manifest": pod}, status=200).json()["unplaced"]
+    assert [reason["field"] for reason in item["reasons"]] == ["spec.schedulerName"]
 
 
 def test_a_verdict_that_there_is_not_is_refused(operator: Api) -> None:

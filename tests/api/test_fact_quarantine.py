@@ -47,7 +47,7 @@ class AgentOfNode2:
         return [(card.model, card.memory_mib) for card in Node.objects.get(name="n2").report.gpus or ()]
 
     def quarantined(self) -> list[tuple[str, str, str]]:
-        return [(one.fact, one.item, one.change) for one in NodeFacts.objects.get().quarantined]
+        return [(item.fact, item.item, item.change) for item in NodeFacts.objects.get().quarantined]
 
     def act(self, action: str, status: int = 200, **more: Any) -> Any:
         tag = self.operator.tag("nodes/n2/")
@@ -127,7 +127,7 @@ def test_facts_quarantined_together_are_one_audit_entry(node: AgentOfNode2) -> N
     (details,) = entries()
     # 30 GPUs are new: the entry counts all and names the first 20.
     assert details["count"] == 30
-    assert [one["item"] for one in details["facts"]] == [f"NEW-{i:03}" for i in range(2, 22)]
+    assert [fact["item"] for fact in details["facts"]] == [f"NEW-{i:03}" for i in range(2, 22)]
     node.says(gpus=(*CARDS, *new), memory_mib=1024)
     assert len(entries()) == 1  # known quarantines are not recorded again
     node.says(gpus=(CARDS[0], *new))
@@ -173,7 +173,7 @@ def test_an_override_holds_until_its_time_is_over(node: AgentOfNode2) -> None:
     node.says(memory_mib=1024)  # whatever else is reported
     assert node.cards[1][2] is False
     row = NodeFacts.objects.get()
-    row.overrides = tuple(msgspec.structs.replace(one, until="2026-01-01T00:00:00Z") for one in row.overrides)
+    row.overrides = tuple(msgspec.structs.replace(override, until="2026-01-01T00:00:00Z") for override in row.overrides)
     row.save()
     assert end_overrides(node.cluster.pk) == 1
     assert node.cards[1][2] is True
@@ -200,7 +200,7 @@ def test_wrong_overrides_are_refused(
 def test_every_report_is_kept_with_its_source(node: AgentOfNode2, operator: Api) -> None:
     node.says(isa=MachineIsa("x86", "x86-64-v4"))
     said = operator.get("nodes/n2/")["facts"]["isa"]["said"]
-    reported = [(one["source"], one["text"], one["current"]) for one in said if one["source"] == "agent"]
+    reported = [(item["source"], item["text"], item["current"]) for item in said if item["source"] == "agent"]
     assert reported == [("agent", "x86-64-v4", True), ("agent", "x86-64-v3", False)]
     for number in range(30):
         node.says(isa=MachineIsa("x86", f"x86-64-v{number % 3 + 1}"))

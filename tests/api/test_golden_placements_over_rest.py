@@ -139,5 +139,7 @@ def test_two_versions_are_compared(admin: Api) -> None:
     (change,) = found["plugins"]  # one of two stays where it is, the other moved past it
     assert (change["change"], change["moved"]) == ("changed", True)
     assert {change["placeBefore"], change["placeAfter"]} == {1, 2}
-    assert [one["change"] for one in admin.get("policies/mine/versions/0/diff/1/")["diff"]["plugins"]] == ["added"] * 2
+    assert [plugin["change"] for plugin in admin.get("policies/mine/versions/0/diff/1/")["diff"]["plugins"]] == [
+        "added"
+    ] * 2
     assert admin.get("policies/mine/versions/2/diff/2/")["diff"]["same"] is True

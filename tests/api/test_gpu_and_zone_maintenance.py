@@ -43,7 +43,7 @@ def test_gpu_in_maintenance_accepts_no_pod_and_keeps_its_holder(zoned: Cluster, 
     submitted(zoned, a_pod("old").gpu(1))
     recorded(zoned, placing(zoned, "n2", CardGrant(0, 1000, 40960)))
     shown = act(operator, action="maintenance", card=0, until=in_hours(4))
-    assert [(one["part"], one["name"], one["reason"]) for one in shown["maintenance"]] == [("card", "0", "new fan")]
+    assert [(item["part"], item["name"], item["reason"]) for item in shown["maintenance"]] == [("card", "0", "new fan")]
     submitted(zoned, a_pod("one").gpu(1), a_pod("two").gpu(1))
     run(zoned.pk)
     # Card 0 is held by `old` and gets no new pods; card 1 gets one of the two.

@@ -105,4 +105,4 @@ def test_copies_that_run_by_emulation_are_counted_apart(api: Callable[..., Api],
         for pool, count, emulated in zip(seen["pools"], shape["counts"], shape["emulatedCounts"], strict=True)
     }
     assert found == {"riscv": (1, 0), "x86": (2, 2)}
-    assert all(sum(one["emulatedCounts"]) == 0 for one in seen["shapes"] if one["cpu"] != "3")
+    assert all(sum(item["emulatedCounts"]) == 0 for item in seen["shapes"] if item["cpu"] != "3")

@@ -45,7 +45,7 @@ def test_hold_is_reserved_and_shown(operator: Api, cluster: Cluster) -> None:
     assert Reservation.objects.get(active=True).requests["cpu"] == 5000
     detail = operator.get(f"holds/{hold['id']}/")
     assert (detail["note"], detail["podCount"], detail["workload"]) == ("release 17", 1, None)
-    assert [(one["pod"], one["node"], one["held"]) for one in detail["pods"]] == [
+    assert [(item["pod"], item["node"], item["held"]) for item in detail["pods"]] == [
         (f"default/web~{hold['id']}", pod["node"], True)
     ]
     assert AuditEntry.objects.get(action="hold.create").object_name == hold["id"]
@@ -80,7 +80,7 @@ def test_submission_with_a_hold_gets_its_capacity(operator: Api, cluster: Cluste
     assert (pod["state"], pod["node"]) == ("placed", hold["pods"][0]["node"])
     detail = operator.get(f"holds/{hold['id']}/")
     assert (detail["state"], detail["workload"]) == ("used", accepted["id"])
-    assert [one["held"] for one in detail["pods"]] == [False]
+    assert [item["held"] for item in detail["pods"]] == [False]
     assert check_invariants() == []
 
 

@@ -77,8 +77,8 @@ def test_string_means_the_same_as_in_the_command(viewer: Api) -> None:
 def test_a_program_is_read_as_by_the_command_and_a_text_is_refused(viewer: Api, tmp_path: Path) -> None:
     found = viewer("POST", "isa/inspect/?file=app", PROGRAM, kind=BINARY, status=200).json()
     (tmp_path / "app").write_bytes(PROGRAM)
-    said = CliRunner().invoke(isa_command, ["inspect", str(tmp_path / "app"), "-o", "json"]).stdout
-    assert found == {**json.loads(said), "file": "app"}
+    text = CliRunner().invoke(isa_command, ["inspect", str(tmp_path / "app"), "-o", "json"]).stdout
+    assert found == {**json.loads(text), "file": "app"}
     assert found["machine"] == "riscv"
     assert viewer("POST", "isa/inspect/", b"no program", kind=BINARY, status=400).json()["code"] == "ElfMalformed"
     assert viewer("POST", "isa/inspect/", b"{}", status=415)

@@ -93,9 +93,9 @@ def test_followers_ages_and_unreadable_objects_are_shown(live: Cluster, operator
     assert (shown["follower"], shown["followEpoch"]) == ("host/7", 2)
     (pods,) = shown["resources"]
     assert (pods["resource"], pods["objects"], round(pods["ageSeconds"])) == ("pods", 7, 30)
-    assert [one["name"] for one in pods["quarantined"]] == ["team/odd", "rest/odd"]
+    assert [item["name"] for item in pods["quarantined"]] == ["team/odd", "rest/odd"]
     (pods,) = api("viewer", "team").get("clusters/live/")["connection"]["resources"]
-    assert [one["name"] for one in pods["quarantined"]] == ["team/odd"]
+    assert [item["name"] for item in pods["quarantined"]] == ["team/odd"]
 
 
 def test_connection_is_replaced_only_with_its_tag(live: Cluster, operator: Api) -> None:

@@ -36,14 +36,14 @@ def test_object_names_derive_from_the_key(
         accepted = submit(operator, status=202, idempotency_key="build-7").json()
     assert (dispatch.CREATE, [Workload.objects.get().cluster_id]) in quiet_surroundings
     assert not Pod.objects.exists()  # the watch adds them
-    (one,) = SubmittedObject.objects.all()
-    meta = one.wanted.document["metadata"]
+    (submitted_object,) = SubmittedObject.objects.all()
+    meta = submitted_object.wanted.document["metadata"]
     assert (accepted["state"], accepted["pods"]) == (
         "pending",
         [{"pod": f"default/{meta['name']}", "state": "pending"}],
     )
     assert meta["labels"] == {"hetsched.io/workload": accepted["id"]}
-    assert one.wanted.document["spec"]["schedulerName"] == "hetsched"
+    assert submitted_object.wanted.document["spec"]["schedulerName"] == "hetsched"
     again = submit(operator, status=202, idempotency_key="build-7")
     assert (again["Idempotency-Replayed"], again.json()) == ("true", accepted)
     submit(operator, POD.replace("500m", "501m"), status=422, idempotency_key="build-7")

@@ -68,12 +68,15 @@ def test_problem_document_carries_the_other_warnings(submitter: Api) -> None:
     wrong = TYPO.replace("kind: Pod", "kind: Pod\nxyzzy: 1").replace("request:", "limits: {cpu: 2x}, request:")
     for address in ("what-if/", "workloads/"):
         problem = submitter("POST", address, {"manifest": wrong}, status=400).json()
-        assert (problem["code"], [one["code"] for one in problem["warnings"]]) == (
+        assert (problem["code"], [warning["code"] for warning in problem["warnings"]]) == (
             "QuantityMalformed",
             ["FieldUnknown", "FieldUnknown"],
         )
         strict = submitter("POST", address, {"manifest": TYPO + "xyzzy: 1\n", "strict": True}, status=400).json()
-        assert [strict["code"], *(one["code"] for one in strict["warnings"])] == ["FieldUnknown", "FieldUnknown"]
+        assert [strict["code"], *(warning["code"] for warning in strict["warnings"])] == [
+            "FieldUnknown",
+            "FieldUnknown",
+        ]
     assert "warnings" not in submitter("POST", "what-if/", {"manifest": "kind: Pod"}, status=400).json()
 
 
@@ -89,7 +92,9 @@ def test_quota_of_an_inline_or_imported_cluster_is_named(api: Callable[..., Api]
     assert (warning["code"], warning["place"]) == ("AdmissionNotSimulated", "cluster#2 kind")
     address = "clusters/site/import/?reason=x"
     answer = operator("POST", address, NODE + QUOTA, kind="application/yaml", if_match="*", status=200).json()
-    assert [(one["code"], one["place"]) for one in answer["warnings"]] == [("AdmissionNotSimulated", "import#2 kind")]
+    assert [(item["code"], item["place"]) for item in answer["warnings"]] == [
+        ("AdmissionNotSimulated", "import#2 kind")
+    ]
     assert "warnings" not in operator("POST", address, NODE, kind="application/yaml", if_match="*", status=200).json()
     assert "warnings" not in operator("POST", "what-if/", {"manifest": POD, "cluster": "site"}, status=200).json()
 
@@ -97,7 +102,7 @@ def test_quota_of_an_inline_or_imported_cluster_is_named(api: Callable[..., Api]
 def test_misspelling_in_an_inline_cluster_is_an_error_if_strict(submitter: Api) -> None:
     group = "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: g}\nspec: {minMembers: 2}\n"
     body = {"manifest": POD, "cluster": f"{NODE}{QUOTA}---\n{group}"}
-    codes = [one["code"] for one in submitter("POST", "what-if/", body, status=200).json()["warnings"]]
+    codes = [warning["code"] for warning in submitter("POST", "what-if/", body, status=200).json()["warnings"]]
     assert codes == ["FieldUnknown", "AdmissionNotSimulated"]
     problem = submitter("POST", "what-if/", {**body, "strict": True}, status=400).json()
     assert (problem["code"], problem["place"]) == ("FieldUnknown", "cluster#3 spec.minMembers")

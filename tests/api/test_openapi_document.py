@@ -227,7 +227,7 @@ def test_document_is_generated_once_per_format(operator: Api, monkeypatch: pytes
     generated: list[Any] = []
     monkeypatch.setattr(routes.Schema.generator_class, "get_schema", lambda *args, **named: generated.append(1) or {})
     again = [operator("GET", "schema", accept=accept, status=200) for accept in formats]
-    assert [one.content for one in again] == [one.content for one in before]
+    assert [item.content for item in again] == [item.content for item in before]
     assert generated == []
 
 

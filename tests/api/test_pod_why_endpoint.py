@@ -95,7 +95,7 @@ def test_time_of_a_gang_member_is_charged_to_the_condition_that_was_lifted(viewe
     for pod in pods:
         assert [span["code"] for span in why(viewer, pod)["spans"]] == ["Queued", "GpuInsufficient", "Placed"]
     refused = Decision.objects.filter(pod=pods[0]).earliest("id")
-    assert next(one.plugin for one in refused.reasons) == "gang"
+    assert next(reason.plugin for reason in refused.reasons) == "gang"
 
 
 def test_a_placed_pod_shows_no_reasons_of_the_attempt_before(viewer: Api) -> None:
@@ -131,7 +131,7 @@ def test_pending_pod_shows_nearest_fit_and_blockers(viewer: Api) -> None:
     assert (step["fit"]["change"], step["fit"]["nodes"]) == ("cpu 6 -> 4", ["n2"])
     assert ask(viewer, step["manifest"])["verdict"] == "placed"
     # 3 are free on n1: without `large` there are 6.
-    assert [[one["pod"] for one in node] for node in outlook["blockers"]] == [["default/large"]]
+    assert [[item["pod"] for item in node] for node in outlook["blockers"]] == [["default/large"]]
 
 
 def test_gang_shows_placed_and_total_members(viewer: Api) -> None:
@@ -157,4 +157,4 @@ def test_blocker_is_hidden_from_a_token_of_other_namespaces(db: Any, api: Callab
     for space, name in (("team", ""), ("", "rest/secret")):
         asker = api("viewer", *([space] if space else []))
         (node,) = asker.get(f"pods/{pod.pk}/why/", outlook="true")["outlook"]["blockers"]
-        assert [(one["pod"], one["node"], one["priority"]) for one in node] == [(name, "n1", 0)]
+        assert [(item["pod"], item["node"], item["priority"]) for item in node] == [(name, "n1", 0)]

@@ -183,7 +183,7 @@ class TestResponses:
             "looks": create_token(role="viewer", name="looks", namespaces=["team"]),
         }
         assert made["limited"][0].most_priority is None
-        shown = {one["name"]: one for one in admin.get("/api/v1/tokens/").json()["items"]}
+        shown = {item["name"]: item for item in admin.get("/api/v1/tokens/").json()["items"]}
         assert {name: (shown[name]["mostPriority"], shown[name]["priorityCeiling"]) for name in made} == {
             "limited": (None, 0), "stated": (10, 10), "free": (None, None), "looks": (None, None),
         }  # fmt: skip

@@ -161,7 +161,7 @@ def test_live_cluster_without_an_informer_is_reported(probe: Api) -> None:
         assert probe("GET", f"/readyz?component=watch&cluster={name}", status=503).content == behind.content
     document = ready(probe).json()
     assert document["status"] == "degraded"
-    assert {name: one["inStep"] for name, one in document["clusters"].items()} == {
+    assert {name: cluster["inStep"] for name, cluster in document["clusters"].items()} == {
         "lab": True, "live": False, "other": True,
     }  # fmt: skip
 

@@ -63,17 +63,17 @@ def test_pod_that_is_not_due_has_no_position_but_a_time(waiting: Any, operator: 
     )
     Pod.objects.filter(name="urgent").update(queued=False)
     found = operator.get("queue/")["items"]
-    assert [(one["position"], one["pod"], one["standing"]) for one in found] == [
+    assert [(item["position"], item["pod"], item["standing"]) for item in found] == [
         (1, "team/g-0", "due"), (2, "team/g-1", "due"), (None, "flood/flood-0", "back-off"),
         (None, "flood/flood-1", "images"), (None, "flood/flood-2", "resting"), (None, "team/urgent", "gated"),
     ]  # fmt: skip
-    again = [one["againAt"] and datetime.fromisoformat(one["againAt"]) for one in found]
+    again = [item["againAt"] and datetime.fromisoformat(item["againAt"]) for item in found]
     assert again == [None, None, soon, later, now + timedelta(seconds=200), None]
 
 
 def test_queue_state_filter_lists_its_pods(waiting: Any, operator: Api) -> None:
     Pod.objects.filter(name="urgent").update(queued=False)
-    assert [one["pod"] for one in operator.get("queue/?standing=gated")["items"]] == ["team/urgent"]
+    assert [item["pod"] for item in operator.get("queue/?standing=gated")["items"]] == ["team/urgent"]
     assert len(operator.get("queue/?standing=due")["items"]) == 5
     assert operator("GET", "queue/?standing=lost", status=400).json()["code"] == "QueryInvalid"
 

@@ -136,7 +136,7 @@ class TestEchoesOfTheCaller:
             "---\n" + pod("x", "hush").replace("spec:\n", "spec:\n  nodeName: n\n")
         )
         answer = limited("POST", "what-if/", {"manifest": pod("p", "team", priority=9), "cluster": inline}).json()
-        assert [one["pod"] for one in answer["evictions"]] == ["hush/x"]
+        assert [eviction["pod"] for eviction in answer["evictions"]] == ["hush/x"]
         assert "hush/x" in answer["summary"]
 
 
@@ -159,8 +159,8 @@ class TestStoredRows:
         detail = viewer.get(f"decisions/{decided.pk}/")
         (row,) = viewer.get("decisions/")["items"]
         why = viewer.get(f"pods/{decided.pod_id}/why/")
-        assert {one["summary"].partition(", replacing ")[2] for one in (detail, row, why)} == {HIDDEN}
-        assert [(one["pod"], one["priority"]) for one in detail["evictions"]] == [(HIDDEN, 1)]
+        assert {item["summary"].partition(", replacing ")[2] for item in (detail, row, why)} == {HIDDEN}
+        assert [(eviction["pod"], eviction["priority"]) for eviction in detail["evictions"]] == [(HIDDEN, 1)]
         for found in (detail, row, why):
             assert "hush" not in str(found)
         assert counted() == before
@@ -196,7 +196,7 @@ class TestStoredRows:
         Pod.objects.filter(workload=own).update(message=message)
         victim = Pod.objects.get(workload=own)
         shown = limited.get(f"workloads/{own}/")["pods"]
-        said = {one["pod"]: one["message"] for one in shown}[victim.key]
+        said = {item["pod"]: item["message"] for item in shown}[victim.key]
         assert said == redacted
         assert limited.get(f"pods/{victim.pk}/why/")["message"] == said
         assert limited.get(f"workloads/{own}/pods/")["items"][0]["message"] == said

@@ -308,11 +308,11 @@ class TestNamespacedToken:
         at = "2026-11-21T10:00:00Z"
         doubts = tuple(FactConflict("numa", at, pod, "Refused", f"{pod} does not fit") for pod in ("rest/p", "team/p"))
         Node.objects.filter(name="n1").update(doubts=doubts)
-        assert [(one["pod"], one["message"]) for one in operator.get("nodes/n1/")["doubts"]] == [
+        assert [(doubt["pod"], doubt["message"]) for doubt in operator.get("nodes/n1/")["doubts"]] == [
             ("rest/p", "rest/p does not fit"), ("team/p", "team/p does not fit"),
         ]  # fmt: skip
         shown = limited.get("nodes/n1/")["doubts"]
-        assert [(one["reason"], one["pod"], one["message"]) for one in shown] == [
+        assert [(item["reason"], item["pod"], item["message"]) for item in shown] == [
             ("Refused", None, None), ("Refused", "team/p", "team/p does not fit"),
         ]  # fmt: skip
 

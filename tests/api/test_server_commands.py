@@ -140,8 +140,8 @@ def test_repeated_folder_is_submitted_once(shell: Shell, cluster: Cluster, tmp_p
     assert first.exit_code == 0, first.stderr
     written(tmp_path, POD.replace("web", "aa"), "aa.yaml")  # between the two, which changes their positions
     again = shell("batch", "-f", tmp_path, "--idempotency-key", "night-7", "-o", "json")
-    items = {Path(one["file"]).stem: one for one in json.loads(again.stdout)["items"]}
-    assert {name: one["replayed"] for name, one in items.items()} == {"a": True, "aa": False, "b": True}
+    items = {Path(item["file"]).stem: item for item in json.loads(again.stdout)["items"]}
+    assert {name: item["replayed"] for name, item in items.items()} == {"a": True, "aa": False, "b": True}
     assert items["a"]["id"] == json.loads(first.stdout)["items"][0]["id"]
     assert Workload.objects.count() == 3
 

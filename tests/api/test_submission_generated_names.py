@@ -65,4 +65,4 @@ def test_planned_names_are_the_submitted_ones(operator: Api, cluster: Cluster) -
 
 def test_what_if_names_are_deterministic(operator: Api, cluster: Cluster) -> None:
     answers = [operator("POST", "what-if/", {"manifest": MADE}, status=200).json() for _ in range(2)]
-    assert [one["placements"][0]["pod"] for one in answers] == ["default/ci-0", "default/ci-0"]
+    assert [answer["placements"][0]["pod"] for answer in answers] == ["default/ci-0", "default/ci-0"]

@@ -35,7 +35,7 @@ def test_copies_accept_the_pods_of_the_original(viewer: Api) -> None:
     assert ask(viewer, TWO)["verdict"] == "not-now"  # n1 has 4 CPUs left
     answer = ask(viewer, TWO, copyNodes={"n1": 2})
     assert answer["verdict"] == "placed"
-    assert {one["node"] for one in answer["placements"]} <= {"n2", "n1-copy-1", "n1-copy-2"}
+    assert {placement["node"] for placement in answer["placements"]} <= {"n2", "n1-copy-1", "n1-copy-2"}
     assert Node.objects.count() == 2
 
 
@@ -69,8 +69,8 @@ def test_the_command_and_rest_give_the_same_document(viewer: Api, api: Callable[
     (tmp_path / "cluster.json").write_bytes(exported)
     (tmp_path / "pods.yaml").write_text(TWO)
     files = ("-f", str(tmp_path / "pods.yaml"), "--cluster", str(tmp_path / "cluster.json"))
-    said = run("whatif", *files, "--drain", "n1", "--copy-node", "n2=1", "--explain", "-o", "json")
-    offline = json.loads(said.stdout)
+    result = run("whatif", *files, "--drain", "n1", "--copy-node", "n2=1", "--explain", "-o", "json")
+    offline = json.loads(result.stdout)
     answer = ask(viewer, TWO, drain=["n1"], copyNodes={"n2": 1}, explain=True)
     for document in (offline, answer):
         del document["evaluatedAt"]

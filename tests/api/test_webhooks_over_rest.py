@@ -164,7 +164,7 @@ def test_a_delivery_is_shown_with_its_body_and_its_log(submitter: Api, made: Any
     Delivery.objects.get().log.create(at=Delivery.objects.get().created_at, took_millis=7, status=503, code="Answer503")
     shown = submitter.get(f"deliveries/{delivery['id']}/")
     assert shown["body"]["type"] == "webhook.test"
-    assert [(one["status"], one["tookMillis"]) for one in shown["log"]] == [(503, 7)]
+    assert [(item["status"], item["tookMillis"]) for item in shown["log"]] == [(503, 7)]
 
 
 def test_deliveries_are_filtered(submitter: Api, made: Any) -> None:

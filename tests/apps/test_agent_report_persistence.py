@@ -95,15 +95,15 @@ def holding(cluster: Cluster, cpus: str) -> Reservation:
 
 def test_another_machine_of_the_name_keeps_reservations(cluster: Cluster) -> None:
     send_report(cluster, 1)
-    held = holding(cluster, "6-7")
+    reservation = holding(cluster, "6-7")
     seen(cluster, nodes_gone=["n1"])
     assert node().gone
     seen(cluster, nodes=[stated("uid-2", "0-3")])
     numa = node().report.numa
     assert numa is not None
     assert ([zone.cpus for zone in numa.zones], numa.lost_cpus) == (["0-3"], "4-7")
-    held.refresh_from_db()
-    assert held.active
+    reservation.refresh_from_db()
+    assert reservation.active
     assert [violation for violation in check_invariants() if violation.id == "I5"] == []
     # The agent's reports about the old machine do not apply to it.
     assert send_report(cluster, 2, None) is True
@@ -111,11 +111,11 @@ def test_another_machine_of_the_name_keeps_reservations(cluster: Cluster) -> Non
 
 def test_cpus_removed_by_the_api_server_stay_reserved(cluster: Cluster) -> None:
     seen(cluster, nodes=[stated(cpus="0-7")])
-    held = holding(cluster, "6-7")
+    reservation = holding(cluster, "6-7")
     seen(cluster, nodes=[stated(cpus="0-5")])
-    assert [one.item for one in NodeFacts.objects.get().quarantined] == ["CPUs"]
-    held.refresh_from_db()
-    assert held.active
+    assert [item.item for item in NodeFacts.objects.get().quarantined] == ["CPUs"]
+    reservation.refresh_from_db()
+    assert reservation.active
     assert [violation for violation in check_invariants() if violation.id == "I5"] == []
     seen(cluster, nodes=[stated(cpus="0-7")])
     assert NodeFacts.objects.get().quarantined == ()
@@ -141,7 +141,7 @@ def test_amount_written_by_discovery_is_reviewed_before_it_is_written_again(clus
     def says(sequence: int, mbps: int) -> list[str]:
         use = MachineUsage({"cpu": 1}, {"hetsched.io/network-mbps": mbps})
         send_report(cluster, sequence, None, usage=use)
-        return [one.reported for one in NodeFacts.objects.get().quarantined]
+        return [item.reported for item in NodeFacts.objects.get().quarantined]
 
     send_report(cluster, 1)  # the first report has no measurements
     assert says(2, 1000) == []

@@ -61,11 +61,11 @@ def test_truncated_trail_is_detected(entries: list[AuditEntry]) -> None:
 
 
 def test_changed_parameter_of_a_message_is_detected() -> None:
-    kept = Message("{text} (policy {name})", text="agreed", name="x")
-    entry = record(actor="ada", action="policy.activate", obj=("policy", "x"), reason=kept)
+    message = Message("{text} (policy {name})", text="agreed", name="x")
+    entry = record(actor="ada", action="policy.activate", obj=("policy", "x"), reason=message)
     assert sealed() == 1
     assert broken() == []
-    other = to_column(Message("{text}", text=str(kept)))  # the same English text
+    other = to_column(Message("{text}", text=str(message)))  # the same English text
     forged(f"UPDATE {TABLE} SET reason = '{other}' WHERE id = {entry.pk}")
-    assert AuditEntry.objects.get(pk=entry.pk).reason == kept
+    assert AuditEntry.objects.get(pk=entry.pk).reason == message
     assert broken() == [(entry.pk, entry.pk)]

@@ -51,8 +51,8 @@ def ends(cluster: Cluster, name: str) -> None:
 
 
 def assert_cache_equals_loaded_state(cluster: Cluster) -> None:
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
 
 

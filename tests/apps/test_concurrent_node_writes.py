@@ -46,7 +46,7 @@ def test_message_during_an_override_review_is_kept(cluster: Cluster, monkeypatch
     override(cluster, "n1", "allocatable.cpu", "2", until, actor=ALICE, reason="a test")
     row = NodeFacts.objects.get()
     assert (row.sequence, row.usage, row.usage_taken) == (2, usage, False)
-    assert [one.value for one in row.overrides] == ["2"]
+    assert [item.value for item in row.overrides] == ["2"]
 
 
 def test_collected_fact_during_a_message_is_kept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,15 +68,15 @@ def later(seconds: int = 121) -> None:
 
 
 def test_resources_stay_reserved_for_the_period_and_are_released(cluster: Cluster) -> None:
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert KEY in kept.state.placed_pods
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert KEY in snapshot.state.placed_pods
     seen(cluster, pods_gone=[KEY])
     assert dict(Pod.objects.values_list("name", "state")) == {"p": "cancelled", REMNANT: "running"}
     assert holders() == [REMNANT]
     assert list(ReservedCard.objects.filter(active=True).values_list("card_index", flat=True)) == [1]
     assert Reservation.objects.get(active=True).allocation == Allocation(gpus=(CardGrant(1, 1000, 0),))
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
     assert release_orphaned_pods(cluster.pk) == 0
     assert check_invariants() == []
     later()
@@ -146,8 +146,8 @@ def test_period_restarts_while_the_node_is_not_ready(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("node_first", [True, False])
 def test_recreated_node_keeps_the_reservation(cluster: Cluster, node_first: bool) -> None:
-    gone: list[dict[str, Any]] = [{"nodes_gone": ["n1"]}, {"pods_gone": [KEY]}]
-    for change in gone if node_first else reversed(gone):
+    removed: list[dict[str, Any]] = [{"nodes_gone": ["n1"]}, {"pods_gone": [KEY]}]
+    for change in removed if node_first else reversed(removed):
         seen(cluster, **change)
     later()
     assert release_orphaned_pods(cluster.pk) == 0
@@ -287,8 +287,8 @@ def test_pod_pending_for_it_has_its_name_and_the_time(cluster: Cluster, monkeypa
     assert (decision.verdict, decision.reasons[-1].code) == ("not-now", "HeldByForceDeletedPod")
     assert decision.reasons[-1].message == text
     assert decision.summary.endswith(text)
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
 
 
 def test_pod_with_another_reason_does_not_name_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +309,7 @@ def test_name_is_hidden_from_pods_of_other_namespaces(cluster: Cluster, monkeypa
 def test_preemptor_waits_for_its_force_deleted_victim(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     urgent = a_pod("urgent").gpu(2).priority(1000)
     first = refused(cluster, monkeypatch, urgent)
-    assert [one.pod for one in first.evictions] == [KEY]
+    assert [eviction.pod for eviction in first.evictions] == [KEY]
     seen(cluster, pods_gone=[KEY])
     worker_host.run(cluster.pk)
     waits = Decision.objects.latest("id")

@@ -46,8 +46,8 @@ def reserved() -> dict[str, list[tuple[int, str | None, int]]]:
 
 def is_sound(cluster: Cluster) -> None:
     assert check_invariants() == []
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
 
 
 def test_pod_is_recorded_on_its_actual_gpu() -> None:

@@ -104,7 +104,7 @@ def test_all_broken_placements_have_expected_and_actual_results() -> None:
     blind = save_draft(PolicySpec("hetsched", (PluginUse("resource-fit"),)), actor=ALICE)
     with pytest.raises(GoldenPlacementBroken) as refused:
         activate("hetsched", blind.version, actor=ALICE, reason="simpler")
-    assert [(one.golden, one.expected, one.got.split()[0]) for one in refused.value.broken] == [
+    assert [(verdict.golden, verdict.expected, verdict.got.split()[0]) for verdict in refused.value.broken] == [
         ("one", "on vector", "a-plain"), ("two", "a node that runs rv64gcv natively", "a-plain"),
     ]  # fmt: skip
     assert check_goldens(blind.spec).broken == 2
@@ -125,7 +125,7 @@ def test_placement_broken_by_the_inventory_is_published_and_audited_with_its_end
     assert (row.state, row.broken_since) == ("broken", row.checked_at)
     assert snapshot("goldens").data["g"]["state"] == "broken"
     assert AuditEntry.objects.filter(action="golden.broken", object_name="g").count() == 1
-    assert {one.labels: one.value for one in counters.samples(metric_names.GOLDENS)} == {
+    assert {sample.labels: sample.value for sample in counters.samples(metric_names.GOLDENS)} == {
         ("kept",): 0.0, ("broken",): 1.0, ("unknown",): 0.0,
     }  # fmt: skip
 

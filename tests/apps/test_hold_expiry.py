@@ -124,7 +124,9 @@ def test_rows_of_an_ended_hold_are_deleted(cluster: Cluster) -> None:
 def test_end_of_a_hold_requeues_pods(cluster: Cluster) -> None:
     row = held(cluster)
     Hold.objects.filter(pk=row.pk).update(state="expired")
-    assert [(one.id, one.message) for one in check_invariants()] == [("I8", "is room of a hold that is over")]
+    assert [(violation.id, violation.message) for violation in check_invariants()] == [
+        ("I8", "is room of a hold that is over")
+    ]
 
 
 def test_pod_with_resource_claims_cannot_be_held(cluster: Cluster) -> None:

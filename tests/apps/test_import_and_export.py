@@ -99,8 +99,8 @@ def test_node_that_returns_is_published_to_its_subscribers() -> None:
 def test_node_without_the_resources_of_our_pods_rejects_the_file(smaller: NodeBuilder) -> None:
     cluster = a_cluster(a_node("n1").zone("zone-0", "0-3"))
     submitted(cluster, a_pod("ours"))
-    held = Allocation(zones=(ZoneGrant("zone-0", "2-3"),), cpu_policy="exclusive")
-    recorded(cluster, [msgspec.structs.replace(result, allocation=held) for result in placing(cluster, "n1")])
+    allocation = Allocation(zones=(ZoneGrant("zone-0", "2-3"),), cpu_policy="exclusive")
+    recorded(cluster, [msgspec.structs.replace(result, allocation=allocation) for result in placing(cluster, "n1")])
     with pytest.raises(InputError) as refused:
         _import(_content(smaller))
     assert refused.value.code == "NodeTooSmall"
@@ -188,12 +188,12 @@ def test_exported_cluster_is_imported_with_the_same_state() -> None:
     submitted(cluster, a_pod("waits").priority(3))
     text = write_cluster(export_cluster(Cluster.objects.get()))
     copy = _import(parse_cluster([("export.json", text)]), name="copy")
-    one, two = load_state(cluster.pk).state, load_state(copy.pk).state
-    assert {key: placed.allocation for key, placed in one.placed_pods.items()} == {
+    state, two = load_state(cluster.pk).state, load_state(copy.pk).state
+    assert {key: placed.allocation for key, placed in state.placed_pods.items()} == {
         key: placed.allocation for key, placed in two.placed_pods.items()
     }
-    assert (one.columns.static == two.columns.static).all()
-    assert (one.columns.load == two.columns.load).all()
+    assert (state.columns.static == two.columns.static).all()
+    assert (state.columns.load == two.columns.load).all()
     assert Pod.objects.get(cluster=copy, name="waits").priority == 3
     assert Pod.objects.get(cluster=copy, name="ours").state == "running"
     assert check_invariants() == []

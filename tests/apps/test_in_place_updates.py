@@ -78,16 +78,16 @@ def assert_counts_agree(cluster: Cluster, cpu: int) -> None:
     """Check columns, reservation, cached and rebuilt state, and the invariants against the requested CPUs."""
     node = Node.objects.get()
     assert (node.requested["cpu"], Reservation.objects.get(active=True).requests["cpu"]) == (cpu, cpu)
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert int(kept.state.columns.field("requested")[kept.state.resources.index["cpu"], 0]) == cpu
-        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert int(snapshot.state.columns.field("requested")[snapshot.state.resources.index["cpu"], 0]) == cpu
+        assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
 
 
 @pytest.mark.parametrize("cpu", [6, 20])
 def test_resize_of_an_own_pod_is_charged_beyond_its_node(cluster: Cluster, cpu: int) -> None:
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert KEY in kept.state.placed_pods
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert KEY in snapshot.state.placed_pods
     runs(cluster, a_pod("p").cpu(cpu))
     assert_counts_agree(cluster, 1000 * cpu)
     assert Pod.objects.get().spec.shape.request("cpu") == 1000  # the request of the decision
@@ -185,8 +185,8 @@ def test_a_label_that_a_running_pod_loses_counts_for_topology_spread(
 
 
 def assert_cache_equals_rebuilt_state(cluster: Cluster) -> None:
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
 
 
@@ -229,8 +229,10 @@ def test_a_share_of_a_zone_grows_with_its_pod() -> None:
     from hetsched.placement.reservation_ledger import resized
 
     before, now = a_pod("p").cpu(2).build(), a_pod("p").cpu(6).build()
-    held = Allocation(zones=(ZoneGrant("node-0", cpu_millis=1500, memory_mib=512), ZoneGrant("node-1", cpu_millis=500)))
-    assert [zone.cpu_millis for zone in resized(held, before, now).zones] == [4500, 1500]
+    allocation = Allocation(
+        zones=(ZoneGrant("node-0", cpu_millis=1500, memory_mib=512), ZoneGrant("node-1", cpu_millis=500))
+    )
+    assert [zone.cpu_millis for zone in resized(allocation, before, now).zones] == [4500, 1500]
     exclusive = Allocation(zones=(ZoneGrant("node-0", cpus="0-1", cpu_millis=2000),), cpu_policy="exclusive")
     assert resized(exclusive, before, now) is exclusive
 
@@ -271,8 +273,10 @@ def test_zone_shares_return_after_a_resize_to_little_and_back(low: str) -> None:
     from hetsched.placement.reservation_ledger import resized
 
     high, little = a_pod("p").cpu(2).build(), a_pod("p").cpu(low).build()
-    held = Allocation(zones=(ZoneGrant("node-0", cpu_millis=1500, memory_mib=512), ZoneGrant("node-1", cpu_millis=500)))
-    between = resized(held, high, little)
+    allocation = Allocation(
+        zones=(ZoneGrant("node-0", cpu_millis=1500, memory_mib=512), ZoneGrant("node-1", cpu_millis=500))
+    )
+    between = resized(allocation, high, little)
     again = resized(between, little, high)
     assert sum(zone.cpu_millis for zone in between.zones) == little.shape.request("cpu")
     assert sum(zone.cpu_millis for zone in again.zones) == 2000

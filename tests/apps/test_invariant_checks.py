@@ -41,8 +41,8 @@ def cluster() -> Cluster:
     submitted(fleet, a_pod("holds").gpu(1).isa("x86-64-v1"), owner="ci", idempotency_key="k", body_hash="h")
     (result,) = placing(fleet, "n1", CardGrant(0, 1000, 40960))
     grant = ZoneGrant("node-0", "0-1", 2000, 1024)
-    held = msgspec.structs.replace(result.allocation, zones=(grant,), cpu_policy="exclusive")
-    recorded(fleet, [msgspec.structs.replace(result, allocation=held)])
+    allocation = msgspec.structs.replace(result.allocation, zones=(grant,), cpu_policy="exclusive")
+    recorded(fleet, [msgspec.structs.replace(result, allocation=allocation)])
     submitted(fleet, a_pod("waits"))
     assert check_invariants() == []
     return fleet
@@ -66,15 +66,15 @@ def _card_twice() -> None:
 
 def _cpu_twice() -> None:
     _drop("placement_cpu_one_holder")
-    held = Reservation.objects.get()
+    reservation = Reservation.objects.get()
     for _ in range(2):
-        ReservedCpu.objects.create(reservation=held, node=held.node, cpu=1, exclusive=True)
+        ReservedCpu.objects.create(reservation=reservation, node=reservation.node, cpu=1, exclusive=True)
 
 
 def _granted(grant: ZoneGrant, policy: str) -> None:
-    held = Reservation.objects.get()
-    held.allocation = msgspec.structs.replace(held.allocation, zones=(grant,), cpu_policy=policy)
-    held.save()
+    reservation = Reservation.objects.get()
+    reservation.allocation = msgspec.structs.replace(reservation.allocation, zones=(grant,), cpu_policy=policy)
+    reservation.save()
 
 
 def _zone_overbooked() -> None:
@@ -90,9 +90,9 @@ def _exclusive_cpu_of_the_system() -> None:
 
 
 def _share_too_much() -> None:
-    held = Reservation.objects.get()
+    reservation = Reservation.objects.get()
     ReservedCard.objects.create(
-        reservation=held, node=held.node, card_index=0, milli=100, memory_mib=0, exclusive=False
+        reservation=reservation, node=reservation.node, card_index=0, milli=100, memory_mib=0, exclusive=False
     )
 
 
@@ -260,8 +260,8 @@ def test_a_zone_that_online_workloads_took_back_is_no_broken_invariant(cluster: 
 def test_shared_cpus_of_a_zone_have_no_holder(cluster: Cluster) -> None:
     assert [row.cpu for row in ReservedCpu.objects.order_by("cpu")] == [0, 1]
     (result,) = placing(cluster, "n1")
-    held = Allocation(zones=(ZoneGrant("node-0", "2", 1000),), cpu_policy="numa")
-    recorded(cluster, [msgspec.structs.replace(result, allocation=held)])
+    allocation = Allocation(zones=(ZoneGrant("node-0", "2", 1000),), cpu_policy="numa")
+    recorded(cluster, [msgspec.structs.replace(result, allocation=allocation)])
     assert ReservedCpu.objects.count() == 2
     assert check_invariants() == []
 
@@ -269,10 +269,15 @@ def test_shared_cpus_of_a_zone_have_no_holder(cluster: Cluster) -> None:
 def test_remaining_members_of_an_evicted_gang_break_nothing(cluster: Cluster) -> None:
     _part_of_a_gang()
     assert {violation.id for violation in check_invariants()} == {"I13"}
-    gone = Pod.objects.get(name="g-1")
-    held = Reservation.objects.get(pod__name="g-0")
-    held.pk, held.pod, held.active, held.released_revision = None, gone, False, held.revision
-    held.save()
+    pod = Pod.objects.get(name="g-1")
+    reservation = Reservation.objects.get(pod__name="g-0")
+    reservation.pk, reservation.pod, reservation.active, reservation.released_revision = (
+        None,
+        pod,
+        False,
+        reservation.revision,
+    )
+    reservation.save()
     assert check_invariants() == []
 
 

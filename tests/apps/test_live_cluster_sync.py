@@ -166,8 +166,8 @@ def test_an_annotation_is_no_allocation(cluster: Cluster) -> None:
 def test_deleted_node_stays_while_it_has_reservations(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
     seen(cluster, nodes_gone=["n1", "n2"])
-    (left,) = Node.objects.all()
-    assert (left.name, left.gone, left.ready) == ("n1", True, False)
+    (node,) = Node.objects.all()
+    assert (node.name, node.gone, node.ready) == ("n1", True, False)
     seen(cluster, pods_gone=["default/p"], stopped={"u1"})
     assert not Node.objects.exists()
     assert check_invariants() == []
@@ -228,7 +228,7 @@ def test_pod_moves_when_another_scheduler_filled_its_node(cluster: Cluster) -> N
     assert check_invariants() == []
     smaller = a_seen_pod(a_pod("small").cpu(2), uid="u10")
     seen(cluster, pods=[smaller])
-    recorded(cluster, [one for one in placing(cluster, "n1") if one.waiting.spec.name == "small"])
+    recorded(cluster, [result for result in placing(cluster, "n1") if result.waiting.spec.name == "small"])
     fits = a_seen_pod(a_pod("none").cpu(0), uid="u11", scheduler="other", node_name="n1", phase="Pending")
     seen(cluster, pods=[fits])
     assert state_of("small") == "placed"  # it still fits

@@ -46,16 +46,16 @@ def test_expected_use_follows_earlier_pods() -> None:
 
 def test_cached_state_has_the_same_expected_use() -> None:
     cluster = a_measured_cluster()
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        first = kept.state
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        first = snapshot.state
     (pod,) = placed(cluster, "n1", a_web_pod("a"))
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state is first
-        assert kept.state.digest() == load_state(cluster.pk).state.digest()
-        assert kept.state.columns.field("used")[0, 0] == 3500
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state is first
+        assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
+        assert snapshot.state.columns.field("used")[0, 0] == 3500
     release(cluster.pk, [pod.pk], to=State.SUCCEEDED, reason="done")
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.columns.field("used")[0, 0] == 1000
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.columns.field("used")[0, 0] == 1000
 
 
 def test_export_contains_current_use() -> None:

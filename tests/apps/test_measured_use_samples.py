@@ -53,11 +53,11 @@ def sampled(cpu: str, at: str) -> Any:
 def used(cluster: Cluster) -> int:
     """Return the millicores currently in use on n1; a cached and a reloaded state have to agree."""
     with cache_of(cluster.pk).locked_snapshot() as loaded:
-        kept = loaded.state.report_now(0).usage
+        usage = loaded.state.report_now(0).usage
     folded = load_state(cluster.pk).state.report_now(0).usage
-    assert kept is not None
+    assert usage is not None
     assert folded is not None
-    assert kept.amounts["cpu"] == folded.amounts["cpu"]
+    assert usage.amounts["cpu"] == folded.amounts["cpu"]
     return folded.amounts["cpu"]
 
 

@@ -158,11 +158,11 @@ def test_event_rejected_for_long_is_dropped(monkeypatch: pytest.MonkeyPatch) -> 
     _unsent("odd", publishing.GIVEN_UP_AFTER + timedelta(seconds=1))
     _refuses(monkeypatch, "odd")
     counters.flush()
-    before = sum(one.value for one in counters.samples(metric_names.EVENTS_GIVEN_UP))
+    before = sum(sample.value for sample in counters.samples(metric_names.EVENTS_GIVEN_UP))
     assert publishing.relay() == 0
     assert not OutboxEvent.objects.filter(published_at=None).exists()
     counters.flush()
-    assert sum(one.value for one in counters.samples(metric_names.EVENTS_GIVEN_UP)) == before + 1
+    assert sum(sample.value for sample in counters.samples(metric_names.EVENTS_GIVEN_UP)) == before + 1
 
 
 def test_no_event_is_dropped_during_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:

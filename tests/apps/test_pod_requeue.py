@@ -120,7 +120,7 @@ def test_pod_placed_after_a_flush_is_counted(event: Event, count: int, monkeypat
     schedule.run(cluster.pk)
     assert Pod.objects.get(name="p").state == "placed"
     counters.flush()
-    assert sum(one.value for one in counters.samples(metric_names.FLUSHED)) == count
+    assert sum(sample.value for sample in counters.samples(metric_names.FLUSHED)) == count
 
 
 def test_hints_are_stored_with_the_decision_and_renewed() -> None:

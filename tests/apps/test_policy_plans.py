@@ -258,7 +258,7 @@ def test_condition_is_tested_on_recorded_metrics(cluster: Cluster) -> None:
         measured(cluster, minutes(number), value)
     found = forecast_switches(condition(), now=minutes(10))
     assert (found.known, found.samples) == (True, 10)
-    assert [(one.at, one.version) for one in found.switches] == [(minutes(4), DENSE), (minutes(9), LOOSE)]
+    assert [(switch.at, switch.version) for switch in found.switches] == [(minutes(4), DENSE), (minutes(9), LOOSE)]
 
 
 def test_metrics_are_recorded_once_a_minute(cluster: Cluster) -> None:

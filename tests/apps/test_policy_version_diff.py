@@ -7,7 +7,7 @@ from hetsched.policies.policy_diff import diff
 
 
 def spec(*plugins: str | PluginUse, **more: object) -> PolicySpec:
-    uses = tuple(PluginUse(one) if isinstance(one, str) else one for one in plugins)
+    uses = tuple(PluginUse(plugin) if isinstance(plugin, str) else plugin for plugin in plugins)
     return PolicySpec("mine", uses, **more)  # type: ignore[arg-type]
 
 
@@ -26,7 +26,7 @@ def test_only_plugins_that_have_to_move_are_moved() -> None:
 
 def test_added_and_removed_plugins_have_their_position() -> None:
     found = diff(spec("taints", "volumes"), spec("taints", "quota"))
-    changes = [(one.plugin, one.change, one.place_before, one.place_after) for one in found.plugins]
+    changes = [(change.plugin, change.change, change.place_before, change.place_after) for change in found.plugins]
     assert changes == [("quota", "added", None, 2), ("volumes", "removed", 2, None)]
 
 

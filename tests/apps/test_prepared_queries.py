@@ -78,32 +78,32 @@ def test_the_text_is_the_same_for_any_values() -> None:
 
 
 def test_update_sets_constants_values_and_row_expressions() -> None:
-    one, other = _pods(Cluster.objects.create(name="c"), 2)
+    pod, other = _pods(Cluster.objects.create(name="c"), 2)
     change = PreparedUpdate(
         lambda: Pod.objects.filter(pk__in=ListParameter("ids"), state=State.PENDING.value),
         message=Parameter("text"), node=Parameter("node"), attempts=F("attempts") + 2, queued=False,
     )  # fmt: skip
-    assert change(ids=[one.pk], text="50 % of 'it'", node=None) == 1
-    one.refresh_from_db()
+    assert change(ids=[pod.pk], text="50 % of 'it'", node=None) == 1
+    pod.refresh_from_db()
     other.refresh_from_db()
-    assert (one.message, one.node_id, one.attempts, one.queued) == ("50 % of 'it'", None, 2, False)
+    assert (pod.message, pod.node_id, pod.attempts, pod.queued) == ("50 % of 'it'", None, 2, False)
     assert (other.message, other.attempts, other.queued) == ("", 0, True)
     common = F("attempts").bitand(Parameter("bits", IntegerField()))
     bits = PreparedQuery(lambda: Pod.objects.alias(common=common).filter(common=2).values_list("id"))
-    assert bits(bits=6) == [(one.pk,)]
+    assert bits(bits=6) == [(pod.pk,)]
 
 
 def test_update_returns_the_changed_rows() -> None:
-    one, other = _pods(Cluster.objects.create(name="c"), 2)
+    pod, other = _pods(Cluster.objects.create(name="c"), 2)
     change = PreparedUpdate(
         lambda: Pod.objects.filter(pk__in=ListParameter("ids"), attempts=0).defer("spec"), attempts=F("attempts") + 2
     )
-    (found,) = change.rows(ids=[one.pk])
-    assert (found.pk, found.attempts, found.created_at) == (one.pk, 2, one.created_at)
+    (found,) = change.rows(ids=[pod.pk])
+    assert (found.pk, found.attempts, found.created_at) == (pod.pk, 2, pod.created_at)
     assert found.get_deferred_fields() == {"spec"}
-    assert change.rows(ids=[one.pk]) == []
+    assert change.rows(ids=[pod.pk]) == []
     assert list(Pod.objects.order_by("id").values_list("attempts", flat=True)) == [2, 0]
-    assert change(ids=[one.pk, other.pk]) == 1
+    assert change(ids=[pod.pk, other.pk]) == 1
 
 
 def test_rows_have_their_annotations_and_a_limit() -> None:
@@ -119,7 +119,7 @@ def test_json_array_has_the_distinct_values() -> None:
     pods = _pods(cluster, 3)
     Pod.objects.filter(pk__in=[pod.pk for pod in pods]).update(workload=workloads[0])
     Pod.objects.filter(pk=pods[0].pk).update(state=State.CANCELLED.value)
-    rows = {row.pk: row for row in hot_statements.WORKLOADS(workloads=[one.pk for one in workloads])}
+    rows = {row.pk: row for row in hot_statements.WORKLOADS(workloads=[workload.pk for workload in workloads])}
     assert sorted(rows[workloads[0].pk].pod_states) == ["cancelled", "pending"]
     assert (rows[workloads[1].pk].pod_states, rows[workloads[0].pk].object_states) == (None, None)
     assert not rows[workloads[0].pk].has_webhooks
@@ -131,8 +131,8 @@ def _plans(run: Callable[[], object]) -> str:
         run()
     plans = []
     with connection.cursor() as cursor:
-        for one in asked:
-            cursor.execute("EXPLAIN QUERY PLAN " + one["sql"].replace("%", "%%"))
+        for item in asked:
+            cursor.execute("EXPLAIN QUERY PLAN " + item["sql"].replace("%", "%%"))
             plans += [str(row[-1]) for row in cursor.fetchall()]
     return " ".join(plans)
 

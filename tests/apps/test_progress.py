@@ -73,10 +73,10 @@ def test_pod_passes_placed_binding_bound_and_running() -> None:
 
 def test_transition_out_of_order_is_a_conflict_and_changes_no_pod() -> None:
     cluster = a_cluster()
-    one, two = placed(cluster, "n1", a_pod("one"), a_pod("two"))
-    begin_binding(cluster.pk, [one.pk])
+    pod, two = placed(cluster, "n1", a_pod("one"), a_pod("two"))
+    begin_binding(cluster.pk, [pod.pk])
     with pytest.raises(Conflict):
-        begin_binding(cluster.pk, [one.pk, two.pk])
+        begin_binding(cluster.pk, [pod.pk, two.pk])
     assert Pod.objects.get(pk=two.pk).state == "placed"
 
 

@@ -41,12 +41,12 @@ def test_a_placement_is_a_decision_a_reservation_and_load_on_the_node() -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("p").cpu("1500m"))
     revision = recorded(cluster, placing(cluster, "n1", WHOLE_CARD_0))
-    pod, decision, held = Pod.objects.get(), Decision.objects.get(), Reservation.objects.get()
+    pod, decision, reservation = Pod.objects.get(), Decision.objects.get(), Reservation.objects.get()
     assert (pod.state, pod.queued, pod.attempts, pod.decision) == ("placed", False, 1, decision)
     assert pod.node is not None
     assert pod.node.name == "n1"
     assert (decision.verdict, decision.node_name, decision.score) == ("placed", "n1", 50.0)
-    assert (held.revision, held.active, held.requests["cpu"]) == (revision, True, 1500)
+    assert (reservation.revision, reservation.active, reservation.requests["cpu"]) == (revision, True, 1500)
     node = Node.objects.get()
     assert (node.pods, node.requested["cpu"], node.gpu_milli_used) == (1, 1500, 1000)
     assert check_invariants() == []
@@ -67,7 +67,7 @@ def test_new_reservations_reject_the_decision() -> None:
     submitted(cluster, a_pod("late"))
     late, seen = placing(cluster, "n1"), Cluster.objects.get().revision
     submitted(cluster, a_pod("early"))
-    recorded(cluster, [one for one in placing(cluster, "n1") if one.waiting.spec.name == "early"])
+    recorded(cluster, [result for result in placing(cluster, "n1") if result.waiting.spec.name == "early"])
     with pytest.raises(Conflict):
         record(cluster.pk, late, revision=seen, epoch=0, snapshot="")
 
@@ -151,10 +151,10 @@ def test_database_rejects_an_exclusive_cpu_granted_twice() -> None:
     from hetsched.contracts.objects.allocation import ZoneGrant
 
     cluster = a_cluster(a_node("n1").zone("zone-0", "0-3"))
-    held = Allocation(zones=(ZoneGrant("zone-0", "0-1"),), cpu_policy="exclusive")
+    allocation = Allocation(zones=(ZoneGrant("zone-0", "0-1"),), cpu_policy="exclusive")
     for name, fits in (("a", True), ("b", False)):
         submitted(cluster, a_pod(name))
-        results = [_with(result, held) for result in placing(cluster, "n1")]
+        results = [_with(result, allocation) for result in placing(cluster, "n1")]
         if fits:
             recorded(cluster, results)
         else:

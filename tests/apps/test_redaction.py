@@ -58,10 +58,10 @@ def test_parameters_with_text_of_the_caller_stay() -> None:
 
 
 def test_differences_of_a_repeated_decision_are_redacted_by_parameters() -> None:
-    said = Message("{pods} was not evicted: {said}", pods="other/b", said="budget other/c has no room")
-    one = DecisionDifference(Message("{name}: {said}", name="preemption", said=said), "0", "1")
-    assert WEB._redacted(one.what) == f"preemption: {HIDDEN} was not evicted"
-    assert one.what == "preemption: other/b was not evicted: budget other/c has no room"
+    message = Message("{pods} was not evicted: {said}", pods="other/b", said="budget other/c has no room")
+    difference = DecisionDifference(Message("{name}: {said}", name="preemption", said=message), "0", "1")
+    assert WEB._redacted(difference.what) == f"preemption: {HIDDEN} was not evicted"
+    assert difference.what == "preemption: other/b was not evicted: budget other/c has no room"
 
 
 def test_a_hidden_victim_takes_its_budget_along() -> None:

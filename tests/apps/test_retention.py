@@ -61,14 +61,14 @@ def test_cache_that_missed_a_deleted_release_is_rebuilt(monkeypatch: pytest.Monk
     monkeypatch.setattr(retention, "LATEST", 0)
     cluster = a_cluster()
     pods = placed(cluster, "n1", a_pod("p"))
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.placed_pods
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.placed_pods
     release(cluster.pk, [pods[0].pk], to=State.SUCCEEDED, reason="done")
     Workload.objects.update(finished_at=timezone.now() - timedelta(hours=2))
     assert _forget(cluster) == 1
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.placed_pods == {}
-        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.placed_pods == {}
+        assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
 
 
 def test_cache_is_rebuilt_when_rows_are_deleted_while_it_catches_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,12 +76,12 @@ def test_cache_is_rebuilt_when_rows_are_deleted_while_it_catches_up(monkeypatch:
     cluster = a_cluster()
     pods = placed(cluster, "n1", a_pod("p"))
     copy = cache_of(cluster.pk)
-    with copy.locked_snapshot() as kept:
+    with copy.locked_snapshot() as snapshot:
         release(cluster.pk, [pods[0].pk], to=State.SUCCEEDED, reason="done")
         revision = Cluster.objects.get().revision  # the cache has read this revision when the row is deleted
         Workload.objects.update(finished_at=timezone.now() - timedelta(hours=2))
         _forget(cluster)
-        assert not copy._catch_up(kept, revision)
+        assert not copy._catch_up(snapshot, revision)
 
 
 def test_deletion_removes_the_topic_and_updates_the_cluster_topic(

@@ -38,12 +38,12 @@ def test_warm_equals_rebuilt_at_every_step_of_a_walk(seed: int) -> None:
     walk = Walk(seed)
     for number in range(STEPS):
         happened = walk.step()
-        with cache_of(walk.cluster.pk).locked_snapshot() as kept:
+        with cache_of(walk.cluster.pk).locked_snapshot() as snapshot:
             rebuilt = load_state(walk.cluster.pk)
             where = f"seed {seed}, step {number}, {happened}"
-            assert kept.revision == rebuilt.revision, where
-            assert kept.state.digest() == rebuilt.state.digest(), where
-            ours, fresh = _columns(kept.state), _columns(rebuilt.state)
+            assert snapshot.revision == rebuilt.revision, where
+            assert snapshot.state.digest() == rebuilt.state.digest(), where
+            ours, fresh = _columns(snapshot.state), _columns(rebuilt.state)
             for name in ours.keys() & fresh.keys():
                 np.testing.assert_array_equal(ours[name], fresh[name], err_msg=f"{where}: {name}")
             for name in ours.keys() ^ fresh.keys():
@@ -59,15 +59,15 @@ def test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebu
     from hetsched.placement.lifecycle import State
 
     cluster = a_cluster(a_node("n1"))
-    gone = placed(cluster, "n1", a_pod("gone"))
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert set(kept.state.placed_pods) == {"default/gone"}
+    removed = placed(cluster, "n1", a_pod("gone"))
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert set(snapshot.state.placed_pods) == {"default/gone"}
     placed(cluster, "n1", a_pod("new"))
     both = placed(cluster, "n1", a_pod("came-and-went"))
-    release(cluster.pk, [gone[0].pk, both[0].pk], to=State.SUCCEEDED, reason="done")
+    release(cluster.pk, [removed[0].pk, both[0].pk], to=State.SUCCEEDED, reason="done")
     monkeypatch.setattr(scheduler_cache, "load_state", None)
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert set(kept.state.placed_pods) == {"default/new"}
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert set(snapshot.state.placed_pods) == {"default/new"}
 
 
 def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,18 +80,18 @@ def test_concurrent_changes_during_a_batch_are_applied_once(monkeypatch: pytest.
     old = placed(cluster, "n1", a_pod("old"))
     submitted(cluster, a_pod("new"))
     copy = cache_of(cluster.pk)
-    with copy.locked_snapshot() as kept:
+    with copy.locked_snapshot() as snapshot:
         results = placing(cluster, "n1")
         for result in results:
-            kept.state.assume(kept.state.compile(result.waiting.spec), 0)
+            snapshot.state.assume(snapshot.state.compile(result.waiting.spec), 0)
         release(cluster.pk, [old[0].pk], to=State.SUCCEEDED, reason="done")
-        copy.mark_committed(record(cluster.pk, results, revision=kept.revision, epoch=0, snapshot=""))
+        copy.mark_committed(record(cluster.pk, results, revision=snapshot.revision, epoch=0, snapshot=""))
     rebuilt = load_state(cluster.pk)
     monkeypatch.setattr(scheduler_cache, "load_state", None)
-    with copy.locked_snapshot() as kept:
-        assert set(kept.state.placed_pods) == {"default/new"}
-        assert kept.state.digest() == rebuilt.state.digest()
-        np.testing.assert_array_equal(kept.state.columns.field("used"), rebuilt.state.columns.field("used"))
+    with copy.locked_snapshot() as snapshot:
+        assert set(snapshot.state.placed_pods) == {"default/new"}
+        assert snapshot.state.digest() == rebuilt.state.digest()
+        np.testing.assert_array_equal(snapshot.state.columns.field("used"), rebuilt.state.columns.field("used"))
 
 
 def test_node_facts_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +105,9 @@ def test_node_facts_are_applied_without_a_rebuild(monkeypatch: pytest.MonkeyPatc
     cordon(cluster, "n2", actor=ALICE, reason="repair")
     rebuilt = load_state(cluster.pk)
     monkeypatch.setattr(scheduler_cache, "load_state", None)
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.columns.field("unschedulable").tolist() == [False, True]
-        assert kept.state.digest() == rebuilt.state.digest()
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.columns.field("unschedulable").tolist() == [False, True]
+        assert snapshot.state.digest() == rebuilt.state.digest()
 
 
 def test_recreated_pod_is_charged_once() -> None:
@@ -122,9 +122,9 @@ def test_recreated_pod_is_charged_once() -> None:
     cancel(workload, actor=ALICE, reason="moving")
     submitted(cluster, a_pod("p"))
     recorded(cluster, placing(cluster, "n2"))
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        placed = kept.state.placed_pods["default/p"]
-        assert kept.state.reports[placed.row].name == "n2"
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        placed = snapshot.state.placed_pods["default/p"]
+        assert snapshot.state.reports[placed.row].name == "n2"
 
 
 def test_past_state_can_be_rebuilt() -> None:
@@ -165,8 +165,8 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
     Reservation.objects.filter(pod=pod).update(
         allocation=Allocation(volumes=(VolumeGrant("data", "disk"),), devices=(grant,))
     )
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert "default/data" in kept.state.volumes.users
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert "default/data" in snapshot.state.volumes.users
     content = ClusterContent(
         storage=Storage(
             volumes={"disk": PersistentVolume("disk", driver="csi", handle="h")},
@@ -180,14 +180,14 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
     apply_changes(cluster.pk, Changes(definitions=content), epoch=1)
     rebuilt = load_state(cluster.pk)
     monkeypatch.setattr(scheduler_cache, "load_state", None)
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.digest() == rebuilt.state.digest()
-        assert kept.state.volumes.attached == rebuilt.state.volumes.attached == {("csi", "h"): {0: 1}}
-        assert kept.state.volumes.users == rebuilt.state.volumes.users
-        assert kept.state.devices.allocated == rebuilt.state.devices.allocated == {grant.device: "default/gpu"}
-        assert kept.state.budgets == rebuilt.state.budgets
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.digest() == rebuilt.state.digest()
+        assert snapshot.state.volumes.attached == rebuilt.state.volumes.attached == {("csi", "h"): {0: 1}}
+        assert snapshot.state.volumes.users == rebuilt.state.volumes.users
+        assert snapshot.state.devices.allocated == rebuilt.state.devices.allocated == {grant.device: "default/gpu"}
+        assert snapshot.state.budgets == rebuilt.state.budgets
     monkeypatch.undo()
     spaces = msgspec.structs.replace(content, namespaces={"other": {"a": "b"}})
     apply_changes(cluster.pk, Changes(definitions=spaces), epoch=1)
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.namespaces == {"other": {"a": "b"}}
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.namespaces == {"other": {"a": "b"}}

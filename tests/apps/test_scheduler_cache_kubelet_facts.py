@@ -72,8 +72,8 @@ def one_nic_left_in_each_zone(policy: str) -> Cluster:
 def free_nics(cluster: Cluster) -> list[int]:
     """Return the NICs of each zone that no pod is predicted to get, the same in the cache and in a rebuilt state."""
     cpus_equal_to_rebuilt_state(cluster)
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        found: list[int] = kept.state.columns.field("zone_devices_free")[:, 0].tolist()
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        found: list[int] = snapshot.state.columns.field("zone_devices_free")[:, 0].tolist()
     return found
 
 
@@ -108,8 +108,8 @@ def held_cpus(state: ClusterState) -> dict[str, list[int]]:
 
 def cpus_equal_to_rebuilt_state(cluster: Cluster, where: str = "") -> dict[str, list[int]]:
     """Compare every column and every zone; return the CPUs of each pod."""
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        ours, rebuilt = kept.state, load_state(cluster.pk).state
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        ours, rebuilt = snapshot.state, load_state(cluster.pk).state
     for name in (*ours.columns.layout.static, *ours.columns.layout.load):
         if name != "topology_setup":  # a number of the state's own vocabulary
             np.testing.assert_array_equal(ours.columns.field(name), rebuilt.columns.field(name), err_msg=where + name)
@@ -149,8 +149,8 @@ def test_gpus_that_a_pod_does_not_name_are_the_lowest_free_ones() -> None:
     cpus_equal_to_rebuilt_state(cluster)
     released(cluster, "p")
     cpus_equal_to_rebuilt_state(cluster)
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.columns.field("card_milli_free")[:, 0].tolist() == [0, 1000]
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.columns.field("card_milli_free")[:, 0].tolist() == [0, 1000]
 
 
 def test_end_of_one_pod_lets_the_kubelet_align_another_that_was_decided_without_numa_fit() -> None:

@@ -88,7 +88,9 @@ def test_a_recorded_binding_wakes_the_comparison_and_each_comparison_is_counted(
     assert (dispatch.SHADOW, [lease.cluster_id]) in woken
     assert judge(lease.cluster_id) == 1
     counters.flush()
-    assert [(one.labels, one.value) for one in counters.samples(metric_names.SHADOWS)] == [(("live", "same"), 1)]
+    assert [(sample.labels, sample.value) for sample in counters.samples(metric_names.SHADOWS)] == [
+        (("live", "same"), 1)
+    ]
 
 
 def test_later_changes_do_not_alter_the_best_node(lease: Lease) -> None:
@@ -138,8 +140,8 @@ def test_excess_and_late_comparisons_are_dropped_and_counted(
     assert Shadow.objects.count() == 2
     assert Connection.objects.get().shadow_dropped == 3
     names = [f"p{number}" for number in range(5)]
-    left = {f"uid-{name}" for name in names}
-    take(lease, nodes_gone=["n1"], pods_gone=[f"default/{name}" for name in names], stopped=left)
+    uids = {f"uid-{name}" for name in names}
+    take(lease, nodes_gone=["n1"], pods_gone=[f"default/{name}" for name in names], stopped=uids)
     judge(lease.cluster_id)
     assert Shadow.objects.count() == 0
     assert Connection.objects.get().shadow_dropped == 5
@@ -172,7 +174,7 @@ def test_summary_counts_sum_up(lease: Lease) -> None:
     assert (found.agreement, found.as_good, found.choices) == (0.5, 0.5, 3)
     # d fits no node: n1 has 4 of 8 CPUs left, n2 6
     assert [(one.code, one.pods) for one in found.refused_for] == [("InsufficientResource", 1)]
-    assert sum(one.pods for one in found.regret) == 3
+    assert sum(bucket.pods for bucket in found.regret) == 3
     assert found.regret[0].pods == 2
     assert [row.pod_name for row in worst_choices(Shadow.objects.all())] == ["d", "c"]
 

@@ -46,8 +46,8 @@ def workload(cluster: Cluster) -> Workload:
     """Return a submitted Deployment of two pods, created in the cluster."""
     pods = parse_workload([("m", WEB.encode())]).pending
     accepted = submit_live(cluster, pods, manifest=WEB.encode(), actor=SYSTEM)
-    (one,) = claim_objects(cluster.pk, 10)
-    record_attempt(one, SubmittedObject.MADE, uid="d1")
+    (submitted_object,) = claim_objects(cluster.pk, 10)
+    record_attempt(submitted_object, SubmittedObject.MADE, uid="d1")
     return Workload.objects.get(pk=accepted.workload_id)
 
 
@@ -92,10 +92,10 @@ def test_one_object_is_tried_by_one_worker_at_a_time(cluster: Cluster, workload:
 
 def test_object_withdrawn_during_a_try_is_deleted_by_its_uid(cluster: Cluster, workload: Workload) -> None:
     SubmittedObject.objects.update(state=SubmittedObject.WANTED, uid="")
-    (one,) = claim_objects(cluster.pk, 10)
+    (submitted_object,) = claim_objects(cluster.pk, 10)
     cancel(workload, actor=SYSTEM, reason="meanwhile")
     assert claim_objects(cluster.pk, 10) == []
-    record_attempt(one, SubmittedObject.MADE, uid="d2")
+    record_attempt(submitted_object, SubmittedObject.MADE, uid="d2")
     (due,) = claim_objects(cluster.pk, 10)
     assert (due.state, due.uid) == ("unwanted", "d2")
 

@@ -134,7 +134,7 @@ def test_reconnected_page_equals_a_new_one(visitor: Visitor) -> None:
     expect(chip).to_have_text("live")
     expect(page.locator("#feed")).to_contain_text("meanwhile-2")
     # It resumed from its revisions: no snapshot was sent except the policies, which no page embeds.
-    assert {one["topic"] for one in messages if one["type"] == "snapshot"} <= {"policies"}
+    assert {message["topic"] for message in messages if message["type"] == "snapshot"} <= {"policies"}
     fresh = page.context.new_page()
     fresh.goto(page.url, wait_until="load")
     expect(fresh.locator("#live")).to_have_text("live")

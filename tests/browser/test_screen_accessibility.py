@@ -32,9 +32,9 @@ def violations(page: Page, rules: dict[str, Any] | None = None) -> list[str]:
         page.evaluate(AXE_SCRIPT)
     found: list[dict[str, Any]] = page.evaluate("async (options) => (await axe.run(options)).violations", options)
     return [
-        f"{one['id']}: {' | '.join(node['html'][:160] for node in one['nodes'][:4])}"
-        for one in found
-        if one["impact"] in GRAVE
+        f"{item['id']}: {' | '.join(node['html'][:160] for node in item['nodes'][:4])}"
+        for item in found
+        if item["impact"] in GRAVE
     ]
 
 
@@ -57,7 +57,7 @@ def test_every_screen_is_sound(visitor: Visitor) -> None:
             continue
         found = violations(page)
         page.emulate_media(color_scheme="dark")
-        found += [f"dark: {one}" for one in violations(page, COLOURS)]
+        found += [f"dark: {violation}" for violation in violations(page, COLOURS)]
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 844})
             wider = page.evaluate(WIDER)

@@ -32,6 +32,6 @@ def test_signed_out_user_keeps_the_page_with_a_notice(visit: Callable[..., Visit
 def test_responses_are_in_the_language_of_the_page(visit: Callable[..., Visitor]) -> None:
     page = visit(locale="zh-CN").open("/what-if/?cpu=4096&memory=1Gi&isa=rv64gcv")
     expect(page.locator("#sentence")).to_contain_text("此集群即使为空也无法满足")
-    said = page.locator("#result").inner_text()
-    assert re.search(r"节点运行 \S+，需要 rv64", said)
-    assert not re.search(r"\b(the node|Insufficient|nodes fit)\b", said), said
+    text = page.locator("#result").inner_text()
+    assert re.search(r"节点运行 \S+，需要 rv64", text)
+    assert not re.search(r"\b(the node|Insufficient|nodes fit)\b", text), text

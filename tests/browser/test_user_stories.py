@@ -115,7 +115,7 @@ def test_a_newcomer_is_shown_around_once(visit: Callable[..., Visitor], console:
     visit()  # creates the session
     session = json.loads(json.dumps(console.session))
     for origin in session["origins"]:
-        origin["localStorage"] = [one for one in origin["localStorage"] if one["name"] != "tour"]
+        origin["localStorage"] = [item for item in origin["localStorage"] if item["name"] != "tour"]
     newcomer = visit(storage_state=session)
     page = newcomer.open("/")
     tour = page.get_by_role("complementary", name="Guided tour")

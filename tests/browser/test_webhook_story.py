@@ -54,7 +54,9 @@ def test_webhook_is_created_tried_and_redelivered(visit: Callable[..., Any], rec
     dialog.get_by_role("button", name="Deliver again").click()
     _until(page, "h1 + .chip", "delivered")
     _shot(page, "delivery")
-    assert [one.headers["webhook-id"] for one in receiver.requests] == [receiver.requests[0].headers["webhook-id"]] * 2
+    assert [request.headers["webhook-id"] for request in receiver.requests] == [
+        receiver.requests[0].headers["webhook-id"]
+    ] * 2
 
 
 def _until(page: Any, place: str, text: str) -> None:

@@ -25,8 +25,8 @@ BUGS = (
     Bug(
         "K1", "a binding that succeeded without an answer frees what it holds", "kubernetes-client/python#547",
         "hetsched/adapters/kubernetes/binding.py",
-        "            return read_back(api, one, waiting=BindingResult.UNKNOWN)\n",
-        "            return BindingOutcome(one.pod_id, BindingResult.REFUSED, str(failure))\n",
+        "            return read_back(api, request, waiting=BindingResult.UNKNOWN)\n",
+        "            return BindingOutcome(request.pod_id, BindingResult.REFUSED, str(failure))\n",
         "tests/kube/test_binding_faults.py::test_lost_response_is_read_back",
     ),
     Bug(
@@ -59,8 +59,8 @@ BUGS = (
     Bug(
         "K6", "what is held expires while its binding is slow", "kubernetes/kubernetes#106361",
         "hetsched/scheduling/binding_cycle.py",
-        "    for one in by_result[BindingResult.REFUSED]:\n",
-        "    for one in by_result[BindingResult.REFUSED] + by_result[BindingResult.UNKNOWN]:\n",
+        "    for outcome in by_result[BindingResult.REFUSED]:\n",
+        "    for outcome in by_result[BindingResult.REFUSED] + by_result[BindingResult.UNKNOWN]:\n",
         "tests/kube/test_binding_faults.py::test_busy_server_leaves_the_pod_with_its_reservation",
     ),
     Bug(

@@ -41,13 +41,13 @@ def collection(kind: str) -> str:
 
 def objects() -> list[dict[str, Any]]:
     """Return every object in the folder `deploy/access`."""
-    return [one for path in sorted(FOLDER.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text())]
+    return [document for path in sorted(FOLDER.glob("*.yaml")) for document in yaml.safe_load_all(path.read_text())]
 
 
 def rules_of(name: str) -> list[dict[str, Any]]:
     """Return the rules of a shipped Role or ClusterRole."""
-    roles = [one for one in objects() if one["kind"] in ("ClusterRole", "Role")]
-    (found,) = [one for one in roles if one["metadata"]["name"] == name]
+    roles = [obj for obj in objects() if obj["kind"] in ("ClusterRole", "Role")]
+    (found,) = [role for role in roles if role["metadata"]["name"] == name]
     rules: list[dict[str, Any]] = found["rules"]
     return rules
 
@@ -58,17 +58,17 @@ def granted(plane: ControlPlane) -> Iterator[dict[str, Any]]:
 
     The namespace is not deleted, because no controller deletes its content in this test control plane.
     """
-    if NAMESPACE not in {one["metadata"]["name"] for one in plane.call("GET", "/api/v1/namespaces")["items"]}:
+    if NAMESPACE not in {item["metadata"]["name"] for item in plane.call("GET", "/api/v1/namespaces")["items"]}:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    shipped = [one for one in objects() if one["kind"] != "Namespace"]
+    shipped = [obj for obj in objects() if obj["kind"] != "Namespace"]
     try:
-        for one in shipped:
-            plane.call("POST", _COLLECTIONS[one["kind"]], one)
+        for item in shipped:
+            plane.call("POST", _COLLECTIONS[item["kind"]], item)
         wait_until_guarded(plane, guarded=True)
         yield as_account(plane, "hetsched")
     finally:
-        for one in shipped:
-            plane.call("DELETE", f"{_COLLECTIONS[one['kind']]}/{one['metadata']['name']}")
+        for item in shipped:
+            plane.call("DELETE", f"{_COLLECTIONS[item['kind']]}/{item['metadata']['name']}")
         wait_until_guarded(plane, guarded=False)
 
 

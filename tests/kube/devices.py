@@ -57,7 +57,7 @@ def claim_of(api: Api, name: str) -> dict[str, Any]:
 def given(api: Api, name: str) -> list[str]:
     """Return the allocated devices of a claim as `pool/device`."""
     allocation = claim_of(api, name).get("status", {}).get("allocation", {"devices": {"results": []}})
-    return sorted(f"{one['pool']}/{one['device']}" for one in allocation["devices"]["results"])
+    return sorted(f"{result['pool']}/{result['device']}" for result in allocation["devices"]["results"])
 
 
 def clear(api: Api) -> None:

@@ -27,19 +27,19 @@ _EFFECTIVE_SECONDS = 30
 def objects() -> list[dict[str, Any]]:
     """Return every object in the folder, the admission policy first."""
     files = sorted(FOLDER.glob("*.yaml"), key=lambda path: (path.name != "guard.yaml", path.name))
-    return [one for path in files for one in yaml.safe_load_all(path.read_text())]
+    return [document for path in files for document in yaml.safe_load_all(path.read_text())]
 
 
 def written_kinds() -> list[dict[str, Any]]:
     """Return the CRDs of the objects that discovery writes."""
     plurals = {TOPOLOGIES.plural: TOPOLOGIES.group, NODE_GPUS.plural: NODE_GPUS.group}
     specs = [*kinds.ours(), *kinds.theirs()]
-    return [one for one in specs if plurals.get(one["spec"]["names"]["plural"]) == one["spec"]["group"]]
+    return [spec for spec in specs if plurals.get(spec["spec"]["names"]["plural"]) == spec["spec"]["group"]]
 
 
 def rules_of(kind: str) -> list[dict[str, Any]]:
     """Return the rules of the only role of a kind."""
-    (found,) = [one for one in objects() if one["kind"] == kind]
+    (found,) = [obj for obj in objects() if obj["kind"] == kind]
     rules: list[dict[str, Any]] = found["rules"]
     return rules
 
@@ -47,18 +47,18 @@ def rules_of(kind: str) -> list[dict[str, Any]]:
 @contextmanager
 def discovering(plane: ControlPlane) -> Iterator[dict[str, Any]]:
     """Apply the folder for the duration of the block, wait for it to take effect, and yield the kubeconfig."""
-    if access.NAMESPACE not in {one["metadata"]["name"] for one in plane.call("GET", "/api/v1/namespaces")["items"]}:
+    if access.NAMESPACE not in {item["metadata"]["name"] for item in plane.call("GET", "/api/v1/namespaces")["items"]}:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": access.NAMESPACE}})
     shipped = objects()
     try:
-        for one in shipped:
-            plane.call("POST", access.collection(one["kind"]), one)
+        for item in shipped:
+            plane.call("POST", access.collection(item["kind"]), item)
         kubeconfig = access.as_account(plane, NAME)
         _wait_until_guarded(plane, Api(from_kubeconfig(kubeconfig)))
         yield kubeconfig
     finally:
-        for one in shipped:
-            plane.call("DELETE", f"{access.collection(one['kind'])}/{one['metadata']['name']}")
+        for item in shipped:
+            plane.call("DELETE", f"{access.collection(item['kind'])}/{item['metadata']['name']}")
 
 
 def _wait_until_guarded(plane: ControlPlane, api: Api) -> None:

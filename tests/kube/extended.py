@@ -37,14 +37,14 @@ def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
     }
     shipped = list(yaml.safe_load_all((SHIPPED.parent / "rbac.yaml").read_text()))
     try:
-        for one in shipped:
-            plane.call("POST", collections[one["kind"]], one)
+        for item in shipped:
+            plane.call("POST", collections[item["kind"]], item)
         path = f"{collections['ServiceAccount']}/{NAME}/token"
         token = plane.call("POST", path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
         yield {**plane.kubeconfig(), "users": [{"name": "admin", "user": {"token": token}}]}
     finally:
-        for one in shipped:
-            plane.call("DELETE", f"{collections[one['kind']]}/{one['metadata']['name']}")
+        for item in shipped:
+            plane.call("DELETE", f"{collections[item['kind']]}/{item['metadata']['name']}")
 
 
 @contextmanager
@@ -57,9 +57,11 @@ def kube_scheduler(
     config = yaml.safe_load(SHIPPED.read_text())
     config["clientConnection"]["kubeconfig"] = str(kubeconfig)
     config["leaderElection"]["leaderElect"] = identity is not None
-    (one,) = config["extenders"]
-    files = {name: str(folder / "certificates" / "client" / Path(path).name) for name, path in one["tlsConfig"].items()}
-    one.update(urlPrefix=f"https://127.0.0.1:{port}/extender", tlsConfig=files, **extender)
+    (item,) = config["extenders"]
+    files = {
+        name: str(folder / "certificates" / "client" / Path(path).name) for name, path in item["tlsConfig"].items()
+    }
+    item.update(urlPrefix=f"https://127.0.0.1:{port}/extender", tlsConfig=files, **extender)
     written = folder / "kube-scheduler.json"
     written.write_text(json.dumps(config))
     log = folder / "kube-scheduler.log"

@@ -76,7 +76,7 @@ def installed(plane: ControlPlane, definitions: Sequence[dict[str, Any]]) -> Ite
 
 
 def _is_established(found: dict[str, Any]) -> bool:
-    conditions = {one["type"]: one["status"] for one in found.get("status", {}).get("conditions", ())}
+    conditions = {condition["type"]: condition["status"] for condition in found.get("status", {}).get("conditions", ())}
     if conditions.get("Established") != "True":
         return False
     return conditions.get("NonStructuralSchema") != "True"
@@ -85,7 +85,7 @@ def _is_established(found: dict[str, Any]) -> bool:
 def _wait_until_listed(plane: ControlPlane, definition: dict[str, Any]) -> None:
     """Wait until the storage of an established kind works: at first the response is 404, or 429 after a deletion."""
     spec = definition["spec"]
-    version = next(one["name"] for one in spec["versions"] if one["served"])
+    version = next(item["name"] for item in spec["versions"] if item["served"])
     until = time.monotonic() + _ESTABLISHED_SECONDS
     while True:
         try:

@@ -60,4 +60,4 @@ def node_of(pod: Json) -> str:
 def reason(pod: Json) -> str:
     """Return the message of the pod's PodScheduled condition."""
     conditions = pod["status"].get("conditions", ())
-    return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
+    return next((condition.get("message", "") for condition in conditions if condition["type"] == "PodScheduled"), "")

@@ -117,7 +117,7 @@ def bindable(count: int) -> int:
 
 def create(api: Api, objects: Iterable[Json], path: str) -> None:
     with ThreadPoolExecutor(8) as threads:
-        for done in [threads.submit(api.send, "POST", path, json.dumps(one).encode()) for one in objects]:
+        for done in [threads.submit(api.send, "POST", path, json.dumps(obj).encode()) for obj in objects]:
             done.result()
 
 

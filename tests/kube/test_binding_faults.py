@@ -211,8 +211,8 @@ def test_concurrent_workers_bind_each_pod_once(api: Api, cluster: Cluster, place
     binding_cycle.begin_binding(cluster.pk, waiting)
     wanted = binding_cycle.binding_requests(waiting)
     with ThreadPoolExecutor(8) as threads:
-        outcomes = list(threads.map(lambda one: binding.bind(api, one), [*wanted, *reversed(wanted)]))
-    assert {one.result for one in outcomes} == {binding.BindingResult.BOUND}
+        outcomes = list(threads.map(lambda item: binding.bind(api, item), [*wanted, *reversed(wanted)]))
+    assert {outcome.result for outcome in outcomes} == {binding.BindingResult.BOUND}
     binding_cycle.record_results(cluster, outcomes[:21])
     binding_cycle.record_results(cluster, outcomes[21:])
     assert set(states().values()) == {"bound"}

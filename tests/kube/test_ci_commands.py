@@ -74,7 +74,7 @@ class Pipeline:
     def there(self, name: str) -> list[str]:
         """Return the pods on the API server that were created from this one."""
         names = [json.loads(item)["metadata"]["name"] for item in self.api.list_all(PODS)[0]]
-        return [one for one in names if one.startswith(f"{name}-")]
+        return [item for item in names if item.startswith(f"{name}-")]
 
 
 @pytest.fixture(scope="module")

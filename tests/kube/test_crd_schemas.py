@@ -78,7 +78,7 @@ def create(api: Api, resource: Resource, body: dict[str, Any], name: str = "n1",
 def test_crds_are_structural_and_established(definitions: list[dict[str, Any]]) -> None:
     assert [found["spec"]["names"]["kind"] for found in definitions] == ["NodeGpu", "NodeUsage", "SchedulingPolicy"]
     for found in definitions:
-        conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
+        conditions = {condition["type"]: condition["status"] for condition in found["status"]["conditions"]}
         assert conditions == {"NamesAccepted": "True", "Established": "True"}
 
 

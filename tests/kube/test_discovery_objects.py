@@ -20,7 +20,7 @@ from hetsched.adapters.kubernetes.api import Api, Resource
 from hetsched.adapters.kubernetes.leader_lease import Election
 from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
 from hetsched.contracts.api.discovery import Discovery
-from hetsched.contracts.messages.agent_message import AgentMessage, digest_of, steady
+from hetsched.contracts.messages.agent_message import AgentMessage, digest_of, stable_parts
 from hetsched.contracts.messages.agent_report import (
     AgentReport,
     EmulatedIsa,
@@ -76,7 +76,7 @@ def live(
 
 def take_in(api: Api, cluster: Cluster) -> None:
     """Run the informer until the nodes are in the database."""
-    names = {one["metadata"]["name"] for one in json.loads(api.get(NODES.path()))["items"]}
+    names = {item["metadata"]["name"] for item in json.loads(api.get(NODES.path()))["items"]}
     Connection.objects.filter(cluster=cluster).update(follower_until=None)
     follower = an_informer(api, cluster)
     eventually(follower, lambda: set(Node.objects.values_list("name", flat=True)) == names and follower._has_applied)
@@ -100,7 +100,7 @@ def report(cluster: Cluster, **changes: Any) -> None:
     if row is not None:
         NodeFacts.objects.update(reported_at=None)  # however soon after the last report
     sequence = 1 if row is None else row.sequence + 1
-    digest = digest_of(steady(agent_report))
+    digest = digest_of(stable_parts(agent_report))
     agent_messages.receive(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, agent_report))
 
 
@@ -161,8 +161,8 @@ def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same
     zones = get(api, TOPOLOGIES)
     assert [zone["name"] for zone in zones["zones"]] == ["node-0", "node-1"]
     assert get(api, NODE_GPUS)["spec"]["cards"][0]["uuid"] == "GPU-a"
-    for one in (zones, get(api, NODE_GPUS)):
-        (owner,) = one["metadata"]["ownerReferences"]
+    for item in (zones, get(api, NODE_GPUS)):
+        (owner,) = item["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
     # An installation without that agent reads the same facts from these objects.
     Node.objects.all().delete()
@@ -206,8 +206,13 @@ def test_label_of_a_user_has_precedence(api: Api, live: Cluster) -> None:
     assert "hetsched.io/isa" not in meta["annotations"]
     assert "hetsched.io/riscv.zba" not in meta["labels"]
     assert meta["labels"]["QEMU"] == "X86"  # which no other source reported
-    (kept,) = found(live).kept
-    assert (kept.what, kept.theirs, kept.ours, kept.by) == ("label ARCH", "RV64IM", "RV64IMAFDCBV", "kubectl-label")
+    (conflict,) = found(live).kept
+    assert (conflict.what, conflict.theirs, conflict.ours, conflict.by) == (
+        "label ARCH",
+        "RV64IM",
+        "RV64IMAFDCBV",
+        "kubectl-label",
+    )
     assert discover.run() == 0
 
 
@@ -218,7 +223,7 @@ def test_foreign_objects_are_unchanged(api: Api, live: Cluster) -> None:
     discover.run()
     assert [zone["name"] for zone in get(api, TOPOLOGIES)["zones"]] == ["node-0"]
     assert get(api, NODE_GPUS)["spec"]["cards"] == []
-    assert [kept.what for kept in found(live).kept] == ["NodeResourceTopology", "NodeGpu"]
+    assert [conflict.what for conflict in found(live).kept] == ["NodeResourceTopology", "NodeGpu"]
 
 
 def test_silent_agent_is_marked_and_its_objects_stay(api: Api, live: Cluster) -> None:
@@ -249,7 +254,7 @@ def test_quarantined_fact_is_left_unchanged(api: Api, live: Cluster) -> None:
     report(live)
     discover.run()
     report(live, gpus=())  # the only GPU disappeared
-    assert [one.fact for one in NodeFacts.objects.get().quarantined] == ["gpu"]
+    assert [item.fact for item in NodeFacts.objects.get().quarantined] == ["gpu"]
     discover.run()
     assert [card["uuid"] for card in get(api, NODE_GPUS)["spec"]["cards"]] == ["GPU-a"]
 

@@ -110,7 +110,7 @@ def test_container_runs_on_the_predicted_cpus(
 
         def shown() -> bool:
             pins = asked(f"nodes/{NODE}/numa/").get("pins") or []
-            return [{name: one[name] for name in expected} for one in pins] == [expected]
+            return [{name: pin[name] for name in expected} for pin in pins] == [expected]
 
         wait_until(shown, what=lambda: f"{asked(f'nodes/{NODE}/numa/')}\n{ours.last_words()}", seconds=PATIENCE_SECONDS)
         page = ours.run("-c", PAGE, f"/nodes/{NODE}/numa/")

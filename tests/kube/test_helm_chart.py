@@ -53,18 +53,18 @@ def rendered(*values: str) -> list[dict[str, Any]]:
     sets = [word for value in values for word in ("--set", value)]
     done = helm("template", "live", str(CHART), "--namespace=hetsched", *sets)
     assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
 
 
 def of(kind: str, *values: str) -> dict[str, dict[str, Any]]:
-    return {one["metadata"]["name"]: one for one in rendered(*values) if one["kind"] == kind}
+    return {item["metadata"]["name"]: item for item in rendered(*values) if item["kind"] == kind}
 
 
 def pods(*values: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the pod templates by process."""
-    for one in rendered(*values):
-        if one["kind"] in ("Deployment", "Job"):
-            template = one["spec"]["template"]
+    for item in rendered(*values):
+        if item["kind"] in ("Deployment", "Job"):
+            template = item["spec"]["template"]
             yield template["metadata"]["labels"]["app.kubernetes.io/component"], template
 
 
@@ -144,12 +144,12 @@ def test_extender_is_deployed_on_request() -> None:
     assert "extender" not in dict(pods())
     assert list(of("Service")) == ["live-hetsched"]
     (container,) = dict(pods(*ALL))["extender"]["spec"]["containers"]
-    variables = {one["name"]: one["value"] for one in container["env"]}
+    variables = {item["name"]: item["value"] for item in container["env"]}
     assert variables["HETSCHED_EXTENDER_CLIENTS"] == "kube-scheduler=live,other"
-    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    mounts = {volume_mount["mountPath"]: volume_mount["name"] for volume_mount in container["volumeMounts"]}
     assert mounts[variables["HETSCHED_EXTENDER_CERTIFICATES"]] == "certificates"
     assert container["command"] == ["python", "manage.py", "extender"]
-    ports = {one["name"]: str(one["containerPort"]) for one in container["ports"]}
+    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
     assert ports == {
         "extender": variables["HETSCHED_EXTENDER_PORT"], "probes": variables["HETSCHED_EXTENDER_PROBE_PORT"],
     }  # fmt: skip
@@ -159,7 +159,7 @@ def test_extender_is_deployed_on_request() -> None:
 
 def test_workers_get_registries_and_network_access_to_them() -> None:
     (container,) = dict(pods(*ALL))["io"]["spec"]["containers"]
-    variables = {one["name"]: one.get("value") for one in container["env"]}
+    variables = {item["name"]: item.get("value") for item in container["env"]}
     assert variables["HETSCHED_REGISTRIES"] == "docker.io,quay.io"
     assert variables["HETSCHED_PLAIN_REGISTRIES"] == "lab:5000"
     policy = of("NetworkPolicy", *ALL)["live-hetsched-registries"]["spec"]
@@ -176,7 +176,7 @@ def test_digest_has_precedence_over_a_tag() -> None:
 
 def test_only_existing_settings_without_secrets_are_set() -> None:
     for _, pod in pods(*ALL):
-        names = [one["name"] for one in pod["spec"]["containers"][0]["env"]]
+        names = [item["name"] for item in pod["spec"]["containers"][0]["env"]]
         assert set(names) <= ENV.asked
         assert {"SECRET_KEY_FILE", "DATABASE_URL_FILE", "REDIS_URL_FILE"} <= set(names)
         assert not {"SECRET_KEY", "DATABASE_URL", "REDIS_URL"} & set(names)
@@ -189,21 +189,21 @@ def test_account_has_the_shipped_role_and_admission_policy() -> None:
     assert roles["hetsched-live-hetsched-submit"]["rules"] == access.rules_of("hetsched-submit")
     assert roles["hetsched-live-hetsched-pull-secrets"]["rules"] == access.rules_of("hetsched-pull-secrets")
     assert of("Role", *ALL)["hetsched-live-hetsched-elect"]["rules"] == access.rules_of("hetsched-elect")
-    bound = {(one["metadata"]["namespace"], one["roleRef"]["name"]) for one in of("RoleBinding", *ALL).values()}
+    bound = {(item["metadata"]["namespace"], item["roleRef"]["name"]) for item in of("RoleBinding", *ALL).values()}
     assert bound == {
         ("default", "hetsched-live-hetsched-submit"), ("kube-system", "hetsched-live-hetsched-elect"),
         ("default", "hetsched-live-hetsched-pull-secrets"), ("kube-system", "hetsched-live-hetsched-discovery"),
     }  # fmt: skip
     policy = of("ValidatingAdmissionPolicy", *ALL)["hetsched-live-hetsched-allocations"]
-    (shipped,) = [one for one in access.objects() if one["kind"] == "ValidatingAdmissionPolicy"]
-    ours, exempt = [one["expression"] for one in policy["spec"].pop("matchConditions")]
-    (plain,) = [one["expression"] for one in shipped["spec"].pop("matchConditions")]
+    (shipped,) = [obj for obj in access.objects() if obj["kind"] == "ValidatingAdmissionPolicy"]
+    ours, exempt = [item["expression"] for item in policy["spec"].pop("matchConditions")]
+    (plain,) = [item["expression"] for item in shipped["spec"].pop("matchConditions")]
     assert ours == plain.replace(
         "system:serviceaccount:hetsched:hetsched", "system:serviceaccount:hetsched:live-hetsched"
     )
     assert exempt == '!(request.userInfo.username in ["crane"])'
     assert policy["spec"] == shipped["spec"]
-    assert not {"ClusterRole", "ServiceAccount"} & {one["kind"] for one in rendered("access.create=false")}
+    assert not {"ClusterRole", "ServiceAccount"} & {item["kind"] for item in rendered("access.create=false")}
 
 
 def test_discovery_has_its_own_account_and_admission_policy() -> None:
@@ -219,7 +219,7 @@ def test_discovery_has_its_own_account_and_admission_policy() -> None:
         (subject,) = of(kind, *ALL)[name]["subjects"]
         assert (subject["name"], subject["namespace"]) == ("live-hetsched-discovery", "hetsched")
     policy = of("ValidatingAdmissionPolicy", *ALL)[name]["spec"]
-    shipped = next(one for one in discovery_account.objects() if one["kind"] == "ValidatingAdmissionPolicy")["spec"]
+    shipped = next(obj for obj in discovery_account.objects() if obj["kind"] == "ValidatingAdmissionPolicy")["spec"]
     (ours,), (plain,) = policy.pop("matchConditions"), shipped.pop("matchConditions")
     account = "system:serviceaccount:hetsched:live-hetsched-discovery"
     assert ours["expression"] == plain["expression"].replace(
@@ -227,19 +227,21 @@ def test_discovery_has_its_own_account_and_admission_policy() -> None:
     )
     assert policy == shipped
     assert of("ValidatingAdmissionPolicyBinding", *ALL)[name]["spec"]["validationActions"] == ["Deny"]
-    assert not [one for one in rendered("discovery.enabled=false") if "discover" in one["metadata"]["name"]]
+    assert not [item for item in rendered("discovery.enabled=false") if "discover" in item["metadata"]["name"]]
 
 
 def test_agent_is_disabled_by_default_and_read_only() -> None:
-    assert "DaemonSet" not in {one["kind"] for one in rendered(*ALL)}
+    assert "DaemonSet" not in {item["kind"] for item in rendered(*ALL)}
     (agent,) = of("DaemonSet", *AGENT).values()
     spec = agent["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert spec["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-    assert {one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one} == {"/proc", "/sys"}
+    assert {volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume} == {"/proc", "/sys"}
     # /proc shows the environment of processes of the same user, and that of the control plane has secrets.
-    users = {one["spec"]["template"]["spec"]["securityContext"]["runAsUser"] for one in of("Deployment", *ALL).values()}
+    users = {
+        item["spec"]["template"]["spec"]["securityContext"]["runAsUser"] for item in of("Deployment", *ALL).values()
+    }
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["runAsUser"] not in users
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
@@ -248,18 +250,18 @@ def test_agent_is_disabled_by_default_and_read_only() -> None:
     }  # fmt: skip
     # Its account has no permissions; its token is for hetsched only, and names the node of its pod.
     account = spec["serviceAccountName"]
-    bound = [one for one in rendered(*AGENT) if account in str(one.get("subjects"))]
-    (projected,) = [one["projected"]["sources"] for one in spec["volumes"] if "projected" in one]
+    bound = [item for item in rendered(*AGENT) if account in str(item.get("subjects"))]
+    (projected,) = [volume["projected"]["sources"] for volume in spec["volumes"] if "projected" in volume]
     assert (account, bound, projected[0]["serviceAccountToken"]["audience"]) == ("live-hetsched-agent", [], "hetsched")
     accounts = {"name": "HETSCHED_AGENT_ACCOUNTS", "value": f"hetsched:{account}"}
     web = of("Deployment", *AGENT)["live-hetsched-web"]["spec"]["template"]["spec"]
     assert accounts in web["containers"][0]["env"]
     # Its own token is its only secret.
     assert not {"SECRET_KEY", "DATABASE_URL", "REDIS_URL"} & {
-        one["name"].removesuffix("_FILE") for one in container["env"]
+        item["name"].removesuffix("_FILE") for item in container["env"]
     }
     narrow = of("NetworkPolicy", *AGENT, "networkPolicy.webFrom[0].podSelector.matchLabels.app=ingress")
-    callers = [one["podSelector"]["matchLabels"] for one in narrow["live-hetsched-web"]["spec"]["ingress"][0]["from"]]
+    callers = [item["podSelector"]["matchLabels"] for item in narrow["live-hetsched-web"]["spec"]["ingress"][0]["from"]]
     assert callers[1]["app.kubernetes.io/component"] == "agent"
     policies = of("NetworkPolicy", *AGENT)
     assert policies["live-hetsched-agent"]["spec"]["podSelector"]["matchLabels"].items() <= (
@@ -271,16 +273,18 @@ def test_pinning_agent_gets_only_its_sockets() -> None:
     (agent,) = of("DaemonSet", *AGENT, "agent.pin=true").values()
     spec = agent["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    writable = {one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")}
+    writable = {
+        volume_mount["mountPath"] for volume_mount in container["volumeMounts"] if not volume_mount.get("readOnly")
+    }
     assert writable == {"/var/lib/hetsched-agent"}
     # A runtime that restarts creates another socket, which only its folder shows; unmounts propagate.
     folders = {
-        one["mountPath"]: one["mountPropagation"]
-        for one in container["volumeMounts"]
-        if one["name"] in ("runtime", "kubelet")
+        volume_mount["mountPath"]: volume_mount["mountPropagation"]
+        for volume_mount in container["volumeMounts"]
+        if volume_mount["name"] in ("runtime", "kubelet")
     }
     assert folders == dict.fromkeys(("/run/containerd", "/host/var/lib/kubelet"), "HostToContainer")
-    (place,) = [one["hostPath"]["path"] for one in spec["volumes"] if one["name"] == "runtime"]
+    (place,) = [volume["hostPath"]["path"] for volume in spec["volumes"] if volume["name"] == "runtime"]
     assert place == "/run/containerd"
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
@@ -289,12 +293,12 @@ def test_gpu_agent_mounts_no_other_kubelet_files() -> None:
     """/var/lib/kubelet contains the Secrets and tokens of every pod of the node."""
     (agent,) = of("DaemonSet", *AGENT, "agent.devices=true").values()
     spec = agent["spec"]["template"]["spec"]
-    paths = {one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    paths = {volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
     assert paths == {
         "/proc", "/sys", "/var/lib/hetsched-agent", "/var/lib/kubelet/config.yaml",
         "/var/lib/kubelet/cpu_manager_state", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources",
     }  # fmt: skip
-    mounts = {one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
+    mounts = {volume_mount["mountPath"] for volume_mount in spec["containers"][0]["volumeMounts"]}
     assert {"/host/var/lib/kubelet/config.yaml", "/host/var/lib/kubelet/cpu_manager_state"} <= mounts
     assert "/host/var/lib/kubelet" not in mounts
 
@@ -319,11 +323,11 @@ def test_agents_speak_https_unless_plain_http_is_allowed(
     values = ("agent.enabled=true", "agent.caSecret=issuer", *values)
     (agent,) = of("DaemonSet", *values).values()
     (container,) = agent["spec"]["template"]["spec"]["containers"]
-    env = {one["name"]: one.get("value") for one in container["env"]}
+    env = {item["name"]: item.get("value") for item in container["env"]}
     assert (env["HETSCHED_SERVER"], env["HETSCHED_CA_FILE"]) == (server, "/run/secrets/ca/ca.crt")
-    assert "/run/secrets/ca" in {one["mountPath"] for one in container["volumeMounts"]}
+    assert "/run/secrets/ca" in {volume_mount["mountPath"] for volume_mount in container["volumeMounts"]}
     web = dict(pods(*values))["web"]["spec"]["containers"][0]
-    found = {one["name"]: one.get("value") for one in web["env"]}
+    found = {item["name"]: item.get("value") for item in web["env"]}
     assert (found.get("HETSCHED_HTTPS"), found.get("HETSCHED_AGENT_KEYS_OVER_HTTP")) == expected
     assert "live-hetsched.hetsched.svc" in found["ALLOWED_HOSTS"]
     assert ("--ssl-certfile=/run/secrets/certificates/tls.crt" in web["command"]) is (expected[0] == "on")
@@ -335,7 +339,7 @@ def test_agents_speak_https_unless_plain_http_is_allowed(
 def test_forwarded_headers_are_trusted_from_the_ingress_only() -> None:
     web = dict(pods(*ALL))["web"]["spec"]
     assert {"name": "FORWARDED_ALLOW_IPS", "value": "10.1.0.0/16"} in web["containers"][0]["env"]
-    assert "FORWARDED_ALLOW_IPS" not in {one["name"] for one in dict(pods())["web"]["spec"]["containers"][0]["env"]}
+    assert "FORWARDED_ALLOW_IPS" not in {item["name"] for item in dict(pods())["web"]["spec"]["containers"][0]["env"]}
 
 
 def test_every_variable_is_rendered_once(tmp_path: Path) -> None:
@@ -347,8 +351,8 @@ def test_every_variable_is_rendered_once(tmp_path: Path) -> None:
     done = helm("template", "live", str(CHART), "-f", str(values), *arguments)
     assert done.returncode == 0, done.stderr
     seen = {}
-    for one in filter(None, yaml.safe_load_all(done.stdout)):
-        for container in one.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
+    for document in filter(None, yaml.safe_load_all(done.stdout)):
+        for container in document.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
             names = [variable["name"] for variable in container["env"]]
             assert len(names) == len(set(names))
             seen[container["name"]] = {variable["name"]: variable.get("value") for variable in container["env"]}
@@ -357,7 +361,9 @@ def test_every_variable_is_rendered_once(tmp_path: Path) -> None:
 
 
 def test_web_pods_have_space_for_request_bodies() -> None:
-    found = {role: {one["name"]: one.get("emptyDir") for one in pod["spec"]["volumes"]} for role, pod in pods()}
+    found = {
+        role: {volume["name"]: volume.get("emptyDir") for volume in pod["spec"]["volumes"]} for role, pod in pods()
+    }
     assert found["web"]["tmp"] == {"sizeLimit": "1Gi"}
     assert found["io"]["tmp"] == {"sizeLimit": "256Mi"}
 
@@ -380,10 +386,10 @@ def test_network_policies_and_budgets_select_their_pods() -> None:
             role
             for role, own in labels.items()
             if wanted.items() <= own.items()
-            and all((own[one["key"]] in one["values"]) is (one["operator"] == "In") for one in some)
+            and all((own[item["key"]] in item["values"]) is (item["operator"] == "In") for item in some)
         }
 
-    policies = {name: selected(one["spec"]["podSelector"]) for name, one in of("NetworkPolicy", *ALL).items()}
+    policies = {name: selected(item["spec"]["podSelector"]) for name, item in of("NetworkPolicy", *ALL).items()}
     assert policies == {
         "live-hetsched": set(labels),
         "live-hetsched-api-servers": {"web", "io", "watch", "extender", "discover"},
@@ -392,11 +398,11 @@ def test_network_policies_and_budgets_select_their_pods() -> None:
         "live-hetsched-web": {"web"},
     }
     assert "ingress" not in of("NetworkPolicy", *ALL)["live-hetsched"]["spec"]
-    budgets = [selected(one["spec"]["selector"]) for one in of("PodDisruptionBudget", *ALL).values()]
+    budgets = [selected(item["spec"]["selector"]) for item in of("PodDisruptionBudget", *ALL).values()]
     assert sorted(map(sorted, budgets)) == [
         [role] for role in ("extender", "io", "preview", "schedule", "watch", "web")
     ]
-    services = {name: selected({"matchLabels": one["spec"]["selector"]}) for name, one in of("Service", *ALL).items()}
+    services = {name: selected({"matchLabels": item["spec"]["selector"]}) for name, item in of("Service", *ALL).items()}
     assert services == {"live-hetsched": {"web"}, "live-hetsched-extender": {"extender"}}
 
 
@@ -431,8 +437,10 @@ def test_api_server_accepts_every_object(plane: ControlPlane, tmp_path: Path, va
 
 def test_chart_contains_the_crds() -> None:
     text = helm("template", "live", str(CHART), "--include-crds").stdout
-    carried = [one for one in yaml.safe_load_all(text) if one and one["kind"] == "CustomResourceDefinition"]
-    assert sorted(carried, key=lambda one: str(one["metadata"]["name"])) == kinds.ours()
+    carried = [
+        document for document in yaml.safe_load_all(text) if document and document["kind"] == "CustomResourceDefinition"
+    ]
+    assert sorted(carried, key=lambda item: str(item["metadata"]["name"])) == kinds.ours()
 
 
 def test_no_process_runs_an_unknown_command() -> None:
@@ -467,6 +475,6 @@ def test_release_is_installed_upgraded_and_uninstalled(plane: ControlPlane, tmp_
         f"{access.RBAC}/clusterrolebindings",
         "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     ):
-        left = [one["metadata"]["name"] for one in plane.call("GET", path)["items"]]
-        assert [name for name in left if "hetsched" in name] == []
+        remaining = [item["metadata"]["name"] for item in plane.call("GET", path)["items"]]
+        assert [name for name in remaining if "hetsched" in name] == []
     access.wait_until_guarded(plane, guarded=False)

@@ -52,8 +52,8 @@ def is_bound(api: Api, name: str) -> bool:
 
 
 def assert_counts_agree(cluster: Cluster) -> None:
-    with cache_of(cluster.pk).locked_snapshot() as kept:
-        assert kept.state.digest() == load_state(cluster.pk).state.digest()
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
+        assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
     assert check_invariants() == []
 
 

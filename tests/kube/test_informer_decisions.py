@@ -68,8 +68,12 @@ def test_reservation_and_binding_state_precede_the_call(api: Api, followed: Info
     with replies(api, to="/binding", say=say):
         make_pod(api, "held")
         eventually(followed, called.is_set)
-        held = Reservation.objects.get(active=True)
-        assert (held.pod.name, held.pod.state, held.leader_epoch) == ("held", "binding", held.cluster.leader_epoch)
+        reservation = Reservation.objects.get(active=True)
+        assert (reservation.pod.name, reservation.pod.state, reservation.leader_epoch) == (
+            "held",
+            "binding",
+            reservation.cluster.leader_epoch,
+        )
         go_on.set()
         eventually(followed, lambda: states() == {"held": "bound"})
 

@@ -195,18 +195,18 @@ def flood(port: int, folder: Path) -> Iterator[list[int]]:
         return body
 
     def run(kind: int) -> None:
-        held: list[socket.socket] = []
-        while not ended.wait(0.5 if kind == 3 and len(held) >= 140 else 0.005):
+        connections: list[socket.socket] = []
+        while not ended.wait(0.5 if kind == 3 and len(connections) >= 140 else 0.005):
             with suppress(OSError):
-                held.append(connect(kind, opened[kind]))
+                connections.append(connect(kind, opened[kind]))
                 opened[kind] += 1
-            for one in held if kind == 3 else ():
+            for connection in connections if kind == 3 else ():
                 with suppress(OSError):
-                    one.send(b" ")
-            while len(held) > 200:
-                held.pop(0).close()
-        for one in held:
-            one.close()
+                    connection.send(b" ")
+            while len(connections) > 200:
+                connections.pop(0).close()
+        for connection in connections:
+            connection.close()
 
     hello_bytes = hello.read()
     threads = [threading.Thread(target=run, args=(kind,)) for kind in range(4)]
@@ -256,7 +256,7 @@ def test_a_flood_of_connections_leaves_kube_scheduler_its_calls(api: Api, plane:
 
 def conditions(api: Api, name: str) -> str:
     found = pod_of(api, name)["status"].get("conditions", ())
-    return " ".join(one.get("message", "") for one in found)
+    return " ".join(item.get("message", "") for item in found)
 
 
 def test_missing_extender_follows_the_configured_ignorable_flag(api: Api, plane: ControlPlane, tmp_path: Path) -> None:

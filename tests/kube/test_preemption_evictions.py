@@ -121,11 +121,11 @@ def nominated(api: Api, name: str = "urgent") -> str:
 
 def consistent(cluster: Cluster) -> None:
     assert check_invariants() == []
-    with cache_of(cluster.pk).locked_snapshot() as kept:
+    with cache_of(cluster.pk).locked_snapshot() as snapshot:
         rebuilt = load_state(cluster.pk)
-        assert kept.state.digest() == rebuilt.state.digest()
-        assert (kept.state.columns.load == rebuilt.state.columns.load).all()
-        assert kept.nominees == rebuilt.nominees
+        assert snapshot.state.digest() == rebuilt.state.digest()
+        assert (snapshot.state.columns.load == rebuilt.state.columns.load).all()
+        assert snapshot.nominees == rebuilt.nominees
 
 
 def test_victim_is_evicted_and_its_capacity_reserved_until_deletion(
@@ -136,7 +136,7 @@ def test_victim_is_evicted_and_its_capacity_reserved_until_deletion(
     assert states() == {"low": "running", "other": "running", "urgent": "not-now"}
     decision = Decision.objects.filter(pod_name="urgent").latest("id")
     assert (decision.nominated_node, decision.node_name) == ("n1", "")
-    (victim,) = [one.pod.partition("/")[2] for one in decision.evictions]
+    (victim,) = [eviction.pod.partition("/")[2] for eviction in decision.evictions]
     stays = ({"low", "other"} - {victim}).pop()
     assert decision.reasons[0].code == "PreemptionPending"
     assert [(row.name, row.feasible) for row in matrix_of(decision)] == [("n1", True)]
@@ -147,7 +147,7 @@ def test_victim_is_evicted_and_its_capacity_reserved_until_deletion(
     assert pod_of(api, victim)["metadata"]["deletionGracePeriodSeconds"] == 120  # its own grace period
     report.run(cluster.pk)
     assert nominated(api) == "n1"
-    (condition,) = [one for one in pod_of(api, "urgent")["status"]["conditions"] if one["type"] == "PodScheduled"]
+    (condition,) = [item for item in pod_of(api, "urgent")["status"]["conditions"] if item["type"] == "PodScheduled"]
     assert f"after the deletion of default/{victim} (priority 0)" in condition["message"]
 
     # It is terminating and keeps its resources. A pod as small as the gap that it will leave must not be placed there.
@@ -176,7 +176,7 @@ def test_victim_gets_the_preemptor_and_the_reason(api: Api, cluster: Cluster, fo
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
     evict.run(cluster.pk)
-    (condition,) = [one for one in pod_of(api, "low")["status"]["conditions"] if one["type"] == "DisruptionTarget"]
+    (condition,) = [item for item in pod_of(api, "low")["status"]["conditions"] if item["type"] == "DisruptionTarget"]
     sentence = "Preempted by default/urgent (priority 2000001000), which needs resources on n1; this pod has priority 0"
     assert (condition["reason"], condition["message"]) == ("PreemptionByScheduler", f"hetsched: {sentence}")
     assert ("Preempted", sentence) in events_of(api, "low")

@@ -66,7 +66,7 @@ def grant(right: Right) -> Grant:
 def test_manifests_grant_exactly_the_table() -> None:
     kinds_of_role = {"hetsched": ("", False), "hetsched-elect": ("kube-system", False), "hetsched-submit": ("", True)}
     for role, (namespace, per_namespace) in kinds_of_role.items():
-        rights = [one for one in RIGHTS if (one.namespace, one.per_namespace) == (namespace, per_namespace)]
+        rights = [right for right in RIGHTS if (right.namespace, right.per_namespace) == (namespace, per_namespace)]
         assert sorted(listed(access.rules_of(role))) == sorted(map(grant, rights))
 
 
@@ -168,7 +168,7 @@ def submitted(namespace: str) -> list[ObjectToCreate]:
         }
         for kind in SUBMITTED
     ]  # fmt: skip
-    text = "\n---\n".join(json.dumps(one) for one in manifests).encode()
+    text = "\n---\n".join(json.dumps(manifest) for manifest in manifests).encode()
     return wanted(text, workload="w", identity=namespace, scheduler_name="hetsched")
 
 
@@ -176,7 +176,7 @@ def test_submissions_use_their_permissions_in_enrolled_namespaces_only(
     api: Api, plane: ControlPlane, live: Cluster
 ) -> None:
     ours = api_of(live)
-    assert {create(ours, one).result for one in submitted("default")} == {SubmissionResult.REFUSED}
+    assert {create(ours, new_object).result for new_object in submitted("default")} == {SubmissionResult.REFUSED}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "hetsched-submit"}
     subject = {"kind": "ServiceAccount", "name": "hetsched", "namespace": access.NAMESPACE}
     bindings = f"{access.RBAC}/namespaces/default/rolebindings"
@@ -188,11 +188,11 @@ def test_submissions_use_their_permissions_in_enrolled_namespaces_only(
         assert time.monotonic() < until
         time.sleep(0.1)
     since = len(plane.audited())
-    for one in submitted("default"):
-        made = create(ours, one)
+    for new_object in submitted("default"):
+        made = create(ours, new_object)
         assert made.result is SubmissionResult.DONE, made
-        assert create(ours, one) == made  # as after a lost response
-        assert delete(ours, one, made.uid).result is SubmissionResult.DONE
+        assert create(ours, new_object) == made  # as after a lost response
+        assert delete(ours, new_object, made.uid).result is SubmissionResult.DONE
     used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
     assert used - {EVERYBODYS} == {grant(right) for right in RIGHTS if right.purpose == "submit"}
     plane.call("DELETE", f"{bindings}/hetsched-submit")
@@ -213,10 +213,10 @@ def test_resource_claims_use_exactly_their_permissions(api: Api, plane: ControlP
         make_claim(api, "train", exactly("gpu"))
         ours, since = api_of(live), len(plane.audited())
         grant_of = DeviceGrant("train", "", "gpu", DeviceId("gpu.example.com", "n1", "gpu-0"))
-        one = BindingRequest(1, "default", "train", "uid", "n1", device_claims=("train",), devices=(grant_of,))
-        assert allocate(ours, one) is None
+        request = BindingRequest(1, "default", "train", "uid", "n1", device_claims=("train",), devices=(grant_of,))
+        assert allocate(ours, request) is None
         assert given(api, "train") == ["n1/gpu-0"]
-        release(ours, one)
+        release(ours, request)
         assert given(api, "train") == []
         used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
         # The API server checks this permission during the status write; without it the write was denied.

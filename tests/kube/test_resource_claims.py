@@ -157,12 +157,12 @@ def test_allocation_without_a_response_is_read_back(api: Api, cluster: Cluster, 
     asking(api, followed, "train", exactly("gpu"))
     decide(followed, cluster)
     begin_binding(cluster.pk, [Pod.objects.get().pk])
-    (one,) = binding_cycle.binding_requests([Pod.objects.get().pk])
-    assert allocate(api, one) is None  # the write succeeds, then the worker dies
+    (request,) = binding_cycle.binding_requests([Pod.objects.get().pk])
+    assert allocate(api, request) is None  # the write succeeds, then the worker dies
     version = claim_of(api, "train")["metadata"]["resourceVersion"]
-    assert allocate(api, one) is None
+    assert allocate(api, request) is None
     assert claim_of(api, "train")["metadata"]["resourceVersion"] == version
-    assert binding_cycle.write(api, "live", one).result is BindingResult.BOUND
+    assert binding_cycle.write(api, "live", request).result is BindingResult.BOUND
 
 
 def test_rejected_pod_releases_its_devices(
@@ -173,7 +173,7 @@ def test_rejected_pod_releases_its_devices(
     monkeypatch.setattr(
         binding_cycle,
         "bind",
-        lambda api, one, **_: binding_cycle.BindingOutcome(one.pod_id, BindingResult.REFUSED, "no"),
+        lambda api, item, **_: binding_cycle.BindingOutcome(item.pod_id, BindingResult.REFUSED, "no"),
     )
     binding_cycle.run(cluster.pk)
     status = claim_of(api, "train").get("status", {})

@@ -55,7 +55,7 @@ def decide(cluster: Cluster) -> None:
 def bound(plane: ControlPlane) -> dict[str, str]:
     """Return the node of each bound pod from the API server."""
     items = plane.call("GET", "/api/v1/namespaces/default/pods")["items"]
-    return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in items if "nodeName" in one["spec"]}
+    return {item["metadata"]["name"]: item["spec"]["nodeName"] for item in items if "nodeName" in item["spec"]}
 
 
 def test_restored_ledger_catches_up_before_decisions(
@@ -97,9 +97,9 @@ def test_restored_ledger_catches_up_before_decisions(
     live = Pod.objects.filter(state__in=["bound", "running"]).exclude(origin=Pod.REMNANT)
     assert dict(live.values_list("name", "node__name")) == before
     # The informer did not see the end of `ends`, so its allocation is kept for a while.
-    kept = Pod.objects.filter(origin=Pod.REMNANT)
-    assert [pod.name.partition("~")[0] for pod in kept] == ["ends"]
-    kept.update(not_before=timezone.now() - timedelta(seconds=1))
+    pods = Pod.objects.filter(origin=Pod.REMNANT)
+    assert [pod.name.partition("~")[0] for pod in pods] == ["ends"]
+    pods.update(not_before=timezone.now() - timedelta(seconds=1))
     assert release_orphaned_pods(cluster.pk) == 1
     asked = {"stays": 3000, "waits": 2000, "since": 5000}
     held = Counter(dict.fromkeys(("n1", "n2"), 0))

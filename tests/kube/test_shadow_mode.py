@@ -46,12 +46,12 @@ PODS_OF_THEIRS = 12
 @pytest.fixture
 def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
     """Return the kubeconfig of the read-only account."""
-    if access.NAMESPACE not in {one["metadata"]["name"] for one in plane.call("GET", "/api/v1/namespaces")["items"]}:
+    if access.NAMESPACE not in {item["metadata"]["name"] for item in plane.call("GET", "/api/v1/namespaces")["items"]}:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": access.NAMESPACE}})
     shipped = list(yaml.safe_load_all(MANIFEST.read_text()))
     try:
-        for one in shipped:
-            plane.call("POST", access._COLLECTIONS[one["kind"]], one)
+        for item in shipped:
+            plane.call("POST", access._COLLECTIONS[item["kind"]], item)
         kubeconfig = access.as_account(plane, "hetsched-shadow")
         reader, until = Api(from_kubeconfig(kubeconfig)), time.monotonic() + 60
         while not all(one.granted for one in ask(reader, namespaces=(), rights=_read_only())):
@@ -59,8 +59,8 @@ def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
             time.sleep(0.1)
         yield kubeconfig
     finally:
-        for one in shipped:
-            plane.call("DELETE", f"{access._COLLECTIONS[one['kind']]}/{one['metadata']['name']}")
+        for item in shipped:
+            plane.call("DELETE", f"{access._COLLECTIONS[item['kind']]}/{item['metadata']['name']}")
 
 
 def _read_only() -> list[Any]:
@@ -80,7 +80,7 @@ def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch:
 
 
 def test_account_reads_the_watched_kinds_and_nothing_else() -> None:
-    (role,) = [one for one in yaml.safe_load_all(MANIFEST.read_text()) if one["kind"] == "ClusterRole"]
+    (role,) = [document for document in yaml.safe_load_all(MANIFEST.read_text()) if document["kind"] == "ClusterRole"]
     shipped = {
         (group, resource, verb, name)
         for rule in role["rules"]

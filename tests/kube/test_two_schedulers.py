@@ -55,8 +55,8 @@ def test_both_schedulers_place_all_pods_without_double_charges(
     eventually(followed, on, 60)
     pods = json.loads(api.get(PODS.path(namespace="default")))["items"]
     there = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
-    held = Reservation.objects.filter(active=True).values_list("pod__name", "node__name")
-    assert sorted(held) == sorted(there.items())
+    reservations = Reservation.objects.filter(active=True).values_list("pod__name", "node__name")
+    assert sorted(reservations) == sorted(there.items())
     ours = [pod for pod in pods if pod["metadata"]["name"].startswith("ours")]
     assert all("hetsched.io/allocation" in pod["metadata"]["annotations"] for pod in ours)
     assert sum(Node.objects.values_list("pods", flat=True)) == 2 * EACH

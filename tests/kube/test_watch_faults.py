@@ -56,7 +56,9 @@ def is_caught_up() -> bool:
 
 def has_no_violations() -> bool:
     reserved = Reservation.objects.filter(active=True).exclude(pod__origin=Pod.REMNANT)
-    return [(one.pod.name, one.requests["cpu"]) for one in reserved] == [("late", 2000)] and check_invariants() == []
+    return [(reservation.pod.name, reservation.requests["cpu"]) for reservation in reserved] == [
+        ("late", 2000)
+    ] and check_invariants() == []
 
 
 def test_a_link_that_was_cut(api: Api, link: Link, followed: Informer) -> None:
@@ -98,8 +100,14 @@ def test_an_api_server_that_is_killed_and_has_forgotten_history(
     link.restore()
     eventually(followed, is_caught_up)
     assert followed._sync_states[PODS].lists > lists  # 410: only a list can find the events that the watch missed
-    kept = Reservation.objects.get(active=True, pod__origin=Pod.REMNANT)  # the informer did not see the end of `runs`
-    assert (kept.pod.name.partition("~")[0], kept.node.name, kept.node.gone) == ("runs", "n1", True)
+    reservation = Reservation.objects.get(
+        active=True, pod__origin=Pod.REMNANT
+    )  # the informer did not see the end of `runs`
+    assert (reservation.pod.name.partition("~")[0], reservation.node.name, reservation.node.gone) == (
+        "runs",
+        "n1",
+        True,
+    )
     assert has_no_violations()
 
 

@@ -30,7 +30,7 @@ def test_summaries_of_a_frame_are_translated_from_their_parts() -> None:
     sent = frame(**{"1": whole, "2": earlier, "3": None})
     shown = msgspec.json.decode(socket_reads.in_language("decisions", sent, "zh-hans"))
     assert shown["revision"] == 7
-    assert {pk: one and one["summary"] for pk, one in shown["data"].items()} == {
+    assert {pk: item and item["summary"] for pk, item in shown["data"].items()} == {
         "1": CHINESE,
         "2": "节点已封锁",
         "3": None,

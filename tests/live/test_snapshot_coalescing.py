@@ -98,9 +98,9 @@ async def test_permissions_are_read_on_connect_and_after_changes(
     looks: list[str] = []
     subject = rights.current_subject
 
-    def noted(held: rights.SocketCredential) -> Any:
-        looks.append(held.token_id)
-        return subject(held)
+    def noted(credential: rights.SocketCredential) -> Any:
+        looks.append(credential.token_id)
+        return subject(credential)
 
     monkeypatch.setattr(rights, "current_subject", noted)
     plaintext = await in_thread(token)("viewer")

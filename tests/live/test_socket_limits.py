@@ -88,10 +88,10 @@ async def test_sockets_per_user_are_limited(viewers: Any, token: Any, settings: 
 
 async def test_sockets_per_address_are_limited(viewers: Any, token: Any, settings: Any) -> None:
     settings.HETSCHED_SOCKETS_PER_ADDRESS = 2
-    one, other = [await in_thread(token)("viewer") for _ in range(2)]
+    item, other = [await in_thread(token)("viewer") for _ in range(2)]
     near = "2001:db8::1", "2001:db8::2"  # one customer's /64
     first, second, third = (
-        viewers(token=one, address=near[0]),
+        viewers(token=item, address=near[0]),
         viewers(token=other, address=near[1]),
         viewers(token=other, address=near[0]),
     )
@@ -102,7 +102,7 @@ async def test_sockets_per_address_are_limited(viewers: Any, token: Any, setting
     assert await elsewhere.connect()
     await elsewhere.listen("policies")
     await first.leave()
-    again = viewers(token=one, address=near[1])
+    again = viewers(token=item, address=near[1])
     assert await again.connect()
     await again.listen("policies")
 

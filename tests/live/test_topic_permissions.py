@@ -64,7 +64,7 @@ def test_the_table_holds(cluster: Cluster) -> None:
 
         for kind, reach in TABLE.items():
             if kind == "workload":
-                allowed = [may_listen(limited, f"workload:{one.pk}") for one in (ours, theirs, both)]
+                allowed = [may_listen(limited, f"workload:{workload.pk}") for workload in (ours, theirs, both)]
                 assert allowed == ([True, False, False] if role in LOOK else [False] * 3), role
                 assert may_listen(unlimited, f"workload:{both.pk}") is (role in LOOK)
                 continue

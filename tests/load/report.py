@@ -101,8 +101,8 @@ def text(part: Part) -> str:
     """Return a part as text for a terminal."""
     lines = [f"\n{part.scenario}, {part.backend}: {_facts(part.size)}"]
     lines += [f"  {_HELD[goal.held]:12} {goal.what}: {goal.found} (goal {goal.goal})" for goal in part.goals]
-    for one in part.durations:
-        lines.append(f"  {one.what}, ms, n {one.n}: {_facts(one.milliseconds)}")
+    for duration in part.durations:
+        lines.append(f"  {duration.what}, ms, n {duration.n}: {_facts(duration.milliseconds)}")
     lines.append(f"  answers: {_facts(part.answers)}; {_facts(part.counts)}")
     lines.append(f"  processor time, ms each: {_facts(part.processor_millis_each)}; MiB: {_facts(part.memory_mib)}")
     lines.append(f"  load average before {part.load_average['before']}, after {part.load_average['after']}")
@@ -119,9 +119,10 @@ def _page(report: Report) -> str:
         shown.append(f"<h2>{part.scenario}, {part.backend}</h2><p>{_facts(part.size)}</p>")
         goals: list[list[Cell]] = [[g.what, g.goal, g.found, _HELD[g.held]] for g in part.goals]
         shown.append(data_table(["goal", "wanted", "found", ""], goals))
-        names = list(dict.fromkeys(name for one in part.durations for name in one.milliseconds))
+        names = list(dict.fromkeys(name for duration in part.durations for name in duration.milliseconds))
         rows: list[list[Cell]] = [
-            [one.what, one.n, *(one.milliseconds.get(name) for name in names)] for one in part.durations
+            [duration.what, duration.n, *(duration.milliseconds.get(name) for name in names)]
+            for duration in part.durations
         ]
         shown.append(data_table(["duration, ms", "n", *names], rows))
         shown.append(data_table(["answer", "how many"], [[name, count] for name, count in part.answers.items()]))

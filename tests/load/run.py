@@ -71,7 +71,7 @@ def _read() -> argparse.Namespace:
     asked = reader.parse_args()
     asked.scenario = asked.scenario or list(SCENARIOS)
     asked.backend = asked.backend or list(planes.BACKENDS)
-    known = [["soak"]] if "soak" in asked.scenario else [[one for one in asked.scenario if one in SCENARIOS]]
+    known = [["soak"]] if "soak" in asked.scenario else [[item for item in asked.scenario if item in SCENARIOS]]
     if asked.scenario not in known:
         reader.error(f"scenarios are {', '.join(SCENARIOS)}, or soak alone")
     return asked

@@ -104,17 +104,17 @@ class MutationCheck:
         """Append the result of one mutation. A test that also fails without the mutation is ignored."""
         source = (self._root / mutation.file).read_bytes()
         start = time.monotonic()
-        outcome, by, left = "not reached", "", list(items)
-        while left:
-            outcome, by = self._outcome(mutation, source, left)
-            failed = [item for item in left if item.nodeid == by]
+        outcome, by, remaining = "not reached", "", list(items)
+        while remaining:
+            outcome, by = self._outcome(mutation, source, remaining)
+            failed = [item for item in remaining if item.nodeid == by]
             if not failed or self._outcome(None, source, failed)[0] == "survived":
                 break
-            outcome, by, left = "not reached", "", [item for item in left if item not in failed]
+            outcome, by, remaining = "not reached", "", [item for item in remaining if item not in failed]
         line = {
             "number": number, "outcome": outcome, "file": mutation.file, "line": mutation.line, "kind": mutation.kind,
             "before": source[mutation.start : mutation.end].decode(), "after": mutation.put, "by": by,
-            "tests": len(left), "seconds": round(time.monotonic() - start, 1),
+            "tests": len(remaining), "seconds": round(time.monotonic() - start, 1),
         }  # fmt: skip
         append_line(self._results, line)
 

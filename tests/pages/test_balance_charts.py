@@ -36,7 +36,7 @@ def test_dot_is_positioned_by_cpu_and_memory() -> None:
 
 def test_only_the_least_even_carry_their_names() -> None:
     # Five at one place: the first name is next to its dot, the next a line above, the third a line below.
-    heights = [dot.name_y for dot in dots([a_row(f"n{one}", 0.5, 0.5) for one in range(5)])]
+    heights = [dot.name_y for dot in dots([a_row(f"n{number}", 0.5, 0.5) for number in range(5)])]
     assert heights == [50, 46, 54, None, None]
     # Far from each other, each has its own height.
     apart = dots([a_row("left", 0.1, 0.5), a_row("right", 0.9, 0.5)])

@@ -39,7 +39,7 @@ def sentences_without_template(code: str) -> Iterator[str]:
     """Yield the plain texts of rejections, of waits and of variables called `message`."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal":
-            yield from (ast.unparse(one) for one in node.args[1:2] if is_text(one))
+            yield from (ast.unparse(arg) for arg in node.args[1:2] if is_text(arg))
         elif isinstance(node, ast.FunctionDef) and node.name == "waits":
             returned = (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return))
             yield from (ast.unparse(one) for one in returned if one is not None and is_text(one))

@@ -21,4 +21,4 @@ def test_busy_cluster_does_not_displace_decisions_of_a_quiet_one(viewer: Client,
     found = re.search(r'<script id="initial"[^>]*>(.*?)</script>', page, re.DOTALL)
     assert found is not None
     carried = json.loads(found[1])["decisions"].values()
-    assert [(one["cluster"], one["pod"]) for one in carried] == [("fleet", "default/quiet")]
+    assert [(item["cluster"], item["pod"]) for item in carried] == [("fleet", "default/quiet")]

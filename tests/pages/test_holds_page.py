@@ -25,11 +25,11 @@ def cluster(db: None) -> Cluster:
 
 def held(cluster: Cluster, owner: str = "somebody", **more: object) -> Hold:
     """Hold half of card 1 and two CPUs of zone node0 for a pod of 1 CPU and 1Gi."""
-    kept = Allocation(gpus=(CardGrant(1, 500, 20480),), zones=(ZoneGrant("node0", "0-1", 2000),))
+    allocation = Allocation(gpus=(CardGrant(1, 500, 20480),), zones=(ZoneGrant("node0", "0-1", 2000),))
     at = Cluster.objects.get(pk=cluster.pk).revision
     made = create_hold(
-        cluster.pk, [HoldPart(a_pod("release").build(), "n1", kept)], revision=at, policy=PolicyRef("hetsched", 1),
-        seconds=600, actor=ALICE, owner=owner, note="release 17 <b>", **more,
+        cluster.pk, [HoldPart(a_pod("release").build(), "n1", allocation)], revision=at,
+        policy=PolicyRef("hetsched", 1), seconds=600, actor=ALICE, owner=owner, note="release 17 <b>", **more,
     )  # fmt: skip
     return Hold.objects.get(pk=made.hold_id)
 

@@ -46,11 +46,11 @@ def rows_of(client: Client, address: str) -> list[dict[str, str]]:
 
 
 def test_no_utilisation_is_above_one(viewer: Client, serviced: Cluster) -> None:
-    (row,) = [one for one in viewer.get("/api/v1/nodes/").json()["items"] if one["name"] == "cards"]
+    (row,) = [item for item in viewer.get("/api/v1/nodes/").json()["items"] if item["name"] == "cards"]
     assert (row["gpu"], row["cards"], row["cardsInstalled"]) == (1.0, 3, 4)
     assert (row["maintenance"]["cards"], row["maintenance"]["reason"]) == (1, "new fan")
     exported = rows_of(viewer, "/nodes/?format=csv&q=name%3Dcards&columns=name~gpu~free.gpu")
-    assert [(float(one["gpu"]), float(one["free.gpu"])) for one in exported] == [(1.0, 0.0)]
+    assert [(float(item["gpu"]), float(item["free.gpu"])) for item in exported] == [(1.0, 0.0)]
     document = json.loads(json.dumps(topics.snapshot("cluster:fleet").data))
     assert (document["gpu"], document["cardsInstalled"], document["nodes"]["cards"]["gpu"]) == (1.0, 4, 1.0)
     assert "GPU 100 %" in words(viewer, "/nodes/cards/")
@@ -72,7 +72,7 @@ def test_free_gpus_are_those_that_take_new_pods(viewer: Client, db: None) -> Non
     until = rfc3339(timezone.now() + timedelta(hours=4))
     set_maintenance(cluster, "cards", "card", "1", until, actor=ALICE, reason="new fan")
     exported = rows_of(viewer, "/nodes/?format=csv&columns=name~gpu~free.gpu")
-    assert [(float(one["gpu"]), float(one["free.gpu"])) for one in exported] == [(0.5, 2.0)]
+    assert [(float(item["gpu"]), float(item["free.gpu"])) for item in exported] == [(0.5, 2.0)]
 
 
 def test_node_says_which_gpu_is_in_maintenance_and_why(viewer: Client, serviced: Cluster) -> None:

@@ -111,7 +111,7 @@ def test_no_template_is_composed() -> None:
 )
 def test_a_message_is_rendered_from_its_parameters(message: Message, shown: str | None) -> None:
     with translation.override("zh-hans"):
-        said = translate(message)
-    assert said == shown if shown else "the node is cordoned" in said
+        text = translate(message)
+    assert text == shown if shown else "the node is cordoned" in text
     with translation.override("en"):
         assert translate(message) == message

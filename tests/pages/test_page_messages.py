@@ -52,14 +52,14 @@ def placed(found: set[Worded]) -> set[str]:
 
 
 def test_no_message_is_composed_without_a_template() -> None:
-    assert placed({one for one in texts() if HOLE in one.template}) == set()
+    assert placed({text for text in texts() if HOLE in text.template}) == set()
 
 
 def test_every_message_of_a_page_has_a_chinese_form() -> None:
     with (ROOT / "locale/zh_Hans/LC_MESSAGES/django.mo").open("rb") as file:
         catalogue = gettext.GNUTranslations(file)
     assert len(texts()) > 300
-    unknown = {one for one in texts() if catalogue.pgettext("message", one.template) == one.template}
+    unknown = {text for text in texts() if catalogue.pgettext("message", text.template) == text.template}
     assert placed(unknown) == set()
     assert {kind for kind in LISTS if catalogue.pgettext("message", kind) == kind} == set()
 

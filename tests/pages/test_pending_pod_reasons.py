@@ -33,7 +33,7 @@ def test_pages_and_rest_show_the_requeue_conditions(viewer: Client, db: None) ->
         assert WAITS in text, page
         assert pod.tried_at.isoformat()[:19] in text, page
     detail = viewer.get(f"/api/v1/decisions/{pod.decision_id}/").json()
-    assert [one["text"] for one in detail["waitsFor"]] == [WAITS]
+    assert [item["text"] for item in detail["waitsFor"]] == [WAITS]
     assert "pod-released" not in detail["waitsFor"][0]["events"]  # it never fits
     row = viewer.get(f"/api/v1/workloads/{pod.workload.pk}/").json()["pods"][0]
     assert (row["waitsFor"], row["triedAt"] is not None) == (WAITS, True)
@@ -79,6 +79,6 @@ def test_the_comparison_has_figures_a_table_and_reasons(viewer: Client, cluster:
     assert viewer.get("/shadow/999/").status_code == 404
     report = viewer.get("/api/v1/shadow/report/").json()
     assert (report["summary"]["agreement"], report["summary"]["regretMost"]) == (0.3333, 12.5)
-    assert [one["pod"] for one in report["worst"]] == ["default/c", "default/b"]
+    assert [item["pod"] for item in report["worst"]] == ["default/c", "default/b"]
     assert viewer.get(f"/api/v1/shadow/{worse.pk}/").json()["theirs"]["total"] == 10.0
     assert len(viewer.get("/api/v1/shadow/?judgement=same").json()["items"]) == 1

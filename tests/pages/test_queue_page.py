@@ -51,7 +51,7 @@ def test_never_fitting_pods_are_counted_as_on_the_first_screen_and_have_a_tab(vi
     assert "all 4 active 2 backing off 1 reading images 0 unschedulable 0 gated 0 never fits 1" in shown
     assert "– ci/huge never fits" in shown
     assert "ci/huge" not in words(viewer, "/queue/?standing=resting")
-    (row,) = [one for one in list_queue(waiting.pk, 10) if one.key == "ci/huge"]
+    (row,) = [entry for entry in list_queue(waiting.pk, 10) if entry.key == "ci/huge"]
     assert row.again_at is None
     alone = words(viewer, "/queue/?standing=never-fits")
     assert "when the cluster changes" in alone

@@ -28,7 +28,7 @@ def test_extension_links_to_its_nodes(viewer: Client, cluster: Cluster) -> None:
     page = viewer.get(hit["url"]).content.decode()
     assert ">n1</a>" in page  # x86-64-v3 implies AVX2
     assert ">n2</a>" not in page
-    assert [one.name for one in find("vector aes", 3)] == ["zvkned"]  # by its purpose
+    assert [extension.name for extension in find("vector aes", 3)] == ["zvkned"]  # by its purpose
 
 
 def test_empty_query_lists_the_places(viewer: Client, cluster: Cluster) -> None:
@@ -45,5 +45,7 @@ def test_any_text_has_an_answer(viewer: Client, cluster: Cluster, query: str) ->
 
 
 def test_all_three_families_have_extensions() -> None:
-    assert {one.family for one in extensions()} == {"RISC-V", "x86", "Arm"}
-    assert {"v", "zba", "rva22u64", "avx512f", "sve", "x86-64-v3", "armv8.2-a"} <= {one.name for one in extensions()}
+    assert {extension.family for extension in extensions()} == {"RISC-V", "x86", "Arm"}
+    assert {"v", "zba", "rva22u64", "avx512f", "sve", "x86-64-v3", "armv8.2-a"} <= {
+        extension.name for extension in extensions()
+    }

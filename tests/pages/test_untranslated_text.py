@@ -107,7 +107,7 @@ def addresses(fleet: Cluster) -> list[str]:
         "placed": placed.pk, "placed_workload": placed.pod.workload_id,
         "refused": refused.pk, "refused_workload": refused.pod.workload_id, "hold": Hold.objects.get().pk,
     }  # fmt: skip
-    latest = {one.pod_name: one.pk for one in decisions.filter(pod_name__in=REFUSED).order_by("id")}
+    latest = {decision.pod_name: decision.pk for decision in decisions.filter(pod_name__in=REFUSED).order_by("id")}
     return [
         *(screen.address.format(**ids) for screen in SCREENS),
         *(f"/decisions/{pk}/" for pk in latest.values()),
@@ -117,12 +117,12 @@ def addresses(fleet: Cluster) -> list[str]:
 
 def test_every_page_is_translated(addresses: list[str], browsing: Callable[..., Client]) -> None:
     root = browsing(is_superuser=True)
-    left = set()
+    remaining = set()
     for address in addresses:
         answer = root.get(address, headers={"accept-language": "zh-CN"}, follow=True)
         assert answer.status_code == 200, address
-        left |= {(address, run) for run in english(answer.content.decode()) if run not in NAMES}
-    assert left == set()
+        remaining |= {(address, run) for run in english(answer.content.decode()) if run not in NAMES}
+    assert remaining == set()
 
 
 def test_english_is_found_in_texts_and_titles_but_not_in_code() -> None:

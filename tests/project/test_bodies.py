@@ -24,12 +24,12 @@ def small(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def sending(*pieces: bytes, pause: float = 0.0) -> Any:
-    left = list(pieces)
+    remaining = list(pieces)
 
     async def receive() -> Any:
         await asyncio.sleep(pause)
-        piece = left.pop(0) if left else b""
-        return {"type": "http.request", "body": piece, "more_body": bool(left)}
+        piece = remaining.pop(0) if remaining else b""
+        return {"type": "http.request", "body": piece, "more_body": bool(remaining)}
 
     return receive
 

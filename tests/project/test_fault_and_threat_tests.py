@@ -15,7 +15,7 @@ NAMED = sorted(set(re.findall(r"`(tests/[^`]+\.py)::(\w+)`", PAGES)))
 KINDS = {"F": 36, "I": 36, "T": 28}
 
 
-@pytest.mark.parametrize("name", [f"{kind}{one}" for kind, count in KINDS.items() for one in range(1, count + 1)])
+@pytest.mark.parametrize("name", [f"{kind}{number}" for kind, count in KINDS.items() for number in range(1, count + 1)])
 def test_each_has_a_row_that_names_a_test(name: str) -> None:
     assert "::test_" in ROWS.get(name, ""), f"no page mentions {name}"
 

@@ -52,7 +52,7 @@ def families() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 def collectors(registry: CollectorRegistry) -> list[Any]:
     """Return the collectors of the process itself."""
-    return [one for one in registry._collector_to_names if not isinstance(one, Fleet)]
+    return [name for name in registry._collector_to_names if not isinstance(name, Fleet)]
 
 
 def selectors(node: Any) -> Iterator[Any]:
@@ -100,8 +100,8 @@ def test_alert_can_fire_and_has_a_remedy(rule: dict[str, Any], given: dict[str, 
     assert f"\n### {rule['alert']}\n" in PAGE
     # Labels of the alert's texts have to remain after the expression.
     named = set(re.findall(r"\$labels\.(\w+)", annotations["summary"] + annotations["description"]))
-    left = {name.strip() for group in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for name in group.split(",")}
-    assert named <= left
+    grouped = {name.strip() for group in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for name in group.split(",")}
+    assert named <= grouped
 
 
 def test_every_runbook_belongs_to_an_alert() -> None:
@@ -133,5 +133,9 @@ def test_page_documents_every_metric_with_its_labels(given: dict[str, set[str]])
 
 
 def test_every_stored_metric_is_exported(given: dict[str, set[str]]) -> None:
-    kept = [one for one in vars(metric_names).values() if isinstance(one, Metric) and one is not metric_names.CANARY]
-    assert {one.name for one in kept} <= {name for name, _, _ in families()}
+    metrics = [
+        metric
+        for metric in vars(metric_names).values()
+        if isinstance(metric, Metric) and metric is not metric_names.CANARY
+    ]
+    assert {metric.name for metric in metrics} <= {name for name, _, _ in families()}

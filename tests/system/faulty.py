@@ -179,8 +179,8 @@ def _spoil_messages(wished: Control, share: float = 0.3) -> None:
             time.sleep(0.05)
             with lock:
                 draw.shuffle(held)
-                gone, held[:] = held[len(held) // 2 :], held[: len(held) // 2]
-            for arguments, named in gone:
+                removed, held[:] = held[len(held) // 2 :], held[: len(held) // 2]
+            for arguments, named in removed:
                 with current_app.producer_pool.acquire(block=True) as producer:
                     real(producer, *arguments, **named)
 

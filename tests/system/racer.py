@@ -24,8 +24,8 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
     from tests.situations import submitted
 
     leading.take = lambda cluster_id, holder: Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
-    leading.renew = lambda held: True  # type: ignore[assignment]
-    leading.release = lambda held: None  # type: ignore[assignment]
+    leading.renew = lambda lease: True  # type: ignore[assignment]
+    leading.release = lambda lease: None  # type: ignore[assignment]
     worker_host.LONGEST_REST_SECONDS = 0.0  # without backoff, because a worker that backs off does not race
     draw, cluster = random.Random(seed), Cluster.objects.get()
     done: dict[str, Any] = {"submitted": 0, "decided": 0, "released": 0, "conflicts": 0, "errors": []}

@@ -29,11 +29,11 @@ def race_key(cluster: str, key: str, threads: int, *, both: bool = False) -> dic
 
     ask, before = _asker(), Workload.objects.count()
 
-    def one(number: int) -> tuple[int, dict[str, Any]]:
+    def attempt(number: int) -> tuple[int, dict[str, Any]]:
         pod = _pod(f"{key}-{number % 2 if both else 0}")
         return ask("workloads/", {"manifest": pod, "cluster": cluster}, key)
 
-    given = _race(one, threads)
+    given = _race(attempt, threads)
     ids = {body["id"] for status, body in given if status == 202}
     return {**_counted(given), "ids": len(ids), "workloads": Workload.objects.count() - before}
 
@@ -67,7 +67,7 @@ def race_end(cluster: str, key: str, threads: int) -> dict[str, Any]:
     ask = _asker()
     hold = ask("holds/", {"manifest": _pod(f"{key}-h"), "cluster": cluster})[1]["id"]
 
-    def one(number: int) -> tuple[int, dict[str, Any]]:
+    def attempt(number: int) -> tuple[int, dict[str, Any]]:
         if number % 2:
             return ask("workloads/", {"manifest": _pod(f"{key}-{number}"), "cluster": cluster, "hold": hold})
         try:
@@ -78,7 +78,7 @@ def race_end(cluster: str, key: str, threads: int) -> dict[str, Any]:
             return (409, {}) if getattr(error, "code", "") == "HoldClaimed" else (500, {"code": repr(error)})
         return 200, {}
 
-    given = _race(one, threads)
+    given = _race(attempt, threads)
     row = Hold.objects.get(pk=hold)
     rooms = Pod.objects.filter(hold=hold, origin=Pod.HELD, state="running").count()
     named = Workload.objects.filter(cluster=Cluster.objects.get(name=cluster), name__startswith=f"{key}-").count()
@@ -91,11 +91,11 @@ def race_most(cluster: str, other: str, key: str, threads: int) -> dict[str, Any
     """
     ask = _asker()
 
-    def one(number: int) -> tuple[int, dict[str, Any]]:
+    def attempt(number: int) -> tuple[int, dict[str, Any]]:
         wish = {"manifest": _pod(key), "cluster": other if number % 2 else cluster}
         return _send_with_retries(lambda: ask("holds/", wish))
 
-    return _counted(_race(one, threads))
+    return _counted(_race(attempt, threads))
 
 
 def race_room(cluster: str, key: str, threads: int) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def race_batches(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
     ask, before = _asker(), Workload.objects.count()
 
-    def one(number: int) -> tuple[int, dict[str, Any]]:
+    def attempt(number: int) -> tuple[int, dict[str, Any]]:
         items = [
             {
                 "manifest": _pod(f"{key}-{number}-{place}", namespace=f"{key}-{place}"),
@@ -132,7 +132,7 @@ def race_batches(cluster: str, key: str, threads: int) -> dict[str, Any]:
         body = {"items": items[:: -1 if number % 2 else 1], "cluster": cluster, "allOrNothing": True}
         return ask("submissions/", body)
 
-    given = _race(one, threads)
+    given = _race(attempt, threads)
     return {**_counted(given), "workloads": Workload.objects.count() - before}
 
 
@@ -176,7 +176,7 @@ def send(address: str, body: dict[str, Any], key: str) -> list[Any]:
 
 
 def _counted(given: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
-    return {"answers": dict(sorted(Counter(_summary(*one) for one in given).items()))}
+    return {"answers": dict(sorted(Counter(_summary(*item) for item in given).items()))}
 
 
 def _summary(status: int, body: dict[str, Any]) -> str:

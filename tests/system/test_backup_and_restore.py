@@ -135,9 +135,9 @@ def check(went_on: Any, came_back: Any, filled: Any) -> None:
     assert came_back["states"]["huge"] == "never-fits"
     # The ID of a deleted decision is never reused.
     assert [text for _, text in came_back["forgotten"]] == [text for _, text in went_on["forgotten"]]
-    gone = {number for number, _ in came_back["forgotten"]}
-    assert gone
-    assert not gone & set(came_back["ids"])
+    removed = {number for number, _ in came_back["forgotten"]}
+    assert removed
+    assert not removed & set(came_back["ids"])
     assert min(set(came_back["ids"]) - {number for number, _, _ in came_back["before"]}) > filled["last"]
     # For the cluster the restored server is another installation, with unused epochs.
     assert min(came_back["epochs"]) >= 1_000_000
@@ -145,13 +145,13 @@ def check(went_on: Any, came_back: Any, filled: Any) -> None:
 
 
 def test_new_database_continues_from_the_backup(tmp_path: Path) -> None:
-    one, other, file = Server(tmp_path / "one"), Server(tmp_path / "other"), tmp_path / "backup.gz"
-    filled = one.filled()
-    one.hetsched("backup", file)
+    server, other, file = Server(tmp_path / "one"), Server(tmp_path / "other"), tmp_path / "backup.gz"
+    filled = server.filled()
+    server.hetsched("backup", file)
     assert file.stat().st_mode & 0o077 == 0
     assert "canary-of-the-kubeconfig" not in gzip.decompress(file.read_bytes()).decode()
     assert "invariant" not in other.hetsched("restore", file)
-    check(one.script(GO_ON, filled["token"]), other.script(GO_ON, filled["token"]), filled)
+    check(server.script(GO_ON, filled["token"]), other.script(GO_ON, filled["token"]), filled)
     assert other.script(OPENS) == ""
     assert "DatabaseNotEmpty" in other.hetsched("restore", file, code=2)
     # With another key all rows are there, sealed values cannot be decrypted, and the command reports this immediately.

@@ -47,8 +47,8 @@ def test_killed_worker_neither_loses_nor_doubles_pods(backend: str, figures: dic
             if number % 2:  # any moment, including the worker's start and end
                 time.sleep(random_counts.uniform(earliest, latest))
             else:  # during the work, however fast this machine is
-                left = random_counts.randrange(PODS // 5, PODS)
-                wait_until(lambda w=workload, n=left: _pending(ask, w) <= n, what=plane.last_words)
+                remaining = random_counts.randrange(PODS // 5, PODS)
+                wait_until(lambda w=workload, n=remaining: _pending(ask, w) <= n, what=plane.last_words)
             worker.kill_group()
             mid_batch_kills += 0 < _pending(ask, workload) < PODS
             worker = plane.start_worker()

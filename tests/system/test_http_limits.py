@@ -114,12 +114,12 @@ def hasty(started: Callable[[Settings], Web]) -> Web:
 
 def status_of(connection: socket.socket) -> int:
     """Read a response and return its status."""
-    said = b""
-    while b"\r\n\r\n" not in said:
+    content = b""
+    while b"\r\n\r\n" not in content:
         piece = connection.recv(4096)
-        assert piece, f"closed after {said!r}"
-        said += piece
-    head, _, body = said.partition(b"\r\n\r\n")
+        assert piece, f"closed after {content!r}"
+        content += piece
+    head, _, body = content.partition(b"\r\n\r\n")
     for length in re.findall(rb"(?i)content-length: (\d+)", head):
         while len(body) < int(length):
             body += connection.recv(4096)
@@ -189,10 +189,10 @@ def test_a_large_body_with_a_credential_is_read_whole(web: Web, token: str, chun
     assert len(program) > 65536
     body = (program[at : at + 70_000] for at in range(0, len(program), 70_000)) if chunked else program
     headers = {"Authorization": f"Bearer {token}", "Content_Type": "application/octet-stream"}
-    status, said = web.ask("POST", "/api/v1/isa/inspect/?file=p", body, **headers)
+    status, content = web.ask("POST", "/api/v1/isa/inspect/?file=p", body, **headers)
     whole, expected = web.ask("POST", "/api/v1/isa/inspect/?file=p", program, **headers)
-    assert (status, json.loads(said)) == (whole, json.loads(expected))
-    assert json.loads(said).get("code") != "BodyUnreadable"
+    assert (status, json.loads(content)) == (whole, json.loads(expected))
+    assert json.loads(content).get("code") != "BodyUnreadable"
     assert web.files("(deleted)") == []
 
 
@@ -279,11 +279,11 @@ def test_heads_have_a_deadline_and_pending_requests_have_none(hasty: Web, token:
     )
     assert status_of(live) == 101
     time.sleep(4)
-    assert [is_open(one) for one in (*halves, *silent, second)] == [False] * 61
+    assert [is_open(connection) for connection in (*halves, *silent, second)] == [False] * 61
     assert is_open(idle), "the keep-alive timeout ends it, later"
     assert is_open(live)
-    for one in (*halves, *silent, second, idle, live):
-        one.close()
+    for connection in (*halves, *silent, second, idle, live):
+        connection.close()
 
 
 @pytest.mark.parametrize(("settings", "whole"), [(SHORT_TIMEOUTS, False), (USUAL, True)], ids=["2 s", "60 s"])
@@ -297,14 +297,14 @@ def test_client_that_does_not_read_is_disconnected(
         reader.connect(("127.0.0.1", web.port))
         reader.sendall(large + b"Host: localhost\r\nConnection: close\r\n\r\n")
         time.sleep(5)  # twice the limit of 2 s, and its check
-        said, reset = b"", False
+        content, reset = b"", False
         reader.settimeout(20)
         try:
             while piece := reader.recv(65536):
-                said += piece
+                content += piece
         except ConnectionResetError:
             reset = True
-        head, _, body = said.partition(b"\r\n\r\n")
+        head, _, body = content.partition(b"\r\n\r\n")
         length = int(re.findall(rb"(?i)content-length: (\d+)", head)[0])
         assert (len(body) == length and not reset) is whole
 
@@ -315,8 +315,8 @@ def test_connections_per_address_are_limited(started: Callable[[Settings], Web])
     wait_until(lambda: sum(map(is_open, many)) == 20, what=lambda: f"{sum(map(is_open, many))} are open", seconds=5)
     many[0].sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert status_of(many[0]) == 200
-    for one in many:
-        one.close()
+    for connection in many:
+        connection.close()
     wait_until(lambda: web.ask("GET", "/livez")[0] == 200, what="room for others")
 
 
@@ -337,13 +337,13 @@ def test_tls_handshakes_per_address_are_limited(plane: Plane, tmp_path: Path) ->
             assert web.ask("GET", "/livez")[0] == 200
         many = [web.connect() for _ in range(60)]
         wait_until(lambda: sum(map(is_open, many)) == 20, what=lambda: f"{sum(map(is_open, many))} are open", seconds=5)
-        for one in many[:5]:
-            one.close()
+        for connection in many[:5]:
+            connection.close()
         wait_until(is_answered, what="a place of a closed connection", seconds=4)
         wait_until(lambda: not any(map(is_open, many[5:])), what="the deadline of the others")
         assert is_answered()
-        for one in many[5:]:
-            one.close()
+        for connection in many[5:]:
+            connection.close()
     finally:
         web.process.stop()
 
@@ -369,8 +369,8 @@ def test_a_named_proxy_is_exempt_from_the_limit_of_an_address(started: Callable[
     many = [web.connect() for _ in range(40)]
     time.sleep(1)
     assert all(map(is_open, many))
-    for one in many:
-        one.close()
+    for connection in many:
+        connection.close()
 
 
 def test_beyond_the_limit_of_all_connections_requests_are_refused(started: Callable[[Settings], Web]) -> None:
@@ -378,8 +378,8 @@ def test_beyond_the_limit_of_all_connections_requests_are_refused(started: Calla
     many = [web.connect() for _ in range(15)]
     time.sleep(0.5)
     assert web.ask("GET", "/livez")[0] == 503
-    for one in many:
-        one.close()
+    for connection in many:
+        connection.close()
     wait_until(lambda: web.ask("GET", "/livez")[0] == 200, what="room for others")
 
 

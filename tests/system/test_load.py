@@ -50,7 +50,7 @@ def test_sockets_recover_after_a_kill_of_every_web_process(plane: planes.Plane) 
     part = listeners(plane, 12, 5, 2)
 
     assert set(counted(part).values()) == {"0"}, counted(part)
-    back = next(one for one in part.durations if one.what == "back after the drop")
+    back = next(durations for durations in part.durations if durations.what == "back after the drop")
     assert back.n == 12
 
 

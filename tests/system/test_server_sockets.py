@@ -47,10 +47,10 @@ class Web:
             f"Sec-WebSocket-Protocol: bearer.{token}", "Sec-WebSocket-Extensions: permessage-deflate", "", "",
         )  # fmt: skip
         plain.sendall("\r\n".join(lines).encode())
-        said = b""
-        while b"\r\n\r\n" not in said:
-            said += plain.recv(4096)
-        head = said.decode("latin-1").lower()
+        content = b""
+        while b"\r\n\r\n" not in content:
+            content += plain.recv(4096)
+        head = content.decode("latin-1").lower()
         assert " 101 " in head, head
         assert "sec-websocket-extensions" not in head  # no compression was negotiated
         return plain

@@ -53,7 +53,7 @@ def test_each_state_is_sent_once(receiver: Receiver) -> None:
     assert [(document["id"], document["state"], document["previousState"]) for document in receiver.documents] == [
         (workload.pk, "placed", "pending"), (workload.pk, "cancelled", "placed"),
     ]  # fmt: skip
-    assert {one.state for one in Delivery.objects.all()} == {Delivery.DELIVERED}
+    assert {delivery.state for delivery in Delivery.objects.all()} == {Delivery.DELIVERED}
 
 
 def test_rejected_delivery_is_retried_and_finally_dropped(receiver: Receiver) -> None:
@@ -70,8 +70,8 @@ def test_rejected_delivery_is_retried_and_finally_dropped(receiver: Receiver) ->
     assert (given_up.state, given_up.status, given_up.code) == (Delivery.DEAD, 500, "Answer500")
     assert given_up.log.count() == deliveries.MOST_ATTEMPTS
     # A receiver of ten copies can see that they are one message.
-    assert len({one.headers["webhook-id"] for one in receiver.requests}) == 1
-    assert len({one.body for one in receiver.requests}) == 1
+    assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
+    assert len({request.body for request in receiver.requests}) == 1
 
 
 def test_sweep_finds_unsent_callbacks(receiver: Receiver) -> None:
@@ -144,7 +144,7 @@ def test_backoff_triples_with_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
 def dead() -> float:
     """Return the stored count of deliveries that were given up."""
     counters.flush()
-    return sum(one.value for one in counters.samples(metric_names.DELIVERIES) if one.labels == ("dead",))
+    return sum(sample.value for sample in counters.samples(metric_names.DELIVERIES) if sample.labels == ("dead",))
 
 
 def test_callback_pending_for_three_days_is_given_up(receiver: Receiver) -> None:

@@ -102,11 +102,11 @@ def test_slow_bindings_are_left_to_other_processes_at_shutdown(
 ) -> None:
     begun, go_on, written = threading.Event(), threading.Event(), []
 
-    def write(_: Any, __: str, one: BindingRequest, **___: Any) -> BindingOutcome:
-        written.append(one.name)
+    def write(_: Any, __: str, request: BindingRequest, **___: Any) -> BindingOutcome:
+        written.append(request.name)
         begun.set()
         go_on.wait(60)
-        return BindingOutcome(one.pod_id, BindingResult.BOUND)
+        return BindingOutcome(request.pod_id, BindingResult.BOUND)
 
     monkeypatch.setattr(binding_cycle, "AT_ONCE", 1)
     monkeypatch.setattr(binding_cycle, "write", write)

@@ -59,11 +59,15 @@ def test_seeded_conflict_cordons_the_node_and_pods_go_elsewhere(monkeypatch: pyt
     for _ in range(6):
         Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
         schedule.run(cluster.pk)
-    refused = [one for one in Decision.objects.all() if any(reason.code == "LedgerRefused" for reason in one.reasons)]
+    refused = [
+        decision
+        for decision in Decision.objects.all()
+        if any(reason.code == "LedgerRefused" for reason in decision.reasons)
+    ]
     assert refused
     assert {node("n1").unschedulable, node("n2").unschedulable} == {True}
     counted = CommitRefusal.objects.count()
     Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
     schedule.run(cluster.pk)
     assert CommitRefusal.objects.count() == counted  # the scheduler does not try them any more
-    assert {one.id for one in check_invariants()} <= {"I3", "I8"}  # the rows that the test created
+    assert {violation.id for violation in check_invariants()} <= {"I3", "I8"}  # the rows that the test created

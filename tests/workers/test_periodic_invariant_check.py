@@ -17,5 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)  # a worker's task starts o
 
 def test_every_invariant_is_counted_and_no_transaction_stays_open() -> None:
     assert periodic_tasks.run("workers.canary.check", 60, [])
-    assert {one.labels[0]: one.value for one in counters.samples(metric_names.VIOLATIONS)} == dict.fromkeys(CHECKED, 0)
+    assert {sample.labels[0]: sample.value for sample in counters.samples(metric_names.VIOLATIONS)} == dict.fromkeys(
+        CHECKED, 0
+    )
     assert connection.get_autocommit()

@@ -24,7 +24,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _slots() -> list[float]:
-    return [one.value for one in counters.samples(metric_names.TICKS)]
+    return [sample.value for sample in counters.samples(metric_names.TICKS)]
 
 
 def _pass(seconds: float) -> None:

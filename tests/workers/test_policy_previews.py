@@ -136,7 +136,7 @@ def test_changed_policy_without_departures_equals_simulate(tmp_path: Path) -> No
     assert (result.draft.placed, result.draft.pending) == (simulated["placed"], simulated["pending"])
     before = {f"{row.namespace}/{row.pod_name}": row.node_name or None for row in Decision.objects.order_by("id")}
     after = {change.pod: change.to_node for change in changes}
-    assert {one["pod"]: one["node"] for one in simulated["placements"]} == {
+    assert {placement["pod"]: placement["node"] for placement in simulated["placements"]} == {
         pod.key: after.get(pod.key, before[pod.key]) for pod in pods
     }
     assert result.moved > 10
@@ -153,7 +153,7 @@ def test_any_history_is_repeated_by_an_unchanged_policy() -> None:
     result, changes = replay(cluster, spec, PreviewParameters(last=1000))
     assert changes == ()
     assert result.fidelity.compared == result.decisions > 10
-    different = sum(one.pods for one in result.fidelity.reasons)
+    different = sum(count.pods for count in result.fidelity.reasons)
     assert result.fidelity.equal + different == result.fidelity.compared
 
 
@@ -206,7 +206,7 @@ def test_decision_of_another_version_is_marked() -> None:
     same = draft(changed()).spec
     result, changes = replay(Cluster.objects.get(), same, PreviewParameters())
     assert changes == ()  # compared with the active version
-    assert {one.code for one in result.fidelity.reasons} == {"otherVersion"}
+    assert {count.code for count in result.fidelity.reasons} == {"otherVersion"}
     recorded, changes = replay(Cluster.objects.get(), same, PreviewParameters(baseline="recorded"))
     assert (recorded.fidelity.equal, recorded.baseline.version) == (40, 1)
     assert changes

@@ -176,12 +176,12 @@ def test_expired_lease_is_acquired_and_released_after_the_work() -> None:
 @pytest.mark.django_db
 def test_lease_from_before_a_clock_reset_is_expired() -> None:
     cluster = a_cluster()
-    held = leading.take(cluster.pk, "somebody")
-    assert held is not None
+    lease = leading.take(cluster.pk, "somebody")
+    assert lease is not None
     Cluster.objects.update(leader_until=timezone.now() + timedelta(hours=1))
     assert not leading.is_held(cluster.pk)
     assert leading.take(cluster.pk, "another") is not None
-    assert not leading.renew(held)
+    assert not leading.renew(lease)
 
 
 @pytest.mark.django_db

@@ -53,12 +53,12 @@ def key(cluster: str = "prod", node: str = "n1") -> bytes:
 
 
 def test_the_binding_is_signed_for_its_pod_and_node(pod: Pod) -> None:
-    (one,) = binding_requests([pod.pk])
-    granted = verify(one.annotations[keys.ALLOCATION], key(), uid="uid-1", node="n1")
+    (request,) = binding_requests([pod.pk])
+    granted = verify(request.annotations[keys.ALLOCATION], key(), uid="uid-1", node="n1")
     assert (granted.epoch, granted.policy, granted.cpus) == (7, "exclusive", "2-3")
     assert [card.uuid for card in granted.gpus] == ["GPU-a"]
     with pytest.raises(InputError, match="not a valid signature of the control plane"):
-        verify(one.annotations[keys.ALLOCATION], key(node="n2"), uid="uid-1", node="n1")
+        verify(request.annotations[keys.ALLOCATION], key(node="n2"), uid="uid-1", node="n1")
 
 
 def test_agent_gets_the_same_allocation_in_its_response(pod: Pod) -> None:

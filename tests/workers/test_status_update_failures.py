@@ -27,9 +27,9 @@ class ApiServer:
         self.asked: list[str] = []
         self.broken = {"p0", "p1"}
 
-    def publish(self, api: object, one: PodResult, *, now: str, instance: str) -> bool:
-        self.asked.append(one.name)
-        return one.name not in self.broken
+    def publish(self, api: object, result: PodResult, *, now: str, instance: str) -> bool:
+        self.asked.append(result.name)
+        return result.name not in self.broken
 
     def round(self, cluster: Cluster) -> set[str]:
         self.asked = []

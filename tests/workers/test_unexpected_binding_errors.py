@@ -13,15 +13,15 @@ from hetsched.scheduling import binding_cycle
 
 def test_unexpected_error_has_an_unknown_result_and_keeps_the_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
     # A claim that was created again with other requests than the decision used.
-    def allocate(_: Any, one: BindingRequest) -> BindingOutcome | None:
-        if one.name == "odd":
+    def allocate(_: Any, request: BindingRequest) -> BindingOutcome | None:
+        if request.name == "odd":
             raise KeyError("exactly")
         return None
 
     monkeypatch.setattr(binding_cycle, "allocate", allocate)
-    monkeypatch.setattr(binding_cycle, "bind", lambda _, one, **__: BindingOutcome(one.pod_id, BindingResult.BOUND))
+    monkeypatch.setattr(binding_cycle, "bind", lambda _, item, **__: BindingOutcome(item.pod_id, BindingResult.BOUND))
     pods = [
         BindingRequest(number, "default", name, f"u{number}", "n1") for number, name in enumerate(("p", "odd", "q"))
     ]
-    outcomes = [binding_cycle.write(cast("Api", None), "live", one) for one in pods]
-    assert [one.result for one in outcomes] == [BindingResult.BOUND, BindingResult.UNKNOWN, BindingResult.BOUND]
+    outcomes = [binding_cycle.write(cast("Api", None), "live", request) for request in pods]
+    assert [outcome.result for outcome in outcomes] == [BindingResult.BOUND, BindingResult.UNKNOWN, BindingResult.BOUND]

@@ -77,12 +77,12 @@ def test_webhook_deleted_during_notification_is_skipped(
     assert {row.webhook_id for row in Delivery.objects.all()} == {kept.pk}
 
 
-def fits(secret: str, one: ReceivedRequest) -> bool:
+def fits(secret: str, request: ReceivedRequest) -> bool:
     """Verify a signature as a receiver does."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
-    signed = f"{one.headers['webhook-id']}.{one.headers['webhook-timestamp']}.".encode() + one.body
+    signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
     wanted = "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-    return wanted in one.headers["webhook-signature"].split()
+    return wanted in request.headers["webhook-signature"].split()
 
 
 def place(*namespaces: str) -> None:
@@ -97,7 +97,7 @@ def test_every_workload_event_is_sent_and_signed(receiver: Receiver, hooked: Any
     place("default", "team")
     assert callback.run(receiver.host) == 2
     assert sorted(document["namespace"] for document in receiver.documents) == ["default", "team"]
-    assert all(fits(secret, one) for one in receiver.requests)
+    assert all(fits(secret, request) for request in receiver.requests)
     assert {document["type"] for document in receiver.documents} == {"workload.placed"}
 
 
@@ -109,7 +109,9 @@ def test_webhook_gets_only_its_selected_workloads(receiver: Receiver, hooked: An
     recorded(cluster, placing(cluster, "n1"))
     for workload in (ours, theirs):
         cancel(workload, actor=ALICE, reason="enough")
-    assert [(one.workload, one.event) for one in Delivery.objects.all()] == [(ours.pk, "workload.cancelled")]
+    assert [(delivery.workload, delivery.event) for delivery in Delivery.objects.all()] == [
+        (ours.pk, "workload.cancelled")
+    ]
 
 
 def test_webhook_of_another_cluster_gets_nothing(receiver: Receiver, hooked: Any) -> None:
@@ -144,7 +146,10 @@ def test_previous_secret_signs_until_it_expires(receiver: Receiver, hooked: Any)
     SigningSecret.objects.update(before_until=timezone.now() - timedelta(seconds=1))
     try_webhook(hook, actor=ALICE)
     callback.run(receiver.host)
-    assert [(fits(before, one), fits(after, one)) for one in receiver.requests] == [(True, True), (False, True)]
+    assert [(fits(before, request), fits(after, request)) for request in receiver.requests] == [
+        (True, True),
+        (False, True),
+    ]
 
 
 def test_leaked_secret_is_revoked_immediately(receiver: Receiver, hooked: Any) -> None:
@@ -291,5 +296,5 @@ def test_responding_host_gets_all_due_deliveries(receiver: Receiver, hooked: Any
     place(*("default" for _ in range(20)))
     # The test's nodes have 8 CPUs; these are the notifications of 20 workloads that this test placed.
     assert callback.run(receiver.host) == 20
-    assert len({one.headers["webhook-id"] for one in receiver.requests}) == 20
+    assert len({request.headers["webhook-id"] for request in receiver.requests}) == 20
     assert not Delivery.objects.exclude(state=Delivery.DELIVERED).exists()

@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "since": _MOMENT,
     "until": _MOMENT,
     "change": {"type": "string", "enum": ["infeasible", "moved", "feasible"]},
-    "standing": {"type": "string", "enum": [one.value for one in QueueState]},
+    "standing": {"type": "string", "enum": [queue_state.value for queue_state in QueueState]},
     "seconds": {"type": "integer", "minimum": 1, "maximum": 604_800},
     "anonymise": YES_OR_NO,
     "explain": YES_OR_NO,

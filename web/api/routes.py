@@ -90,7 +90,9 @@ class Schema(AddressLimitedView, SpectacularAPIView):
 @cache
 def _document(media_type: str) -> bytes:
     """Return the OpenAPI document in a format; generating it takes up to 0.5 s of processor time."""
-    renderer: Any = next(one for one in Schema.renderer_classes if one.media_type == media_type)
+    renderer: Any = next(
+        renderer_class for renderer_class in Schema.renderer_classes if renderer_class.media_type == media_type
+    )
     document = Schema.generator_class().get_schema(request=None, public=True)
     return bytes(renderer().render(document, renderer_context={}))
 

@@ -36,8 +36,8 @@ from . import request_scope
 from .documents import ApiSchema
 from .etags import etag_of, in_language, unchanged
 from .monitoring.prometheus import OUT_OF_SCOPE, REQUESTS
-from .queries import kind_of
 from .problems import permission_denied
+from .queries import kind_of
 from .rates import READ, WRITE, refuse_late, take_token
 
 _LOOKING = frozenset({"GET", "OPTIONS"})

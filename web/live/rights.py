@@ -84,8 +84,8 @@ def look_up_subject(came_with: HandshakeCredentials) -> SubjectLookup:
     """Look up the subject of a handshake. No other function reads a token's plaintext."""
     number = revision_of(TOPIC)
     if not came_with.plaintext:
-        held = SocketCredential(session_key=came_with.session_key)
-        return SubjectLookup(held, current_subject(held), number)
+        credential = SocketCredential(session_key=came_with.session_key)
+        return SubjectLookup(credential, current_subject(credential), number)
     token = resolve(came_with.plaintext)
     if token is None:
         return SubjectLookup(SocketCredential(), None, number)
@@ -93,21 +93,21 @@ def look_up_subject(came_with: HandshakeCredentials) -> SubjectLookup:
 
 
 @QueryBatcher
-def refresh_subject(held: SocketCredential) -> SubjectLookup:
+def refresh_subject(credential: SocketCredential) -> SubjectLookup:
     """Look up the subject of a credential again, with the current revision of the topic `access`."""
     number = revision_of(TOPIC)
-    return SubjectLookup(held, current_subject(held), number)
+    return SubjectLookup(credential, current_subject(credential), number)
 
 
-def current_subject(held: SocketCredential) -> Subject | None:
+def current_subject(credential: SocketCredential) -> Subject | None:
     """Return the user of a credential, with the token if it is one; None if the credential is no longer valid."""
-    if held.token_id:
-        token = Token.objects.select_related("user").filter(pk=held.token_id).first()
+    if credential.token_id:
+        token = Token.objects.select_related("user").filter(pk=credential.token_id).first()
         if token is None or not token.user.is_active or (token.expiry and token.expiry < timezone.now()):
             return None
         return Subject(token.user, token)
-    if held.session_key:
-        session = import_module(settings.SESSION_ENGINE).SessionStore(held.session_key)
+    if credential.session_key:
+        session = import_module(settings.SESSION_ENGINE).SessionStore(credential.session_key)
         user = get_user(cast(HttpRequest, SimpleNamespace(session=session)))
         return Subject(user) if user.is_authenticated and user.is_active else None
     return None

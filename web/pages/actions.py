@@ -83,12 +83,12 @@ class NodeButtons(msgspec.Struct, frozen=True):
     etag: str
 
 
-def on_node(node: Node, held: Iterable[Reservation], subject: Subject) -> NodeButtons | None:
+def on_node(node: Node, reservations: Iterable[Reservation], subject: Subject) -> NodeButtons | None:
     """Return the actions that the user may run on a node, None if there are none."""
     if not subject.may(Action.OPERATE):
         return None
-    held = list(held)
-    one = _OnNode(node, node_etag(node), held)
+    reservations = list(reservations)
+    one = _OnNode(node, node_etag(node), reservations)
     row = facts.stated(node)
     maintained = {(at.part, at.name): at for at in parts_in_maintenance(row.overrides)} if row is not None else {}
     zones = node.report.numa.zones if node.report.numa is not None else ()
@@ -114,10 +114,10 @@ def spans() -> list[tuple[str, int, str]]:
 class _OnNode:
     """The buttons of one node."""
 
-    def __init__(self, node: Node, etag: str, held: list[Reservation]) -> None:
+    def __init__(self, node: Node, etag: str, reservations: list[Reservation]) -> None:
         self.node = node
         self.etag = etag
-        self.held = held
+        self.held = reservations
         self.url = f"/api/v1/nodes/{node.name}/actions/?{urlencode({'cluster': node.cluster.name})}"
 
     def _act(
@@ -176,7 +176,9 @@ class _OnNode:
         return [self._act(_("Trust again"), title, text, done, action="trust")]
 
     def card(self, index: str, at: Maintenance | None) -> PartButtons:
-        grants = [grant for one in self.held for grant in one.allocation.gpus if str(grant.index) == index]
+        grants = [
+            grant for reservation in self.held for grant in reservation.allocation.gpus if str(grant.index) == index
+        ]
         names = {"part": _("GPU #%(index)s") % {"index": index}, "node": self.node.name}
         holders = self._holders(names, lambda held: any(str(grant.index) == index for grant in held.gpus))
         used = sum(grant.milli for grant in grants)
@@ -211,15 +213,15 @@ class _OnNode:
         return msgspec.structs.replace(act, confirm=_("Start maintenance"))
 
     def _holders(self, names: dict[str, str], has: Any) -> str:
-        pods = sorted(one.pod.key for one in self.held if has(one.allocation))
+        pods = sorted(reservation.pod.key for reservation in self.held if has(reservation.allocation))
         if not pods:
             return _("No pods use %(part)s.") % names
-        said = ngettext(
+        sentence = ngettext(
             "%(count)d pod uses %(part)s and is not evicted:",
             "%(count)d pods use %(part)s and are not evicted:",
             len(pods),
         )
-        return f"{said % {**names, 'count': len(pods)}} {listed(pods)}."
+        return f"{sentence % {**names, 'count': len(pods)}} {listed(pods)}."
 
     def review(self, at: Any) -> list[ActionButton]:
         fact = f"{at.fact} {at.item}".strip()

@@ -26,15 +26,15 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    said = _message_of(exception) or _(
+    text = _message_of(exception) or _(
         "Your account does not have permission for this. Ask an administrator for the required role."
     )
-    return _page(request, exception, 403, _("Permission denied"), said)
+    return _page(request, exception, 403, _("Permission denied"), text)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    said = _message_of(exception) or _("This page does not exist. The object was removed, or the address is wrong.")
-    return _page(request, exception, 404, _("Not found"), said)
+    text = _message_of(exception) or _("This page does not exist. The object was removed, or the address is wrong.")
+    return _page(request, exception, 404, _("Not found"), text)
 
 
 def failed(request: HttpRequest) -> HttpResponse:
@@ -42,28 +42,28 @@ def failed(request: HttpRequest) -> HttpResponse:
     if refused is not None and refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
         if request.path.startswith("/api/"):
             return problems.response(refused, request)
-        said = _("The server is unreachable. Nothing was changed. Try again.")  # the database is unavailable
-        return _plain(request, refused.status, _("Internal error"), said)
-    said = _(
+        text = _("The server is unreachable. Nothing was changed. Try again.")  # the database is unavailable
+        return _plain(request, refused.status, _("Internal error"), text)
+    text = _(
         "An internal error occurred and was logged. Try again. If the error persists, report the request ID below."
     )
-    return _plain(request, 500, _("Internal error"), said)
+    return _plain(request, 500, _("Internal error"), text)
 
 
 def too_many_requests(request: HttpRequest, refused: problems.RequestRefused) -> HttpResponse:
     """Respond with 429 to a request above the rate limit; a request for data (`?format=`) gets a problem document."""
     if request.GET.get("format"):
         return problems.response(refused, request)
-    said = _("Your account requested too many pages. Wait %(seconds)s s, then reload the page.")
-    answer = _plain(request, 429, _("Too many requests"), said % {"seconds": refused.headers["Retry-After"]})
+    text = _("Your account requested too many pages. Wait %(seconds)s s, then reload the page.")
+    answer = _plain(request, 429, _("Too many requests"), text % {"seconds": refused.headers["Retry-After"]})
     for name, value in refused.headers.items():
         answer.headers[name] = value
     return answer
 
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
-    said = _("The form expired, or the browser blocks cookies. Reload the page and repeat the action.")
-    return _plain(request, 403, _("Form expired"), said)
+    text = _("The form expired, or the browser blocks cookies. Reload the page and repeat the action.")
+    return _plain(request, 403, _("Form expired"), text)
 
 
 def _refusal() -> problems.RequestRefused | None:

@@ -59,7 +59,7 @@ def extensions() -> tuple[Extension, ...]:
         found.append(Extension(name, "RISC-V", row.get("description", ""), written))
     found += [Extension(name, "x86", "", f"x86-64-v1+{name}") for name in sorted(set(X86.features.values()))]
     found += [Extension(name, "Arm", "", f"armv8.0-a+{name}") for name in sorted(set(ARM.features.values()))]
-    return tuple(one for one in found if _is_requirement(one.requirement))
+    return tuple(extension for extension in found if _is_requirement(extension.requirement))
 
 
 def _is_requirement(requirement: str) -> bool:
@@ -73,20 +73,20 @@ def _is_requirement(requirement: str) -> bool:
 def find(word: str, most: int) -> list[Extension]:
     """Return the extensions that match a word: the exact name first, then prefixes, then other matches."""
     wanted = word.lower()
-    ranked = [(_rank(one, wanted), one) for one in extensions()]
+    ranked = [(_rank(extension, wanted), extension) for extension in extensions()]
     ranked = [pair for pair in ranked if pair[0] is not None]
     ranked.sort(key=lambda pair: pair[0] or 0)
-    return [one for _rank, one in ranked[:most]]
+    return [extension for _rank, extension in ranked[:most]]
 
 
-def _rank(one: Extension, wanted: str) -> int | None:
-    if one.name == wanted:
+def _rank(extension: Extension, wanted: str) -> int | None:
+    if extension.name == wanted:
         return 0
-    if one.name.startswith(wanted):
+    if extension.name.startswith(wanted):
         return 1
-    if wanted in one.name:
+    if wanted in extension.name:
         return 2
-    return 3 if len(wanted) > 2 and wanted in one.description.lower() else None
+    return 3 if len(wanted) > 2 and wanted in extension.description.lower() else None
 
 
 MOST = 6
@@ -124,14 +124,17 @@ def _address(shell: Shell, name: str, *parts: Any, **more: str) -> str:
 def _places(shell: Shell, query: str) -> Group:
     wanted = query.lower()
     places = places_for(subject_of(shell.request))
-    found = [one for one in places if wanted in one.label.lower() or one.section.startswith(wanted)]
-    hits = [SearchHit(one.label, one.url + shell.keep(), f"g {one.key}") for one in found]
+    found = [entry for entry in places if wanted in entry.label.lower() or entry.section.startswith(wanted)]
+    hits = [SearchHit(entry.label, entry.url + shell.keep(), f"g {entry.key}") for entry in found]
     return Group(_("Pages"), hits[: MOST if query else len(hits)])
 
 
 def _clusters(shell: Shell, query: str) -> Group:
-    found = [one for one in shell.clusters if query and query.lower() in one.name]
-    hits = [SearchHit(one.name, f"{reverse('fleet')}?{urlencode({'cluster': one.name})}", one.kind) for one in found]
+    found = [cluster for cluster in shell.clusters if query and query.lower() in cluster.name]
+    hits = [
+        SearchHit(cluster.name, f"{reverse('fleet')}?{urlencode({'cluster': cluster.name})}", cluster.kind)
+        for cluster in found
+    ]
     return Group(_("Clusters"), hits[:MOST])
 
 
@@ -153,7 +156,10 @@ def _pods(shell: Shell, query: str) -> Group:
         return Group(_("Workloads"), [])
     if query.startswith("w-"):
         named = Workload.objects.filter(pk__startswith=query.lower()).order_by("pk")[:MOST]
-        return Group(_("Workloads"), [SearchHit(one.pk, reverse("workload", args=[one.pk]), one.name) for one in named])
+        return Group(
+            _("Workloads"),
+            [SearchHit(workload.pk, reverse("workload", args=[workload.pk]), workload.name) for workload in named],
+        )
     namespace, slash, name = query.rpartition("/")
     wanted = Q(namespace=namespace, name__text_contains=name) if slash else Q(name__text_contains=query)
     rows = Pod.objects.filter(wanted, cluster=shell.cluster).exclude(workload=None).order_by("-id")
@@ -202,8 +208,12 @@ def _decisions(shell: Shell, query: str) -> Group:
 
 def _extensions(shell: Shell, query: str) -> Group:
     hits = [
-        SearchHit(one.name, _address(shell, "nodes", q=f"isa>={one.requirement}"), " · ".join(filter(None, _of(one))))
-        for one in (find(query, MOST) if query else [])
+        SearchHit(
+            extension.name,
+            _address(shell, "nodes", q=f"isa>={extension.requirement}"),
+            " · ".join(filter(None, _of(extension))),
+        )
+        for extension in (find(query, MOST) if query else [])
     ]
     return Group(_("Extensions (links to the nodes that have the extension)"), hits)
 

@@ -151,7 +151,9 @@ class Shell:
             "section": self.section,
             "nav": places,
             "nav_groups": grouped(places),
-            "nav_here": next((one for one in places if one.section == self.section and not one.in_the_bar), None),
+            "nav_here": next(
+                (entry for entry in places if entry.section == self.section and not entry.in_the_bar), None
+            ),
             "cluster": self.cluster,
             "clusters": self.clusters,
             "keep": keep,

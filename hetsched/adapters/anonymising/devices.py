@@ -34,7 +34,7 @@ class DeviceNames:
         self._names = names
 
     def devices(self, devices: Devices) -> Devices:
-        compared = {one.attribute for claim in devices.claims.values() for one in claim.constraints}
+        compared = {constraint.attribute for claim in devices.claims.values() for constraint in claim.constraints}
         answers: list[dict[str, Value]] = [{} for _ in devices.devices]
         for text, verdict in devices.verdicts.items():
             key, true, unknown = f"{_DOMAIN}/{self._names.of(SELECTOR, text)}", set(verdict.true), set(verdict.unknown)
@@ -106,8 +106,10 @@ class DeviceNames:
                 for request in claim.requests
             ),
             constraints=tuple(
-                SameAttribute(self._attribute(one.attribute), renamed(self._names.request_name, one.requests))
-                for one in claim.constraints
+                SameAttribute(
+                    self._attribute(constraint.attribute), renamed(self._names.request_name, constraint.requests)
+                )
+                for constraint in claim.constraints
             ),
             allocated=None if claim.allocated is None else renamed(self._names.device_id, claim.allocated),
             node=self._names.node(claim.node),

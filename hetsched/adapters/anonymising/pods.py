@@ -219,22 +219,22 @@ class PodAnonymizer:
             honor_taints=spread.honor_taints,
         )
 
-    def _allocation(self, held: Allocation) -> Allocation:
-        isa = held.isa
+    def _allocation(self, allocation: Allocation) -> Allocation:
+        isa = allocation.isa
         return Allocation(
             gpus=tuple(
                 CardGrant(c.index, c.milli, c.memory_mib, None if c.uuid is None else self._names.of(CARD, c.uuid))
-                for c in held.gpus
+                for c in allocation.gpus
             ),
-            zones=renamed(self._zone_grant, held.zones),
+            zones=renamed(self._zone_grant, allocation.zones),
             isa=None
             if isa is None
             else IsaGrant(isa.mode, known_isa(isa.required), known_isa(isa.offered), isa.slowdown),
-            cpu_policy=one_of(held.cpu_policy, (*CPU_POLICIES, "static")),
-            predicted=renamed(self._zone_grant, held.predicted),
+            cpu_policy=one_of(allocation.cpu_policy, (*CPU_POLICIES, "static")),
+            predicted=renamed(self._zone_grant, allocation.predicted),
             volumes=tuple(
                 VolumeGrant(self._names.of(CLAIM, grant.claim), self._names.of(VOLUME, grant.volume))
-                for grant in held.volumes
+                for grant in allocation.volumes
             ),
             devices=tuple(
                 DeviceGrant(
@@ -243,7 +243,7 @@ class PodAnonymizer:
                     request=self._names.request_name(grant.request),
                     device=self._names.device_id(grant.device),
                 )
-                for grant in held.devices
+                for grant in allocation.devices
             ),
         )
 

@@ -87,21 +87,21 @@ class PrometheusFacts:
 
         def rows(text: str) -> Iterator[tuple[str, LabelledNumber]]:
             nonlocal at
-            for one in query(ask, params.url, text) if text else ():
-                at = max(at, one.at)
-                node = naming.of_labels(one.labels, params.node_label)
+            for number in query(ask, params.url, text) if text else ():
+                at = max(at, number.at)
+                node = naming.of_labels(number.labels, params.node_label)
                 if node is not None:
-                    yield node, one
+                    yield node, number
 
-        for node, one in rows(params.offline_capacity):
-            zone, millis = one.labels.get(params.zone_label, ""), reader.millis(node, one.value)
+        for node, number in rows(params.offline_capacity):
+            zone, millis = number.labels.get(params.zone_label, ""), reader.millis(node, number.value)
             if zone and millis is not None:
                 zones.setdefault(node, {})[zone] = millis
-        for node, one in rows(params.power_state):
-            if one.value == 1:
-                states[node] = reader.state(node, one.labels.get(params.state_label, ""), {})
-        for node, one in rows(params.headroom_watts):
-            watts[node] = reader.watts(node, one.value)
+        for node, number in rows(params.power_state):
+            if number.value == 1:
+                states[node] = reader.state(node, number.labels.get(params.state_label, ""), {})
+        for node, number in rows(params.headroom_watts):
+            watts[node] = reader.watts(node, number.value)
         seen = rfc3339(datetime.fromtimestamp(at, UTC)) if at else ""
         findings = []
         for node in sorted({*zones, *states, *watts}):

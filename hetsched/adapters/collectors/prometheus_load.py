@@ -183,8 +183,8 @@ class PrometheusLoad:
 
     def _by_node(self, found: Sequence[LabelledNumber], naming: Naming) -> dict[str, float]:
         values: dict[str, float] = {}
-        for one in found:
-            node = naming.of_labels(one.labels, self.params.node_label)
+        for number in found:
+            node = naming.of_labels(number.labels, self.params.node_label)
             if node is not None:
-                values[node] = max(values.get(node, one.value), one.value)
+                values[node] = max(values.get(node, number.value), number.value)
         return values

@@ -244,16 +244,16 @@ def _lines(answer: Any) -> Iterator[bytes]:
 
 def _refused(answer: Any, body: bytes) -> ApiFailure:
     try:
-        said = _status.decode(body)
+        status = _status.decode(body)
     except msgspec.DecodeError:
         # do not pass on text from a server that is not an API server
-        said = _ErrorStatus(message="the answer is not an API server's")
+        status = _ErrorStatus(message="the answer is not an API server's")
     wait = answer.headers.get("retry-after", "")
-    causes = said.details.causes if said.details is not None else None
+    causes = status.details.causes if status.details is not None else None
     return ApiFailure(
         answer.status,
-        said.reason or "Refused",
-        said.message,
+        status.reason or "Refused",
+        status.message,
         float(wait) if wait.isdecimal() else 0.0,  # the header may contain a date, but API servers send seconds
         tuple(cause.reason for cause in causes or ()),
     )

@@ -128,56 +128,60 @@ def _always() -> bool:
 
 
 def bind(
-    api: Api, one: BindingRequest, *, sleep: Callable[[float], None] = time.sleep, is_ours: Callable[[], bool] = _always
+    api: Api,
+    request: BindingRequest,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    is_ours: Callable[[], bool] = _always,
 ) -> BindingOutcome:
     """Write one Binding and return its result.
 
     Calls to a busy server are retried while `is_ours` confirms that the pod is still assigned to this scheduler.
     """
-    waiting = BindingResult.UNKNOWN if one.in_flight else BindingResult.REFUSED
+    waiting = BindingResult.UNKNOWN if request.in_flight else BindingResult.REFUSED
     for wait in (*_WAITS_SECONDS, None):
         if not is_ours():
-            gone = Message("the pod is no longer assigned to this scheduler")
-            return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, gone)
+            message = Message("the pod is no longer assigned to this scheduler")
+            return BindingOutcome(request.pod_id, BindingResult.UNKNOWN, message)
         try:
-            return _bind(api, one, waiting)
+            return _bind(api, request, waiting)
         except ApiFailure as failure:
             if wait is None:
-                return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, failure.text)
+                return BindingOutcome(request.pod_id, BindingResult.UNKNOWN, failure.text)
             if failure.status != _NOT_TAKEN:
                 waiting = BindingResult.UNKNOWN
             sleep(min(max(wait, failure.retry_after_seconds), _LONGEST_WAIT_SECONDS))
     raise AssertionError  # the last attempt always returns
 
 
-def _bind(api: Api, one: BindingRequest, waiting: BindingResult) -> BindingOutcome:
+def _bind(api: Api, request: BindingRequest, waiting: BindingResult) -> BindingOutcome:
     """Write one Binding once; `waiting` is the result if the pod is still pending after a refusal.
 
     Raises: ApiFailure if the server is busy.
     """
     try:
         if api not in _proven:
-            if not refuses_wrong_uids(api, one.namespace, one.name, one.node):
-                return BindingOutcome(one.pod_id, BindingResult.UNPROVEN, UNPROVEN)
-            found = read_back(api, one, waiting=BindingResult.WAITING)
+            if not refuses_wrong_uids(api, request.namespace, request.name, request.node):
+                return BindingOutcome(request.pod_id, BindingResult.UNPROVEN, UNPROVEN)
+            found = read_back(api, request, waiting=BindingResult.WAITING)
             if found.result is not BindingResult.WAITING:  # the API server refuses to bind a bound pod under any uid
                 return found
             _proven.add(api)
-        _send(api, one.namespace, one.name, one.uid, one.node, one.annotations)
+        _send(api, request.namespace, request.name, request.uid, request.node, request.annotations)
     except ApiFailure as failure:
         if failure.status == 409:
-            return read_back(api, one, waiting=waiting)
+            return read_back(api, request, waiting=waiting)
         if failure.status == 404:
-            return BindingOutcome(one.pod_id, BindingResult.GONE, failure.message)
+            return BindingOutcome(request.pod_id, BindingResult.GONE, failure.message)
         if failure.status in _REFUSED:
-            refused = BindingOutcome(one.pod_id, BindingResult.REFUSED, failure.message)
-            return refused if waiting is BindingResult.REFUSED else read_refused(api, one, refused, waiting=waiting)
+            refused = BindingOutcome(request.pod_id, BindingResult.REFUSED, failure.message)
+            return refused if waiting is BindingResult.REFUSED else read_refused(api, request, refused, waiting=waiting)
         if failure.status in _BUSY:
             raise
         if failure.status == 0:
-            return read_back(api, one, waiting=BindingResult.UNKNOWN)
-        return BindingOutcome(one.pod_id, BindingResult.UNKNOWN, failure.text)
-    return BindingOutcome(one.pod_id, BindingResult.BOUND)
+            return read_back(api, request, waiting=BindingResult.UNKNOWN)
+        return BindingOutcome(request.pod_id, BindingResult.UNKNOWN, failure.text)
+    return BindingOutcome(request.pod_id, BindingResult.BOUND)
 
 
 def _send(api: Api, namespace: str, name: str, uid: str, node: str, annotations: dict[str, str], **query: str) -> None:
@@ -190,32 +194,37 @@ def _send(api: Api, namespace: str, name: str, uid: str, node: str, annotations:
     api.send("POST", PODS.path(namespace=namespace, name=name, part="binding"), json.dumps(body).encode(), query=query)
 
 
-def read_back(api: Api, one: BindingRequest, *, waiting: BindingResult) -> BindingOutcome:
+def read_back(api: Api, request: BindingRequest, *, waiting: BindingResult) -> BindingOutcome:
     """Read the pod and return the result of its binding; `waiting` is the result if the pod has no node."""
     try:
-        plain = json.loads(api.get(PODS.path(namespace=one.namespace, name=one.name)))
+        plain = json.loads(api.get(PODS.path(namespace=request.namespace, name=request.name)))
     except ApiFailure as failure:
         result = BindingResult.GONE if failure.status == 404 else BindingResult.UNKNOWN
-        return BindingOutcome(one.pod_id, result, failure.text, read=True)
+        return BindingOutcome(request.pod_id, result, failure.text, read=True)
     uid, node = plain["metadata"].get("uid", ""), plain["spec"].get("nodeName", "")
-    if uid != one.uid:
+    if uid != request.uid:
         return BindingOutcome(
-            one.pod_id, BindingResult.GONE, Message("another pod now has the name of this pod"), read=True
+            request.pod_id, BindingResult.GONE, Message("another pod now has the name of this pod"), read=True
         )
     if not node:
         words = Message("the API server rejected the binding, and the pod is still pending")
-        return BindingOutcome(one.pod_id, waiting, words, read=True)
-    if node != one.node:
+        return BindingOutcome(request.pod_id, waiting, words, read=True)
+    if node != request.node:
         return BindingOutcome(
-            one.pod_id, BindingResult.LOST, Message("another scheduler bound the pod to {node}", node=node), read=True
+            request.pod_id,
+            BindingResult.LOST,
+            Message("another scheduler bound the pod to {node}", node=node),
+            read=True,
         )
-    return BindingOutcome(one.pod_id, BindingResult.BOUND, read=True)
+    return BindingOutcome(request.pod_id, BindingResult.BOUND, read=True)
 
 
-def read_refused(api: Api, one: BindingRequest, refused: BindingOutcome, *, waiting: BindingResult) -> BindingOutcome:
+def read_refused(
+    api: Api, request: BindingRequest, refused: BindingOutcome, *, waiting: BindingResult
+) -> BindingOutcome:
     """Read the pod after a refusal. The result of a pending pod is `waiting`, with the message of the refusal."""
-    found = read_back(api, one, waiting=waiting)
-    return BindingOutcome(one.pod_id, waiting, refused.message, read=True) if found.result is waiting else found
+    found = read_back(api, request, waiting=waiting)
+    return BindingOutcome(request.pod_id, waiting, refused.message, read=True) if found.result is waiting else found
 
 
 def refuses_wrong_uids(api: Api, namespace: str, name: str, node: str) -> bool:

@@ -31,62 +31,66 @@ _REFUSED = frozenset({400, 403, 404, 422})
 Plain = dict[str, Any]
 
 
-def allocate(api: Api, one: BindingRequest) -> BindingOutcome | None:
+def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
     """Allocate and reserve the pod's claims; return None on success, else the outcome of the first claim that fails."""
-    for name in one.device_claims:
-        grants = [grant for grant in one.devices if grant.claim == name]
+    for name in request.device_claims:
+        grants = [grant for grant in request.devices if grant.claim == name]
         try:
-            bound = _claim(api, one, name, grants)
+            bound = _claim(api, request, name, grants)
         except ApiFailure as failure:
             result = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
-            bound = BindingOutcome(one.pod_id, result, failure.text)
+            bound = BindingOutcome(request.pod_id, result, failure.text)
         if bound is not None:
-            if bound.result is BindingResult.WAITING and not one.may_wait:
-                return BindingOutcome(one.pod_id, BindingResult.REFUSED, bound.message)
+            if bound.result is BindingResult.WAITING and not request.may_wait:
+                return BindingOutcome(request.pod_id, BindingResult.REFUSED, bound.message)
             return bound
     return None
 
 
-def release(api: Api, one: BindingRequest) -> None:
+def release(api: Api, request: BindingRequest) -> None:
     """Remove the pod's reservations, and the allocations of claims without other users. Raises: ApiFailure."""
-    for name in one.device_claims:
-        claim = _read(api, name, one.namespace)
+    for name in request.device_claims:
+        claim = _read(api, name, request.namespace)
         if claim is None:
             continue
         users = _users(claim)
-        left = [user for user in users if user.get("uid") != one.uid]
-        if len(left) < len(users):
-            status: Plain = {"reservedFor": left or None}
-            if not left and any(grant.claim == name for grant in one.devices):
+        remaining = [user for user in users if user.get("uid") != request.uid]
+        if len(remaining) < len(users):
+            status: Plain = {"reservedFor": remaining or None}
+            if not remaining and any(grant.claim == name for grant in request.devices):
                 status["allocation"] = None
             _patch(api, claim, {"status": status}, "status")
 
 
-def _claim(api: Api, one: BindingRequest, name: str, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
-    claim = _read(api, name, one.namespace)
+def _claim(api: Api, request: BindingRequest, name: str, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
+    claim = _read(api, name, request.namespace)
     if claim is None:
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} no longer exists", claim=name))
+        return BindingOutcome(
+            request.pod_id, BindingResult.REFUSED, Message("claim {claim} no longer exists", claim=name)
+        )
     meta, status = claim["metadata"], claim.get("status", {})
     if "deletionTimestamp" in meta:
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name))
+        return BindingOutcome(
+            request.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name)
+        )
     if grants and grants[0].uid not in ("", meta["uid"]):
         message = Message("another claim now has the name {name}", name=name)
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
-    user = {"resource": "pods", "name": one.name, "uid": one.uid}
+        return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
+    user = {"resource": "pods", "name": request.name, "uid": request.uid}
     users = _users(claim)
     if "allocation" in status:
         if grants and _given(status["allocation"]) != sorted(grant.device for grant in grants):
             message = Message("claim {claim} was allocated other devices by another scheduler", claim=name)
-            return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
-        if not any(known.get("uid") == one.uid for known in users):
+            return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
+        if not any(known.get("uid") == request.uid for known in users):
             _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
         return None
     if not grants:
         message = Message("claim {claim} has no devices, and the decision selected none", claim=name)
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
+        return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
     if FINALIZER not in meta.get("finalizers", []):
         claim = _patch(api, claim, {"metadata": {"finalizers": [*meta.get("finalizers", []), FINALIZER]}})
-    allocation = _allocation(api, claim, grants, one.node)
+    allocation = _allocation(api, claim, grants, request.node)
     _patch(api, claim, {"status": {"allocation": allocation, "reservedFor": [*users, user]}}, "status")
     return None
 
@@ -106,7 +110,7 @@ def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str
     config: list[Plain] = []
     for request in dict.fromkeys(grant.request for grant in grants):
         said = _class(api, _class_of(asked["requests"], request)).get("spec", {}).get("config", [])
-        config += [{"source": "FromClass", "requests": [request], **one} for one in said]
+        config += [{"source": "FromClass", "requests": [request], **item} for item in said]
     given = {result["request"] for result in results}
     for said in asked.get("config", []):
         meant = set(said.get("requests", []))
@@ -121,10 +125,10 @@ def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str
 
 def _class_of(requests: Sequence[Plain], name: str) -> str:
     outer, _, inner = name.partition("/")
-    (request,) = [one for one in requests if one["name"] == outer]
+    (request,) = [item for item in requests if item["name"] == outer]
     if not inner:
         return str(request["exactly"]["deviceClassName"])
-    return next(str(one["deviceClassName"]) for one in request["firstAvailable"] if one["name"] == inner)
+    return next(str(item["deviceClassName"]) for item in request["firstAvailable"] if item["name"] == inner)
 
 
 def _class(api: Api, name: str) -> Plain:
@@ -134,7 +138,7 @@ def _class(api: Api, name: str) -> Plain:
 
 def _given(allocation: Plain) -> list[Any]:
     found = allocation.get("devices", {}).get("results", [])
-    return sorted(DeviceId(one["driver"], one["pool"], one["device"]) for one in found)
+    return sorted(DeviceId(item["driver"], item["pool"], item["device"]) for item in found)
 
 
 def _users(claim: Plain) -> list[Plain]:

@@ -72,16 +72,16 @@ class EvictionResponse(msgspec.Struct, frozen=True):
     retry_after_seconds: float = 0.0
 
 
-def evict(api: Api, one: EvictionTarget, *, only_ask: bool = False) -> EvictionResponse:
+def evict(api: Api, target: EvictionTarget, *, only_ask: bool = False) -> EvictionResponse:
     """Request an eviction; `only_ask` sends it as a dry run."""
-    options: dict[str, Any] = {"preconditions": {"uid": one.uid}}
+    options: dict[str, Any] = {"preconditions": {"uid": target.uid}}
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"name": one.name, "namespace": one.namespace},
+        "metadata": {"name": target.name, "namespace": target.namespace},
         "deleteOptions": options | ({"dryRun": ["All"]} if only_ask else {}),
     }
-    path = PODS.path(namespace=one.namespace, name=one.name, part="eviction")
+    path = PODS.path(namespace=target.namespace, name=target.name, part="eviction")
     try:
         api.send("POST", path, json.dumps(body).encode())
     except ApiFailure as failure:
@@ -98,21 +98,21 @@ def _result(failure: ApiFailure) -> EvictionResult:
     return EvictionResult.UNKNOWN
 
 
-def mark_victim(api: Api, one: EvictionTarget, *, now: str, instance: str) -> None:
+def mark_victim(api: Api, target: EvictionTarget, *, now: str, instance: str) -> None:
     """Write the condition and the event of one victim. `now` is RFC 3339 with microseconds, UTC."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",
         "reason": "PreemptionByScheduler",
-        "message": f"hetsched: {one.sentence}"[:LONGEST_NOTE],
+        "message": f"hetsched: {target.sentence}"[:LONGEST_NOTE],
         "lastTransitionTime": now[:19] + "Z",
     }
     with suppress(ApiFailure):
-        patch_status(api, one, {"conditions": [condition]})
+        patch_status(api, target, {"conditions": [condition]})
     with suppress(ApiFailure):
         create_event(
-            api, one, suffix=f"{one.uid[:8]}.{one.eviction_id:x}.p", action="Preempting", reason="Preempted",
-            note=one.sentence, now=now, instance=instance,
+            api, target, suffix=f"{target.uid[:8]}.{target.eviction_id:x}.p", action="Preempting", reason="Preempted",
+            note=target.sentence, now=now, instance=instance,
         )  # fmt: skip
 
 
@@ -133,23 +133,23 @@ def charge_budgets(api: Api, victims: Sequence[EvictionTarget]) -> list[Eviction
     If the budgets or a pod cannot be read, all responses are `UNKNOWN`.
     """
     try:
-        budgets = _budgets(api, {one.namespace for one in victims})
-        labels = [_ready_labels(api, one) if budgets else None for one in victims]
+        budgets = _budgets(api, {target.namespace for target in victims})
+        labels = [_ready_labels(api, target) if budgets else None for target in victims]
     except ApiFailure as failure:
         unknown = EvictionResponse(EvictionResult.UNKNOWN, str(failure), failure.retry_after_seconds)
         return [unknown] * len(victims)
     allowed = EvictionResponse(EvictionResult.ASKED)
     pairs = zip(victims, labels, strict=True)
-    return [allowed if ready is None else _charge(budgets, one.namespace, ready) for one, ready in pairs]
+    return [allowed if ready is None else _charge(budgets, target.namespace, ready) for target, ready in pairs]
 
 
 def _charge(budgets: Sequence[_ChargedBudget], namespace: str, labels: Mapping[str, str]) -> EvictionResponse:
-    for one in budgets:
-        if one.budget.namespace == namespace and selects(one.budget.selector, labels):
-            one.pods += 1
-            if one.pods > one.allowed:
-                name = f"{namespace}/{one.budget.name}"
-                message = f"the disruption budget {name} allows {one.allowed} of the evictions that belong together"
+    for budget in budgets:
+        if budget.budget.namespace == namespace and selects(budget.budget.selector, labels):
+            budget.pods += 1
+            if budget.pods > budget.allowed:
+                name = f"{namespace}/{budget.budget.name}"
+                message = f"the disruption budget {name} allows {budget.allowed} of the evictions that belong together"
                 return EvictionResponse(EvictionResult.REFUSED, message)
     return EvictionResponse(EvictionResult.ASKED)
 
@@ -173,7 +173,7 @@ def _ready_labels(api: Api, victim: EvictionTarget) -> Mapping[str, str] | None:
         if failure.status == 404:
             return None
         raise
-    ready = any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions or ())
+    ready = any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions or ())
     running = ready and pod.status.phase == "Running" and not pod.metadata.deletion
     return (pod.metadata.labels or {}) if running and pod.metadata.uid == victim.uid else None
 

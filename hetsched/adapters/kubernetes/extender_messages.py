@@ -52,7 +52,7 @@ class Args(msgspec.Struct):
             return dict.fromkeys(self.node_names)
         if self.nodes is None:
             raise _invalid("there are neither Nodes nor NodeNames")
-        return {_read(bytes(one), _node).metadata.name: one for one in self.nodes.items or ()}
+        return {_read(bytes(item), _node).metadata.name: item for item in self.nodes.items or ()}
 
 
 class FilterResult(msgspec.Struct, rename="pascal", omit_defaults=True):

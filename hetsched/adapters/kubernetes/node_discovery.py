@@ -97,17 +97,17 @@ def plan(
     published: PublishedNode, known: AcceptedNodeFacts, served: ServedKinds
 ) -> tuple[list[Write], list[FieldConflict]]:
     """Return the writes for a node, and the conflicts: values of other managers that discovery does not replace."""
-    kept: list[FieldConflict] = []
-    writes = [_labels(published, known, kept)]
+    conflicts: list[FieldConflict] = []
+    writes = [_labels(published, known, conflicts)]
     facts = known.facts
     if facts is not None:
-        writes.append(_capacity(published, facts, known.doubted, kept))
+        writes.append(_capacity(published, facts, known.doubted, conflicts))
         if served.topologies and facts.numa is not None and facts.numa.zones:
-            writes.append(_object(TOPOLOGIES, published, published.topology, _topology(facts.numa), kept))
+            writes.append(_object(TOPOLOGIES, published, published.topology, _topology(facts.numa), conflicts))
         if served.gpus and facts.gpus is not None and _counts(published, facts):
             cards = {"spec": {"cards": [card_object(card) for card in facts.gpus]}}
-            writes.append(_object(NODE_GPUS, published, published.gpus, cards, kept))
-    return [write for write in writes if write is not None], kept
+            writes.append(_object(NODE_GPUS, published, published.gpus, cards, conflicts))
+    return [write for write in writes if write is not None], conflicts
 
 
 def perform(api: Api, write: Write) -> None:
@@ -140,7 +140,7 @@ def is_guarded(api: Api, node: str) -> bool:
 # -- labels and annotations ------------------------------------------------------------------------------------------
 
 
-def _labels(published: PublishedNode, known: AcceptedNodeFacts, kept: list[FieldConflict]) -> Write | None:
+def _labels(published: PublishedNode, known: AcceptedNodeFacts, conflicts: list[FieldConflict]) -> Write | None:
     by_label = owners(published.node, "metadata", "labels")
     by_annotation = owners(published.node, "metadata", "annotations")
     labels: dict[str, str] = {}
@@ -152,7 +152,7 @@ def _labels(published: PublishedNode, known: AcceptedNodeFacts, kept: list[Field
             *(FieldConflict(published.name, f"label {key}", published.labels[key], "") for key in by_person
               if key in published.labels),
         ]  # fmt: skip
-        kept += theirs
+        conflicts += theirs
         if not theirs:
             labels |= group.labels
             annotations |= group.annotations
@@ -208,7 +208,7 @@ def _present(present: Mapping[str, str], names: Iterable[str]) -> dict[str, str]
 
 
 def _capacity(
-    published: PublishedNode, facts: NodeReport, doubted: frozenset[str], kept: list[FieldConflict]
+    published: PublishedNode, facts: NodeReport, doubted: frozenset[str], conflicts: list[FieldConflict]
 ) -> Write | None:
     """Return the write of network and disk bandwidth as extended resources, or None if nothing changes."""
     allocatable = facts.allocatable
@@ -221,7 +221,7 @@ def _capacity(
         by = owners(published.node, "status", part)
         held = {name: list(_contradicted(published.name, part, there, by, {name: amounts[name]})) for name in amounts}
         for theirs in held.values():
-            kept += theirs
+            conflicts += theirs
         ours = _present(there, applied(published.node, MANAGER, "status", part, part="status"))
         wanted[part] = {name: amount for name, amount in amounts.items() if not held[name]}
         wanted[part] |= _present(ours, doubted & ours.keys())
@@ -241,13 +241,13 @@ def _counted(stated: Mapping[str, str]) -> dict[str, str]:
 
 
 def _object(
-    kind: Resource, published: PublishedNode, there: Plain | None, content: Plain, kept: list[FieldConflict]
+    kind: Resource, published: PublishedNode, there: Plain | None, content: Plain, conflicts: list[FieldConflict]
 ) -> Write | None:
     """Return the write of an object named after the node, or None if it is unchanged or another manager owns it."""
     if there is not None:
         meta = there["metadata"]
         if (meta.get("labels") or {}).get(keys.MANAGED_BY) != MANAGER:
-            kept.append(
+            conflicts.append(
                 FieldConflict(published.name, kind.kind, "an object of their own", "", ", ".join(managers(there)))
             )
             return None
@@ -277,10 +277,10 @@ def _topology(numa: NumaReport) -> Plain:
 
 def _rounded_capacity(zone: NumaZone) -> NumaZone:
     """Round the capacity left by co-located load down to 0.1 CPU, because it changes often and writes are expensive."""
-    left = zone.offline_capacity_millis
+    remaining = zone.offline_capacity_millis
     allocatable = {name: zone.allocatable.get(name, amount) for name, amount in zone.capacity.items()}
     return msgspec.structs.replace(
-        zone, offline_capacity_millis=None if left is None else left // 100 * 100, allocatable=allocatable
+        zone, offline_capacity_millis=None if remaining is None else remaining // 100 * 100, allocatable=allocatable
     )
 
 

@@ -58,46 +58,46 @@ class PodResult(msgspec.Struct, frozen=True):
     nominated: str = ""
 
 
-def publish_result(api: Api, one: PodResult, *, now: str, instance: str) -> bool:
+def publish_result(api: Api, result: PodResult, *, now: str, instance: str) -> bool:
     """Write the condition and the event of one decision; return False if the call should be retried.
 
     `now` is RFC 3339 with microseconds, UTC.
     """
     try:
-        if not one.node:
-            _condition(api, one, now)
-        _event(api, one, now, instance)
+        if not result.node:
+            _condition(api, result, now)
+        _event(api, result, now, instance)
     except ApiFailure as failure:
         # The pod is gone or the write is not allowed: a retry would not help.
         return failure.status in (400, 403, 404, 409, 422)
     return True
 
 
-def _condition(api: Api, one: PodResult, now: str) -> None:
+def _condition(api: Api, result: PodResult, now: str) -> None:
     condition = {
         "type": "PodScheduled",
         "status": "False",
         # Autoscalers look for `Unschedulable`, so all other verdicts have this reason; the message names the verdict.
         # More nodes do not help a placed pod: as in kube-scheduler, a failed binding has the reason `SchedulerError`.
-        "reason": "SchedulerError" if one.verdict is Verdict.PLACED else "Unschedulable",
-        "message": f"{_REASONS[one.verdict]}: {one.sentence}"[:LONGEST_NOTE],
+        "reason": "SchedulerError" if result.verdict is Verdict.PLACED else "Unschedulable",
+        "message": f"{_REASONS[result.verdict]}: {result.sentence}"[:LONGEST_NOTE],
         "lastTransitionTime": now[:19] + "Z",
     }
-    patch_status(api, one, {"conditions": [condition], "nominatedNodeName": one.nominated or None})
+    patch_status(api, result, {"conditions": [condition], "nominatedNodeName": result.nominated or None})
 
 
-def _event(api: Api, one: PodResult, now: str, instance: str) -> None:
+def _event(api: Api, result: PodResult, now: str, instance: str) -> None:
     # Other programs match kube-scheduler's sentence.
-    assigned = f"Successfully assigned {one.namespace}/{one.name} to {one.node} ({one.sentence})"
+    assigned = f"Successfully assigned {result.namespace}/{result.name} to {result.node} ({result.sentence})"
     create_event(
         api,
-        one,
+        result,
         # With the uid, because another database may have used the ID of the decision.
-        suffix=f"{one.uid[:8]}.{one.decision_id:x}.{'s' if one.node else 'f'}",
-        action="Binding" if one.node else "Scheduling",
-        reason="Scheduled" if one.node else "FailedScheduling",
-        kind="Normal" if one.node else "Warning",
-        note=assigned if one.node else one.sentence,
+        suffix=f"{result.uid[:8]}.{result.decision_id:x}.{'s' if result.node else 'f'}",
+        action="Binding" if result.node else "Scheduling",
+        reason="Scheduled" if result.node else "FailedScheduling",
+        kind="Normal" if result.node else "Warning",
+        note=assigned if result.node else result.sentence,
         now=now,
         instance=instance,
     )

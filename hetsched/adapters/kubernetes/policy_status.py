@@ -53,9 +53,9 @@ def write_status(api: Api, one: PolicyStatus) -> bool:
     return True
 
 
-def _message(one: PolicyStatus) -> str:
-    if one.problem is None:
-        return f"version {one.version} decides"
-    text = f"{one.problem.field}: {one.problem.message}" if one.problem.field else one.problem.message
-    goes_on = f"; version {one.version} goes on" if one.version else ""
+def _message(status: PolicyStatus) -> str:
+    if status.problem is None:
+        return f"version {status.version} decides"
+    text = f"{status.problem.field}: {status.problem.message}" if status.problem.field else status.problem.message
+    goes_on = f"; version {status.version} goes on" if status.version else ""
     return f"{text[: _LONGEST - len(goes_on)]}{goes_on}"

@@ -30,49 +30,51 @@ _PATCH = "application/merge-patch+json"
 _REFUSED = frozenset({403, 404, 422})
 
 
-def provide(api: Api, one: BindingRequest) -> BindingOutcome | None:
+def provide(api: Api, request: BindingRequest) -> BindingOutcome | None:
     """Advance the claims of a pod; return None if all are bound. Without `may_wait` a waiting pod is refused."""
     try:
-        every = (_claim(api, one, claim, volume) for claim, volume in one.claims)
+        every = (_claim(api, request, claim, volume) for claim, volume in request.claims)
         outcomes = [outcome for outcome in every if outcome is not None]
     except ApiFailure as failure:
         result = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
-        outcomes = [BindingOutcome(one.pod_id, result, failure.text)]
+        outcomes = [BindingOutcome(request.pod_id, result, failure.text)]
     # One refused claim is enough to refuse the pod.
     first = min(outcomes, key=lambda bound: bound.result is not BindingResult.REFUSED, default=None)
-    if first is not None and first.result is BindingResult.WAITING and not one.may_wait:
+    if first is not None and first.result is BindingResult.WAITING and not request.may_wait:
         return msgspec.structs.replace(first, result=BindingResult.REFUSED)
     return first
 
 
-def _claim(api: Api, one: BindingRequest, name: str, volume: str) -> BindingOutcome | None:
-    found = _read(api, CLAIMS, name, one.namespace)
+def _claim(api: Api, request: BindingRequest, name: str, volume: str) -> BindingOutcome | None:
+    found = _read(api, CLAIMS, name, request.namespace)
     if found is None:
         return BindingOutcome(
-            one.pod_id, BindingResult.WAITING, Message("claim {claim} does not exist yet", claim=name)
+            request.pod_id, BindingResult.WAITING, Message("claim {claim} does not exist yet", claim=name)
         )
     meta, spec = found["metadata"], found.get("spec", {})
     if "deletionTimestamp" in meta:
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name))
+        return BindingOutcome(
+            request.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name)
+        )
     if found.get("status", {}).get("phase") == "Bound":
         if volume and spec.get("volumeName") != volume:
             message = Message("claim {claim} was bound to a volume other than {volume}", claim=name, volume=volume)
-            return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
+            return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
         return None
     waits = BindingOutcome(
-        one.pod_id, BindingResult.WAITING, Message("claim {claim} is not bound to a volume yet", claim=name)
+        request.pod_id, BindingResult.WAITING, Message("claim {claim} is not bound to a volume yet", claim=name)
     )
     if volume:
-        return _take(api, one, found, volume) or waits
-    return _select(api, one, found) or waits
+        return _take(api, request, found, volume) or waits
+    return _select(api, request, found) or waits
 
 
-def _take(api: Api, one: BindingRequest, claim: dict[str, Any], name: str) -> BindingOutcome | None:
+def _take(api: Api, request: BindingRequest, claim: dict[str, Any], name: str) -> BindingOutcome | None:
     """Set the claimRef of the chosen volume; return a refusal if the volume references another claim."""
     volume = _read(api, VOLUMES, name)
     if volume is None:
         return BindingOutcome(
-            one.pod_id, BindingResult.REFUSED, Message("volume {volume} no longer exists", volume=name)
+            request.pod_id, BindingResult.REFUSED, Message("volume {volume} no longer exists", volume=name)
         )
     meta, own = claim["metadata"], volume.get("spec", {}).get("claimRef")
     if own is None:
@@ -86,23 +88,23 @@ def _take(api: Api, one: BindingRequest, claim: dict[str, Any], name: str) -> Bi
     if same and own.get("uid") in (None, "", meta["uid"]):
         return None
     message = Message("volume {volume} is now bound to another claim", volume=name)
-    return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
+    return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
 
 
-def _select(api: Api, one: BindingRequest, claim: dict[str, Any]) -> BindingOutcome | None:
+def _select(api: Api, request: BindingRequest, claim: dict[str, Any]) -> BindingOutcome | None:
     """Write the node for provisioning to a claim; return a refusal if provisioning failed."""
     name, annotations = claim["metadata"]["name"], claim["metadata"].get("annotations", {})
-    node, mark = annotations.get(SELECTED_NODE, ""), f"{one.uid}/{one.node}"
-    if node == one.node:
+    node, mark = annotations.get(SELECTED_NODE, ""), f"{request.uid}/{request.node}"
+    if node == request.node:
         return None
     if node:
         message = Message("a volume for claim {claim} is being provisioned for {node}", claim=name, node=node)
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
+        return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
     if annotations.get(MARK) == mark:
         _patch(api, CLAIMS, claim, {}, {MARK: None})
-        message = Message("no volume for claim {claim} could be provisioned for {node}", claim=name, node=one.node)
-        return BindingOutcome(one.pod_id, BindingResult.REFUSED, message)
-    _patch(api, CLAIMS, claim, {}, {SELECTED_NODE: one.node, MARK: mark})
+        message = Message("no volume for claim {claim} could be provisioned for {node}", claim=name, node=request.node)
+        return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
+    _patch(api, CLAIMS, claim, {}, {SELECTED_NODE: request.node, MARK: mark})
     return None
 
 

@@ -89,14 +89,16 @@ def accept(
     `trusted_cards`: another source than the node lists the GPUs, so new GPUs are accepted. `stated` contains amounts
     that the node itself reports while other sources are in use; they are also compared, before the cluster adopts them.
     """
-    stood = {one.id: one for one in quarantined}
-    rejected = [key for key, one in stood.items() if one.state == "rejected"]
+    stood = {fact.id: fact for fact in quarantined}
+    rejected = [key for key, fact in stood.items() if fact.state == "rejected"]
     recreated = known.uid != candidate.uid and bool(known.uid)
     scales = _Comparison(rejected, approved, float("inf") if first or recreated else growth, source, now)
     counted_cards, known_cards = _accept_cards(scales, known, candidate, recreated=recreated, trusted=trusted_cards)
     counted_numa, known_numa = _accept_zones(scales, known.numa, candidate.numa)
     counted_amounts, known_amounts = _accept_amounts(scales, known, candidate, stated or {})
-    found = tuple(_replace(one, since=stood[key].since) if key in stood else one for key, one in scales.found.items())
+    found = tuple(
+        _replace(fact, since=stood[key].since) if key in stood else fact for key, fact in scales.found.items()
+    )
     return AcceptedFacts(
         _replace(candidate, gpus=counted_cards, numa=counted_numa, allocatable=counted_amounts),
         _replace(candidate, gpus=known_cards, numa=known_numa, allocatable=known_amounts),
@@ -114,7 +116,7 @@ def _accept_cards(
     reported = candidate.gpus or ()
     same = _same(reported, before, recreated=recreated)
     unlimited = trusted or scales.is_first or known.gpus is None
-    counted, kept = [], []
+    counted, cards = [], []
     for card, place in zip(_in_place(reported, same, before), reported, strict=True):
         if card is None:
             continue
@@ -127,17 +129,17 @@ def _accept_cards(
         else:
             continue
         counted.append(counts)
-        kept.append(measure)
+        cards.append(measure)
     taken = {card.index for card in counted}
     for index in sorted(before.keys() - set(same.values()) - taken):
         card = before[index]
         decision = scales.review("gpu", card_name(card), "shrunk", card_words(card), _removal_reason(card, candidate))
         if decision != "approved":
             counted.append(card if decision == "rejected" else _replace(card, healthy=False))
-            kept.append(card)
+            cards.append(card)
     if candidate.gpus is None and not before:
         return None, None
-    return tuple(sorted(counted, key=_index)), tuple(sorted(kept, key=_index))
+    return tuple(sorted(counted, key=_index)), tuple(sorted(cards, key=_index))
 
 
 def _accept_card(scales: _Comparison, known: GpuCard, card: GpuCard) -> tuple[GpuCard, GpuCard]:

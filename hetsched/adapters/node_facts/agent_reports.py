@@ -254,13 +254,13 @@ def _binary(kib: int) -> str:
 
 
 def _remaining_capacity(capacity: dict[str, int], reserved_cpus: int) -> dict[str, int]:
-    left = dict(capacity)
-    if CPU in left:
-        left[CPU] -= 1000 * reserved_cpus
-    if MEMORY in left:
+    remaining = dict(capacity)
+    if CPU in remaining:
+        remaining[CPU] -= 1000 * reserved_cpus
+    if MEMORY in remaining:
         pages = sum(amount for resource, amount in capacity.items() if resource.startswith("hugepages-"))
-        left[MEMORY] = max(left[MEMORY] - pages, 0)
-    return left
+        remaining[MEMORY] = max(remaining[MEMORY] - pages, 0)
+    return remaining
 
 
 def _costs(zone: MachineZone, listed: tuple[MachineZone, ...], problems: Problems) -> dict[str, int]:

@@ -37,13 +37,13 @@ def merge_reports(base: NodeReport, report: NodeReport) -> NodeReport:
     )
 
 
-def newer(one: Usage | None, other: Usage | None) -> Usage | None:
+def newer(usage: Usage | None, other: Usage | None) -> Usage | None:
     """Return the later sample; a sample that is not stale takes precedence over a stale one."""
-    if one is None or other is None:
-        return one or other
-    if one.stale != other.stale:
-        return other if one.stale else one
-    return other if (seconds(other.observed_at) or 0) >= (seconds(one.observed_at) or 0) else one
+    if usage is None or other is None:
+        return usage or other
+    if usage.stale != other.stale:
+        return other if usage.stale else usage
+    return other if (seconds(other.observed_at) or 0) >= (seconds(usage.observed_at) or 0) else usage
 
 
 def _isa(base: IsaReport, report: IsaReport) -> IsaReport:

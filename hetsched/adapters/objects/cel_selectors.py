@@ -103,8 +103,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "quantity": quantity,
     "semver": version,
     "compareTo": _compare,
-    "isGreaterThan": lambda one, other: _compare(one, other) > 0,
-    "isLessThan": lambda one, other: _compare(one, other) < 0,
+    "isGreaterThan": lambda item, other: _compare(item, other) > 0,
+    "isLessThan": lambda item, other: _compare(item, other) < 0,
 }
 
 

@@ -74,7 +74,7 @@ class DeviceReader:
             counts[pool] = counts.get(pool, 0) + 1
             wanted[pool] = spec.view("pool").integer("resourceSliceCount", 1)
         incomplete = {pool for pool in counts if counts[pool] != wanted[pool]}
-        read = [one for spec, pool in current if pool not in incomplete for one in _devices_of(spec)]
+        read = [device for spec, pool in current if pool not in incomplete for device in _devices_of(spec)]
         devices = tuple(read) or self._known.devices
         classes = {**self._known.classes, **self._classes}
         verdicts = _evaluate(devices, classes, self._claims.values())
@@ -176,7 +176,7 @@ def resource_claim(root: FieldView, namespace: str) -> ResourceClaim:
         unsupported.append(f"{devices.path}: more than {MOST_RESULTS} devices")
     allocation = status.view("allocation")
     results = allocation.view("devices").views("results")
-    allocated = tuple(DeviceId(one.text("driver"), one.text("pool"), one.text("device")) for one in results)
+    allocated = tuple(DeviceId(result.text("driver"), result.text("pool"), result.text("device")) for result in results)
     node, elsewhere = _node_of(allocation)
     if elsewhere:
         unsupported.append("status.allocation.nodeSelector")

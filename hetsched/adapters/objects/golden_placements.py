@@ -68,7 +68,7 @@ def parse_goldens(sources: Sequence[Source], *, cluster: str, known: ClusterCont
             Message("the input contains no {kind} objects", kind=KIND),
             place=", ".join(name for name, _ in sources),
         )
-    names = [one.golden.name for one in found]
+    names = [definition.golden.name for definition in found]
     for name in names:
         if names.count(name) > 1:
             raise InputError("ObjectDuplicate", Message("two {kind} objects are named {name}", kind=KIND, name=name))
@@ -82,10 +82,10 @@ def one_pod(data: bytes, known: ClusterContent | None) -> PodSpec:
     """
     pods = parse_workload([("manifest", data)], known=known).pending
     if not pods or len({pod.shape for pod in pods}) > 1:
-        said = "the manifest must contain one pod, but contains none"
+        text = "the manifest must contain one pod, but contains none"
         if pods:
-            said = "the manifest must contain one pod, but contains pods with different requests"
-        raise InputError("GoldenPodInvalid", said, place="manifest")
+            text = "the manifest must contain one pod, but contains pods with different requests"
+        raise InputError("GoldenPodInvalid", text, place="manifest")
     return pods[0]
 
 

@@ -110,7 +110,7 @@ def refuse_warnings(warnings: Sequence[ManifestWarning]) -> None:
     """Reject warnings that strict mode forbids. Raises: InputError for the first one, with the others attached."""
     refused = next((warning for warning in warnings if warning.is_refused_by_strict), None)
     if refused is not None:
-        raise refused.as_error().with_warnings(one for one in warnings if one is not refused)
+        raise refused.as_error().with_warnings(warning for warning in warnings if warning is not refused)
 
 
 def kind_hint(warnings: Sequence[ManifestWarning]) -> Message:
@@ -261,7 +261,7 @@ def _is_pod(value: Any) -> bool:
     containers = _inside(value, "spec", "containers")
     if not isinstance(containers, list) or not containers:
         return False
-    texts = [(_inside(one, "name"), str(_inside(one, "image"))) for one in containers]
+    texts = [(_inside(container, "name"), str(_inside(container, "image"))) for container in containers]
     return all(isinstance(name, str) and _PATTERN.isdisjoint(name + image) for name, image in texts)
 
 

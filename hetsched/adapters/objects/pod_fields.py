@@ -36,10 +36,10 @@ def movement_obstacle(spec: FieldView, annotations: dict[str, str]) -> str:
     Source: cluster-autoscaler, `safe-to-evict` and its rule on local storage; a memory-backed emptyDir is not local
     data.
     """
-    said = annotations.get(keys.SAFE_TO_EVICT)
-    if said == "false":
+    text = annotations.get(keys.SAFE_TO_EVICT)
+    if text == "false":
         return "annotation"
-    if said == "true":
+    if text == "true":
         return ""
     if keys.EXPORT_STAYS in annotations:
         return annotations[keys.EXPORT_STAYS]
@@ -118,7 +118,7 @@ def claim_uses(spec: FieldView, meta: FieldView, pod: str) -> tuple[ClaimUse, ..
 
 def device_uses(spec: FieldView, status: FieldView) -> tuple[DeviceUse, ...]:
     """Read the resource claims of a pod; the name of a claim created from a template is in the pod's status."""
-    made = {one.text("name"): one for one in status.views("resourceClaimStatuses")}
+    made = {view.text("name"): view for view in status.views("resourceClaimStatuses")}
     found = []
     for use in spec.views("resourceClaims"):
         name = use.text("name")

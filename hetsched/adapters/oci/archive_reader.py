@@ -233,12 +233,12 @@ def members(file: Readable, effort: InspectionBudget) -> Iterator[tuple[tarfile.
     Raises: InputError (OciTooLarge); errors of tarfile and of the decompressors.
     """
     with tarfile.open(fileobj=Unpacked(file, effort), mode="r|", bufsize=_PIECE, tarinfo=CarefulTarInfo) as archive:  # type: ignore[call-overload]
-        left = MAX_UNPACKED_BYTES
+        remaining = MAX_UNPACKED_BYTES
         while (member := archive.next()) is not None:
             archive.members.clear()
             effort.take_member()
-            left -= member.size
-            if left < 0:
+            remaining -= member.size
+            if remaining < 0:
                 raise too_large(Message("the image is larger than {n} GiB when unpacked", n=MAX_UNPACKED_BYTES >> 30))
             yield archive, member
 

@@ -32,7 +32,7 @@ def with_facts(pod: PodSpec, known: Mapping[str, ImageFacts]) -> PodSpec:
     """Return a pod with the known facts of its images; an image without a new fact keeps its previous fact."""
     stated = {facts.image: facts for facts in pod.image_facts}
     facts = tuple(_better(known.get(image), stated.get(image)) for image in pod.images)
-    found = tuple(one for one in facts if one is not None)
+    found = tuple(image for image in facts if image is not None)
     return msgspec.structs.replace(pod, image_facts=found, shape=with_demand(pod.shape, found))
 
 
@@ -52,10 +52,10 @@ def demand_of(facts: tuple[ImageFacts, ...]) -> ImageDemand | None:
     """Return the joint demand of a pod's images, or None without facts."""
     if not facts:
         return None
-    known = [_floors(one.platforms) for one in facts if one.platforms]
+    known = [_floors(image.platforms) for image in facts if image.platforms]
     floors = tuple(sorted(pod_floors(known).items())) if known else None
     written = None if floors is None else tuple((arch, isa.canonical if isa else "") for arch, isa in floors)
-    only = tuple((arch, one.image) for one in facts for arch in archs_with_variants_only(one.platforms))
+    only = tuple((arch, image.image) for image in facts for arch in archs_with_variants_only(image.platforms))
     return ImageDemand(written, unknown=len(known) < len(facts), variants_only=only)
 
 
@@ -83,7 +83,7 @@ def stated_facts(
 def _stated(image: str, said: object) -> ImageFacts:
     if isinstance(said, str) and 0 < len(said) <= 1000:
         return ImageFacts(image, unknown=as_message(said))
-    if not isinstance(said, list) or len(said) > MOST_PLATFORMS or not all(isinstance(one, str) for one in said):
+    if not isinstance(said, list) or len(said) > MOST_PLATFORMS or not all(isinstance(item, str) for item in said):
         raise InputError(
             "ImagePlatformsInvalid",
             Message(

@@ -168,8 +168,8 @@ class LayerFiles:
 
     def _forget(self, path: str, layer: int, *, itself: bool) -> None:
         below = path.rstrip("/") + "/"
-        gone = [known for known, member in self._members.items() if known.startswith(below) and member.layer < layer]
-        for known in gone:
+        removed = [known for known, member in self._members.items() if known.startswith(below) and member.layer < layer]
+        for known in removed:
             del self._members[known]
         if itself and (own := self._members.get(path)) and own.layer < layer:
             del self._members[path]

@@ -76,15 +76,15 @@ class ImageLayout:
             raise malformed("an index lists no manifests")
         return index
 
-    def _indexed(self, index: dict[str, Any], left: list[int]) -> Iterator[Image]:
+    def _indexed(self, index: dict[str, Any], remaining: list[int]) -> Iterator[Image]:
         for descriptor in index["manifests"] if isinstance(index["manifests"], list) else ():
-            left[0] -= 1
+            remaining[0] -= 1
             digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
-            if left[0] < 0 or digest is None or not self._store.has(_blob_name(digest)):
+            if remaining[0] < 0 or digest is None or not self._store.has(_blob_name(digest)):
                 continue
             document = self._document(digest)
             if "manifests" in document:
-                yield from self._indexed(document, left)
+                yield from self._indexed(document, remaining)
                 continue
             image = self._image(document)
             if image is not None:
@@ -104,7 +104,7 @@ class ImageLayout:
         listed = parse_document(b'{"images":' + self._read("manifest.json") + b"}", "manifest.json")["images"]
         for entry in listed[:MAX_DOCUMENTS] if isinstance(listed, list) else ():
             name, layers = (entry.get("Config"), entry.get("Layers")) if isinstance(entry, dict) else (None, None)
-            named = isinstance(layers, list) and all(isinstance(one, str) for one in layers)
+            named = isinstance(layers, list) and all(isinstance(layer, str) for layer in layers)
             if not isinstance(name, str) or not isinstance(layers, list) or not named:
                 raise malformed("manifest.json lists an image without configuration or layers")
             document = parse_document(self._read(name), "a configuration")
@@ -178,7 +178,7 @@ class _Archive:
         self._packed = Unpacked(Slice(file), effort).is_packed
         self._parts: dict[str, _ArchiveEntry | str] = {}
         self._kept: dict[str, bytes] = {}
-        left = _KEPT_BYTES
+        remaining = _KEPT_BYTES
         for archive, member in members(Slice(file), effort) if self._packed else self._plain_members():
             name = posixpath.normpath(member.name)
             if len(name) > MAX_PATH or len(member.linkname) > MAX_PATH:
@@ -191,8 +191,8 @@ class _Archive:
                 effort.take_index(name)
                 self._parts[name] = _ArchiveEntry(member.offset_data, member.size)
                 self._kept.pop(name, None)
-                if self._packed and member.size <= min(left, _SMALL_BYTES):
-                    left -= member.size
+                if self._packed and member.size <= min(remaining, _SMALL_BYTES):
+                    remaining -= member.size
                     self._kept[name] = archive.extractfile(member).read()  # type: ignore[union-attr]
 
     def _plain_members(self) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:

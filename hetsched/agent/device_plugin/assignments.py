@@ -62,16 +62,18 @@ class AssignmentRecord:
         """
         if in_use is not None:
             fresh = self._clock() - GRACE_SECONDS
-            left = [entry for entry in self.entries if entry.at > fresh or any(slot in in_use for slot in entry.cards)]
+            remaining = [
+                entry for entry in self.entries if entry.at > fresh or any(slot in in_use for slot in entry.cards)
+            ]
         else:
-            left = [entry for entry in self.entries if entry.uid in granted]
-        if left != self.entries:
-            self._write(left)
+            remaining = [entry for entry in self.entries if entry.uid in granted]
+        if remaining != self.entries:
+            self._write(remaining)
 
     def add(self, uid: str, cards: dict[str, str], millis: dict[str, int]) -> None:
         """Record an assignment before it takes effect, and remove its slots from earlier entries. Raises: OSError."""
-        left = [other for other in self.entries if cards.keys().isdisjoint(other.cards)]
-        self._write([*left, AssignedGpus(uid, cards, millis, self._clock())])
+        remaining = [other for other in self.entries if cards.keys().isdisjoint(other.cards)]
+        self._write([*remaining, AssignedGpus(uid, cards, millis, self._clock())])
 
     def resolve_slots(self, slots: Iterable[str]) -> tuple[str, ...]:
         """Return the GPUs behind slots; an unrecorded slot is returned as `unrecorded:<slot>`."""

@@ -61,15 +61,15 @@ class ReceivedGrants:
         with self._news:
             if key:
                 self._grants.learn(answer.cluster, key)
-                self._grants.answered((one.uid, one.allocation) for one in answer.allocations)
-                self._grants.forget({one.uid for one in answer.allocations})
+                self._grants.answered((allocation.uid, allocation.allocation) for allocation in answer.allocations)
+                self._grants.forget({allocation.uid for allocation in answer.allocations})
             self._answers += 1
             self._news.notify_all()
 
     def grants(self) -> Sequence[PodGrant]:
         with self._news:
             known = list(self._grants.known.items())
-        return [PodGrant(uid, one.granted.gpus) for uid, one in known if one.granted.gpus]
+        return [PodGrant(uid, grant.granted.gpus) for uid, grant in known if grant.granted.gpus]
 
     def refresh(self, seconds: float) -> None:
         """Send a report now and wait for the response, at most `seconds`."""
@@ -77,8 +77,8 @@ class ReceivedGrants:
         with self._news:
             before = self._answers
             self._send_now()
-            while self._answers == before and (left := until - time.monotonic()) > 0:
-                self._news.wait(left)
+            while self._answers == before and (remaining := until - time.monotonic()) > 0:
+                self._news.wait(remaining)
 
 
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
@@ -110,7 +110,7 @@ class CardKeeper:
             for resource, serving in sorted(self._serving.items())
             if serving.problem
         ]
-        records = [one for serving in self._serving.values() for one in serving.plugin.handed.problems]
+        records = [problem for serving in self._serving.values() for problem in serving.plugin.handed.problems]
         return (*found, *records, *self._source.problems)
 
     def step(self) -> None:

@@ -228,8 +228,8 @@ class CardPlugin:
         found, pause = self._choose(slots), _FIRST_PAUSE_SECONDS
         if found is not None and found.sure:
             return found
-        while (left := until - time.monotonic()) > 0:
-            self._source.refresh(left)
+        while (remaining := until - time.monotonic()) > 0:
+            self._source.refresh(remaining)
             found = self._choose(slots)
             if found is not None:
                 break

@@ -54,12 +54,12 @@ def choose(
     owners = _owners(grants, entries, cards)
     named = [place for place, entry in enumerate(entries) if not entry.cards.keys().isdisjoint(slots)]
     # Reassigning a slot ends its earlier assignment, which was made for the pod's init container or has expired.
-    left = [
+    remaining = [
         (entry, owner) for place, (entry, owner) in enumerate(zip(entries, owners, strict=True)) if place not in named
     ]
-    used = _used(entry for entry, _ in left)
+    used = _used(entry for entry, _ in remaining)
     given: dict[str, set[str]] = {grant.uid: set() for grant in grants}
-    for entry, owner in left:
+    for entry, owner in remaining:
         if owner is not None:
             given[owner] |= set(entry.cards.values())
     again = {owners[place] for place in named} & by_uid.keys()

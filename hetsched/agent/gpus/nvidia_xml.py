@@ -187,7 +187,7 @@ def _card(gpu: Element) -> CardReading:
         card.notes.append(f"MIG is {current} and becomes {pending} at the next reset")
     processes = gpu.at("processes")
     if processes is not None and processes.text.lower() not in _NOTHING - {"", "none"}:
-        card.processes = len({one.word("pid") for one in processes.all("process_info")})
+        card.processes = len({process.word("pid") for process in processes.all("process_info")})
     _health(gpu, card)
     # GPUs with the same fabric cluster and clique are connected through its switches.
     if gpu.word("fabric/state") == "Completed" and gpu.word("fabric/status") in (None, "Success"):
@@ -197,9 +197,9 @@ def _card(gpu: Element) -> CardReading:
 
 def _health(gpu: Element, card: CardReading) -> None:
     for path in ("fb_memory_usage/total", "max_clocks/graphics_clock", "uuid", "product_name"):
-        said = gpu.word(path) or ""
-        if any(word in said.lower() for word in _BROKEN):
-            card.troubles.append(f"the driver reports {said[:60]!r} for {path}")
+        text = gpu.word(path) or ""
+        if any(word in text.lower() for word in _BROKEN):
+            card.troubles.append(f"the driver reports {text[:60]!r} for {path}")
     if card.troubles:
         card.uuid = card.uuid if card.uuid and card.uuid.startswith("GPU-") else None
     card.troubles += [why for path, why in _FAULTS.items() if _is_yes(gpu, path)]

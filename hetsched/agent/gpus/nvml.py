@@ -224,7 +224,7 @@ def _bus(pci: Any) -> str | None:
 def _processes(asker: _DeviceReader) -> int | None:
     kinds = [asker.ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "Graphics")]
     answered = [processes for processes in kinds if processes is not None]
-    return len({one.pid for processes in answered for one in processes}) if answered else None
+    return len({process.pid for processes in answered for process in processes}) if answered else None
 
 
 def _mig(asker: _DeviceReader, card: CardReading) -> tuple[MigDevice, ...] | None:

@@ -40,13 +40,13 @@ class Compiler(NamedTuple):
     stated: str | None = None
 
 
-def read_compiler(said: str, path: str = "gcc") -> Compiler | None:
+def read_compiler(text: str, path: str = "gcc") -> Compiler | None:
     """Parse the output of `gcc -v`."""
-    target = _TARGET.search(said)
+    target = _TARGET.search(text)
     if target is None:
         return None
     machine = target[1].partition("-")[0]
-    stated = _ARCH.search(said)
+    stated = _ARCH.search(text)
     written = stated[1] if stated else None
     isa = _parsed(written) if written else None
     return Compiler(path, target[1], isa or _parsed(_DEFAULTS.get(machine)), written)

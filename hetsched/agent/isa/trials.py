@@ -108,8 +108,8 @@ def emulated_isa(interpreter: str | None, machine: str) -> Isa | None:
     if outcome is None or outcome.status != 0:
         return None
     # The output was decoded with one byte per character.
-    said = outcome.output.encode("latin-1", "replace")
-    names = _cpuid_names(said) if machine == "x86_64" else _stack_names(said)
+    content = outcome.output.encode("latin-1", "replace")
+    names = _cpuid_names(content) if machine == "x86_64" else _stack_names(content)
     family = X86 if machine == "x86_64" else ARM
     level = family.highest_level(frozenset(names))
     return _parsed("+".join((level, *sorted(names - family.levels[level])))) if level else None
@@ -171,18 +171,18 @@ def _pack_words(words: tuple[int, ...]) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)
 
 
-def _cpuid_names(said: bytes) -> frozenset[str]:
-    if len(said) != 8 * len(_CPUID_BITS):
+def _cpuid_names(content: bytes) -> frozenset[str]:
+    if len(content) != 8 * len(_CPUID_BITS):
         return frozenset()
-    words = struct.unpack(f"<{len(_CPUID_BITS)}Q", said)
+    words = struct.unpack(f"<{len(_CPUID_BITS)}Q", content)
     return frozenset(
         name for word, bits in zip(words, _CPUID_BITS, strict=True) for at, name in bits.items() if word >> at & 1
     )
 
 
-def _stack_names(said: bytes) -> frozenset[str]:
+def _stack_names(content: bytes) -> frozenset[str]:
     """Parse a program's initial stack: argc, arguments, NULL, environment, NULL, auxiliary vector."""
-    words = iter([word for (word,) in struct.iter_unpack("<Q", said)])
+    words = iter([word for (word,) in struct.iter_unpack("<Q", content)])
     next(words, None)
     for _ in range(2):
         _skip_to_null(words)

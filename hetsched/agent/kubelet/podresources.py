@@ -75,7 +75,9 @@ class PodResourcesClient:
     def pods(self) -> tuple[PodResources, ...]:
         """Return every pod that the kubelet runs, including pods without resources. Raises: PodResourcesFailure."""
         said = self._call("List", messages.ListPodResourcesRequest(), messages.ListPodResourcesResponse)
-        return tuple(PodResources(one.namespace, one.name, _containers(one.containers)) for one in said.pod_resources)
+        return tuple(
+            PodResources(item.namespace, item.name, _containers(item.containers)) for item in said.pod_resources
+        )
 
     def allocatable(self) -> Allocatable:
         """Return the assignable resources, whether assigned or not. Raises: PodResourcesFailure."""
@@ -151,7 +153,7 @@ def _device_zones(listed: Iterable[HeldDevices]) -> dict[str, dict[str, tuple[in
 
 
 def _containers(listed: Iterable[Any]) -> tuple[ContainerResources, ...]:
-    return tuple(ContainerResources(one.name, _cpus(one.cpu_ids), _devices(one.devices)) for one in listed)
+    return tuple(ContainerResources(item.name, _cpus(item.cpu_ids), _devices(item.devices)) for item in listed)
 
 
 def _cpus(ids: Iterable[int]) -> str:
@@ -160,6 +162,6 @@ def _cpus(ids: Iterable[int]) -> str:
 
 def _devices(listed: Iterable[Any]) -> tuple[HeldDevices, ...]:
     return tuple(
-        HeldDevices(one.resource_name, tuple(one.device_ids), tuple(node.ID for node in one.topology.nodes))
-        for one in listed
+        HeldDevices(item.resource_name, tuple(item.device_ids), tuple(node.ID for node in item.topology.nodes))
+        for item in listed
     )

@@ -88,7 +88,8 @@ class Pinner:
             problems.append(MachineProblem("RuntimeAway", str(failure), str(self._runtime.socket)))
             why = "the container runtime does not respond"
             self._last = tuple(
-                PinnedContainer(one.pod_uid, one.container, one.predicted, None, one.by, why) for one in self._last
+                PinnedContainer(container.pod_uid, container.container, container.predicted, None, container.by, why)
+                for container in self._last
             )
         # Failed reads of exited processes are expected, and this tree is used for months.
         self._tree.problems.clear()
@@ -122,12 +123,14 @@ class Pinner:
             problems.append(MachineProblem("CpusUnknown", "no container is pinned: the online CPUs are unknown"))
             return ()
         pods, members = self._pods(sandboxes, containers)
-        self._settled = {one.id: self._settled[one.id] for one in members if one.id in self._settled}
+        self._settled = {
+            container.id: self._settled[container.id] for container in members if container.id in self._settled
+        }
         wanted = plan(machine, pods, members, self._settled)
         self._look(now, wanted, members, machine)
         self._settle(wanted, pods, members)
         self._save(problems)
-        if not wanted.shared and any(not one.cpus for one in wanted.containers.values()):
+        if not wanted.shared and any(not container.cpus for container in wanted.containers.values()):
             why = "all CPUs are exclusive, so other containers keep their CPUs"
             problems.append(MachineProblem("NothingShared", why))
         self._write(wanted, members)
@@ -136,21 +139,25 @@ class Pinner:
 
     def _take(self, sandboxes: tuple[Sandbox, ...]) -> None:
         """Process the annotations of pods; if a pod has several sandboxes, the newest is used."""
-        for one in sorted(sandboxes, key=lambda one: one.created_at):
-            if one.ready and (text := one.annotations.get(ALLOCATION)):
-                self._grants.process_annotation(one.uid, text)
-        self._grants.forget({one.uid for one in sandboxes})
+        for sandbox in sorted(sandboxes, key=lambda sandbox: sandbox.created_at):
+            if sandbox.ready and (text := sandbox.annotations.get(ALLOCATION)):
+                self._grants.process_annotation(sandbox.uid, text)
+        self._grants.forget({sandbox.uid for sandbox in sandboxes})
 
     def _pods(
         self, sandboxes: tuple[Sandbox, ...], containers: tuple[CriContainer, ...]
     ) -> tuple[list[RuntimePod], list[PodContainer]]:
-        uids = {one.id: one.uid for one in sandboxes}
-        members = [PodContainer(one.id, uids[one.sandbox_id], one.name) for one in containers if one.sandbox_id in uids]
+        uids = {sandbox.id: sandbox.uid for sandbox in sandboxes}
+        members = [
+            PodContainer(container.id, uids[container.sandbox_id], container.name)
+            for container in containers
+            if container.sandbox_id in uids
+        ]
         alive = {member.pod for member in members}
         created: dict[str, int] = {}
-        for one in sandboxes:
-            if one.ready or one.uid in alive:
-                created[one.uid] = min(one.created_at, created.get(one.uid, one.created_at))
+        for sandbox in sandboxes:
+            if sandbox.ready or sandbox.uid in alive:
+                created[sandbox.uid] = min(sandbox.created_at, created.get(sandbox.uid, sandbox.created_at))
         return [RuntimePod(uid, since, self._grants.of(uid)) for uid, since in sorted(created.items())], members
 
     def _look(self, now: float, wanted: PinPlan, members: list[PodContainer], machine: MachineCpus) -> None:
@@ -192,12 +199,12 @@ class Pinner:
             for member in members
             if (aim := wanted.containers[member.id]).cpus
         }
-        current = {one: self._is[one] for one in targets}
+        current = {target: self._is[target] for target in targets}
         before, self._failed = self._failed, {}
-        gone, aside, late = set[str](), set[str](), 0
+        removed, aside, late = set[str](), set[str](), 0
         for left_out in (before.keys(), frozenset[str]()):
             for _ in range(4 * len(targets) + 4):
-                write = next_write(current, targets, _mask(wanted.shared), {*self._failed, *gone, *left_out}, aside)
+                write = next_write(current, targets, _mask(wanted.shared), {*self._failed, *removed, *left_out}, aside)
                 if write is None:
                     break
                 one, cpus = write
@@ -211,7 +218,7 @@ class Pinner:
                     if failure.away or late > MOST_LATE:
                         raise
                     if failure.gone:
-                        gone.add(one)
+                        removed.add(one)
                         current[one] = 0
                     else:
                         self._failed[one] = f"the runtime rejected CPUs {format_cpuset(_cpus(cpus))}: {failure}"
@@ -265,11 +272,11 @@ class Pinner:
     def _load(self) -> None:
         if self._loaded:
             return
-        kept = self._file.load(self._grants.node)
-        if kept.key is not None:
-            self._grants.learn(kept.cluster, kept.key)
-        self._grants.known.update(kept.known)
-        self._settled = {one: _parsed(cpus) for one, cpus in kept.settled.items()}
+        state = self._file.load(self._grants.node)
+        if state.key is not None:
+            self._grants.learn(state.cluster, state.key)
+        self._grants.known.update(state.known)
+        self._settled = {one: _parsed(cpus) for one, cpus in state.settled.items()}
         self._loaded = True
 
     def _alone(self) -> bool:

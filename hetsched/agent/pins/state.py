@@ -71,23 +71,23 @@ class StateFile:
         try:
             with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
                 data = file.read(MAX_BYTES + 1)
-            kept = _read(data)
+            state = _read(data)
         except FileNotFoundError:
             return PinState(node)
         except (OSError, ValueError) as error:
             self.problem = MachineProblem("PinsForgotten", f"{path} cannot be read and is replaced: {error}", str(path))
             return PinState(node)
-        if kept.node != node:
+        if state.node != node:
             self.problem = MachineProblem(
-                "PinsForgotten", f"{path} belongs to node {kept.node} and is replaced", str(path)
+                "PinsForgotten", f"{path} belongs to node {state.node} and is replaced", str(path)
             )
             return PinState(node)
         self._written = data
-        return kept
+        return state
 
-    def save(self, kept: PinState) -> None:
+    def save(self, state: PinState) -> None:
         """Write the state if it changed. Raises: OSError."""
-        data = _write(kept)
+        data = _write(state)
         if data == self._written:
             return
         unfinished = self._folder / f"{FILE}.new"
@@ -107,8 +107,8 @@ class StateFile:
         self._written = data
 
 
-def _write(kept: PinState) -> bytes:
-    body = encode(kept, order="deterministic")
+def _write(state: PinState) -> bytes:
+    body = encode(state, order="deterministic")
     return sha256(body).hexdigest().encode() + b"\n" + body
 
 

@@ -134,15 +134,15 @@ def _wanted(member: PodContainer, pod: RuntimePod, machine: MachineCpus, shared:
     usable = predicted & machine.online
     if not usable:
         return WantedCpus(shared, predicted=predicted, why=f"CPUs {format_cpuset(predicted)} are offline")
-    gone = predicted - usable
-    why = f"CPUs {format_cpuset(gone)} are offline" if gone else ""
+    removed = predicted - usable
+    why = f"CPUs {format_cpuset(removed)} are offline" if removed else ""
     return WantedCpus(usable, own=granted.policy == OWN, predicted=predicted, why=why)
 
 
 def _settled(member: PodContainer, pod: RuntimePod, cpus: Cpus, machine: MachineCpus) -> WantedCpus:
     granted = pod.granted
-    said = granted.containers.get(member.name) if granted is not None else None
-    predicted = cpus if said is None else parse_cpuset(said)
+    text = granted.containers.get(member.name) if granted is not None else None
+    predicted = cpus if text is None else parse_cpuset(text)
     why = "" if predicted == cpus else f"its policy is immovable, so it stays on CPUs {format_cpuset(cpus)}"
     return WantedCpus(cpus & machine.online or machine.online, predicted=predicted, why=why)
 

@@ -182,7 +182,7 @@ class Browser:
             seconds / 2, lambda step: page.mouse.wheel(0, 60 if step // 20 % 2 else -60)
         )
         page.set_viewport_size({"width": 1440, "height": 900})
-        seen.drawn = [tuple(one) for one in page.evaluate("window.bench.drawn")]
+        seen.drawn = [tuple(item) for item in page.evaluate("window.bench.drawn")]
         return seen
 
     def _frames(self, seconds: float, act: Any) -> list[float]:

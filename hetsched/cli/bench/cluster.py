@@ -110,9 +110,9 @@ def run(
             missing += lost
     rows = [one for rival in rivals for one in _together(found[rival.case])]
     rows += [
-        one
+        ratio
         for rival in rivals[1:]
-        for one in _ratios(rivals[0].case, rival.case, found[rivals[0].case], found[rival.case])
+        for ratio in _ratios(rivals[0].case, rival.case, found[rivals[0].case], found[rival.case])
     ]
     facts = {**machine(), "nodes": nodes, "pods": pods, "turns": turns}
     return Scenario("cluster", tuple(rows), facts, Checks(len(rivals) * 2 * pods * turns, missing))

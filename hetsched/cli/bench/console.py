@@ -196,8 +196,8 @@ class _Server:
         """Return a new viewer token."""
         words = ["token", "create", "--role=viewer", f"--data={self._data}", "-o", "json"]
         command = [sys.executable, "-m", "hetsched.cli", *words]
-        said = subprocess.run(command, env=self._env, check=True, stdout=subprocess.PIPE).stdout
-        return str(json.loads(said)["token"])
+        content = subprocess.run(command, env=self._env, check=True, stdout=subprocess.PIPE).stdout
+        return str(json.loads(content)["token"])
 
     def _ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         database = f"file:{self._data / 'hetsched.sqlite3'}?mode=ro"

@@ -108,7 +108,9 @@ class OpenbOptions(msgspec.Struct, frozen=True):
             if name in lists:
                 raise InputError("InputRepeated", f"list {name} is given twice", place=f"--list {path}")
             lists[name] = asked.pending
-        specs = choose_policies(self.policy, nodes, asked)[0] if self.policy else [BUILTIN[one] for one in POLICIES]
+        specs = (
+            choose_policies(self.policy, nodes, asked)[0] if self.policy else [BUILTIN[policy] for policy in POLICIES]
+        )
         for spec in specs:
             compile_choice(spec)
         points, shown = _loads(self.arrival)

@@ -165,7 +165,7 @@ def connection(
     """Return the program that connects the cluster in the options, if any."""
     if kubeconfig is None and not in_cluster:
         return None
-    words = ["connect", name, *(f"--namespace={one}" for one in namespaces)]
+    words = ["connect", name, *(f"--namespace={namespace}" for namespace in namespaces)]
     if kubeconfig is not None:
         words += [f"--kubeconfig={kubeconfig}", f"--context={context}"]
     if in_cluster:

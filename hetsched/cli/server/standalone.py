@@ -128,9 +128,9 @@ def start_all(
     return admin
 
 
-def admin_of(said: bytes) -> dict[str, str] | None:
+def admin_of(content: bytes) -> dict[str, str] | None:
     """Return the administrator's new credentials from the output of the `prepare` command, if any."""
-    found: dict[str, str] | None = json.loads(said)["admin"]
+    found: dict[str, str] | None = json.loads(content)["admin"]
     return found
 
 

@@ -109,9 +109,9 @@ def load_secret_key(data: Path | None) -> None:
     """Use the secret key in the data folder of a standalone server if the environment does not have a key."""
     from .standalone import default_data_dir
 
-    kept = (data or default_data_dir()).expanduser().absolute() / "secret-key"
-    if kept.is_file() and not (os.environ.get("SECRET_KEY") or os.environ.get("SECRET_KEY_FILE")):
-        os.environ["SECRET_KEY_FILE"] = str(kept)
+    path = (data or default_data_dir()).expanduser().absolute() / "secret-key"
+    if path.is_file() and not (os.environ.get("SECRET_KEY") or os.environ.get("SECRET_KEY_FILE")):
+        os.environ["SECRET_KEY_FILE"] = str(path)
 
 
 def _quota(given: list[str]) -> dict[str, str]:

@@ -77,18 +77,23 @@ def batch(
     common = {"cluster": cluster, "policy": policy, "priority": priority, "callbackUrl": callback_url}
     with connect(server, token) as client:
         answers = list(_submit_items(client, items, key, all_or_nothing, common, [name for name, _ in files]))
-        for (name, _), one in zip(files, answers, strict=True):
-            print_warnings(msgspec.structs.replace(each, place=f"{name} {each.place}") for each in one.warnings)
+        for (name, _), answer in zip(files, answers, strict=True):
+            print_warnings(msgspec.structs.replace(each, place=f"{name} {each.place}") for each in answer.warnings)
         ends = {}
         if wait_for or goal:
             ends = _wait_for_all(client, answers, goal or Goal.PLACED, timeout, patient=patient)
     if output is OutputFormat.JSON:
         print_json(
-            {"items": [_document(name, one, ends.get(one.id)) for (name, _), one in zip(files, answers, strict=True)]}
+            {
+                "items": [
+                    _document(name, answer, ends.get(answer.id))
+                    for (name, _), answer in zip(files, answers, strict=True)
+                ]
+            }
         )
     else:
         _show([name for name, _ in files], answers, ends)
-    if any(one.problem for one in answers):
+    if any(answer.problem for answer in answers):
         raise typer.Exit(EXIT_REFUSED)
     raise typer.Exit(max((end.exit_code for _, end in ends.values()), default=0))
 
@@ -102,8 +107,8 @@ def _submit_items(
         try:
             yield from client.submit_many(items, all_or_nothing=True, key=key, **common).items
         except Refused as refused:
-            for one in refused.problem.get("items") or ():
-                note(f"{names[one['index']]}: {_problem_text(msgspec.convert(one, ItemProblem))}")
+            for item in refused.problem.get("items") or ():
+                note(f"{names[item['index']]}: {_problem_text(msgspec.convert(item, ItemProblem))}")
             raise
         return
     for first in range(0, len(items), _AT_ONCE):
@@ -116,22 +121,22 @@ def _wait_for_all(
 ) -> dict[str, tuple[str, End]]:
     """Wait for all workloads within one timeout and return the state and the result of each."""
     until = time.monotonic() + timeout_seconds
-    accepted = [one.id for one in answers if one.id]
+    accepted = [answer.id for answer in answers if answer.id]
     ends = {}
     with ProgressDisplay("waiting", len(accepted)) as track:
         for done, workload in enumerate(accepted, start=1):
-            left = max(0.0, until - time.monotonic())
-            found = client.wait(workload, goal, timeout_seconds=left, patient=patient)
+            remaining = max(0.0, until - time.monotonic())
+            found = client.wait(workload, goal, timeout_seconds=remaining, patient=patient)
             ends[workload] = (found.workload.state, found.end)
             track(done)
     return ends
 
 
-def _document(name: str, one: ItemAnswer, ended: tuple[str, End] | None) -> dict[str, Any]:
-    said: dict[str, Any] = {"file": name, "status": one.status}
-    if one.problem is not None:
-        return {**said, "problem": _problem(one.problem)}
-    said |= {"id": one.id, "state": ended[0] if ended else one.state, "replayed": one.replayed}
+def _document(name: str, answer: ItemAnswer, ended: tuple[str, End] | None) -> dict[str, Any]:
+    said: dict[str, Any] = {"file": name, "status": answer.status}
+    if answer.problem is not None:
+        return {**said, "problem": _problem(answer.problem)}
+    said |= {"id": answer.id, "state": ended[0] if ended else answer.state, "replayed": answer.replayed}
     return {**said, **({"end": ended[1].value} if ended else {})}
 
 
@@ -145,11 +150,11 @@ def _problem_text(problem: ItemProblem) -> str:
 
 def _show(names: Sequence[str], answers: Sequence[ItemAnswer], ends: dict[str, tuple[str, End]]) -> None:
     shown = table("file", "id", "state", "")
-    for name, one in zip(names, answers, strict=True):
-        if one.problem is not None:
-            shown.add_row(Text(name), "-", Text("refused", style="red"), Text(_problem_text(one.problem)))
+    for name, answer in zip(names, answers, strict=True):
+        if answer.problem is not None:
+            shown.add_row(Text(name), "-", Text("refused", style="red"), Text(_problem_text(answer.problem)))
             continue
-        state, end = ends.get(one.id, (one.state, None))
-        words = "timed out" if end is End.TIMED_OUT else "already accepted" if one.replayed else ""
-        shown.add_row(Text(name), one.id, coloured(state), words)
+        state, end = ends.get(answer.id, (answer.state, None))
+        words = "timed out" if end is End.TIMED_OUT else "already accepted" if answer.replayed else ""
+        shown.add_row(Text(name), answer.id, coloured(state), words)
     console().print(shown)

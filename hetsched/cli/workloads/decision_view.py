@@ -41,7 +41,7 @@ def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -
     at, policy = _format_time(decision.created_at), decision.policy
     by = f"decision {decision.id} at {at} by {policy.name} v{policy.version}"
     _print(out, f"{by}{rule}", "dim")
-    waits = [one.text for one in decision.waits_for if one.text]
+    waits = [wait.text for wait in decision.waits_for if wait.text]
     if waits and not decision.node:
         tried = f"; last tried at {_format_time(decision.tried_at)}" if decision.tried_at else ""
         _print(out, f"waiting for: {', or '.join(waits)}{tried}")
@@ -88,25 +88,26 @@ def _format_time(moment: datetime) -> str:
 
 def _preemptions(preempted_by: Sequence[PreemptedBy]) -> Iterator[str]:
     """Yield a line for each pod that preempted this one, the latest first."""
-    for one in preempted_by:
-        by = f", decision {one.decision}" if one.decision is not None else ""
-        yield f"preempted by {one.pod} on {one.node} at {_format_time(one.at)}{by}"
+    for preemptor in preempted_by:
+        by = f", decision {preemptor.decision}" if preemptor.decision is not None else ""
+        yield f"preempted by {preemptor.pod} on {preemptor.node} at {_format_time(preemptor.at)}{by}"
 
 
-def _allocation_lines(held: Allocation | None) -> Iterator[str]:
+def _allocation_lines(allocation: Allocation | None) -> Iterator[str]:
     """Yield a line per resource of a placed pod."""
-    if held is None:
+    if allocation is None:
         return
-    if held.isa is not None and held.isa.mode != "any":
-        slower = f", {held.isa.slowdown:g} x slower" if held.isa.slowdown else ""
-        yield f"instructions: {held.isa.mode}, {held.isa.required} offered by {held.isa.offered or '-'}{slower}"
-    if held.isa is not None:
-        yield from (f"warning: {warning}" for warning in held.isa.warnings or ())
-    if held.gpus:
-        cards = (f"#{card.index} ({card.milli} ‰, {card.memory_mib} MiB)" for card in held.gpus)
+    isa = allocation.isa
+    if isa is not None and isa.mode != "any":
+        slower = f", {isa.slowdown:g} x slower" if isa.slowdown else ""
+        yield f"instructions: {isa.mode}, {isa.required} offered by {isa.offered or '-'}{slower}"
+    if isa is not None:
+        yield from (f"warning: {warning}" for warning in isa.warnings or ())
+    if allocation.gpus:
+        cards = (f"#{card.index} ({card.milli} ‰, {card.memory_mib} MiB)" for card in allocation.gpus)
         yield f"cards: {', '.join(cards)}"
-    if held.zones:
-        zones = (f"{zone.name} [{zone.cpus}]" if zone.cpus else zone.name for zone in held.zones)
+    if allocation.zones:
+        zones = (f"{zone.name} [{zone.cpus}]" if zone.cpus else zone.name for zone in allocation.zones)
         yield f"zones: {', '.join(zones)}"
 
 
@@ -118,7 +119,7 @@ def _show_reasons(out: Console, decision: Decision) -> None:
     if not reasons:
         return
     out.print()
-    steps = [f"{plugin} {left}" if plugin else f"{left} nodes" for plugin, left in funnel(reasons)]
+    steps = [f"{plugin} {remaining}" if plugin else f"{remaining} nodes" for plugin, remaining in funnel(reasons)]
     if steps:
         empty = "  (as if every node were empty)" if decision.verdict.value == "never-fits" else ""
         _print(out, f"nodes left after each plugin: {' > '.join(steps)}{empty}", "dim")
@@ -226,5 +227,5 @@ def _show_changed(out: Console, changed: Changed) -> None:
     times = "1 change" if changed.revisions == 1 else f"{changed.revisions} changes"
     out.print()
     _print(out, f"since decision {changed.decision}: {verdict}{policy}; {times} of running pods since{facts}")
-    for one in changed.reasons:
-        _print(out, f"  {one.before} -> {one.now} nodes: {one.message}", "dim")
+    for difference in changed.reasons:
+        _print(out, f"  {difference.before} -> {difference.now} nodes: {difference.message}", "dim")

@@ -142,14 +142,14 @@ def redeliver(
         )
         made = [client.redeliver(one, reason) for one in ids]
     if output is OutputFormat.JSON:
-        print_json({"items": [one.document for one in made]})
+        print_json({"items": [row.document for row in made]})
         return
     if not made:
         note("no failed deliveries found")
         return
     shown = table("id", "event", "workload", "state", "url")
-    for one in made:
-        shown.add_row(one.id, one.event, one.workload or "-", one.state, Text(one.url))
+    for row in made:
+        shown.add_row(row.id, row.event, row.workload or "-", row.state, Text(row.url))
     console().print(shown)
 
 
@@ -157,7 +157,7 @@ def _dead_deliveries(client: Client, query: dict[str, str]) -> list[str]:
     found: list[DeliveryRow] = list(client.deliveries(most=_MOST, state="dead", **query))
     if len(found) == _MOST:
         note(f"redelivered the latest {_MOST} failed deliveries; run the command again for more")
-    return [one.id for one in found]
+    return [row.id for row in found]
 
 
 def _path(webhook: str) -> str:

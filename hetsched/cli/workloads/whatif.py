@@ -171,7 +171,7 @@ def _show_unplaced(out: Console, pod: Unplaced) -> None:
         where = f"{reason.field}: " if reason.field and reason.field not in reason.message else ""
         shown.add_row(str(reason.nodes or "-"), reason.plugin, reason.code, escape(where + reason.message))
     out.print(shown)
-    steps = [f"{plugin} {left}" if plugin else f"{left} nodes" for plugin, left in funnel(pod.reasons)]
+    steps = [f"{plugin} {remaining}" if plugin else f"{remaining} nodes" for plugin, remaining in funnel(pod.reasons)]
     if steps:
         out.print(f"[dim]{' > '.join(steps)}[/]", soft_wrap=True)
     for line in nearest_lines(pod.nearest_fit):

@@ -34,11 +34,11 @@ def show(workload: Workload) -> None:
     out = console()
     for line in head(workload):
         out.print(line, soft_wrap=True)
-    objects = [one for one in workload.objects if one.state != "made" or one.message]
+    objects = [row for row in workload.objects if row.state != "made" or row.message]
     if objects:
         rows = table("object", "state", "message")
-        for one in objects:
-            rows.add_row(Text(f"{one.kind} {one.namespace}/{one.name}"), Text(one.state), Text(one.message))
+        for row in objects:
+            rows.add_row(Text(f"{row.kind} {row.namespace}/{row.name}"), Text(row.state), Text(row.message))
         out.print(rows)
     pods = table("pod", "state", "node", "message")
     for pod in workload.pods:
@@ -103,9 +103,9 @@ def change_lines(before: Workload | None, now: Workload) -> Iterator[str]:
     """Yield log lines for the changes between two states of a workload and its pods."""
     if before is None or before.state != now.state:
         yield f"{now.id}: {now.state}" if before is None else f"{now.id}: {before.state} -> {now.state}"
-    for one in now.objects:
-        if one.message and one not in (before.objects if before else ()):
-            yield f"{one.kind} {one.namespace}/{one.name}: {one.state}: {one.message}"
+    for row in now.objects:
+        if row.message and row not in (before.objects if before else ()):
+            yield f"{row.kind} {row.namespace}/{row.name}: {row.state}: {row.message}"
     known = {pod.pod: pod for pod in before.pods} if before else {}
     for pod in now.pods:
         was = known.get(pod.pod)

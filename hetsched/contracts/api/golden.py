@@ -39,11 +39,11 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
         """
         stated = [name for name in ("nodes", "selector", "isa", "verdict") if getattr(self, name)]
         if len(stated) != 1:
-            said = "the expectation is empty"
+            text = "the expectation is empty"
             if stated:
-                said = Message("the expectation contains more than one field: {names}", names=joined(", ", stated))
+                text = Message("the expectation contains more than one field: {names}", names=joined(", ", stated))
             hint = "Use exactly one of nodes, selector, isa and verdict"
-            raise InputError("GoldenExpectationInvalid", said, place="expect", hint=hint)
+            raise InputError("GoldenExpectationInvalid", text, place="expect", hint=hint)
         if len(self.nodes) > _MOST or len(self.selector) > _MOST or len(self.isa) > 400:
             message = Message("the field contains more than {n} names", n=_MOST)
             raise InputError("GoldenExpectationInvalid", message, place=f"expect.{stated[0]}")
@@ -105,7 +105,7 @@ class GoldenCheck(msgspec.Struct, frozen=True, rename="camel"):
 
     @staticmethod
     def of(policy: str, version: int, results: tuple[GoldenVerdict, ...]) -> GoldenCheck:
-        counts = [sum(one.state is state for one in results) for state in GoldenState]
+        counts = [sum(verdict.state is state for verdict in results) for state in GoldenState]
         return GoldenCheck(policy, version, results, *counts)
 
 
@@ -113,7 +113,7 @@ class GoldenPlacementBroken(InputError):
     """A policy does not place pods as their golden placements expect; `broken` lists these golden placements."""
 
     def __init__(self, name: str, broken: tuple[GoldenVerdict, ...]) -> None:
-        shown = [one.words for one in broken[:5]]
+        shown = [verdict.words for verdict in broken[:5]]
         if len(broken) > 5:
             shown.append(Message("and {n} more", n=len(broken) - 5))
         first = joined("; ", shown)

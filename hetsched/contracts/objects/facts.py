@@ -89,13 +89,15 @@ def record_claim(claims: Claims, source: str, words: Mapping[str, str], now: str
     found = dict(claims)
     for fact in sorted({*claims, *words}):
         old = found.get(fact, ())
-        last = next((said for said in old if said.source == source and said.current), None)
+        last = next((statement for statement in old if statement.source == source and statement.current), None)
         text = words.get(fact, "")[:_MOST_TEXT]
         if last is not None and last.text == text:
             new = msgspec.structs.replace(last, last_at=now)
-            found[fact] = tuple(new if said is last else said for said in old)
+            found[fact] = tuple(new if statement is last else statement for statement in old)
             continue
-        past = [msgspec.structs.replace(said, current=False) if said is last else said for said in old]
+        past = [
+            msgspec.structs.replace(statement, current=False) if statement is last else statement for statement in old
+        ]
         if text:
             past.insert(0, FactStatement(source, text, now, now))
         if past:
@@ -103,15 +105,17 @@ def record_claim(claims: Claims, source: str, words: Mapping[str, str], now: str
     return found
 
 
-def _bounded(said: list[FactStatement]) -> tuple[FactStatement, ...]:
-    current = [one for one in said if one.current]
-    past = [one for one in said if not one.current]
+def _bounded(statements: list[FactStatement]) -> tuple[FactStatement, ...]:
+    current = [statement for statement in statements if statement.current]
+    past = [statement for statement in statements if not statement.current]
     return (*current, *past[: MOST_KEPT - min(len(current), MOST_KEPT)])
 
 
-def conflicts(said: Iterable[FactStatement]) -> bool:
+def conflicts(statements: Iterable[FactStatement]) -> bool:
     """Return whether current statements of sources contradict each other; lower bounds ("at least ...") are ignored."""
-    texts = {one.text for one in said if one.current and not one.text.startswith("at least ")}
+    texts = {
+        statement.text for statement in statements if statement.current and not statement.text.startswith("at least ")
+    }
     return len(texts) > 1
 
 

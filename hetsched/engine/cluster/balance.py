@@ -91,7 +91,7 @@ def gpu_fragments(state: ClusterState, mix: Sequence[tuple[Shape, float]]) -> fl
     """Return F, the expected GPU milli that the mix cannot use."""
     nodes = state.all_rows
     free = _free_milli(nodes)
-    left = nodes.static("allocatable") - nodes.load("requested")
+    remaining = nodes.static("allocatable") - nodes.load("requested")
     whole_node = free.sum(axis=0)
     lost = 0.0
     for shape, share in mix:
@@ -107,7 +107,7 @@ def gpu_fragments(state: ClusterState, mix: Sequence[tuple[Shape, float]]) -> fl
         for name, amount in shape.requests:
             row = state.resources.index.get(name)
             if row is not None and not name.endswith("/gpu"):
-                fits &= left[row] >= amount
+                fits &= remaining[row] >= amount
         stranded = np.where(fits, np.where(usable, 0, free).sum(axis=0), whole_node)
         lost += share * float(stranded.sum())
     return lost

@@ -148,12 +148,12 @@ class DeviceState:
                     return _refused("DeviceClassMissing", message, wish.device_class)
                 _, unknown, reason = self.matching(wish)
                 if unknown:
-                    one = self.known.devices[min(unknown)].id
+                    device_id = self.known.devices[min(unknown)].id
                     message = Message(
                         "claim {claim}: a selector of request {name} cannot be evaluated for device {device}: {text}",
                         claim=claim.name,
                         name=request.name,
-                        device=str(one),
+                        device=str(device_id),
                         text=reason,
                     )
                     return _refused("DeviceSelectorUnknown", message, request.name)
@@ -163,16 +163,16 @@ class DeviceState:
         """Return the indexes of matching devices, those for which a selector has no result, and the first reason."""
         found = self._found.get(wish)
         if found is None:
-            left, unknown, reason = frozenset(range(len(self.known.devices))), frozenset[int](), ""
+            remaining, unknown, reason = frozenset(range(len(self.known.devices))), frozenset[int](), ""
             for selector in (*self.known.classes.get(wish.device_class, ()), *wish.selectors):
                 verdict = self.known.verdicts.get(selector)
                 if verdict is None:
-                    unknown, reason = unknown | left, reason or "it was not evaluated"
+                    unknown, reason = unknown | remaining, reason or "it was not evaluated"
                     break
-                unclear = left & frozenset(verdict.unknown)
+                unclear = remaining & frozenset(verdict.unknown)
                 unknown, reason = unknown | unclear, reason or (verdict.reason if unclear else "")
-                left &= frozenset(verdict.true)
-            found = self._found[wish] = left, unknown, reason
+                remaining &= frozenset(verdict.true)
+            found = self._found[wish] = remaining, unknown, reason
         return found
 
     def nodes(self) -> Iterator[str]:
@@ -186,8 +186,8 @@ class DeviceState:
 
     def devices_in_use(self) -> set[DeviceId]:
         """Return every device that is allocated or promised to a claim."""
-        held = {device for claim in self.known.claims.values() for device in claim.allocated or ()}
-        return held | self.allocated.keys()
+        device_ids = {device for claim in self.known.claims.values() for device in claim.allocated or ()}
+        return device_ids | self.allocated.keys()
 
     def allocate(
         self, claims: Sequence[ResourceClaim], node: str, devices_in_use: set[DeviceId]
@@ -241,16 +241,16 @@ class _DeviceSearch:
         self,
         among: list[Device],
         since: int,
-        left: int,
+        remaining: int,
         where: tuple[ResourceClaim, str, str],
         requests: list[tuple[ResourceClaim, DeviceRequest]],
         at: int,
     ) -> bool:
-        """Choose `left` more devices from index `since` on, then continue with the next request."""
-        if left == 0:
+        """Choose `remaining` more devices from index `since` on, then continue with the next request."""
+        if remaining == 0:
             return self._request(requests, at + 1)
         claim, request, name = where
-        for place in range(since, len(among) - left + 1):
+        for place in range(since, len(among) - remaining + 1):
             self._steps += 1
             if self._steps > MOST_STEPS:
                 return False
@@ -259,7 +259,7 @@ class _DeviceSearch:
                 continue
             self._chosen.append((claim, request, name, device))
             self._used.add(device.id)
-            if self._pick(among, place + 1, left - 1, where, requests, at):
+            if self._pick(among, place + 1, remaining - 1, where, requests, at):
                 return True
             self._chosen.pop()
             self._used.discard(device.id)

@@ -85,8 +85,8 @@ def report_now(state: StateView, row: int) -> NodeReport:
     """Return a node's report with its sample and its power headroom updated to the current use."""
     report = state.reports[row]
     if report.power is not None and report.power.headroom_watts is not None:
-        left = report.power.headroom_watts - int(state.columns.field("power_placed")[0, row])
-        power = msgspec.structs.replace(report.power, headroom_watts=max(left, 0))
+        remaining = report.power.headroom_watts - int(state.columns.field("power_placed")[0, row])
+        power = msgspec.structs.replace(report.power, headroom_watts=max(remaining, 0))
         report = msgspec.structs.replace(report, power=power)
     if report.usage is None:
         return report

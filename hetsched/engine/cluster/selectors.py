@@ -109,8 +109,8 @@ def nodes_of_term(state: StateView, term: NodeTerm) -> Bools:
     """Return the (N,) mask of nodes that meet every requirement of a term."""
     if not term.expressions and not term.fields:
         return np.zeros(len(state.reports), np.bool_)
-    met, *others = [nodes_with(state, one) for one in term.expressions] + [
-        nodes_named(state, one) for one in term.fields
+    met, *others = [nodes_with(state, expression) for expression in term.expressions] + [
+        nodes_named(state, expression) for expression in term.fields
     ]
     for other in others:
         met &= other
@@ -128,7 +128,9 @@ def nodes_of_terms(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:
 
 def _requires_absent_label(state: StateView, term: NodeTerm) -> bool:
     """Return whether a term requires a label that no node has, which costs one look-up for any number of nodes."""
-    return any(one.operator in _NEED_LABEL and not state.has_label(one.key) for one in term.expressions)
+    return any(
+        expression.operator in _NEED_LABEL and not state.has_label(expression.key) for expression in term.expressions
+    )
 
 
 def nodes_of_affinity(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:

@@ -46,7 +46,8 @@ def blockers(scheduler: Scheduler, pod: PodSpec, most: int = MOST_NODES) -> tupl
 def _evicted(choice: Choice, state: ClusterState) -> tuple[Evicted, ...]:
     name = state.columns.names
     return tuple(
-        Evicted(one.pod.key, name[one.row], one.pod.priority, choice.broken.get(one.pod.key)) for one in choice.victims
+        Evicted(placed.pod.key, name[placed.row], placed.pod.priority, choice.broken.get(placed.pod.key))
+        for placed in choice.victims
     )
 
 

@@ -150,10 +150,10 @@ def misconfigured(pod: PodSpec) -> Diagnosis:
     """Return the diagnosis of a pod with an invalid request."""
     reasons = tuple(Reason(p.code, "request", 0, p.message, (), p.field) for p in pod.problems)
     first = pod.problems[0]
-    said = first.message
+    message = first.message
     if first.field not in first.message:
-        said = joined(": ", [first.field, said])
-    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), _summary_of(Verdict.MISCONFIGURED, pod, said))
+        message = joined(": ", [first.field, message])
+    return Diagnosis(Verdict.MISCONFIGURED, reasons, (), _summary_of(Verdict.MISCONFIGURED, pod, message))
 
 
 def gates_diagnosis(pod: PodSpec) -> Diagnosis:
@@ -230,17 +230,17 @@ def _sentence(
     parts = [Message("{count} {said}", count=r.nodes, said=r.message) for r in sorted(shown, key=lambda r: -r.nodes)]
     others = [r.nodes for r in reasons if r not in shown]
     if others:
-        said = Message("for {n} other reasons", n=len(others))
-        parts.append(Message("{count} {said}", count=sum(others), said=said))
+        message = Message("for {n} other reasons", n=len(others))
+        parts.append(Message("{count} {said}", count=sum(others), said=message))
     if not parts:
         return _summary_of(verdict, pod, Message("{n} of {m} nodes fit", n=0, m=nodes))
     counts = Message("{n} of {m} nodes fit ({each})", n=0, m=nodes, each=joined("; ", parts))
     return _summary_of(verdict, pod, counts)
 
 
-def _summary_of(verdict: Verdict, pod: PodSpec, said: Message) -> Message:
-    """Return the summary of a pod's diagnosis: the verdict and the reasons in `said`."""
-    return Message(_HEADS[verdict], pod=pod.key, said=said)
+def _summary_of(verdict: Verdict, pod: PodSpec, message: Message) -> Message:
+    """Return the summary of a pod's diagnosis: the verdict and the reasons in `message`."""
+    return Message(_HEADS[verdict], pod=pod.key, said=message)
 
 
 def matrix(scheduler: Handle, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
@@ -304,12 +304,12 @@ def _best_rows(total: Floats, limit: int) -> Rows:
     if limit > _FEW:
         rows: Rows = np.argsort(-total, kind="stable")[:limit]
         return rows[total[rows] > INFEASIBLE]
-    left, found = total.copy(), []
+    remaining, found = total.copy(), []
     for _ in range(min(limit, len(total))):
-        row = int(left.argmax())
-        if left[row] == INFEASIBLE:
+        row = int(remaining.argmax())
+        if remaining[row] == INFEASIBLE:
             break
-        left[row] = INFEASIBLE
+        remaining[row] = INFEASIBLE
         found.append(row)
     return np.array(found, np.intp)
 

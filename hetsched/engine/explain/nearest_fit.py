@@ -152,8 +152,8 @@ class _FieldSearch:
                 helping.add(position)
                 found.append(candidate)
             if all(sum(step.size for step in candidate.steps) >= _WHOLE for candidate in found):
-                left = [each for position, each in enumerate(self._relaxations) if position not in helping]
-                for candidate in self._pairs(left):
+                remaining = [each for position, each in enumerate(self._relaxations) if position not in helping]
+                for candidate in self._pairs(remaining):
                     found.append(candidate)
         return found
 
@@ -166,11 +166,11 @@ class _FieldSearch:
     def _pairs(self, relaxations: list[Relaxation]) -> Iterator[_Candidate]:
         """Yield changes of two fields: minimise the first while the second is dropped, then minimise the second."""
         shape = self._pod.shape
-        for one, other in combinations(relaxations, 2):
-            loosest = other.loosest(one.loosest(shape))
+        for relaxation, other in combinations(relaxations, 2):
+            loosest = other.loosest(relaxation.loosest(shape))
             if not self.fits(loosest, None).size:
                 continue
-            for first, second in ((one, other), (other, one)):
+            for first, second in ((relaxation, other), (other, relaxation)):
                 for step in self._steps(first, second.loosest(shape), loosest):
                     changed = step.apply(shape)
                     for further in self._steps(second, changed, second.loosest(changed)):
@@ -207,24 +207,24 @@ class _FieldSearch:
         self._budget.rows -= max(nodes.n, _LEAST_ROWS) * width(shape)
         if self._budget.rows < 0:
             raise _Exhausted
-        left: Bools = np.ones(nodes.n, np.bool_)
+        remaining: Bools = np.ones(nodes.n, np.bool_)
         for plugin in scheduler.policy.gates:
             answer = plugin.instance.pre_filter(request, state) if plugin.serves("pre-filter") else None
             if answer is SKIP:
                 continue
             if isinstance(answer, Refusal):
-                left[:] = False
+                remaining[:] = False
             elif answer is not None:
                 only: Bools = np.zeros(len(state.reports), np.bool_)
                 only[answer] = True
-                left &= nodes.pick(only)
-            if not left.any():
+                remaining &= nodes.pick(only)
+            if not remaining.any():
                 break
             if plugin.static and plugin.serves("filter"):
-                left &= nodes.pick(scheduler.evaluator.static_filter(request, plugin))
+                remaining &= nodes.pick(scheduler.evaluator.static_filter(request, plugin))
             elif plugin.serves("filter"):
-                left &= plugin.instance.filter(request, nodes)
-        found: Rows = np.flatnonzero(left)
+                remaining &= plugin.instance.filter(request, nodes)
+        found: Rows = np.flatnonzero(remaining)
         return found if rows is None else rows[found]
 
 

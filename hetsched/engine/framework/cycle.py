@@ -151,18 +151,18 @@ class Scheduler:
             plugin.instance.unreserve(request, row, self.state)
         return None
 
-    def place_on(self, pod: PodSpec, row: int, kept: Allocation | None = None) -> Outcome:
+    def place_on(self, pod: PodSpec, row: int, allocation: Allocation | None = None) -> Outcome:
         """Assume `pod` on a row that the caller chose, if all filters accept it and its reservation succeeds.
 
-        This does not preempt pods and does not run permit plugins; the caller starts the pod. If `kept` is given, the
-        pod gets that allocation.
+        This does not preempt pods and does not run permit plugins; the caller starts the pod. If `allocation` is given,
+        the pod gets it.
         """
         outcome = Outcome(pod)
         request = outcome.request = self.state.compile(pod)
         evaluation, total = self.evaluator.evaluate(request)
         if not pod.ready or total[row] == INFEASIBLE:
             return outcome
-        reserved = self.reserve(request, row) if kept is None else kept
+        reserved = self.reserve(request, row) if allocation is None else allocation
         if isinstance(reserved, Refusal):
             outcome.refusal = ("reserve", reserved)
             return outcome

@@ -131,9 +131,9 @@ def needed_by(row: int, askers: Sequence[RareDemand], rarity: Rarity, state: Clu
     return found
 
 
-def wastes_rarity(shape: Shape, row: int, left: int, rarity: Rarity, state: ClusterState) -> bool:
-    """Return whether moving a pod off row `left` to `row` would waste a rare property of `row`.
+def wastes_rarity(shape: Shape, row: int, source: int, rarity: Rarity, state: ClusterState) -> bool:
+    """Return whether moving a pod off row `source` to `row` would waste a rare property of `row`.
 
-    A property is wasted if the pod does not need it and row `left` does not have it.
+    A property is wasted if the pod does not need it and row `source` does not have it.
     """
-    return bool(set(rarity.ways(row)) - set(rarity.ways(left)) - needs(shape, row, rarity, state))
+    return bool(set(rarity.ways(row)) - set(rarity.ways(source)) - needs(shape, row, rarity, state))

@@ -47,7 +47,9 @@ class CompiledShape:
         self.has_rules = bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity or shape.host_ports)
         index = resources.index
         self.kubelet_pins = shape.guaranteed
-        self.zoned_devices = any(name in layout.devices for one in shape.containers for name, _ in one.devices)
+        self.zoned_devices = any(
+            name in layout.devices for container in shape.containers for name, _ in container.devices
+        )
         self._requested = layout.load["requested"]
         requested, nonzero, used = layout.start("requested"), layout.start("nonzero"), layout.start("used")
         # Filled as a list: assigning single elements of an array takes ten times as long.

@@ -110,8 +110,8 @@ def row_fragments(mix: DemandMix, nodes: Window) -> Floats:
 
 def _columns(mix: DemandMix, nodes: Window) -> tuple[Ints, Ints, Ints]:
     """Return free milli and models of the GPUs (G, n), and the free amounts of the mix's resources (K, n)."""
-    left = nodes.static("allocatable")[mix.rows] - nodes.load("requested")[mix.rows]
-    return np.maximum(nodes.load("card_milli_free"), 0), nodes.static("card_model"), left
+    remaining = nodes.static("allocatable")[mix.rows] - nodes.load("requested")[mix.rows]
+    return np.maximum(nodes.load("card_milli_free"), 0), nodes.static("card_model"), remaining
 
 
 class FragmentationTrial:
@@ -139,14 +139,14 @@ class FragmentationTrial:
         """
         from .fragmentation_kernel import gains
 
-        free, models, left = _columns(self.mix, nodes)
+        free, models, remaining = _columns(self.mix, nodes)
         if usable is None:
             usable = np.zeros(free.shape, np.bool_) if self.cards is None else self.cards.usable(nodes)
         gain: Floats = np.zeros(nodes.n)
         card: Ints = np.full(nodes.n, -1, np.int64)
         mix = self.mix
         gains(
-            free, models, left, usable, self.asked, self.count, self.milli, mix.needs, mix.count, mix.milli,
+            free, models, remaining, usable, self.asked, self.count, self.milli, mix.needs, mix.count, mix.milli,
             mix.accepted, mix.share, self.fill, self.published, gain, card,
         )  # fmt: skip
         return gain, card

@@ -50,7 +50,7 @@ def link_table(cards: Sequence[GpuCard]) -> Table | None:
         same = zones.get(one) is not None and zones.get(one) == zones.get(other)
         return round(NOMINAL_GBS["zone" if same else "system"] * _MBS_PER_GBS)
 
-    return tuple(tuple(worth(one, other) for other in range(size)) for one in range(size))
+    return tuple(tuple(worth(number, other) for other in range(size)) for number in range(size))
 
 
 @lru_cache(maxsize=16384)
@@ -71,13 +71,13 @@ def _best(table: Table, fixed: tuple[int, ...], others: tuple[int, ...], count: 
 
 
 def _grown(table: Table, fixed: tuple[int, ...], others: tuple[int, ...], count: int) -> tuple[int, ...]:
-    chosen, left = list(fixed), list(others)
+    chosen, remaining = list(fixed), list(others)
     if not chosen:
-        chosen = list(max(combinations(left, min(2, count)), key=lambda cards: worth_of(table, cards)))
-        left = [card for card in left if card not in chosen]
+        chosen = list(max(combinations(remaining, min(2, count)), key=lambda cards: worth_of(table, cards)))
+        remaining = [card for card in remaining if card not in chosen]
     while len(chosen) < len(fixed) + count:
-        chosen.append(max(left, key=lambda card: worth_of(table, [*chosen, card])))
-        left.remove(chosen[-1])
+        chosen.append(max(remaining, key=lambda card: worth_of(table, [*chosen, card])))
+        remaining.remove(chosen[-1])
     return tuple(sorted(chosen))
 
 

@@ -269,15 +269,15 @@ def _distributed(topology: Topology, available: int, count: int, strategy: Strat
         taken = 0
         for zone in chosen:
             taken |= _packed_in(topology, topology.zones[zone] & available & ~taken, part, packed)
-        left = count - part * size
-        while left > 0:
-            before = left
+        remaining = count - part * size
+        while remaining > 0:
+            before = remaining
             for zone in remainder_zones:
                 rest = topology.zones[zone] & available & ~taken
-                if left and rest.bit_count() >= group:
+                if remaining and rest.bit_count() >= group:
                     taken |= _packed_in(topology, rest, group, packed)
-                    left -= group
-            if left == before:
+                    remaining -= group
+            if remaining == before:
                 return None
         return taken
     return None

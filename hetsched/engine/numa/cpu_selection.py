@@ -74,20 +74,20 @@ def contention(own: Hours | None, held: Iterable[Hours | None]) -> Rank:
 
 def pick(count: int, cores: Iterable[Core], free: Set[int], order: str, rank: Callable[[Core], Rank]) -> list[int]:
     """Choose `count` CPUs from `free`, which has at least as many, in the order `spread` or `pack`."""
-    left = [(core, [cpu for cpu in core if cpu in free]) for core in cores]
-    left = [(core, threads) for core, threads in left if threads]
+    remaining = [(core, [cpu for cpu in core if cpu in free]) for core in cores]
+    remaining = [(core, threads) for core, threads in remaining if threads]
     chosen: list[int] = []
     if order == "pack":
-        for core, threads in left:
+        for core, threads in remaining:
             if len(threads) == len(core) <= count - len(chosen):
                 chosen += threads
                 threads.clear()
-        for _, threads in sorted(left, key=lambda item: (len(item[1]), item[0])):
+        for _, threads in sorted(remaining, key=lambda item: (len(item[1]), item[0])):
             chosen += threads[: count - len(chosen)]
         return chosen
-    left.sort(key=lambda item: (rank(item[0]), item[0]))
+    remaining.sort(key=lambda item: (rank(item[0]), item[0]))
     turn = 0
     while len(chosen) < count:
-        chosen += [threads[turn] for _, threads in left if turn < len(threads)][: count - len(chosen)]
+        chosen += [threads[turn] for _, threads in remaining if turn < len(threads)][: count - len(chosen)]
         turn += 1
     return chosen

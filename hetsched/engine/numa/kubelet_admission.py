@@ -127,9 +127,9 @@ class KubeletAdmission:
         for name, resource in self._devices:
             first = self._layout.devices[name] * len(zones)
             total = nodes.static("zone_devices")[first : first + len(zones)]
-            left = np.maximum(nodes.load("zone_devices_free")[first : first + len(zones)], 0)
+            remaining = np.maximum(nodes.load("zone_devices_free")[first : first + len(zones)], 0)
             unheld = nodes.static("allocatable")[resource] - nodes.load("requested")[resource]
-            blocks += [total, left, np.maximum(unheld - left.sum(axis=0), 0)[None]]
+            blocks += [total, remaining, np.maximum(unheld - remaining.sum(axis=0), 0)[None]]
         blocks.append(nodes.load("kubelet_cpus_free"))
         return np.ascontiguousarray(np.concatenate(blocks).T)
 
@@ -141,8 +141,8 @@ class KubeletAdmission:
         containers = self.containers if setup.pins else tuple(c._replace(cpus=0) for c in self.containers)
         devices, at = [], 1 + 4 * size
         for name, _ in self._devices:
-            total, left = (tuple(state[at + part * size :][:count].tolist()) for part in (0, 1))
-            devices.append(DeviceZones(name, total, left, int(state[at + 2 * size])))
+            total, remaining = (tuple(state[at + part * size :][:count].tolist()) for part in (0, 1))
+            devices.append(DeviceZones(name, total, remaining, int(state[at + 2 * size])))
             at += 2 * size + 1
         topology, free_cpus = setup.kubelet.topology, None
         if topology is not None:

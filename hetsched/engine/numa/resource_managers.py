@@ -154,20 +154,20 @@ class DeviceManager:
         """Take devices released by init containers, then those in the affinity; zones with the fewest free first."""
         if not self.zoned:
             return
-        left = asked
+        remaining = asked
         for zone, count in enumerate(self.reusable):
-            taken = min(count, left)
-            left -= taken
+            taken = min(count, remaining)
+            remaining -= taken
             if not init:
                 self.reusable[zone] -= taken
                 self.running[zone] += taken
         order = sorted(range(len(self.free)), key=lambda zone: (not affinity >> zone & 1, self.free[zone], zone))
         for zone in order:
-            taken = min(self.free[zone], left)
-            left -= taken
+            taken = min(self.free[zone], remaining)
+            remaining -= taken
             self.free[zone] -= taken
             (self.reusable if init else self.running)[zone] += taken
-        self.elsewhere -= left
+        self.elsewhere -= remaining
 
 
 def _hints(asked: int, total: Counts, free: Counts, needed: int, largest: int) -> tuple[list[int], int]:

@@ -124,20 +124,20 @@ def _write_zones(row: int, report: NodeReport, numa: NumaReport, columns: Column
             zone_of_cpu.update(dict.fromkeys(named, position))
             usable.append(named - reserved)
             cores.append(cores_of(named, zone.siblings))
-            total, left = len(named), len(named - reserved)
-            allocatable = left * 1000 if stated is None else min(stated, left * 1000)
+            total, remaining = len(named), len(named - reserved)
+            allocatable = remaining * 1000 if stated is None else min(stated, remaining * 1000)
         else:
             usable.append(None)
             cores.append(())
             allocatable = stated or 0
-            total, left = zone.capacity.get(CPU, allocatable) // 1000, allocatable // 1000
+            total, remaining = zone.capacity.get(CPU, allocatable) // 1000, allocatable // 1000
         offline = zone.offline_capacity_millis
         columns.field("zone_cpu_allocatable")[position, row] = allocatable
         columns.field("zone_cpu")[position, row] = allocatable if offline is None else min(allocatable, offline)
         columns.field("zone_unreadable")[position, row] = offline == 0 and is_unreadable(zone.name, report.problems)
         columns.field("zone_memory")[position, row] = UNKNOWN if memory is None else memory // MIB
         columns.field("zone_cpus")[position, row] = total
-        columns.field("zone_cpus_usable")[position, row] = left
+        columns.field("zone_cpus_usable")[position, row] = remaining
         for resource, number in columns.layout.devices.items():
             count = zone.allocatable.get(resource, 0)
             columns.field("zone_devices")[number * columns.layout.zones + position, row] = count

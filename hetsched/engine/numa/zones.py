@@ -162,8 +162,8 @@ class Zones:
                 found.append(("zone_memory_free", position, max(use - (memory - memory_free), 0)))
             for resource, number in columns.layout.devices.items():
                 at = number * columns.layout.zones + position
-                total, left = (int(columns.field(name)[at, row]) for name in ("zone_devices", "zone_devices_free"))
-                found.append(("zone_devices_free", at, max(use_of(zone, resource, total) - (total - left), 0)))
+                total, remaining = (int(columns.field(name)[at, row]) for name in ("zone_devices", "zone_devices_free"))
+                found.append(("zone_devices_free", at, max(use_of(zone, resource, total) - (total - remaining), 0)))
         if not setup_of(report).pins or sum(cpus) < 0:
             cpus = [max(amount, 0) for amount in cpus]
         for position, amount in enumerate(cpus):
@@ -211,8 +211,8 @@ class Zones:
         for grant in placed.allocation.predicted:
             ids = _ids(grant.cpus or "") & facts.zone_of_cpu.keys() if facts.topology is not None else frozenset()
             named |= ids
-            left = grant.cpu_millis - 1000 * len(ids)
-            taken.amounts(facts.position(grant.name), left, grant.memory_mib, left // 1000)
+            remaining = grant.cpu_millis - 1000 * len(ids)
+            taken.amounts(facts.position(grant.name), remaining, grant.memory_mib, remaining // 1000)
             if grant.devices:
                 taken.devices(grant.devices, facts.position(grant.name))
         if named:

@@ -39,17 +39,17 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
         )
         return SearchResult(AdviceVerdict.NOTHING, text, [], fewest=True)
     began = board.balance
-    left = list(dict.fromkeys(units.all))
+    remaining = list(dict.fromkeys(units.all))
     rarity = rarity_of(board.state)
     made: list[AppliedMove] = []
     while board.balance < goal - _TRIFLE and len(made) < question.most_moves and board.tries < question.most_tries:
-        best = _best_for_balance(board, left, rarity, question.most_tries)
+        best = _best_for_balance(board, remaining, rarity, question.most_tries)
         if best is None:
             break
         moved = board.move(best)
         assert moved is not None  # the search made the same move on this board before
         made.append(moved)
-        left.remove(best)
+        remaining.remove(best)
     made = _without_needless(board, made, goal)
     moves = [board.to_move(moved, _balance_message(board, moved)) for moved in made]
     if board.balance >= goal - _TRIFLE:

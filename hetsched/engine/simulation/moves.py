@@ -88,7 +88,7 @@ class Board:
         # Look up the placed pods again, because the unit may have been restored since it was found.
         unit = tuple(state.placed_pods[placed.pod.key] for placed in unit)
         budgets = disruptions_allowed([placed.pod for placed in unit], state)
-        if any(left < 0 for left in budgets.values()):
+        if any(remaining < 0 for remaining in budgets.values()):
             return None
         self._avoid_nodes(unit)
         for placed in unit:
@@ -134,7 +134,7 @@ class Board:
             why=why,
             balance=Balance(round(moved.before, _DIGITS), round(moved.after, _DIGITS)),
             frees={name: format_amount(name, amount) for name, amount in sorted(frees.items()) if amount},
-            budgets=tuple(BudgetLeft(name, left) for name, left in sorted(moved.budgets.items())),
+            budgets=tuple(BudgetLeft(name, remaining) for name, remaining in sorted(moved.budgets.items())),
             makes_room_for=makes_room_for,
         )
 

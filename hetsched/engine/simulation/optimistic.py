@@ -47,10 +47,10 @@ class Branch:
             outcome = scheduler.schedule(pod)
             # Victims of a pod that is itself evicted become victims of the pod that evicts it.
             handed_on = [
-                one for own in outcome.evicted if own.pod.key in outcomes for one in outcomes[own.pod.key].evicted
+                placed for own in outcome.evicted if own.pod.key in outcomes for placed in outcomes[own.pod.key].evicted
             ]
             before = {item.pod for item in evictions(outcome, outcomes, scheduler.state)}
-            outcome.evicted = (*handed_on, *(one for one in outcome.evicted if one.pod.key in before))
+            outcome.evicted = (*handed_on, *(placed for placed in outcome.evicted if placed.pod.key in before))
             outcomes[pod.key] = outcome
         scheduler.settle()
         return list(outcomes.values())
@@ -69,14 +69,14 @@ class Branch:
         for group in _groups(outcome for outcome in outcomes if outcome.node is not None):
             taken: list[tuple[Outcome, list[PlacedPod]]] = []
             for outcome in group:
-                left = _take_over(judge, outcome, foreign)
-                if left is None:
+                victims = _take_over(judge, outcome, foreign)
+                if victims is None:
                     break
-                taken.append((outcome, left))
+                taken.append((outcome, victims))
             if len(taken) < len(group) or self._is_broken(group[0].pod, truth):
-                for outcome, left in reversed(taken):
+                for outcome, victims in reversed(taken):
                     truth.forget(outcome.pod.key)
-                    for placed in left:
+                    for placed in victims:
                         truth.restore(placed)
                 conflicts += [outcome.pod for outcome in group]
                 foreign.update(placed.row for outcome in group for placed in outcome.evicted)
@@ -104,16 +104,16 @@ def _take_over(judge: Scheduler, outcome: Outcome, foreign: set[int]) -> list[Pl
     """Apply a placement to the shared state if it is still valid; return its victims, or None on a conflict."""
     truth = judge.state
     rows = {outcome.row, *(placed.row for placed in outcome.evicted)}
-    victims = [placed.pod.key for placed in outcome.evicted]
-    if rows & foreign or outcome.pod.key in truth.placed_pods or not all(key in truth.placed_pods for key in victims):
+    keys = [placed.pod.key for placed in outcome.evicted]
+    if rows & foreign or outcome.pod.key in truth.placed_pods or not all(key in truth.placed_pods for key in keys):
         return None
-    left = [truth.placed_pods[key] for key in victims]
-    for key in victims:
+    victims = [truth.placed_pods[key] for key in keys]
+    for key in keys:
         truth.forget(key)
     request = truth.compile(outcome.pod)
     if Attempt(judge, request).fits(outcome.row):
         truth.assume(request, outcome.row, outcome.allocation)
-        return left
-    for placed in left:
+        return victims
+    for placed in victims:
         truth.restore(placed)
     return None

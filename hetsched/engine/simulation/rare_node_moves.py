@@ -101,10 +101,10 @@ def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rar
 
 
 def _unplaced_message(stuck: Sequence[Failure]) -> Message:
-    pod, said = stuck[0].pod.key, stuck[0].nearest.message
+    pod, message = stuck[0].pod.key, stuck[0].nearest.message
     if len(stuck) == 1:
-        return Message("{pod} still does not fit: {said}", pod=pod, said=said)
-    return Message("{pod} and {n} more pods still do not fit: {said}", pod=pod, n=len(stuck) - 1, said=said)
+        return Message("{pod} still does not fit: {said}", pod=pod, said=message)
+    return Message("{pod} and {n} more pods still do not fit: {said}", pod=pod, n=len(stuck) - 1, said=message)
 
 
 def _rare_demands(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:

@@ -74,9 +74,11 @@ class RoomSearch:
             if self._extend([single]):
                 steps.append(pod)
                 continue
-            gone = {placed.pod.key for moved in self.moves for placed in moved.unit}
+            removed = {placed.pod.key for moved in self.moves for placed in moved.unit}
             on_row = {
-                row: kept for row, units in candidates.items() if (kept := [u for u in units if _is_untouched(u, gone)])
+                row: kept
+                for row, units in candidates.items()
+                if (kept := [u for u in units if _is_untouched(u, removed)])
             }
             tries = max(self._question.most_tries - self.board.tries, 0)  # the limit applies to the whole question
             search = MoveSearch(self.board, single, on_row, self._question.most_moves - len(self.moves), tries, accepts)
@@ -98,10 +100,10 @@ class RoomSearch:
         """Drop every move that is not needed to place all groups; with a single group, all moves are needed."""
         if len(set(self._wanted.values())) < 2:
             return
-        left = PRUNING_STEPS
+        remaining = PRUNING_STEPS
         for unit in [step for step in self._steps if not isinstance(step, PodSpec)]:
-            left -= 2 * len(self._steps)
-            if left < 0:
+            remaining -= 2 * len(self._steps)
+            if remaining < 0:
                 return
             before = self._steps
             moves = [step for step in before if not isinstance(step, PodSpec) and step is not unit]
@@ -165,5 +167,5 @@ def groups_of(pods: Sequence[PodSpec]) -> list[list[PodSpec]]:
     return list(groups.values())
 
 
-def _is_untouched(unit: Unit, gone: set[str]) -> bool:
-    return not any(placed.pod.key in gone for placed in unit)
+def _is_untouched(unit: Unit, removed: set[str]) -> bool:
+    return not any(placed.pod.key in removed for placed in unit)

@@ -211,14 +211,14 @@ def _drain(
             placed = state.forget(key)
             if placed is not None:
                 moving.append((name, placed.pod))
-    left = {pod.key: name for name, pod in moving}
+    former_nodes = {pod.key: name for name, pod in moving}
     outcomes: dict[str, Outcome] = {}
     for pod in scheduler.policy.queue([pod for _, pod in moving], state):
         outcome = scheduler.schedule(pod)
         evicted.extend(evictions(outcome, outcomes, state))
         outcomes[pod.key] = outcome
     scheduler.settle()
-    return tuple(_displaced(scheduler, left[key], outcome) for key, outcome in outcomes.items()), outcomes
+    return tuple(_displaced(scheduler, former_nodes[key], outcome) for key, outcome in outcomes.items()), outcomes
 
 
 def _displaced(scheduler: Scheduler, from_: str, outcome: Outcome) -> Displaced:
@@ -258,13 +258,13 @@ def _drain_summary(displaced: Sequence[Displaced]) -> Message:
 
 def placement(outcome: Outcome, state: ClusterState) -> Placement:
     """Convert an outcome that is applied to `state` to a `Placement` of hetsched.contracts."""
-    held = outcome.allocation
+    allocation = outcome.allocation
     return Placement(
         pod=outcome.pod.key,
         node=outcome.node or "",
-        isa=held.isa or ANY_ISA,
-        zones=tuple(ZonePlacement.of(zone) for zone in held.zones),
-        gpus=held.gpus,
+        isa=allocation.isa or ANY_ISA,
+        zones=tuple(ZonePlacement.of(zone) for zone in allocation.zones),
+        gpus=allocation.gpus,
         score=round(outcome.score, _SCORE_DIGITS),
         pairings=tuple(pairings(state, outcome.pod.key)),
         expected_use=expected_use(state.placed_pods[outcome.pod.key].pod),
@@ -311,15 +311,15 @@ def evicting(evicted: Sequence[Evicted]) -> Message | None:
     if len(evicted) == 1:
         only = evicted[0]
         template = "the placement requires the eviction of {pod} (priority {number}) from {node}"
-        said = Message(template, pod=only.pod, number=only.priority, node=only.node)
+        message = Message(template, pod=only.pod, number=only.priority, node=only.node)
     elif (nodes := len({item.node for item in evicted})) == 1:
         template = "the placement requires the eviction of {n} running pods from {node}"
-        said = Message(template, n=len(evicted), node=evicted[0].node)
+        message = Message(template, n=len(evicted), node=evicted[0].node)
     else:
-        said = Message(
+        message = Message(
             "the placement requires the eviction of {n} running pods from {m} nodes", n=len(evicted), m=nodes
         )
-    return Message("{said}, {n} of which violate a disruption budget", said=said, n=broken) if broken else said
+    return Message("{said}, {n} of which violate a disruption budget", said=message, n=broken) if broken else message
 
 
 def _matrix_order(row: NodeOutcome) -> tuple[str, bool, int, str]:

@@ -196,7 +196,7 @@ def _chart(found: dict[tuple[str, str], list[RunCounts]]) -> str:
     for policy in (_BLIND, _CASSINI):
         for position, what in enumerate(("rejections", "evictions")):
             steps = zip(*(tally.so_far for tally in found[policy, _ONLINE]), strict=True)
-            points = tuple((float(at), float(sum(one[position] for one in step))) for at, step in enumerate(steps, 1))
+            points = tuple((float(at), float(sum(item[position] for item in step))) for at, step in enumerate(steps, 1))
             lines.append(PlotLine(f"{policy}: {what}", points))
     title = "Rejections by kubelets and evictions by stolen CPU time, so far"
     return line_chart(title, lines, x_label="step", y_label="pods")

@@ -138,10 +138,10 @@ def every_order(policy: Policy) -> tuple[int, int]:
         key = (held, cpu_left, gpu_left)
         if key not in known:
             ends = [(0, 0)] if not cpu_left + gpu_left else []
-            for kind, left in (("C", cpu_left), ("G", gpu_left)):
-                if not left:
+            for kind, remaining in (("C", cpu_left), ("G", gpu_left)):
+                if not remaining:
                     continue
-                outcome = scheduler.schedule(pod(kind, left))
+                outcome = scheduler.schedule(pod(kind, remaining))
                 after = list(held)
                 if outcome.node is not None:
                     after[2 * names.index(outcome.node) + (kind == "G")] += 1
@@ -207,7 +207,7 @@ def card_scores(policy: Policy) -> list[tuple[float | None, ...]]:
     found = []
     for number in range(len(TESTS)):
         outcomes = sorted(matrix(scheduler, card_pod(number)), key=lambda outcome: outcome.name)
-        found.append(tuple(next((s.raw for s in one.scores if s.plugin == "ihep"), None) for one in outcomes))
+        found.append(tuple(next((s.raw for s in outcome.scores if s.plugin == "ihep"), None) for outcome in outcomes))
         scheduler.schedule(card_pod(number))
     return found
 

@@ -166,8 +166,8 @@ def _victims(change: ClusterTransaction, result: Result) -> list[Pod]:
     """
     keys = {item.pod for item in result.evicted}
     names = [key.partition("/")[2] for key in keys]
-    held = Pod.objects.filter(cluster=change.cluster, name__in=names, state__in=[state.value for state in HOLDING])
-    victims = [pod for pod in held.defer("spec").order_by("id") if pod.key in keys]
+    pods = Pod.objects.filter(cluster=change.cluster, name__in=names, state__in=[state.value for state in HOLDING])
+    victims = [pod for pod in pods.defer("spec").order_by("id") if pod.key in keys]
     if len(victims) != len(keys):
         gone, by = len(keys) - len(victims), result.waiting.spec.key
         raise Conflict(f"{gone} of {len(keys)} victims of {by} have no active reservation")

@@ -108,16 +108,20 @@ class _ObservedDevices:
     """The pods with GPUs on one node, and the GPUs that the kubelet allocated to them."""
 
     def __init__(self, node: Node, devices: Devices, resources: Sequence[str], uuids: Mapping[str, str]) -> None:
-        held = Reservation.objects.filter(node=node, active=True).select_related("pod").defer("pod__spec")
-        self.held = {one.pod.key: one for one in held.order_by("id") if one.allocation.gpus}
-        self.pods = {key: one.pod for key, one in self.held.items()}
+        reservations = Reservation.objects.filter(node=node, active=True).select_related("pod").defer("pod__spec")
+        self.held = {
+            reservation.pod.key: reservation
+            for reservation in reservations.order_by("id")
+            if reservation.allocation.gpus
+        }
+        self.pods = {key: reservation.pod for key, reservation in self.held.items()}
         self.node = node
         cards = {card.index: card for card in node.report.gpus or cards_of(node.report)}
         unclear: dict[str, str] = {}
         holders = []
         self.has: dict[str, tuple[int, ...] | None] = {}
-        for key, one in self.held.items():
-            ids = _ids(devices.get(one.pod.uid, {}) if one.pod.uid else {}, resources)
+        for key, reservation in self.held.items():
+            ids = _ids(devices.get(reservation.pod.uid, {}) if reservation.pod.uid else {}, resources)
             self.has[key] = _cards([uuids.get(one, one) for one in ids], cards)
             if ids and self.has[key] is None:
                 unclear[key] = Message(
@@ -125,8 +129,8 @@ class _ObservedDevices:
                     text=joined(", ", ids),
                 )
             # A pod with unidentifiable devices keeps its reserved GPUs; only a pod without any allocation may be moved.
-            stays = tuple(grant.index for grant in one.allocation.gpus) if key in unclear else None
-            holders.append(GpuHolder(key, one.allocation.gpus, stays or self.has[key]))
+            stays = tuple(grant.index for grant in reservation.allocation.gpus) if key in unclear else None
+            holders.append(GpuHolder(key, reservation.allocation.gpus, stays or self.has[key]))
         self.moves: Moves = plan_moves(holders, cards)
         self.problems = {**self.moves.problems, **unclear}
 
@@ -135,10 +139,10 @@ class _ObservedDevices:
         if self.moves.grants:
             return False
         rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in self.pods.values()])}
-        for key, one in self.held.items():
-            row = rows.get(one.pod_id)
+        for key, reservation in self.held.items():
+            row = rows.get(reservation.pod_id)
             if row is None or (row.reservation, row.advisory, row.cards, row.problem) != (
-                one.pk, advisory, self.has[key], self.problems.get(key, "")
+                reservation.pk, advisory, self.has[key], self.problems.get(key, "")
             ):  # fmt: skip
                 return False
         return True
@@ -190,15 +194,15 @@ def _record_devices(change: ClusterTransaction, seen: _ObservedDevices, advisory
     if news:
         about = (seen.node._meta.model_name or "", f"{change.cluster.name}/{seen.node.name}")
         audit(actor=SYSTEM.name, role=SYSTEM.role, action="node.cards", obj=about, details=news)
-    for key, one in seen.held.items():
-        row = rows.get(one.pod_id)
+    for key, reservation in seen.held.items():
+        row = rows.get(reservation.pod_id)
         # A pod that was scheduled again has a new reservation; a pod moved here keeps the GPUs first reserved for it.
-        granted = row.granted if row is not None and row.reservation == one.pk else one.allocation.gpus
+        granted = row.granted if row is not None and row.reservation == reservation.pk else reservation.allocation.gpus
         HandedOut.objects.update_or_create(
-            pod_id=one.pod_id,
+            pod_id=reservation.pod_id,
             defaults={
                 "node": seen.node,
-                "reservation": present[one.pod_id],
+                "reservation": present[reservation.pod_id],
                 "advisory": advisory,
                 "granted": granted,
                 "cards": seen.has[key],

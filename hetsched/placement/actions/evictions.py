@@ -80,36 +80,40 @@ def claim_evictions(cluster_id: int) -> Iterator[list[ClaimedEviction]]:
     """
     due: dict[Hashable, list[Eviction]] = {}
     rows = due_evictions(cluster_id).select_related("victim", "move", "nomination__pod", "nomination__node")
-    for one in rows.defer("victim__spec", "nomination__pod__spec", "nomination__node__report").order_by("id"):
-        due.setdefault(_group_key(one), []).append(one)
+    for eviction in rows.defer("victim__spec", "nomination__pod__spec", "nomination__node__report").order_by("id"):
+        due.setdefault(_group_key(eviction), []).append(eviction)
     for group in due.values():
-        if taken := [_claimed_eviction(one) for one in group if _claim(cluster_id, one)]:
+        if taken := [_claimed_eviction(eviction) for eviction in group if _claim(cluster_id, eviction)]:
             yield taken
 
 
-def _group_key(one: Eviction) -> Hashable:
+def _group_key(eviction: Eviction) -> Hashable:
     """Return the key of the eviction's nomination or plan step; for an eviction without either, its own key."""
-    if one.nomination_id is not None:
-        return "nomination", one.nomination_id
-    return ("eviction", one.pk) if one.move is None else ("step", one.move.rebalance_id, one.move.step)
+    if eviction.nomination_id is not None:
+        return "nomination", eviction.nomination_id
+    return (
+        ("eviction", eviction.pk) if eviction.move is None else ("step", eviction.move.rebalance_id, eviction.move.step)
+    )
 
 
-def _claim(cluster_id: int, one: Eviction) -> bool:
-    same = due_evictions(cluster_id).filter(pk=one.pk, attempts=one.attempts)
+def _claim(cluster_id: int, eviction: Eviction) -> bool:
+    same = due_evictions(cluster_id).filter(pk=eviction.pk, attempts=eviction.attempts)
     taken = same.update(not_before=timezone.now() + CLAIM, attempts=F("attempts") + 1)
-    one.attempts += taken
+    eviction.attempts += taken
     return bool(taken)
 
 
-def _claimed_eviction(one: Eviction) -> ClaimedEviction:
-    to = one.nomination
-    return ClaimedEviction(one, one.victim, None if to is None else to.pod, "" if to is None else to.node.name)
+def _claimed_eviction(eviction: Eviction) -> ClaimedEviction:
+    to = eviction.nomination
+    return ClaimedEviction(
+        eviction, eviction.victim, None if to is None else to.pod, "" if to is None else to.node.name
+    )
 
 
 def still_wanted(claimed: Sequence[ClaimedEviction]) -> set[int]:
     """Return the IDs of the evictions that are still wanted and whose nomination, if any, is active."""
     found: set[int] = set()
-    for some in batched([one.eviction.pk for one in claimed]):
+    for some in batched([item.eviction.pk for item in claimed]):
         rows = Eviction.objects.filter(_HOLDS, pk__in=some, state=Eviction.WANTED)
         found.update(rows.values_list("pk", flat=True))
     return found
@@ -117,58 +121,60 @@ def still_wanted(claimed: Sequence[ClaimedEviction]) -> set[int]:
 
 def mark_requested(claimed: Sequence[ClaimedEviction]) -> None:
     """Record that the API server accepted the evictions, or that the victims no longer exist."""
-    for some in batched([one.eviction.pk for one in claimed]):
+    for some in batched([item.eviction.pk for item in claimed]):
         rows = Eviction.objects.filter(pk__in=some, state=Eviction.WANTED)
         rows.update(state=Eviction.ASKED, not_before=None)
 
 
-def retry_later(one: ClaimedEviction, seconds: float = 0.0) -> None:
+def retry_later(claimed: ClaimedEviction, seconds: float = 0.0) -> None:
     """Record that the result is unknown; the eviction is retried after a back-off of at least `seconds`."""
-    wait = timedelta(seconds=max(seconds, min(2**one.eviction.attempts, LONGEST_WAIT_SECONDS)))
-    rows = Eviction.objects.filter(pk=one.eviction.pk, state=Eviction.WANTED)
+    wait = timedelta(seconds=max(seconds, min(2**claimed.eviction.attempts, LONGEST_WAIT_SECONDS)))
+    rows = Eviction.objects.filter(pk=claimed.eviction.pk, state=Eviction.WANTED)
     rows.update(not_before=timezone.now() + wait)
 
 
-def mark_refused(cluster_id: int, one: ClaimedEviction, message: str) -> None:
+def mark_refused(cluster_id: int, claimed: ClaimedEviction, message: str) -> None:
     """Record a rejected eviction: the victim is spared for `SPARED` and the nominated pod is scheduled again.
 
     An eviction without a nominated pod is retried after `SPARED`.
     """
-    if one.nominee is None:
-        Eviction.objects.filter(pk=one.eviction.pk).update(not_before=timezone.now() + SPARED, message=message)
+    if claimed.nominee is None:
+        Eviction.objects.filter(pk=claimed.eviction.pk).update(not_before=timezone.now() + SPARED, message=message)
         return
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
         spared = {"state": Eviction.REFUSED, "not_before": change.now + SPARED, "message": message}
-        Eviction.objects.filter(pk=one.eviction.pk).update(**spared)
+        Eviction.objects.filter(pk=claimed.eviction.pk).update(**spared)
         _end_nominations(
-            change, [one.nominee.pk], Message("{pod} may not be evicted: {said}", pod=one.victim.key, said=message)
+            change,
+            [claimed.nominee.pk],
+            Message("{pod} may not be evicted: {said}", pod=claimed.victim.key, said=message),
         )
         change.close()
         dispatch.wake(cluster_id)
 
 
-def displace(cluster_id: int, one: ClaimedEviction) -> int:
+def displace(cluster_id: int, claimed: ClaimedEviction) -> int:
     """Send a placed victim back to the queue, with all placed victims of its nomination; return how many.
 
     Return 0 if its binding has begun. A gang that is then below its minimum goes back as a whole; see `gangs`.
     """
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
-        nomination = one.eviction.nomination
-        same = Q(pk=one.eviction.pk) if nomination is None else Q(nomination=nomination)
+        nomination = claimed.eviction.nomination
+        same = Q(pk=claimed.eviction.pk) if nomination is None else Q(nomination=nomination)
         wanted = Eviction.objects.filter(same, state=Eviction.WANTED, victim__state=State.PLACED.value)
         rows = list(wanted.select_related("victim").order_by("victim_id"))
-        if one.victim.pk not in {row.victim_id for row in rows}:
+        if claimed.victim.pk not in {row.victim_id for row in rows}:
             return 0
         victims = [row.victim for row in rows]
         if nomination is not None:
             for victim in victims:
                 _note_preemption(nomination, victim)
-        change.free(victims, one.short)
-        change.move(victims, State.PENDING, **BACK_IN_QUEUE, message=one.short)
+        change.free(victims, claimed.short)
+        change.move(victims, State.PENDING, **BACK_IN_QUEUE, message=claimed.short)
         Eviction.objects.filter(pk__in=[row.pk for row in rows]).update(state=Eviction.ASKED, not_before=None)
-        recover_gangs_of(change, victims, one.short)
+        recover_gangs_of(change, victims, claimed.short)
         requeue_nominees([victim.pk for victim in victims])
         change.requeue()
         change.close()
@@ -232,14 +238,14 @@ def mark_victims(victim_ids: Sequence[int]) -> None:
         .defer("nomination__pod__spec", "nomination__node__report", "victim__spec")
         .order_by("id")
     )
-    for one in chain.from_iterable(asked.filter(victim_id__in=some) for some in batched(victim_ids)):
-        left = one.reason
-        if one.nomination is not None:
-            left = Message("Preempted by {pods}", pods=one.nomination.pod.key)
-            _note_preemption(one.nomination, one.victim)
-        if one.victim.state == State.FAILED and one.victim.message:
-            left = joined(": ", [left, one.victim.message])
-        Pod.objects.filter(pk=one.victim_id).update(message=left)
+    for eviction in chain.from_iterable(asked.filter(victim_id__in=some) for some in batched(victim_ids)):
+        left = eviction.reason
+        if eviction.nomination is not None:
+            left = Message("Preempted by {pods}", pods=eviction.nomination.pod.key)
+            _note_preemption(eviction.nomination, eviction.victim)
+        if eviction.victim.state == State.FAILED and eviction.victim.message:
+            left = joined(": ", [left, eviction.victim.message])
+        Pod.objects.filter(pk=eviction.victim_id).update(message=left)
 
 
 def _note_preemption(nomination: Nomination, victim: Pod) -> None:

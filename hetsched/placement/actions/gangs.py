@@ -88,32 +88,32 @@ def has_incomplete_gangs(cluster_id: int) -> bool:
 def settle_incomplete_gangs(cluster_id: int) -> int:
     """Delete the rows of complete and empty gangs and evict overdue ones; return how many gangs were evicted."""
     taken_back = 0
-    for one in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
-        over = database_now() >= one.since + timedelta(seconds=one.patience_seconds)
-        if _is_incomplete(one, _members(cluster_id, one.namespace, one.gang)) and not over:
+    for gang in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
+        over = database_now() >= gang.since + timedelta(seconds=gang.patience_seconds)
+        if _is_incomplete(gang, _members(cluster_id, gang.namespace, gang.gang)) and not over:
             continue
         with write_transaction():
             change = ClusterTransaction(advance(cluster_id))
-            holding = _members(cluster_id, one.namespace, one.gang)
-            if over and _is_incomplete(one, holding):
-                _evict_members(change, one, holding)
+            holding = _members(cluster_id, gang.namespace, gang.gang)
+            if over and _is_incomplete(gang, holding):
+                _evict_members(change, gang, holding)
                 taken_back += 1
-            one.delete()
+            gang.delete()
             change.close()
     return taken_back
 
 
-def _is_incomplete(one: HalfGang, holding: list[Pod]) -> bool:
-    return 0 < len(holding) < one.least
+def _is_incomplete(gang: HalfGang, holding: list[Pod]) -> bool:
+    return 0 < len(holding) < gang.least
 
 
-def _evict_members(change: ClusterTransaction, one: HalfGang, holding: list[Pod]) -> None:
+def _evict_members(change: ClusterTransaction, gang: HalfGang, holding: list[Pod]) -> None:
     leaving = [pod for pod in holding if pod.spec.controller]
     staying = [pod.pk for pod in holding if not pod.spec.controller]
-    message = Message("Binding reverted: {said}", said=one.reason)
+    message = Message("Binding reverted: {said}", said=gang.reason)
     rows = (Eviction(cluster=change.cluster, victim=pod, reason=message) for pod in leaving)
     Eviction.objects.bulk_create(rows)
-    alone = Message("the pod waits for its incomplete gang; no controller would recreate it: {said}", said=one.reason)
+    alone = Message("the pod waits for its incomplete gang; no controller would recreate it: {said}", said=gang.reason)
     Pod.objects.filter(pk__in=staying).update(message=alone)
     change.touch(holding)
     if leaving:

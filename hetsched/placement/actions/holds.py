@@ -216,8 +216,8 @@ def end_hold_rows(change: ClusterTransaction, holds: Any, state: str, reason: st
         same = Hold.objects.filter(pk=row.pk, state=row.state)
         if not same.update(state=state, ended_at=change.now, end_reason=reason):
             continue
-        left = Pod.objects.filter(hold=row, origin=Pod.HELD, state=State.RUNNING.value)
-        free_capacity(change, list(left.defer("spec").order_by("id")), Message("hold {state}", state=state))
+        pods = Pod.objects.filter(hold=row, origin=Pod.HELD, state=State.RUNNING.value)
+        free_capacity(change, list(pods.defer("spec").order_by("id")), Message("hold {state}", state=state))
         if state not in (Hold.CANCELLED, Hold.USED):
             audit(actor=SYSTEM.name, role=SYSTEM.role, action=f"hold.{state}", obj=row, reason=reason)
         ended.append(row)

@@ -93,14 +93,14 @@ def submit_live(
     identity = f"{cluster.name}\0{owner}\0{idempotency_key}" if idempotency_key else workload_id
     scheduler_name = f"hetsched-{policy}" if policy else "hetsched"
     objects = wanted(manifest, workload=workload_id, identity=identity, scheduler_name=scheduler_name)
-    _check_token_namespaces(allowance, {one.namespace for one in objects})
-    _check_enrolled_namespaces(cluster, {one.namespace for one in objects})
+    _check_token_namespaces(allowance, {new_object.namespace for new_object in objects})
+    _check_enrolled_namespaces(cluster, {new_object.namespace for new_object in objects})
     pods = pods_of(objects, cluster.definitions)
     check_ceiling(allowance, pods, None)
     try:
         with write_transaction():
             now = timezone.now()
-            namespaces = {one.namespace for one in objects}
+            namespaces = {new_object.namespace for new_object in objects}
             workload = Workload.objects.create(
                 id=workload_id,
                 cluster=cluster,
@@ -117,13 +117,13 @@ def submit_live(
                 created_at=now,
             )
             SubmittedObject.objects.bulk_create(
-                SubmittedObject(workload=workload, cluster=cluster, wanted=one, namespace=one.namespace)
-                for one in objects
+                SubmittedObject(workload=workload, cluster=cluster, wanted=new_object, namespace=new_object.namespace)
+                for new_object in objects
             )
             if hold:
                 claim_hold(hold, workload)
             check_quota(cluster, [(workload, pods)], owner, allowance)
-            named = [f"{one.namespace}/{one.name}" for one in objects if one.kind == "Pod"]
+            named = [f"{new_object.namespace}/{new_object.name}" for new_object in objects if new_object.kind == "Pod"]
             shown = [{"pod": key, "state": State.PENDING.value} for key in named]
             response = {"id": workload.pk, "state": workload.state, "pods": shown}
             if idempotency_key:
@@ -189,28 +189,30 @@ def claim_objects(cluster_id: int, most: int) -> list[SubmittedObject]:
     """Claim objects to create, delete or read, so that no other worker processes them."""
     taken = []
     until = timezone.now() + CLAIM
-    for one in due_objects(cluster_id).order_by("id")[:most]:
-        same = due_objects(cluster_id).filter(pk=one.pk, state=one.state, attempts=one.attempts)
+    for submitted_object in due_objects(cluster_id).order_by("id")[:most]:
+        same = due_objects(cluster_id).filter(
+            pk=submitted_object.pk, state=submitted_object.state, attempts=submitted_object.attempts
+        )
         if same.update(not_before=until, attempts=F("attempts") + 1):
-            one.attempts += 1
-            taken.append(one)
+            submitted_object.attempts += 1
+            taken.append(submitted_object)
     return taken
 
 
-def record_attempt(one: SubmittedObject, state: str, *, uid: str = "", message: str = "") -> None:
+def record_attempt(submitted_object: SubmittedObject, state: str, *, uid: str = "", message: str = "") -> None:
     """Write the result of an attempt; an unchanged state schedules a retry."""
-    again = state == one.state
-    longest = LONGEST_READ_SECONDS if one.state == SubmittedObject.ENDING else LONGEST_WAIT_SECONDS
-    wait = timedelta(seconds=min(2 ** min(one.attempts, 10), longest))
+    again = state == submitted_object.state
+    longest = LONGEST_READ_SECONDS if submitted_object.state == SubmittedObject.ENDING else LONGEST_WAIT_SECONDS
+    wait = timedelta(seconds=min(2 ** min(submitted_object.attempts, 10), longest))
     not_before = timezone.now() + wait if again else None
     with write_transaction():
-        change = ClusterTransaction(_lock_cluster(one.cluster_id))
-        row = SubmittedObject.objects.filter(pk=one.pk)
-        columns = {"uid": uid or one.uid, "not_before": not_before}
-        if not row.filter(state=one.state).update(state=state, message=verbatim(message), **columns):
+        change = ClusterTransaction(_lock_cluster(submitted_object.cluster_id))
+        row = SubmittedObject.objects.filter(pk=submitted_object.pk)
+        columns = {"uid": uid or submitted_object.uid, "not_before": not_before}
+        if not row.filter(state=submitted_object.state).update(state=state, message=verbatim(message), **columns):
             # The workload was deleted in the meantime: keep the uid for the deletion, which is due immediately.
-            row.update(uid=uid or one.uid, not_before=None)
-        change.touch_workload(one.workload_id)
+            row.update(uid=uid or submitted_object.uid, not_before=None)
+        change.touch_workload(submitted_object.workload_id)
         change.close()
 
 
@@ -234,7 +236,9 @@ def adopt_pods(change: ClusterTransaction, arriving: Sequence[ObservedPod]) -> l
         spec = seen.spec
         workload_id = "" if spec is None else spec.labels.get(WORKLOAD_LABEL, "")
         makers = objects.get((workload_id, seen.namespace), ())
-        if spec is not None and any(makes(one.kind, one.name, spec.name, spec.controller) for one in makers):
+        if spec is not None and any(
+            makes(new_object.kind, new_object.name, spec.name, spec.controller) for new_object in makers
+        ):
             groups[workload_id].append(spec)
         else:
             others.append(seen)

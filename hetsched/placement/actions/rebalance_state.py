@@ -68,22 +68,28 @@ def _create_plan(cluster: Cluster, advice: Advice, chosen: Sequence[Move], actor
         reason=reason,
         created_at=now,
     )
-    live = {pod.key: pod.pk for pod in live_pods(cluster, [one.pod for move in chosen for one in move.pods])}
+    live = {
+        pod.key: pod.pk for pod in live_pods(cluster, [moved_pod.pod for move in chosen for moved_pod in move.pods])
+    }
     RebalanceMove.objects.bulk_create(
         RebalanceMove(
             rebalance=plan,
             step=step,
-            pod_id=live.get(one.pod),
-            pod_key=one.pod,
-            uid=one.uid,
-            source=one.from_,
-            target=one.to,
+            pod_id=live.get(moved_pod.pod),
+            pod_key=moved_pod.pod,
+            uid=moved_pod.uid,
+            source=moved_pod.from_,
+            target=moved_pod.to,
             changed_at=now,
         )
         for step, move in enumerate(chosen, start=1)
-        for one in move.pods
+        for moved_pod in move.pods
     )
-    details = {"goal": plan.goal, "plan": plan.token, "pods": [one.pod for move in chosen for one in move.pods][:100]}
+    details = {
+        "goal": plan.goal,
+        "plan": plan.token,
+        "pods": [moved_pod.pod for move in chosen for moved_pod in move.pods][:100],
+    }
     audit(
         actor=actor.name,
         role=actor.role,

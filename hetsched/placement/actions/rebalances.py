@@ -253,8 +253,8 @@ def _request_evictions(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
 
 def _has_ended(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     """Return True if a begun step has ended; a rejected or late step stops the plan."""
-    kept = Eviction.objects.filter(move__in=moves, state=Eviction.WANTED).exclude(message="")
-    refused = kept.select_related("victim").first()
+    evictions = Eviction.objects.filter(move__in=moves, state=Eviction.WANTED).exclude(message="")
+    refused = evictions.select_related("victim").first()
     if refused is not None:
         return not stop_by_system(
             plan, Message("{pod} may not be evicted: {said}", pod=refused.victim.key, said=refused.message)

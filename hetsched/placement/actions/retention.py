@@ -51,8 +51,8 @@ def delete_ended_foreign_pods(cluster_id: int, *, finished_before: datetime, lim
         return 0
     with write_transaction():
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
-        held = Reservation.objects.filter(active=True).values("pod")
-        ids = list(ended.exclude(pk__in=held).order_by("finished_at").values_list("id", flat=True)[:limit])
+        reservations = Reservation.objects.filter(active=True).values("pod")
+        ids = list(ended.exclude(pk__in=reservations).order_by("finished_at").values_list("id", flat=True)[:limit])
         last = Reservation.objects.filter(pod__in=ids).aggregate(last=Max("released_revision"))["last"]
         cluster.forgotten_revision = max(cluster.forgotten_revision, last or 0)
         cluster.save(update_fields=["forgotten_revision"])

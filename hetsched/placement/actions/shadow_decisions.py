@@ -145,14 +145,14 @@ class PastState(SchedulerCache):
         """
         rows = Reservation.objects.filter(cluster_id=self.cluster_id).select_related("pod", "node")
         went = rows.filter(released_revision=revision, revision__lt=revision).exclude(release_reason__in=CONTINUED)
-        gone = [placed for row in went if (placed := loaded.state.forget(row.pod.key)) is not None]
+        removed = [placed for row in went if (placed := loaded.state.forget(row.pod.key)) is not None]
         before = set(loaded.state.placed_pods)
         try:
             yield {row.pod.uid: row for row in rows.filter(revision=revision)}
         finally:
             for key in [key for key in loaded.state.placed_pods if key not in before]:
                 loaded.state.forget(key)
-            for placed in gone:
+            for placed in removed:
                 loaded.state.restore(placed)
 
 

@@ -59,15 +59,15 @@ def terminating_reservations(rows: Iterable[Pod]) -> list[TerminatingReservation
     The reservation of a pod without a grace period is left out if its node is ready.
     """
     found = [row.pk for row in rows if State(row.state) in _STARTED]
-    held = []
+    reservations = []
     for some in batched(found):
         active = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod", "node")
-        held += [
+        reservations += [
             TerminatingReservation(reservation.pod, reservation)
             for reservation in active.defer("node__report").order_by("id")
             if reservation_time(reservation.request) or not reservation.node.ready
         ]
-    return held
+    return reservations
 
 
 def reservation_time(spec: PodSpec) -> timedelta:
@@ -75,19 +75,19 @@ def reservation_time(spec: PodSpec) -> timedelta:
     return timedelta(seconds=min(spec.grace_seconds, settings.HETSCHED_FORCED_HOLD_SECONDS))
 
 
-def reserve_orphaned_pods(change: ClusterTransaction, left: Sequence[TerminatingReservation]) -> None:
+def reserve_orphaned_pods(change: ClusterTransaction, reservations: Sequence[TerminatingReservation]) -> None:
     """Create an orphaned pod for each of these ended pods, and reserve the freed resources for it."""
-    pods = [_orphaned_pod(change, one) for one in left]
+    pods = [_orphaned_pod(change, reservation) for reservation in reservations]
     Pod.objects.bulk_create(pods, batch_size=500)
     reserved = [
-        ReservedPod(pod.pk, one.reservation.node_id, pod.spec, one.reservation.allocation)
-        for pod, one in zip(pods, left, strict=True)
+        ReservedPod(pod.pk, reservation.reservation.node_id, pod.spec, reservation.reservation.allocation)
+        for pod, reservation in zip(pods, reservations, strict=True)
     ]
     change.reserve(reserved, change.cluster.leader_epoch)
 
 
-def _orphaned_pod(change: ClusterTransaction, one: TerminatingReservation) -> Pod:
-    was, request = one.pod, one.reservation.request
+def _orphaned_pod(change: ClusterTransaction, reservation: TerminatingReservation) -> Pod:
+    was, request = reservation.pod, reservation.reservation.request
     # Only its resources are relevant: an orphaned pod has no affinity, spread constraints or claims.
     shape = msgspec.structs.replace(
         request.shape, affinity=(), anti_affinity=(), preferred_affinity=(), spread=(), claims=()
@@ -96,7 +96,9 @@ def _orphaned_pod(change: ClusterTransaction, one: TerminatingReservation) -> Po
     spec: PodSpec = msgspec.structs.replace(
         request, name=name, shape=shape, labels={}, gang=None, controller="", preemptible=False
     )
-    pod = Pod.charged(change.cluster, spec, one.reservation.node_id, one.reservation.allocation, change.now)
+    pod = Pod.charged(
+        change.cluster, spec, reservation.reservation.node_id, reservation.reservation.allocation, change.now
+    )
     pod.origin, pod.not_before = Pod.REMNANT, change.database_now + reservation_time(spec)
     text = "{pod} was deleted before its containers ended; its resources stay reserved for its grace period"
     pod.message = Message(text, pod=was.key)

@@ -126,8 +126,8 @@ def _import_policies(specs: Sequence[PolicySpec], actor: Actor, cluster: str) ->
 
 
 def _replace(cluster: Cluster, content: ClusterContent) -> None:
-    held = Reservation.objects.filter(cluster=cluster, active=True, pod__origin__in=(Pod.SUBMITTED, Pod.HELD))
-    ours = list(held.select_related("pod", "node").defer("node__report"))
+    reservations = Reservation.objects.filter(cluster=cluster, active=True, pod__origin__in=(Pod.SUBMITTED, Pod.HELD))
+    ours = list(reservations.select_related("pod", "node").defer("node__report"))
     names = {report.name for report in content.nodes}
     lost = sorted({reservation.node.name for reservation in ours} - names)
     if lost:
@@ -181,12 +181,12 @@ def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Seque
     return state
 
 
-def _lacks_devices(report: NodeReport, held: Allocation) -> bool:
+def _lacks_devices(report: NodeReport, allocation: Allocation) -> bool:
     """Return True if the node lacks a GPU or a CPU of the allocation."""
     zones = report.numa.zones if report.numa else ()
     cpus = frozenset[int]().union(*(parse_cpuset(zone.cpus or "") for zone in zones))
-    lost = {card.index for card in held.gpus} - {card.index for card in cards_of(report)}
-    return bool(lost) or not all(parse_cpuset(zone.cpus or "") <= cpus for zone in held.zones)
+    lost = {card.index for card in allocation.gpus} - {card.index for card in cards_of(report)}
+    return bool(lost) or not all(parse_cpuset(zone.cpus or "") <= cpus for zone in allocation.zones)
 
 
 def _insert_running(cluster: Cluster, running: Sequence[PodSpec], state: ClusterState) -> None:
@@ -223,8 +223,8 @@ def _check_names_unused(cluster: Cluster, running: Sequence[PodSpec]) -> None:
 def node_documents(cluster: Cluster) -> dict[str, Document]:
     """Return the documents of all nodes of a cluster, with two queries."""
     pods: dict[int, Document] = defaultdict(dict)
-    held = Reservation.objects.filter(cluster=cluster, active=True)
-    for reservation in held.select_related("pod").defer("pod__spec"):
+    reservations = Reservation.objects.filter(cluster=cluster, active=True)
+    for reservation in reservations.select_related("pod").defer("pod__spec"):
         pods[reservation.node_id][reservation.pod.key] = held_document(reservation)
     documents: dict[str, Document] = {}
     for node in Node.objects.filter(cluster=cluster):

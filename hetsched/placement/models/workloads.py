@@ -180,7 +180,7 @@ class Pod(models.Model):
 
     @classmethod
     def charged(
-        cls, cluster: Cluster, spec: PodSpec, node_id: int | None, held: Allocation | None, now: datetime
+        cls, cluster: Cluster, spec: PodSpec, node_id: int | None, allocation: Allocation | None, now: datetime
     ) -> Pod:
         """Return the unsaved row of a pod that another scheduler placed on its node."""
         return new(
@@ -197,7 +197,7 @@ class Pod(models.Model):
             state=State.RUNNING.value,
             queued=False,
             node_id=node_id,
-            allocation=held,
+            allocation=allocation,
             created_at=now,
             started_at=now,
         )

@@ -93,12 +93,12 @@ def unlock_host(host: str, *, answered: bool | None) -> None:
         row.update(held_until=None, quiet_until=Now() + timedelta(seconds=quiet), failures=failures)
 
 
-def secrets_of(one: Delivery) -> list[str]:
+def secrets_of(delivery: Delivery) -> list[str]:
     """Return the secrets that sign a message, the newest first, or an empty list if its owner has no secret.
 
     Raises: InputError `SecretKeyChanged`.
     """
-    holder = webhook_holder(one.webhook_id) if one.webhook_id else one.owner
+    holder = webhook_holder(delivery.webhook_id) if delivery.webhook_id else delivery.owner
     row = SigningSecret.objects.filter(holder=holder).first()
     if row is None:
         return []
@@ -117,27 +117,29 @@ def purpose(holder: str) -> str:
     return f"signing secret of {holder}"
 
 
-def record_outcome(one: Delivery, outcome: DeliveryOutcome) -> None:
+def record_outcome(delivery: Delivery, outcome: DeliveryOutcome) -> None:
     """Store the result of an attempt and its consequences; do nothing if the delivery changed concurrently."""
     now = timezone.now()
-    attempts = one.attempts + 1
+    attempts = delivery.attempts + 1
     state = Delivery.DUE
     if outcome.arrived:
         state = Delivery.DELIVERED
-    elif outcome.final or attempts >= MOST_ATTEMPTS or now - one.began_at > LONGEST_AGE:
+    elif outcome.final or attempts >= MOST_ATTEMPTS or now - delivery.began_at > LONGEST_AGE:
         state = Delivery.DEAD
     result = {"status": outcome.status, "code": outcome.code[:63], "message": outcome.message}
     with write_transaction():
-        row = Delivery.objects.filter(pk=one.pk, state=Delivery.DUE, attempts=one.attempts, began_at=one.began_at)
+        row = Delivery.objects.filter(
+            pk=delivery.pk, state=Delivery.DUE, attempts=delivery.attempts, began_at=delivery.began_at
+        )
         ended = None if state == Delivery.DUE else now
         if not row.update(
             state=state, attempts=attempts, ended_at=ended,
             not_before=now + retry_delay(attempts, outcome.wait_seconds), **result,
         ):  # fmt: skip
             return
-        DeliveryAttempt.objects.create(delivery=one, at=now, took_millis=outcome.took_millis, **result)
-        if one.webhook_id and state != Delivery.DUE:
-            _record_webhook_result(one.webhook_id, outcome)
+        DeliveryAttempt.objects.create(delivery=delivery, at=now, took_millis=outcome.took_millis, **result)
+        if delivery.webhook_id and state != Delivery.DUE:
+            _record_webhook_result(delivery.webhook_id, outcome)
     counters.add(metric_names.DELIVERIES, {Delivery.DUE: "failed"}.get(state, state))
 
 

@@ -68,8 +68,8 @@ def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult
         template = "{pod} is placed on {node} with score {score}"
         summary = Message(template, pod=pod.key, node=outcome.node, score=f"{outcome.score:.1f}")
         verdict, reasons = Verdict.PLACED, ()
-    held = outcome.allocation if outcome.node else None
-    differences = _differences(decision, verdict, outcome.node or "", outcome.score, held, reasons)
+    allocation = outcome.allocation if outcome.node else None
+    differences = _differences(decision, verdict, outcome.node or "", outcome.score, allocation, reasons)
     same_policy = (spec.name, spec.version) == (decision.policy_name, decision.policy_version)
     return RerunResult(
         decision=decision.pk,
@@ -81,7 +81,7 @@ def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult
         score=round(outcome.score, _DIGITS) if outcome.node else None,
         summary=summary,
         reasons=reasons,
-        allocation=held,
+        allocation=allocation,
         differences=differences,
     )
 
@@ -96,7 +96,12 @@ def _spec(name: str, version: int) -> PolicySpec:
 
 
 def _differences(
-    decision: Decision, verdict: str, node: str, score: float, held: Allocation | None, reasons: tuple[Reason, ...]
+    decision: Decision,
+    verdict: str,
+    node: str,
+    score: float,
+    allocation: Allocation | None,
+    reasons: tuple[Reason, ...],
 ) -> tuple[DecisionDifference, ...]:
     found = []
     if verdict != decision.verdict:
@@ -106,8 +111,8 @@ def _differences(
     elif node:
         if decision.score is not None and abs(decision.score - score) > 10**-_DIGITS:
             found.append(DecisionDifference(Message("score"), f"{decision.score:.4f}", f"{score:.4f}"))
-        if held != decision.allocation:
-            found.append(DecisionDifference(Message("allocation"), _text(decision.allocation), _text(held)))
+        if allocation != decision.allocation:
+            found.append(DecisionDifference(Message("allocation"), _text(decision.allocation), _text(allocation)))
     elif verdict == decision.verdict:
         was, now = _counts(decision.reasons), _counts(reasons)
         found += [
@@ -118,8 +123,8 @@ def _differences(
     return tuple(found)
 
 
-def _text(held: Allocation | None) -> str:
-    return "" if held is None else encode(held).decode()
+def _text(allocation: Allocation | None) -> str:
+    return "" if allocation is None else encode(allocation).decode()
 
 
 def _counts(reasons: tuple[Reason, ...]) -> dict[Message, int]:

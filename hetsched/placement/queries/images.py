@@ -37,7 +37,7 @@ class ImageDetail(msgspec.Struct, frozen=True, rename="camel"):
 
 def images_of(cluster: Cluster, pods: Sequence[PodSpec]) -> list[ImageDetail]:
     """Return the images of these pods for which facts are known, sorted by name."""
-    facts = {one.image: one for pod in pods for one in pod.image_facts}
+    facts = {image.image: image for pod in pods for image in pod.image_facts}
     if not facts:
         return []
     references = {image: stored_reference(image) for image in facts}

@@ -170,7 +170,11 @@ def _unprojected(cluster: Cluster) -> QuerySet[Reservation]:
 def _resized(cluster: Cluster) -> set[int]:
     """Return the ids of the reservations of pods that were resized in place."""
     changed = Reservation.objects.filter(cluster=cluster, active=True, spec__isnull=False).select_related("pod")
-    return {one.pk for one in changed if one.request.shape.requests != one.pod.spec.shape.requests}
+    return {
+        reservation.pk
+        for reservation in changed
+        if reservation.request.shape.requests != reservation.pod.spec.shape.requests
+    }
 
 
 def _zones(cluster: Cluster) -> Iterator[Violation]:
@@ -179,14 +183,16 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
     granted_by_us = rows.filter(pod__origin__in=Pod.GRANTED).values_list("node_id", "allocation").iterator(2000)
     nodes = {node_id for node_id, allocation in granted_by_us if allocation.zones}
     for node in Node.objects.filter(pk__in=nodes):
-        held = list(rows.filter(node=node).select_related("pod").defer("pod__spec").order_by("id"))
-        ours = [one for one in held if one.pod.origin in Pod.GRANTED]
-        state = single_node_state(node, held)
+        reservations = list(rows.filter(node=node).select_related("pod").defer("pod__spec").order_by("id"))
+        ours = [reservation for reservation in reservations if reservation.pod.origin in Pod.GRANTED]
+        state = single_node_state(node, reservations)
         facts = state.zones.nodes.get(0)
         if facts is None:
             continue  # the report lists no zones; I5 reports the reserved CPUs
         column = {name: state.columns.field(name)[:, 0].tolist() for name in _ZONE_COLUMNS}
-        granted = {facts.position(grant.name) for one in ours for grant in one.allocation.zones} - {None}
+        granted = {facts.position(grant.name) for reservation in ours for grant in reservation.allocation.zones} - {
+            None
+        }
         for position in sorted(position for position in granted if position is not None):
             room, effective, free = (column[name][position] for name in _ZONE_COLUMNS[:3])
             memory, memory_free = (column[name][position] for name in _ZONE_COLUMNS[3:])
@@ -195,15 +201,17 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
                 yield Violation("I2", node.name, f"{where}: {effective - free}m CPU granted of {room}m")
             if memory != UNKNOWN and memory_free < 0:
                 yield Violation("I2", node.name, f"{where}: {memory - memory_free} MiB granted of {memory}")
-        for one in ours:
-            for grant in one.allocation.zones if one.allocation.cpu_policy in EXCLUSIVE_CPU_POLICIES else ():
+        for reservation in ours:
+            for grant in (
+                reservation.allocation.zones if reservation.allocation.cpu_policy in EXCLUSIVE_CPU_POLICIES else ()
+            ):
                 at = facts.position(grant.name)
                 usable = None if at is None else facts.usable[at]
                 lost = parse_cpuset(node.report.numa.lost_cpus or "") if node.report.numa else frozenset()
                 wrong = parse_cpuset(grant.cpus or "") - (usable or frozenset()) - lost
                 if usable is not None and wrong:
                     message = f"holds CPUs {sorted(wrong)} of {node.name}, which zone {grant.name} has not for pods"
-                    yield Violation("I4", one.pod.key, message)
+                    yield Violation("I4", reservation.pod.key, message)
 
 
 def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:

@@ -21,7 +21,7 @@ def pods_with_grants(cluster: Cluster, node: str, kubelet: KubeletState) -> set[
     found = set(there.filter(uid__in=[key for key in keys if "/" not in key]).values_list("uid", flat=True))
     rest = {key: key if "/" in key else kubelet.pod_names.get(key, "") for key in keys - found}
     if any(rest.values()):
-        held = there.filter(state__in=_HOLDING)
-        names = {f"{namespace}/{name}" for namespace, name in held.values_list("namespace", "name")}
+        pods = there.filter(state__in=_HOLDING)
+        names = {f"{namespace}/{name}" for namespace, name in pods.values_list("namespace", "name")}
         found |= {key for key, name in rest.items() if name in names}
     return found

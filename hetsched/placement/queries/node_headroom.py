@@ -36,7 +36,7 @@ def headroom_on(cluster: Cluster, node_name: str) -> list[ShapeHeadroom]:
         scheduler = copy.scheduler(policy.spec)
         done = False
         try:
-            found = [ShapeHeadroom(one, node_capacity(scheduler, one.pod, row, MOST_COPIES)) for one in shapes]
+            found = [ShapeHeadroom(shape, node_capacity(scheduler, shape.pod, row, MOST_COPIES)) for shape in shapes]
             done = True
         finally:
             if not done:

@@ -106,12 +106,12 @@ def list_queue(
                 _queue_entry(row, QueueState.DUE, order[row["id"]])
                 for row in rows.filter(pk__in=some).values(*_COLUMNS)
             ]
-        found.sort(key=lambda one: one.position or 0)
+        found.sort(key=lambda entry: entry.position or 0)
     if only is not QueueState.DUE and len(found) < limit:
         rest = rows.exclude(queue_state=QueueState.DUE) if only is None else rows.filter(queue_state=only)
         rest = rest.order_by(F("not_before").asc(nulls_last=True), "-priority", "id").values(*_COLUMNS, "queue_state")
         later = [_queue_entry(row, QueueState(row["queue_state"]), None) for row in rest[: limit - len(found)]]
-        found += sorted(later, key=lambda one: (one.again_at is None, one.again_at or now))
+        found += sorted(later, key=lambda entry: (entry.again_at is None, entry.again_at or now))
     return found
 
 

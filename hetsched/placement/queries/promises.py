@@ -82,9 +82,9 @@ def _was_placed_whole(pod: Pod) -> bool:
 
 
 def _half_gangs(cluster: Cluster) -> Iterator[Breach]:
-    for one in HalfGang.objects.filter(cluster=cluster):
-        if database_now() > one.since + timedelta(seconds=one.patience_seconds) + LATE:
-            yield "I13", str(one), f"is half bound since {one.since:%Y-%m-%d %H:%M:%S}, longer than it may be"
+    for gang in HalfGang.objects.filter(cluster=cluster):
+        if database_now() > gang.since + timedelta(seconds=gang.patience_seconds) + LATE:
+            yield "I13", str(gang), f"is half bound since {gang.since:%Y-%m-%d %H:%M:%S}, longer than it may be"
 
 
 def overdrawn_quotas() -> Iterator[Breach]:

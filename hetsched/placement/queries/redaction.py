@@ -66,8 +66,8 @@ class Redaction:
 
     def reason(self, reason: Reason) -> Reason:
         """Redact a reason of a decision."""
-        said = self._redacted(reason.message)
-        return reason if said == reason.message else replace(reason, message=said)
+        message = self._redacted(reason.message)
+        return reason if message == reason.message else replace(reason, message=message)
 
     def reasons(self, reasons: Iterable[Reason]) -> tuple[Reason, ...]:
         """Redact the reasons of a decision."""
@@ -76,26 +76,28 @@ class Redaction:
     def evictions(self, evictions: Iterable[Evicted]) -> tuple[Evicted, ...]:
         """Redact the victims; the budget of a hidden pod is hidden too."""
         return tuple(
-            one
-            if self.is_visible(namespace_of(one.pod))
-            else replace(one, pod=HIDDEN, pdb=None if one.pdb is None else HIDDEN)
-            for one in evictions
+            evicted
+            if self.is_visible(namespace_of(evicted.pod))
+            else replace(evicted, pod=HIDDEN, pdb=None if evicted.pdb is None else HIDDEN)
+            for evicted in evictions
         )
 
     def spans(self, spans: Iterable[ReasonSpan]) -> list[ReasonSpan]:
         """Redact the reasons of a pod's time spans."""
-        return [replace(one, message=self._redacted(one.message)) for one in spans]
+        return [replace(span, message=self._redacted(span.message)) for span in spans]
 
     def preemptions(self, preemptions: Iterable[PreemptedBy]) -> list[PreemptedBy]:
         """Redact preemptors; for a hidden preemptor only the node and the time remain."""
         return [
-            one if self.is_visible(namespace_of(one.pod)) else replace(one, pod=HIDDEN, pod_id=None, decision=None)
-            for one in preemptions
+            preemptor
+            if self.is_visible(namespace_of(preemptor.pod))
+            else replace(preemptor, pod=HIDDEN, pod_id=None, decision=None)
+            for preemptor in preemptions
         ]
 
     def changed(self, changed: Changed) -> Changed:
         """Redact the difference of two decisions."""
-        reasons = (replace(one, message=self._redacted(one.message)) for one in changed.reasons)
+        reasons = (replace(difference, message=self._redacted(difference.message)) for difference in changed.reasons)
         return replace(changed, reasons=tuple(reasons))
 
     def rerun(self, again: RerunResult) -> RerunResult:
@@ -104,13 +106,18 @@ class Redaction:
             again,
             summary=self.summary(again.summary),
             reasons=self.reasons(again.reasons),
-            differences=tuple(replace(one, what=self._redacted(one.what)) for one in again.differences),
+            differences=tuple(
+                replace(difference, what=self._redacted(difference.what)) for difference in again.differences
+            ),
         )
 
     def outlook(self, outlook: Outlook) -> Outlook:
         """Redact the outlook of a pending pod; hidden blockers are counted but not named."""
         blockers = (
-            tuple(one if self.is_visible(namespace_of(one.pod)) else replace(one, pod="", pdb=None) for one in node)
+            tuple(
+                evicted if self.is_visible(namespace_of(evicted.pod)) else replace(evicted, pod="", pdb=None)
+                for evicted in node
+            )
             for node in outlook.blockers
         )
         return replace(
@@ -129,19 +136,19 @@ class Redaction:
             answer,
             summary=self.summary(answer.summary),
             snapshot=self.snapshot(answer.snapshot),
-            placements=tuple(self._placement(one) for one in answer.placements),
-            unplaced=tuple(replace(one, reasons=self.reasons(one.reasons)) for one in answer.unplaced),
+            placements=tuple(self._placement(placement) for placement in answer.placements),
+            unplaced=tuple(replace(unplaced, reasons=self.reasons(unplaced.reasons)) for unplaced in answer.unplaced),
             displaced=tuple(
-                one
-                if self.is_visible(namespace_of(one.pod))
-                else replace(one, pod=HIDDEN, blocked_by=one.blocked_by and HIDDEN, message=msgspec.UNSET)
-                for one in answer.displaced
+                displaced
+                if self.is_visible(namespace_of(displaced.pod))
+                else replace(displaced, pod=HIDDEN, blocked_by=displaced.blocked_by and HIDDEN, message=msgspec.UNSET)
+                for displaced in answer.displaced
             ),
             evictions=evictions,
         )
 
-    def _placement(self, one: Placement) -> Placement:
-        return replace(one, pairings=tuple(self._redacted(text) for text in one.pairings))
+    def _placement(self, placement: Placement) -> Placement:
+        return replace(placement, pairings=tuple(self._redacted(text) for text in placement.pairings))
 
     def _redacted(self, text: str) -> Message:
         """Redact the parameters of a message, or the whole text if it has no parameters."""

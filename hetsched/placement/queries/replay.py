@@ -155,25 +155,28 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
         )
     start, end = (pick(row["cluster_revision"] for row in rows.values()) for pick in (min, max))
     held, decided = _reservations_between(cluster, start, end), {row["pod_id"]: row for row in rows.values()}
-    pods = _pods({*decided, *(one["pod_id"] for one in held)})
+    pods = _pods({*decided, *(item["pod_id"] for item in held)})
     keyed: list[tuple[tuple[int, int, int], Event]] = []
     departures = foreign = 0
-    continuing = {(one["pod_id"], one["released_revision"]) for one in held if one["release_reason"] in CONTINUED}
-    for one in held:
-        row, released = decided.get(one["pod_id"]), one["released_revision"]
-        own = row is not None and one["revision"] > row["cluster_revision"]
-        if not own and one["revision"] > start and (one["pod_id"], one["revision"]) not in continuing:
+    continuing = {(item["pod_id"], item["released_revision"]) for item in held if item["release_reason"] in CONTINUED}
+    for entry in held:
+        row, released = decided.get(entry["pod_id"]), entry["released_revision"]
+        own = row is not None and entry["revision"] > row["cluster_revision"]
+        if not own and entry["revision"] > start and (entry["pod_id"], entry["revision"]) not in continuing:
             keyed.append(
-                ((one["revision"], 0, 1), PodPlacedElsewhere(pods[one["pod_id"]], one["node__name"], one["allocation"]))
+                (
+                    (entry["revision"], 0, 1),
+                    PodPlacedElsewhere(pods[entry["pod_id"]], entry["node__name"], entry["allocation"]),
+                )
             )
             foreign += 1
-        if released is None or one["release_reason"] in CONTINUED:
+        if released is None or entry["release_reason"] in CONTINUED:
             continue
-        if one["release_reason"].startswith(_BY_A_DECISION):
+        if entry["release_reason"].startswith(_BY_A_DECISION):
             if own and row is not None:
                 row["node_name"] = ""  # a preempted pod is treated as not placed, as in the runs
         elif released <= end:
-            keyed.append(((released, 0, 0), PodEnded(pods[one["pod_id"]].key)))
+            keyed.append(((released, 0, 0), PodEnded(pods[entry["pod_id"]].key)))
             departures += 1
     keyed += [((revision, 1, first), group) for revision, first, group in _groups(rows, pods)]
     keyed.sort(key=lambda item: item[0])
@@ -242,8 +245,8 @@ def _reservations_between(cluster: Cluster, start: int, end: int) -> Sequence[di
         Q(revision__gt=start, revision__lte=end),
         Q(released_revision__gt=start, released_revision__lte=end + 1),
     )
-    held = Reservation.objects.filter(began | over, cluster=cluster)
-    return list(held.order_by("revision", "id").values(*_HELD))
+    reservations = Reservation.objects.filter(began | over, cluster=cluster)
+    return list(reservations.order_by("revision", "id").values(*_HELD))
 
 
 # -- policies ----------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def summary(cluster: Cluster, rows: QuerySet[Shadow]) -> ShadowSummary:
         judged=Count("id", filter=Q(judged_at__isnull=False)),
         choices=Count("id", filter=Q(feasible__gt=1)),
         same_of_choices=Count("id", filter=Q(feasible__gt=1, judgement=Judgement.SAME)),
-        **{one.value: Count("id", filter=Q(judgement=one.value)) for one in Judgement},
+        **{judgement.value: Count("id", filter=Q(judgement=judgement.value)) for judgement in Judgement},
     )
     judged = counts["judged"]
     known = rows.filter(regret__isnull=False).order_by().values_list("regret", flat=True)

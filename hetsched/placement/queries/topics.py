@@ -96,7 +96,7 @@ def _pod_document(
     policy: str,
     decision_id: int | None,
     message: str,
-    held: Allocation | None,
+    allocation: Allocation | None,
     decided_at: datetime | None,
     started_at: datetime | None,
     finished_at: datetime | None,
@@ -107,9 +107,9 @@ def _pod_document(
         "policy": policy or None,
         "decision": decision_id,
         "message": message or None,
-        "isa": to_json_types(held.isa) if held and held.isa else None,
-        "gpus": to_json_types(held.gpus) if held else None,
-        "zones": to_json_types(held.zones) if held else None,
+        "isa": to_json_types(allocation.isa) if allocation and allocation.isa else None,
+        "gpus": to_json_types(allocation.gpus) if allocation else None,
+        "zones": to_json_types(allocation.zones) if allocation else None,
         "decidedAt": _time(decided_at),
         "startedAt": _time(started_at),
         "finishedAt": _time(finished_at),
@@ -175,8 +175,8 @@ def cluster_document(cluster: Cluster) -> Document:
 
 
 def node_document(node: Node) -> Document:
-    held = Reservation.objects.filter(node=node, active=True).select_related("pod")
-    pods = {reservation.pod.key: held_document(reservation) for reservation in held}
+    reservations = Reservation.objects.filter(node=node, active=True).select_related("pod")
+    pods = {reservation.pod.key: held_document(reservation) for reservation in reservations}
     return {**node_facts(node), **node_load(node), "pods": pods}
 
 

@@ -88,7 +88,9 @@ def binding_reason(reasons: Sequence[Reason], placed_on: str = "") -> Reason | N
     last = reasons[-1].plugin
     lifted = [reason for reason in reasons if placed_on in reason.candidates]
     open_ = [reason for reason in reasons if reason.candidates]
-    return max(lifted or open_ or [one for one in reasons if one.plugin == last], key=lambda reason: reason.nodes)
+    return max(
+        lifted or open_ or [reason for reason in reasons if reason.plugin == last], key=lambda reason: reason.nodes
+    )
 
 
 def decisions_of(pod: Pod) -> list[Decision]:
@@ -205,7 +207,7 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
     if pod.spec.gang is not None:
         members = Pod.objects.filter(cluster_id=pod.cluster_id, namespace=pod.namespace, gang=pod.gang)
         live = members.exclude(state__in=FINISHED).order_by("id").values_list("spec", flat=True)
-        state.gangs.register([one for one in live if one.key not in state.placed_pods])
+        state.gangs.register([item for item in live if item.key not in state.placed_pods])
     scheduler = Scheduler(state, compiled)
     placed = scheduler.schedule(pod.spec, preempts=False)
     if placed.node is not None:

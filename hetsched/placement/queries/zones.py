@@ -15,7 +15,7 @@ from hetsched.inventory.models import Node
 from hetsched.placement.models import Reservation
 
 
-def single_node_state(node: Node, held: Iterable[Reservation]) -> ClusterState:
+def single_node_state(node: Node, reservations: Iterable[Reservation]) -> ClusterState:
     """Return an engine state that contains only this node with these reservations."""
     pods = (
         PodSpec(
@@ -26,11 +26,11 @@ def single_node_state(node: Node, held: Iterable[Reservation]) -> ClusterState:
             node_name=node.name,
             allocation=reservation.allocation,
         )
-        for reservation in held
+        for reservation in reservations
     )
     return ClusterState([node.report], pods)
 
 
-def zones_at_risk(node: Node, held: Iterable[Reservation]) -> list[ZoneAtRisk]:
+def zones_at_risk(node: Node, reservations: Iterable[Reservation]) -> list[ZoneAtRisk]:
     """Return the zones that granted more CPU than they have now, with the pods that hold that CPU."""
-    return list(overcommitted(single_node_state(node, held))) if node.report.numa is not None else []
+    return list(overcommitted(single_node_state(node, reservations))) if node.report.numa is not None else []

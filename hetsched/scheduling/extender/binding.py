@@ -68,13 +68,13 @@ class Binder(ExtenderCalls):
         try:
             cluster, reader = self._cluster()
             api = api_of(cluster)
-            one = self._reserved(cluster, args) or self._reserve(cluster, args, api, reader, until)
+            request = self._reserved(cluster, args) or self._reserve(cluster, args, api, reader, until)
             reserved = True
         finally:
             self.turns.end(args.pod_uid, bound=reserved)
-        if one is None:
+        if request is None:
             return
-        writing = self._threads.submit(bind, api, one)
+        writing = self._threads.submit(bind, api, request)
         writing.add_done_callback(partial(_note, cluster))  # the response does not wait for this
         try:
             bound = writing.result(timeout=max(until - time.monotonic(), 0.1))

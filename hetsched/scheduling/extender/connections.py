@@ -158,9 +158,9 @@ class Connections:
         """Set the phase of a verified connection and start the phase's deadline; a call in progress has no deadline."""
         seconds = {Phase.IDLE: IDLE_SECONDS, Phase.TRANSFER: TRANSFER_SECONDS}.get(phase, inf)
         with self._lock:
-            if (one := self._verified.get(id(connection))) is not None:
-                one.phase, one.deadline = phase, time.monotonic() + seconds
-                one.has_called = one.has_called or phase is Phase.CALL
+            if (verified := self._verified.get(id(connection))) is not None:
+                verified.phase, verified.deadline = phase, time.monotonic() + seconds
+                verified.has_called = verified.has_called or phase is Phase.CALL
 
     def close_late(self) -> None:
         """Close the connections whose deadline has passed."""
@@ -168,20 +168,26 @@ class Connections:
         self.verified_hosts.close_late()
         with self._lock:
             now = time.monotonic()
-            for one in [one for one in self._verified.values() if one.deadline <= now]:
-                self._close(one)
+            for verified in [verified for verified in self._verified.values() if verified.deadline <= now]:
+                self._close(verified)
 
     def _has_slot(self, client: str) -> bool:
         """Return True if a slot is free for a client or can be freed; in the latter case, free it."""
-        counts = Counter(one.client for one in self._verified.values())
+        counts = Counter(verified.client for verified in self._verified.values())
         if len(self._verified) < VERIFIED and counts[client] < PER_CLIENT:
             return True
         most = client if counts[client] >= PER_CLIENT else max(counts, key=counts.__getitem__)
-        waiting = [one for one in self._verified.values() if one.client == most and one.phase is not Phase.CALL]
+        waiting = [
+            verified
+            for verified in self._verified.values()
+            if verified.client == most and verified.phase is not Phase.CALL
+        ]
         if waiting:
-            self._close(min(waiting, key=lambda one: (one.has_called, one.has_called and one.phase)))
+            self._close(
+                min(waiting, key=lambda verified: (verified.has_called, verified.has_called and verified.phase))
+            )
         return bool(waiting)
 
-    def _close(self, one: _VerifiedConnection) -> None:
-        del self._verified[id(one.connection)]
-        _shut_down(one.connection)
+    def _close(self, verified: _VerifiedConnection) -> None:
+        del self._verified[id(verified.connection)]
+        _shut_down(verified.connection)

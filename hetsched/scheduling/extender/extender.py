@@ -82,9 +82,9 @@ class Extender(Binder):
             chosen = find_victims(asking.scheduler, pod.spec, uids)
         return PreemptionResult(
             {
-                name: MetaVictims([MetaPod(uid) for uid in left], offered[name].num_pdb_violations)
-                for name, left in chosen.items()
-                if left
+                name: MetaVictims([MetaPod(uid) for uid in chosen_uids], offered[name].num_pdb_violations)
+                for name, chosen_uids in chosen.items()
+                if chosen_uids
             }
         )
 

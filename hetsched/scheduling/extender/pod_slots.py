@@ -34,11 +34,11 @@ class PodSlots:
         """
         with self._changed:
             while self._pod not in ("", uid) and self._missed < MOST_MISSED:
-                left = min(self._since + self._patience_seconds, until) - time.monotonic()
-                if left <= 0:
+                remaining = min(self._since + self._patience_seconds, until) - time.monotonic()
+                if remaining <= 0:
                     self._missed += 1
                     break
-                self._changed.wait(left)
+                self._changed.wait(remaining)
             self._pod, self._since = uid, time.monotonic()
 
     def end(self, uid: str, *, bound: bool = False) -> None:

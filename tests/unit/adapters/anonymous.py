@@ -24,27 +24,30 @@ def decided(content: ClusterContent, policy: PolicySpec = HETSCHED) -> dict[str,
     answer = what_if(ClusterState.of(content), compiled, content.pending, evaluated_at="", explain=True)
     return {
         "placed": {
-            pods[one.pod]: (
-                nodes[one.node],
-                one.score,
-                one.isa.mode,
-                [zone.cpus for zone in one.zones],
-                [(card.index, card.milli, card.memory_mib) for card in one.gpus],
+            pods[placement.pod]: (
+                nodes[placement.node],
+                placement.score,
+                placement.isa.mode,
+                [zone.cpus for zone in placement.zones],
+                [(card.index, card.milli, card.memory_mib) for card in placement.gpus],
             )
-            for one in answer.placements
+            for placement in answer.placements
         },
         "unplaced": {
-            pods[one.pod]: (one.verdict, sorted((reason.code, reason.plugin, reason.nodes) for reason in one.reasons))
-            for one in answer.unplaced
+            pods[unplaced.pod]: (
+                unplaced.verdict,
+                sorted((reason.code, reason.plugin, reason.nodes) for reason in unplaced.reasons),
+            )
+            for unplaced in answer.unplaced
         },
         "nodes": {
-            (pods[one.pod], nodes[one.name]): (
-                one.feasible,
-                one.refused and one.refused.code,
-                [(score.plugin, score.weighted) for score in one.scores],
-                one.rank,
+            (pods[outcome.pod], nodes[outcome.name]): (
+                outcome.feasible,
+                outcome.refused and outcome.refused.code,
+                [(score.plugin, score.weighted) for score in outcome.scores],
+                outcome.rank,
             )
-            for one in answer.nodes or ()
+            for outcome in answer.nodes or ()
         },
-        "evicted": sorted((pods[one.pod], nodes[one.node]) for one in answer.evictions),
+        "evicted": sorted((pods[evicted.pod], nodes[evicted.node]) for evicted in answer.evictions),
     }

@@ -302,7 +302,7 @@ ZONE = st.fixed_dictionaries(
 
 def _cpus_of(zone: Plain) -> str:
     """Return the CPUs of a zone, or new ones, because a CPU may not be in two zones."""
-    named = {one["name"]: one["value"] for one in zone.get("attributes", [])}
+    named = {attribute["name"]: attribute["value"] for attribute in zone.get("attributes", [])}
     return named.get("hetsched.io/cpus") or zone["name"]
 
 

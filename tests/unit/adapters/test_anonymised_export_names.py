@@ -81,8 +81,8 @@ def text_of(found: ClusterContent) -> str:
 def test_export_contains_no_text_of_any_field() -> None:
     filled: ClusterContent = Filled().of(inspect.type_info(ClusterContent), "ClusterContent")
     assert write_cluster(filled).decode().count("acme") > 150
-    left = [line for line in text_of(filled).splitlines() if "acme" in line]
-    assert left == []
+    remaining = [line for line in text_of(filled).splitlines() if "acme" in line]
+    assert remaining == []
 
 
 def test_anonymised_content_contains_no_name() -> None:

@@ -187,7 +187,7 @@ def test_images_narrow_the_nodes_as_before() -> None:
     (demand,) = {one.shape.isa and one.shape.isa.images for one in found.pending}
     assert copy.pending[0].shape.isa is not None
     assert copy.pending[0].shape.isa.images == demand
-    facts = {one.image: one.platforms for one in copy.pending[0].image_facts}
+    facts = {image.image: image.platforms for image in copy.pending[0].image_facts}
     assert facts["example.invalid/image-0001"] == ("linux/amd64", "linux/alias-0001", "unknown/unknown")
 
 

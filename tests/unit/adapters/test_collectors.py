@@ -84,10 +84,10 @@ def test_samples_are_converted_with_the_age_of_their_scrape() -> None:
         return vector((at, 12_500_000))
 
     found = collected("prometheus-load", {"url": "http://p:9090"}, answer)
-    (one,) = found.findings
-    assert one.node == "n1"
-    assert one.usage == {CPU: 1234, MEMORY: 1200, NETWORK_MBPS: 100, DISK_MBPS: 12}
-    assert one.observed_at.startswith("2026-11-")
+    (node,) = found.findings
+    assert node.node == "n1"
+    assert node.usage == {CPU: 1234, MEMORY: 1200, NETWORK_MBPS: 100, DISK_MBPS: 12}
+    assert node.observed_at.startswith("2026-11-")
     assert found.problems == ()
 
 
@@ -194,8 +194,8 @@ def test_facts_are_read_at_their_paths_and_wrong_ones_are_left_out() -> None:
 def test_nodes_and_zones_may_be_lists_or_mappings() -> None:
     paths = {"url": "https://x", "nodes": "$", "zones": "$.z", "zone_name": "id", "offline_capacity": "cpu"}
     document = {"n1": {"z": [{"id": 0, "cpu": 2}, {"id": 1}, "odd"]}}
-    (one,) = collected("http-json", paths, lambda _: document).findings
-    assert one.zones == {"0": 2000}
+    (node,) = collected("http-json", paths, lambda _: document).findings
+    assert node.zones == {"0": 2000}
 
 
 @pytest.mark.parametrize("document", [None, 3, "text", {"racks": 3}, {"racks": None}, []])
@@ -211,8 +211,8 @@ def test_facts_out_of_prometheus() -> None:
         "state": vector(({"node": "n1", "state": "capped"}, 1), ({"node": "n1", "state": "on"}, 0)),
         "watts": vector(({"node": "n3"}, 99.9)),
     }
-    one, other = collected("prometheus-facts", params, answers.__getitem__).findings
-    assert (one.zones, one.power) == ({"node-0": 8400}, PowerReport("capped"))
+    node, other = collected("prometheus-facts", params, answers.__getitem__).findings
+    assert (node.zones, node.power) == ({"node-0": 8400}, PowerReport("capped"))
     assert (other.node, other.power) == ("n3", PowerReport(None, 99))
 
 

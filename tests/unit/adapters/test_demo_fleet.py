@@ -49,11 +49,11 @@ def test_the_fleet_has_every_kind_of_machine() -> None:
 def test_running_pods_stay_within_capacity() -> None:
     nodes = {node.name: node for node in FLEET.nodes}
     for name, node in nodes.items():
-        held = [pod for pod in FLEET.running if pod.node_name == name]
+        pods = [pod for pod in FLEET.running if pod.node_name == name]
         for resource in ("cpu", "memory", "pods"):
-            assert sum(pod.shape.request(resource) for pod in held) <= node.allocatable[resource]
+            assert sum(pod.shape.request(resource) for pod in pods) <= node.allocatable[resource]
         taken: dict[int, int] = {}
-        for grant in (grant for pod in held if pod.allocation for grant in pod.allocation.gpus):
+        for grant in (grant for pod in pods if pod.allocation for grant in pod.allocation.gpus):
             taken[grant.index] = taken.get(grant.index, 0) + grant.milli
         assert all(milli <= 1000 for milli in taken.values())
         assert taken.keys() <= {card.index for card in cards_of(node)}

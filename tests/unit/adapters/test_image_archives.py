@@ -82,7 +82,7 @@ def image(*layers: bytes, copies: int = 1, config: dict[str, Any] | None = None)
 
     platform = {"os": "linux", "architecture": "amd64"}
     settings = blob(json.dumps({**platform, "config": config or {"Entrypoint": ["/app"]}}).encode())
-    manifest = blob(json.dumps({"config": settings, "layers": [blob(one) for one in layers]}).encode())
+    manifest = blob(json.dumps({"config": settings, "layers": [blob(layer) for layer in layers]}).encode())
     files["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
     files["index.json"] = json.dumps({"manifests": [{**manifest, "platform": platform}] * copies}).encode()
     return archive_of(files)
@@ -93,17 +93,17 @@ def measured(path: Path) -> tuple[float, str]:
     ended = subprocess.run(
         [sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True, timeout=300
     )
-    kibibytes, said = ended.stdout.split("\n", 1)
-    return int(kibibytes) / 1024, said
+    kibibytes, text = ended.stdout.split("\n", 1)
+    return int(kibibytes) / 1024, text
 
 
 def test_more_members_than_a_layer_may_have_are_refused_within_100_mib(tmp_path: Path) -> None:
     packed = tmp_path / "many.tar.gz"
     packed.write_bytes(gzip.compress(b"".join(empty_members(MAX_MEMBERS + 1000)), 1))
-    mebibytes, said = measured(packed)
-    assert "OciTooLarge" in said
-    assert f"more than {MAX_MEMBERS} members" in said
-    assert "inspect one platform's image" in said
+    mebibytes, text = measured(packed)
+    assert "OciTooLarge" in text
+    assert f"more than {MAX_MEMBERS} members" in text
+    assert "inspect one platform's image" in text
     assert mebibytes < MOST_MEMORY_MIB
 
 
@@ -116,8 +116,8 @@ def test_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_layer_of_a_packed_archive_within_the_limits_stays_within_100_mib(tmp_path: Path) -> None:
     packed = tmp_path / "image.tar.gz"
     packed.write_bytes(gzip.compress(image(gzip.compress(b"".join(empty_members(MAX_MEMBERS - 1000)), 1)), 1))
-    mebibytes, said = measured(packed)
-    assert "/app is in none of its layers" in said
+    mebibytes, text = measured(packed)
+    assert "/app is in none of its layers" in text
     assert mebibytes < MOST_MEMORY_MIB
 
 

@@ -26,7 +26,7 @@ spec:
 
 
 def warnings(text: str) -> list[tuple[str, str, str]]:
-    return [(one.code, one.place, one.hint or "") for one in content(text).warnings]
+    return [(warning.code, warning.place, warning.hint or "") for warning in content(text).warnings]
 
 
 def test_field_table_equals_the_models_of_the_kubernetes_client() -> None:
@@ -217,7 +217,10 @@ def test_error_carries_the_other_warnings_of_its_file() -> None:
     with pytest.raises(InputError) as refused:
         content(wrong + pod_text("xyzzy: 1", name="y"))
     assert refused.value.hint == "spec.contaners is not known. Did you mean containers?"
-    assert [one.place for one in refused.value.warnings] == ["file.yaml#1 spec.nodeselector", "file.yaml#2 spec.xyzzy"]
+    assert [warning.place for warning in refused.value.warnings] == [
+        "file.yaml#1 spec.nodeselector",
+        "file.yaml#2 spec.xyzzy",
+    ]
     assert refused.value.at("outer ").warnings == refused.value.warnings
 
 
@@ -333,7 +336,9 @@ def test_misspelt_field_of_a_setting_is_named(
 ) -> None:
     found = content(SETTINGS[kind] % field, workload=workload).warnings
     hint = hint if hint.startswith("Move") else f"Did you mean {hint}?"
-    assert (code, f"file.yaml#1 {place}", hint) in [(one.code, one.place, one.hint or "") for one in found]
+    assert (code, f"file.yaml#1 {place}", hint) in [
+        (warning.code, warning.place, warning.hint or "") for warning in found
+    ]
 
 
 @pytest.mark.parametrize(

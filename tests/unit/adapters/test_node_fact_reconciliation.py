@@ -33,7 +33,7 @@ def weighed(known: NodeReport, reported: NodeReport, **more: Any) -> Any:
 
 
 def changes(found: Any) -> list[tuple[str, str, str]]:
-    return [(one.fact, one.item, one.change) for one in found.quarantined]
+    return [(item.fact, item.item, item.change) for item in found.quarantined]
 
 
 class TestSources:
@@ -147,7 +147,7 @@ class TestCards:
     def test_rejected_loss_is_ignored_until_another_report(self) -> None:
         reported = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G1")))
         stood = tuple(
-            msgspec.structs.replace(one, state="rejected") for one in weighed(self.KNOWN, reported).quarantined
+            msgspec.structs.replace(item, state="rejected") for item in weighed(self.KNOWN, reported).quarantined
         )
         again = weighed(self.KNOWN, reported, quarantined=stood)
         assert self.cards(again)[2] == (2, "G2", True)
@@ -221,7 +221,7 @@ class TestKnownGpus:
         reported = self.reported(memory_mib=99_999, healthy=False)
         found = weighed(self.KNOWN, reported)
         assert found.report.gpus[0].healthy is False
-        stood = tuple(msgspec.structs.replace(one, state="rejected") for one in found.quarantined)
+        stood = tuple(msgspec.structs.replace(item, state="rejected") for item in found.quarantined)
         assert self.offers(weighed(found.known, reported, quarantined=stood)) == ("Tesla-T4", 15360, 2560)
 
     def test_trusted_source_may_set_the_gpu_model(self) -> None:
@@ -279,7 +279,7 @@ class TestClaims:
         claims: Claims = {}
         for at, text in (("1", "a"), ("2", "a"), ("3", "b")):
             claims = record_claim(claims, "agent", {"isa": text}, at)
-        assert [(one.text, one.first_at, one.last_at, one.current) for one in claims["isa"]] == [
+        assert [(fact.text, fact.first_at, fact.last_at, fact.current) for fact in claims["isa"]] == [
             ("b", "3", "3", True), ("a", "1", "2", False),
         ]  # fmt: skip
 
@@ -288,7 +288,7 @@ class TestClaims:
         for number in range(50):
             claims = record_claim(claims, "agent", {"isa": str(number)}, str(number))
         assert len(claims["isa"]) == MOST_KEPT
-        assert {one.text for one in claims["isa"] if one.current} == {"x", "49"}
+        assert {statement.text for statement in claims["isa"] if statement.current} == {"x", "49"}
 
     @pytest.mark.parametrize(
         ("other", "expected"), [("x86-64-v3", False), ("x86-64-v4", True), ("at least x86-64-v1", False)]
@@ -301,4 +301,4 @@ class TestClaims:
         claims = record_claim(
             record_claim({}, "agent", fact_texts(report(zone("node-0", "0-3"))), "1"), "agent", {}, "2"
         )
-        assert not any(one.current for said in claims.values() for one in said)
+        assert not any(statement.current for statements in claims.values() for statement in statements)

@@ -24,8 +24,8 @@ def test_another_submission_has_others() -> None:
 def test_two_of_one_stem_are_two() -> None:
     first, second = ready(f"{MADE}---\n{MADE}")
     assert first.name != second.name
-    assert [one.name for one in ready(f"{MADE}---\n{MADE}")] == [first.name, second.name]
-    assert {one.document["metadata"]["name"] for one in (first, second)} == {first.name, second.name}
+    assert [new_object.name for new_object in ready(f"{MADE}---\n{MADE}")] == [first.name, second.name]
+    assert {new_object.document["metadata"]["name"] for new_object in (first, second)} == {first.name, second.name}
 
 
 def test_long_prefix_is_truncated_for_the_suffix() -> None:

@@ -21,7 +21,9 @@ from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.objects.node_report import GpuCard
 from tests.builders import a_node
 
-LABELS = {one["node"]: one["labels"] for one in json.loads((Path(__file__).parent / "labels" / "gfd.json").read_text())}
+LABELS = {
+    load["node"]: load["labels"] for load in json.loads((Path(__file__).parent / "labels" / "gfd.json").read_text())
+}
 V100 = "GPU-a,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true"
 
 
@@ -102,11 +104,11 @@ HELD = {
 
 
 def test_koordinator_allocations_are_charged() -> None:
-    held = held_by_koordinator(HELD, {"cpu": 2000, "koordinator.sh/gpu-core": 50})
-    assert held is not None
-    assert parse_cpuset(held.zones[0].cpus or "") == {2, 3}
+    allocation = held_by_koordinator(HELD, {"cpu": 2000, "koordinator.sh/gpu-core": 50})
+    assert allocation is not None
+    assert parse_cpuset(allocation.zones[0].cpus or "") == {2, 3}
     # Half of the cores is 500 thousandths; 8 Gi are 8192 MiB.
-    assert [(grant.index, grant.milli, grant.memory_mib) for grant in held.gpus] == [(1, 500, 8192)]
+    assert [(grant.index, grant.milli, grant.memory_mib) for grant in allocation.gpus] == [(1, 500, 8192)]
 
 
 def test_annotation_does_not_exceed_the_request() -> None:

@@ -168,7 +168,7 @@ CONDITIONAL: dict[str, tuple[Plain, tuple[str, ...], Any]] = {
 def test_field_that_counts_together_with_another_has_its_effect(case: str) -> None:
     plain, path, value = CONDITIONAL[case]
     resource = NODES if plain["metadata"]["name"] == "n1" else PODS
-    before, after = (json.dumps(one).encode() for one in (plain, with_value(plain, path, value)))
+    before, after = (json.dumps(item).encode() for item in (plain, with_value(plain, path, value)))
 
     assert outcome(resource, after) == whole_outcome(resource, after) != outcome(resource, before)
 
@@ -177,7 +177,7 @@ def test_field_that_counts_together_with_another_has_its_effect(case: str) -> No
 @given(CLUSTERS, st.lists(ODD, max_size=2), st.integers(0, 2**32))
 def test_drawn_objects_are_read_as_the_whole_objects(objects: list[Plain], odd: list[Any], seed: int) -> None:
     draw = random.Random(seed)
-    for plain in copy.deepcopy([one for one in objects if one["kind"] in ("Pod", "Node")]):
+    for plain in copy.deepcopy([obj for obj in objects if obj["kind"] in ("Pod", "Node")]):
         resource = PODS if plain["kind"] == "Pod" else NODES
         for value in odd:
             container, key = draw.choice(places(plain))

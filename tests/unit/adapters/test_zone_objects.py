@@ -28,8 +28,8 @@ NODE = {"metadata": {"name": "n1", "uid": "u1", "labels": {}}, "status": {}}
 
 def objects(facts: NodeReport, node: dict[str, Any] = NODE) -> dict[str, dict[str, Any]]:
     """Return the objects to write for a node without any, by kind."""
-    writes, kept = plan(PublishedNode(node), AcceptedNodeFacts(facts), ServedKinds())
-    assert kept == []
+    writes, conflicts = plan(PublishedNode(node), AcceptedNodeFacts(facts), ServedKinds())
+    assert conflicts == []
     return {write.what: write.body for write in writes}
 
 
@@ -48,13 +48,13 @@ def test_the_zones_of_real_machines(name: str, tmp_path: Path) -> None:
     for zone, known in zip(body["zones"], expected["zones"], strict=True):
         assert zone["costs"] == known.get("costs", [])
         amounts, theirs = (
-            {one["name"]: parse_amount(one["name"], one["capacity"]) for one in side["resources"]}
+            {resource["name"]: parse_amount(resource["name"], resource["capacity"]) for resource in side["resources"]}
             for side in (zone, known)
         )
         assert amounts.get("cpu", 0) == theirs.get("cpu", 0)
         # Ours is whole MiB.
         assert 0 <= theirs.get("memory", 0) - amounts.get("memory", 0) < 2**20
-        assert all(one["available"] == one["allocatable"] for one in zone["resources"])
+        assert all(resource["available"] == resource["allocatable"] for resource in zone["resources"])
     problems: list[str] = []
     assert numa(FieldView(body), problems) == facts.numa
     assert problems == []
@@ -72,8 +72,8 @@ def test_offline_capacity_is_written_in_tenths(tmp_path: Path) -> None:
 def test_the_same_again_is_not_written(tmp_path: Path) -> None:
     facts = facts_of("intel-2p2n-16c-nvme-mic", tmp_path, reserved_cpus="0", cpu_manager_policy="static")
     body = objects(facts)[TOPOLOGIES.kind]
-    writes, kept = plan(PublishedNode(NODE, topology=body), AcceptedNodeFacts(facts), ServedKinds())
-    assert ([write.what for write in writes], kept) == ([], [])
+    writes, conflicts = plan(PublishedNode(NODE, topology=body), AcceptedNodeFacts(facts), ServedKinds())
+    assert ([write.what for write in writes], conflicts) == ([], [])
     # The node was created again with the same name: the object is to be deleted with this one.
     recreated = {**NODE, "metadata": {**NODE["metadata"], "uid": "u2"}}  # type: ignore[dict-item]
     (write,), _ = plan(PublishedNode(recreated, topology=body), AcceptedNodeFacts(facts), ServedKinds())
@@ -93,15 +93,15 @@ def test_quarantined_amount_is_left_unchanged(doubted: tuple[str, ...], expected
     status = {part: {name: "1k"} for part in ("capacity", "allocatable")}
     node = {"metadata": {**NODE["metadata"], "managedFields": [manager]}, "status": status}  # type: ignore[dict-item]
     known = AcceptedNodeFacts(NodeReport("n1", allocatable={name: 100_000}), doubted=frozenset(doubted))
-    writes, kept = plan(PublishedNode(node), known, ServedKinds())
-    assert ([write.what for write in writes], kept) == (expected, [])
+    writes, conflicts = plan(PublishedNode(node), known, ServedKinds())
+    assert ([write.what for write in writes], conflicts) == (expected, [])
 
 
 def test_published_objects_are_read() -> None:
     zones = {}
-    for one in yaml.safe_load_all((FOLDER / "published.yaml").read_text()):
-        found = numa(FieldView(one), [])
-        zones[one["metadata"]["name"]] = [(zone.name, zone.allocatable["cpu"]) for zone in found.zones]
+    for document in yaml.safe_load_all((FOLDER / "published.yaml").read_text()):
+        found = numa(FieldView(document), [])
+        zones[document["metadata"]["name"]] = [(zone.name, zone.allocatable["cpu"]) for zone in found.zones]
         assert (found.topology_manager_policy, found.topology_manager_scope) == ("single-numa-node", "container")
     assert zones == {
         "kwok-numa-0": [("node-0", 16000), ("node-1", 16000)],

@@ -34,7 +34,7 @@ def problems(root: Path, shared: str, config: str = CONFIG, **exclusive: str) ->
     put(root, f"{FOLDER}/config.yaml", config)
     tree = Tree(root)
     probe_kubelet(tree, CPUS)
-    return [(one.code, one.message.partition("CPUs ")[2].partition(" ")[0]) for one in tree.problems]
+    return [(problem.code, problem.message.partition("CPUs ")[2].partition(" ")[0]) for problem in tree.problems]
 
 
 def test_a_consistent_checkpoint_has_no_problems(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_options_that_are_not_modelled_are_reported_as_unknown(tmp_path: Path, o
     put(tmp_path, f"{FOLDER}/config.yaml", f"cpuManagerPolicyOptions:\n  {option}\n")
     tree = Tree(tmp_path)
     probe_kubelet(tree, CPUS)
-    assert [one.code for one in tree.problems] == ["KubeletOptionUnknown"]
+    assert [problem.code for problem in tree.problems] == ["KubeletOptionUnknown"]
     assert option.partition(":")[0] in tree.problems[0].message
 
 
@@ -96,6 +96,6 @@ def test_zones_of_devices_and_names_of_pods_are_read() -> None:
     pods = (PodResources("team", "p", (ContainerResources("main", "2-3", (HeldDevices(nic, ("mlx0",), (1,)),)),)),)
     everything: dict[str, Any] = {nic: {"mlx0": (1,), "mlx1": ()}}
     offered = (HeldDevices(nic, ("mlx0",), (1,)), HeldDevices(nic, ("mlx1",)), HeldDevices("example.com/plain", ("x",)))
-    said = with_pods(files, pods, Allocatable("0-7", offered))
-    assert said.device_zones == everything  # a resource of which no device has a zone gives no hint
-    assert said.pod_names == {"uid-1": "team/p"}
+    kubelet_state = with_pods(files, pods, Allocatable("0-7", offered))
+    assert kubelet_state.device_zones == everything  # a resource of which no device has a zone gives no hint
+    assert kubelet_state.pod_names == {"uid-1": "team/p"}

@@ -45,7 +45,9 @@ def test_four_instances_of_a_split_card(tmp_path: Path) -> None:
     assert (card.model, card.memory_mib) == ("NVIDIA A100-SXM4-80GB", 81920)
     assert card.mig_devices is not None
     # 14 multiprocessors and 19968 MiB: one compute slice with two memory slices of an 80 GB card.
-    assert [(one.profile, one.memory_mib, one.uuid) for one in card.mig_devices] == [("1g.20gb", 19968, None)] * 4
+    assert [(mig_device.profile, mig_device.memory_mib, mig_device.uuid) for mig_device in card.mig_devices] == [
+        ("1g.20gb", 19968, None)
+    ] * 4
     # The document counts four attached GPUs: the described one has device node 1.
     assert card.index == 1
     assert "CardsNotDescribed" in codes

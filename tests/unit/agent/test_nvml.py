@@ -112,7 +112,7 @@ def test_instances_are_named_by_the_driver(tmp_path: Path) -> None:
     }  # fmt: skip
     (card,), _ = cards_of(Driver(gpu(1, **split)), tmp_path)
     assert card.mig_devices is not None
-    assert [(one.uuid, one.profile, one.memory_mib) for one in card.mig_devices] == [
+    assert [(mig_device.uuid, mig_device.profile, mig_device.memory_mib) for mig_device in card.mig_devices] == [
         ("MIG-0", "3g.20gb", 20096), ("MIG-3", "3g.20gb", 20096)
     ]  # fmt: skip
 

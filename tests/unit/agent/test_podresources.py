@@ -109,11 +109,11 @@ def test_podresources_precede_the_kubelets_files() -> None:
         PodResources("team", "train", (ContainerResources("main", "2-3", (HeldDevices(GPU, ("GPU-1",)),)),)),
         PodResources("team", "other", (ContainerResources("main", "4"),)),
     )
-    said = with_pods(files, pods, Allocatable("1-7"), online="0-7", uids={("team", "train"): "uid-1"})
-    assert said.exclusive == {"uid-1": {"main": "2-3"}, "team/other": {"main": "4"}}
-    assert said.devices == {"uid-1": {"main": {GPU: ("GPU-1",)}}}
-    assert said.reserved_cpus == "0"
-    assert said.sources == ("cpu_manager_state", "podresources")
+    kubelet_state = with_pods(files, pods, Allocatable("1-7"), online="0-7", uids={("team", "train"): "uid-1"})
+    assert kubelet_state.exclusive == {"uid-1": {"main": "2-3"}, "team/other": {"main": "4"}}
+    assert kubelet_state.devices == {"uid-1": {"main": {GPU: ("GPU-1",)}}}
+    assert kubelet_state.reserved_cpus == "0"
+    assert kubelet_state.sources == ("cpu_manager_state", "podresources")
 
 
 def test_a_pod_is_known_by_the_cpus_that_its_record_names() -> None:

@@ -29,6 +29,6 @@ def test_turns_are_summarized_by_their_medians() -> None:
 
 
 def test_ratios_are_of_pairs_of_turns() -> None:
-    found = {one.case: (one.median, one.n) for one in _ratios("a", "b", OURS, THEIRS)}
+    found = {ratio.case: (ratio.median, ratio.n) for ratio in _ratios("a", "b", OURS, THEIRS)}
     # Pairs: 800/400, 600/600, 1000/500; 10/5, 12/6, 8/4; 40/20, 60/20, 50/25.
     assert found == {"a / b": (2, 3), "a / b, created to bound": (2, 3), "a / b, p99": (2, 3)}

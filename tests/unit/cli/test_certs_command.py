@@ -35,8 +35,8 @@ def purpose(certificate: x509.Certificate) -> list[x509.ObjectIdentifier]:
 
 def test_each_pair_is_for_its_own_side_and_for_its_owner_alone(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "certs"
-    said = certs(folder, "--host", "extender.test", "--host", "10.0.0.1", "--client", "fleet-a", "--days", "30")
-    assert "HETSCHED_EXTENDER_CLIENTS=fleet-a" in said
+    text = certs(folder, "--host", "extender.test", "--host", "10.0.0.1", "--client", "fleet-a", "--days", "30")
+    assert "HETSCHED_EXTENDER_CLIENTS=fleet-a" in text
     server, client, authority = (read(folder / name) for name in ("server/tls.crt", "client/tls.crt", "ca.crt"))
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["extender.test"]

@@ -57,8 +57,8 @@ def test_one_pod_is_not_counted_as_several(tmp_path: Path) -> None:
 
     def summary(*pods: PodBuilder) -> str:
         result = run("check", "-f", workload_file(tmp_path, *pods), "--cluster", nodes, "-o", "json")
-        said: str = document(result)["summary"]
-        return said
+        text: str = document(result)["summary"]
+        return text
 
     one, wrong, both = summary(FITS), summary(TOO_BIG), summary(FITS, a_pod("too").cpu(1))
     assert one.startswith("the pod passes the check")
@@ -251,7 +251,9 @@ def test_misspelt_names_are_warnings_or_strict_errors(tmp_path: Path) -> None:
     files = ("check", "-f", manifest, "--cluster", cluster_file(tmp_path), "--junit", junit)
     found = document(run(*files, "-o", "json"))
     assert found["verdict"] == "placed"
-    assert [(one["rule"], one["level"], one["pod"], one.get("hint")) for one in found["findings"]] == [
+    assert [
+        (finding["rule"], finding["level"], finding["pod"], finding.get("hint")) for finding in found["findings"]
+    ] == [
         ("FieldUnknown", "warning", "default/fits", "Did you mean requests?"),
         ("AnnotationUnknown", "warning", "default/fits", "Did you mean hetsched.io/gpu-model?"),
         ("KindUnknown", "warning", "", "Did you mean Deployment?"),
@@ -268,7 +270,11 @@ def test_whatif_warns_and_refuses_misspelt_names_where_strict(tmp_path: Path) ->
     manifest.write_text(MISSPELT)
     files = ("whatif", "-f", manifest, "--cluster", cluster_file(tmp_path), "-o", "json")
     warned = run(*files)
-    assert [one["code"] for one in document(warned)["warnings"]] == ["FieldUnknown", "AnnotationUnknown", "KindUnknown"]
+    assert [warning["code"] for warning in document(warned)["warnings"]] == [
+        "FieldUnknown",
+        "AnnotationUnknown",
+        "KindUnknown",
+    ]
     assert "warning [FieldUnknown]" in warned.stderr
     assert "Did you mean requests?" in warned.stderr
     refused = run(*files, "--strict")
@@ -295,7 +301,7 @@ def test_resource_quota_is_named_as_not_simulated_and_is_not_refused_where_stric
     files = ("-f", workload_file(tmp_path, FITS), "--cluster", cluster_file(tmp_path))
     for more in (("--cluster", quota), ("-f", quota)):
         answer = run("whatif", *files, *more, "--strict", "-o", "json")
-        assert (answer.exit_code, [one["code"] for one in document(answer)["warnings"]]) == (
+        assert (answer.exit_code, [warning["code"] for warning in document(answer)["warnings"]]) == (
             0,
             ["AdmissionNotSimulated"],
         )

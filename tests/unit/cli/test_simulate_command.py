@@ -87,7 +87,7 @@ def test_misconfigured_pod_stays_pending(tmp_path: Path) -> None:
 
 def test_arrival_overloads_the_cluster_repeatably(trace: list[str | Path]) -> None:
     found = [document(run(*trace, "--arrival", "3", "--seed", seed, "-o", "json")) for seed in ("7", "7", "8")]
-    streams = [[row["pod"] for row in one["results"][0]["placements"]] for one in found]
+    streams = [[row["pod"] for row in item["results"][0]["placements"]] for item in found]
     # Two cards: the stream ends with the pod that brings 3 x 2000 milli; the list itself has 2500.
     assert len(streams[0]) > 4
     assert streams[0] == streams[1]

@@ -165,7 +165,7 @@ def encoders_without_hook(code: str) -> list[str]:
     """Return the calls of msgspec that encode a document and fail at a message in it."""
     calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
     encoders = [call for call in calls if ast.unparse(call.func).removeprefix("msgspec.") in ENCODERS]
-    return [ast.unparse(call) for call in encoders if all(one.arg != "enc_hook" for one in call.keywords)]
+    return [ast.unparse(call) for call in encoders if all(keyword.arg != "enc_hook" for keyword in call.keywords)]
 
 
 def test_every_encoder_accepts_messages() -> None:

@@ -102,12 +102,12 @@ class Oracle:
 
     def _ports(self, pod: PodSpec, node: NodeReport) -> bool:
         return not any(
-            (held.port, held.protocol) == (port.port, port.protocol)
-            and (held.ip == port.ip or "0.0.0.0" in (held.ip, port.ip))
+            (host_port.port, host_port.protocol) == (port.port, port.protocol)
+            and (host_port.ip == port.ip or "0.0.0.0" in (host_port.ip, port.ip))
             for port in pod.shape.host_ports
             for other, where in self.placed
             if where is node
-            for held in other.shape.host_ports
+            for host_port in other.shape.host_ports
         )
 
     # -- rules between pods --------------------------------------------------------------------------------------
@@ -246,8 +246,8 @@ class Oracle:
     def _least_allocated(self, pod: PodSpec, node: NodeReport) -> int:
         used = self._nonzero(pod, node)
         capacity = node.allocatable["cpu"], node.allocatable["memory"]
-        left = [max(0, (c - u) * 100 // c) if c else 0 for u, c in zip(used, capacity, strict=True)]
-        return sum(left) // 2
+        remaining = [max(0, (c - u) * 100 // c) if c else 0 for u, c in zip(used, capacity, strict=True)]
+        return sum(remaining) // 2
 
     def _balanced(self, pod: PodSpec, node: NodeReport) -> int:
         asked = {name: pod.shape.request(name) for name in ("cpu", "memory")}
@@ -309,8 +309,8 @@ def preferred_nodes(shape: Shape, node: NodeReport) -> int:
     return sum(wish.weight for wish in shape.preferred_nodes if term_holds(wish.term, node))
 
 
-def same_domain(key: str, one: NodeReport, other: NodeReport) -> bool:
-    return key in one.labels and one.labels[key] == other.labels.get(key)
+def same_domain(key: str, report: NodeReport, other: NodeReport) -> bool:
+    return key in report.labels and report.labels[key] == other.labels.get(key)
 
 
 def largest_is_100(counts: list[int], *, less_is_better: bool = False) -> list[int]:

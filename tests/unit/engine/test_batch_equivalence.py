@@ -69,8 +69,8 @@ def test_every_pick_grant_and_total_is_the_same(policy, seed):
     expected = [one_by_one.schedule(pod) for pod in pods[:100]]
     actual = in_batches.schedule(pods[:60]) + in_batches.schedule(pods[60:100])
     # A pod leaves in between, as between two batches of a worker.
-    gone = [outcome.pod.key for outcome in expected if outcome.node][::3]
-    for key in gone:
+    removed = [outcome.pod.key for outcome in expected if outcome.node][::3]
+    for key in removed:
         single.forget(key)
         batched.forget(key)
     expected += [one_by_one.schedule(pod) for pod in pods[100:]]

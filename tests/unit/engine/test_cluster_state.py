@@ -150,15 +150,15 @@ TestLife.settings = settings(max_examples=60, stateful_step_count=25, deadline=N
 
 @given(mixed_fleets(), mixed_pods(), st.randoms(use_true_random=False))
 def test_equal_contents_have_equal_digests(fleet: list[NodeReport], pods: list[PodSpec], shuffler: Any) -> None:
-    one, other = ClusterState(fleet), ClusterState(reversed(fleet))
+    state, other = ClusterState(fleet), ClusterState(reversed(fleet))
     # The GPUs of a pod, and its CPUs under a pinning kubelet, depend on the earlier pods.
     plain = [pod for pod in pods if pod.shape.gpu is None and not pod.shape.guaranteed]
     for pod in plain:
-        one.assume(one.compile(pod), 0)
+        state.assume(state.compile(pod), 0)
     shuffler.shuffle(plain)
     for pod in plain:
         other.assume(other.compile(pod), 0)
-    assert one.digest() == other.digest()
+    assert state.digest() == other.digest()
 
 
 _NODES_AND_POD = ([a_node("a").build(), a_node("b").build()], [a_pod("p").running_on("a").build()])

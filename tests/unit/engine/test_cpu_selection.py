@@ -11,12 +11,12 @@ FOUR_CORES = cores_of(range(8), "0,4;1,5;2,6;3,7")
 
 
 def chosen(count: int, order: str, free: set[int] | None = None, cores: tuple[Core, ...] = FOUR_CORES) -> list[int]:
-    left = {cpu for core in cores for cpu in core} if free is None else free
+    remaining = {cpu for core in cores for cpu in core} if free is None else free
 
     def held(core: Core) -> Rank:
-        return 0, len(set(core) - left)
+        return 0, len(set(core) - remaining)
 
-    return pick(count, cores, left, order, held)
+    return pick(count, cores, remaining, order, held)
 
 
 def test_spread_uses_one_thread_per_core_first() -> None:

@@ -106,7 +106,7 @@ def test_claims_are_allocated_on_the_nodes_of_their_devices() -> None:
 
 
 def test_no_device_is_allocated_twice() -> None:
-    pods = [one for name in "abc" for one in (claim(name, exactly("gpu")), pod(name, name=name))]
+    pods = [item for name in "abc" for item in (claim(name, exactly("gpu")), pod(name, name=name))]
     scene = Scene(node("n1"), slice_of("n1", device("d0"), device("d1")), *pods)
     assert scene.placed == {"a": ("n1", ["gpu=d0"]), "b": ("n1", ["gpu=d1"]), "c": (None, [])}
     assert scene.diagnosed["c"] == (Verdict.NOT_NOW, "DevicesNotAvailable")
@@ -123,8 +123,8 @@ def test_all_means_every_one_of_the_node() -> None:
     every = claim("all", exactly("gpu", allocationMode="All"))
     scene = Scene(node("n1"), slice_of("n1", device("d0"), device("d1")), every, pod("all"))
     assert scene.placed["p"] == ("n1", ["gpu=d0", "gpu=d1"])
-    one = [claim("one", exactly("gpu")), pod("one", name="a")]
-    scene = Scene(node("n1"), slice_of("n1", device("d0"), device("d1")), *one, every, pod("all"))
+    item = [claim("one", exactly("gpu")), pod("one", name="a")]
+    scene = Scene(node("n1"), slice_of("n1", device("d0"), device("d1")), *item, every, pod("all"))
     assert scene.placed == {"a": ("n1", ["gpu=d0"]), "p": (None, [])}
 
 

@@ -105,10 +105,10 @@ def test_found_moves_are_executable_in_order(seed: int) -> None:
     found = advise(state, POLICY, Question(Goal.ROOM, (pod,), most_moves=4, most_tries=3), evaluated_at=NOW)
     board = Board(state.fork(), POLICY, evaluated_at=NOW, returns=False)
     for move in found.moves:
-        moved = board.move(tuple(board.state.placed_pods[one.pod] for one in move.pods))
+        moved = board.move(tuple(board.state.placed_pods[moved_pod.pod] for moved_pod in move.pods))
         assert moved is not None
-        assert [outcome.node for outcome in moved.outcomes] == [one.to for one in move.pods]
-        assert all(one.to != one.from_ for one in move.pods)
+        assert [outcome.node for outcome in moved.outcomes] == [moved_pod.to for moved_pod in move.pods]
+        assert all(moved_pod.to != moved_pod.from_ for moved_pod in move.pods)
         assert all(budget.left >= 0 for budget in move.budgets)
     if found.verdict is AdviceVerdict.PLAN:
         assert board.scheduler.schedule(pod, preempts=False).node == found.places[0].node

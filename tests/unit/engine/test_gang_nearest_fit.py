@@ -29,7 +29,7 @@ def test_all_members_change_together_or_fewer_must_run() -> None:
     nodes = [a_node("a").cpu(8), a_node("b").cpu(2)]
     suggestions = answers(nodes, members=3, cpu="4", least=3)
     assert len(suggestions) == 3
-    assert all(one == suggestions[0] for one in suggestions)
+    assert all(suggestion == suggestions[0] for suggestion in suggestions)
     assert [(fit.field, fit.from_, fit.to, fit.nodes) for fit in suggestions[0]] == [
         ("pod-group.scheduling.sigs.k8s.io/min-available", "3", "2", ("a",)),
         ("resources.requests.cpu", "4", "2666m", ("a",)),

@@ -49,7 +49,7 @@ def test_a_node_that_states_no_link_gives_the_lowest() -> None:
 
 
 def test_equal_links_give_the_lowest() -> None:
-    everyone = [tuple(CardLink(other, "nvlink", 300.0) for other in range(4) if other != one) for one in range(4)]
+    everyone = [tuple(CardLink(other, "nvlink", 300.0) for other in range(4) if other != number) for number in range(4)]
     assert granted(cards(*everyone), 3) == [[0, 1, 2]]
 
 

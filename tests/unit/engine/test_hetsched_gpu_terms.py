@@ -74,8 +74,8 @@ def test_expected_stranded_gpus_are_the_newsvendors_loss() -> None:
     # No deviation: (20 - 15) / 10 = 0.5, ample CPU 0. Deviation pi / sqrt(3) for one GPU makes s = 1 core:
     # need 10, left 10: s / rho * ln(2) = 0.0693
     flat, wide = Need(0, 10.0, 0.0), Need(0, 10.0, math.pi / math.sqrt(3))
-    left, gpus = np.array([15.0, 30.0, 3.0]), np.array([2.0, 2.0, 0.0])
-    assert stranded(flat, left, gpus).tolist() == pytest.approx([0.5, 0.0, 0.0])
+    remaining, gpus = np.array([15.0, 30.0, 3.0]), np.array([2.0, 2.0, 0.0])
+    assert stranded(flat, remaining, gpus).tolist() == pytest.approx([0.5, 0.0, 0.0])
     assert stranded(wide, np.array([10.0]), np.array([1.0])).tolist() == pytest.approx([math.log(2) / 10])
 
 

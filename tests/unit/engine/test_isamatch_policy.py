@@ -108,5 +108,5 @@ def test_architecture_labels_of_the_publication_are_placed() -> None:
     state = ClusterState(parse_cluster([("nodes", nodes.encode())]).nodes)
     policy = scheduler([], policy="isamatch").policy
     asked = parse_workload([("pods", pods.encode())]).pending
-    found = {one.pod: one.node for one in what_if(state, policy, asked, evaluated_at="").placements}
+    found = {placement.pod: placement.node for placement in what_if(state, policy, asked, evaluated_at="").placements}
     assert found == {"default/a": "arm", "default/r": "coarse", "default/d": "board"}

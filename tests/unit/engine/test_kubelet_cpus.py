@@ -104,16 +104,16 @@ def oracle(topology: Topology, busy: set[int], count: int) -> set[int]:
     got: set[int] = set()
 
     def key(cpu: Cpu, levels: tuple[str, ...]) -> list[tuple[int, int]]:
-        left = free - got
+        remaining = free - got
         return [
-            (sum(o.id in left and getattr(o, name) == getattr(cpu, name) for o in cpus), getattr(cpu, name))
+            (sum(o.id in remaining and getattr(o, name) == getattr(cpu, name) for o in cpus), getattr(cpu, name))
             for name in levels
         ]
 
     for depth in range(1, 4):
         levels = (outer, inner, "core")[:depth]
-        left = [cpu for cpu in cpus if cpu.id in free - got]
-        for number in dict.fromkeys(getattr(c, levels[-1]) for c in sorted(left, key=lambda c: key(c, levels))):
+        remaining = [cpu for cpu in cpus if cpu.id in free - got]
+        for number in dict.fromkeys(getattr(c, levels[-1]) for c in sorted(remaining, key=lambda c: key(c, levels))):
             part = {cpu.id for cpu in cpus if getattr(cpu, levels[-1]) == number}
             if part <= free - got and len(part) <= count - len(got):
                 got |= part

@@ -56,7 +56,7 @@ def test_pod_that_fits_no_zone_next_to_unknown_pods_is_not_placed(policy: str, p
 def test_a_pod_that_waits_for_unknown_pods_may_fit_later() -> None:
     chosen = scheduler([node(foreign("0-1,4-5"))], policy=policy_of("resource-fit", "numa-fit"))
     diagnosis = diagnose(chosen, whole("p", 4).build())
-    assert [one.code for one in diagnosis.reasons] == ["TopologyAffinityPredicted"]
+    assert [reason.code for reason in diagnosis.reasons] == ["TopologyAffinityPredicted"]
     assert diagnosis.verdict is Verdict.NOT_NOW
 
 
@@ -77,8 +77,8 @@ def test_copy_of_a_node_has_no_grants() -> None:
 
 def test_a_known_pod_counts_once_and_with_its_real_cpus() -> None:
     # Predicted were CPUs 0-2; the kubelet chose 4-6. It counts in zone 1 alone.
-    held = Allocation(predicted=(ZoneGrant("node-0", "0-2", 3000),), cpu_policy="static")
-    pod = whole("p", 3).having(uid="uid-p", node_name="n", allocation=held)
+    allocation = Allocation(predicted=(ZoneGrant("node-0", "0-2", 3000),), cpu_policy="static")
+    pod = whole("p", 3).having(uid="uid-p", node_name="n", allocation=allocation)
     state = cluster([node(KubeletGrant("uid-p", "4-6"))], [pod])
     assert cells(state, *FREE) == [[4000, 1000], [4, 1], [143]]  # bits 0-3 and 7: 15 + 128
     state.forget("default/p")
@@ -113,8 +113,8 @@ def test_a_static_pod_is_known_by_its_name() -> None:
     ],
 )
 def test_grant_of_an_earlier_pod_of_the_name_does_not_count(uid: str, grant: KubeletGrant, free: list[int]) -> None:
-    held = Allocation(predicted=(ZoneGrant("node-0", "0-2", 3000),), cpu_policy="static")
-    pod = whole("p", 3).having(uid=uid, node_name="n", allocation=held)
+    allocation = Allocation(predicted=(ZoneGrant("node-0", "0-2", 3000),), cpu_policy="static")
+    pod = whole("p", 3).having(uid=uid, node_name="n", allocation=allocation)
     assert cells(cluster([node(grant)], [pod]), "zone_cpu_free") == [free]
 
 

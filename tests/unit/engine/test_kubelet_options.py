@@ -50,8 +50,10 @@ def says(
     """Return reason, CPUs by zone, the zones of the hint, and the CPUs."""
     free = machine.all & ~machine.reserved & ~machine.bits(busy)
     zones = range(len(machine.zones))
-    total, left = (tuple((machine.zones[zone] & part).bit_count() for zone in zones) for part in (machine.all, free))
-    state = ZoneResources(total, left, (0,) * len(total), (0,) * len(total), (), free)
+    total, remaining = (
+        tuple((machine.zones[zone] & part).bit_count() for zone in zones) for part in (machine.all, free)
+    )
+    state = ZoneResources(total, remaining, (0,) * len(total), (0,) * len(total), (), free)
     kubelet = KubeletPolicy(KubeletOptions(**options), machine, distances, numa_nodes)  # type: ignore[arg-type]
     found = verdict(policy, False, state, (ContainerDemands(cpus, 0),), kubelet)
     assert reason(policy, False, state, (ContainerDemands(cpus, 0),), kubelet) == found.reason

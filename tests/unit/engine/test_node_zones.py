@@ -226,8 +226,8 @@ def test_pods_that_share_cpus_are_not_predicted() -> None:
 
 
 def test_prediction_is_stored_once() -> None:
-    kept = Allocation(predicted=(ZoneGrant("node-1", None, 3000),), cpu_policy="static")
-    state = cluster([pinning()], [a_pod("a").cpu(3).guaranteed().having(node_name="n", allocation=kept)])
+    allocation = Allocation(predicted=(ZoneGrant("node-1", None, 3000),), cpu_policy="static")
+    state = cluster([pinning()], [a_pod("a").cpu(3).guaranteed().having(node_name="n", allocation=allocation)])
     assert state.columns.field("zone_cpus_free")[:, 0].tolist() == [4, 1]
 
 

@@ -72,12 +72,12 @@ def prepared(plugin: ActivePlugin, request: Request, state: ClusterState, step: 
 
 def feasible_rows(state: ClusterState, pod: PodSpec) -> Bools:
     """Return (N,) the nodes that pass all built-in filters."""
-    left: Bools = np.ones(len(state.reports), np.bool_)
+    remaining: Bools = np.ones(len(state.reports), np.bool_)
     for plugin in policy_of(*(info.name for info in REGISTRY if "filter" in info.points)).filters:
         request = state.compile(pod)
         if prepared(plugin, request, state, "pre_filter"):
-            left &= plugin.instance.filter(request, state.all_rows)
-    return left
+            remaining &= plugin.instance.filter(request, state.all_rows)
+    return remaining
 
 
 def bits(values: Iterable[float]) -> bytes:

@@ -75,10 +75,10 @@ def a_newcomer(generator: random.Random) -> PodSpec:
     return pod.build()
 
 
-def fits_without(state: ClusterState, pod: PodSpec, row: int, gone: set[str]) -> bool:
+def fits_without(state: ClusterState, pod: PodSpec, row: int, removed: set[str]) -> bool:
     """Return whether a plain scheduler, on a copy without these pods, could place the pod on that node."""
     fork = state.fork()
-    for key in gone:
+    for key in removed:
         fork.forget(key)
     _, total = Scheduler(fork, PLAIN).evaluator.evaluate(fork.compile(pod))
     return bool(total[row] > float("-inf"))
@@ -104,13 +104,15 @@ def breaking(state: ClusterState, units: list[set[str]]) -> set[str]:
     """Return the pods that would violate the budget if all of them were evicted, highest priority first."""
     if not state.budgets:
         return set()
-    left = sum(b.pod.labels.get("app") == "web" for b in state.placed_pods.values()) - state.budgets[0].desired_healthy
+    remaining = (
+        sum(b.pod.labels.get("app") == "web" for b in state.placed_pods.values()) - state.budgets[0].desired_healthy
+    )
     found = set()
     for unit in units:
         for placed in important_first([state.placed_pods[key] for key in unit]):
             if placed.pod.labels["app"] == "web":
-                left -= 1
-                if left < 0:
+                remaining -= 1
+                if remaining < 0:
                     found.add(placed.pod.key)
     return found
 
@@ -138,17 +140,17 @@ def kube_scheduler_choice(state: ClusterState, pod: PodSpec) -> tuple[Cost, str]
     best: tuple[Cost, str] | None = None
     for row, report in enumerate(state.reports):
         units = units_on(state, row, pod)
-        gone = set().union(*units) if units else set()
-        if not gone or not fits_without(state, pod, row, gone):
+        removed = set().union(*units) if units else set()
+        if not removed or not fits_without(state, pod, row, removed):
             continue
         broken = breaking(state, units)
         avoided = [u for u in units if u & broken]
         for unit in [*avoided, *(u for u in units if u not in avoided)]:
-            if fits_without(state, pod, row, gone - unit):
-                gone -= unit
-        if not gone:
+            if fits_without(state, pod, row, removed - unit):
+                removed -= unit
+        if not removed:
             continue
-        found = (cost(state, row, gone, broken), report.name)
+        found = (cost(state, row, removed, broken), report.name)
         best = found if best is None else min(best, found)
     return best
 

@@ -90,10 +90,10 @@ def test_budget_limits_the_number_of_victims() -> None:
     # Three run, two must stay: one may be evicted, a second would violate the budget.
     web = [resident(f"web-{i}", cpu="1").labelled(app="web") for i in range(3)]
     budget = DisruptionBudget("default", "web", matching(app="web"), 2)
-    one = asked([a_node("a").cpu("3")], web, urgent("1"), budget).eviction
+    eviction = asked([a_node("a").cpu("3")], web, urgent("1"), budget).eviction
     two = asked([a_node("a").cpu("3")], web, urgent("2"), budget).eviction
-    assert one is not None
-    assert one.budgets == ("",)
+    assert eviction is not None
+    assert eviction.budgets == ("",)
     assert two is not None
     assert sorted(two.budgets) == ["", "default/web"]
 
@@ -124,7 +124,7 @@ def test_only_pods_that_could_preempt_wait_for_a_budget(
     outcome = scheduler.schedule(pod.build())
     assert outcome.eviction is None
     waits = diagnose(scheduler, pod.build()).waits_for
-    assert [one.plugin for one in waits] == ["resource-fit", *(["preemption"] if named else [])]
+    assert [wait.plugin for wait in waits] == ["resource-fit", *(["preemption"] if named else [])]
     assert not named or waits[-1].events == (Event.NAMES_CHANGED,)
 
 

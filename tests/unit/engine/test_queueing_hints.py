@@ -68,13 +68,13 @@ def test_every_helpful_change_matches_a_hint(
     position = which % min(len(fleet), len(other))
     before, after = fleet[position], other[position]
     for field in NodeReport.__struct_fields__:  # one fact after the other, then all of them
-        one = msgspec.structs.replace(before, **{field: getattr(after, field)})
-        expect(state_of([*fleet[:position], one, *fleet[position + 1 :]], running), *differences(before, one))
+        report = msgspec.structs.replace(before, **{field: getattr(after, field)})
+        expect(state_of([*fleet[:position], report, *fleet[position + 1 :]], running), *differences(before, report))
     expect(state_of([*fleet[:position], after, *fleet[position + 1 :]], running), *differences(before, after))
     expect(state_of([*fleet, msgspec.structs.replace(after, name="n99")], running), Event.NODE_ADDED)
     for node in fleet:
         if all(name != node.name for _, name in running):
-            expect(state_of([one for one in fleet if one is not node], running), Event.NODE_REMOVED)
+            expect(state_of([report for report in fleet if report is not node], running), Event.NODE_REMOVED)
 
 
 def test_every_filter_has_queueing_hints() -> None:
@@ -88,7 +88,7 @@ def test_hints_have_a_text() -> None:
     found = explained(pod, a_node("full").cpu(2), a_node("bare").cpu(8), policy=policy_of("resource-fit", "gpu-fit"))
     # The first lacks CPU and GPUs, the other only GPUs: a node with CPU alone would not help.
     assert describe_waits(found.waits_for) == "a node with 2 free A100 GPUs"
-    assert [one.plugin for one in found.waits_for] == ["resource-fit", "gpu-fit"]
+    assert [wait.plugin for wait in found.waits_for] == ["resource-fit", "gpu-fit"]
 
 
 def test_text_names_each_sufficient_condition() -> None:
@@ -105,7 +105,7 @@ def test_text_omits_insufficient_conditions() -> None:
     assert found.verdict is Verdict.NEVER_FITS
     assert describe_waits(found.waits_for) == "a node with cpu 256, memory 1Gi free"
     # A changed taint of n2 still causes a retry: n2 may have grown by then.
-    assert [one.plugin for one in found.waits_for] == ["taints", "resource-fit"]
+    assert [wait.plugin for wait in found.waits_for] == ["taints", "resource-fit"]
 
 
 def test_text_joins_conditions_of_one_node() -> None:
@@ -128,7 +128,7 @@ def test_text_covers_only_nodes_that_could_fit() -> None:
     found = diagnose(Scheduler(state, policy), built(pod))
     assert describe_waits(found.waits_for) == "a node with cpu 16, memory 1Gi free"
     # Changes of the board's driver still count: it could be another board when it returns.
-    assert [one.plugin for one in found.waits_for] == ["node-ready", "resource-fit"]
+    assert [wait.plugin for wait in found.waits_for] == ["node-ready", "resource-fit"]
     assert Event.NODE_TAINTS in found.waits_for[0].events
 
 
@@ -209,7 +209,7 @@ def test_never_fits_reason_is_the_filter_of_the_empty_cluster() -> None:
     )
     assert found.verdict is Verdict.NEVER_FITS
     assert [reason.plugin for reason in found.reasons] == ["node-affinity"]
-    assert [one.plugin for one in found.waits_for] == ["node-affinity"]
+    assert [wait.plugin for wait in found.waits_for] == ["node-affinity"]
 
 
 @settings(max_examples=50)
@@ -222,5 +222,5 @@ def test_pod_that_never_fits_does_not_fit_after_any_eviction(
     running = [(one, fleet[pick % len(fleet)].name) for one, pick in zip(rest, picks, strict=False)]
     if diagnose(Scheduler(state_of(fleet, running), EVERY_FILTER), pod).verdict is not Verdict.NEVER_FITS:
         return
-    for left in (running, running[1:], running[::2], []):
-        assert not fits(state_of(fleet, left), pod)
+    for remaining in (running, running[1:], running[::2], []):
+        assert not fits(state_of(fleet, remaining), pod)

@@ -88,7 +88,9 @@ def test_unmovable_pod_is_an_obstacle(how: dict[str, Any], code: str) -> None:
     nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
     found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(4))
     assert (found.verdict, found.moves) == (AdviceVerdict.NONE, ())
-    assert [(one.code, one.pods, one.example) for one in found.stays] == [(code, 1, "default/only")]
+    assert [(immovable.code, immovable.pods, immovable.example) for immovable in found.stays] == [
+        (code, 1, "default/only")
+    ]
     assert found.nearest is not None
     assert "does not fit now" in found.nearest.message
 
@@ -97,7 +99,7 @@ def test_pod_kept_by_the_caller_has_the_callers_reason() -> None:
     running = [a_service("only", "a").cpu(1)]
     nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
     found = asked(Goal.ROOM, nodes, running, a_pod("new").cpu(4), kept={"default/only": "Busy"})
-    assert [one.code for one in found.stays] == ["Busy"]
+    assert [immovable.code for immovable in found.stays] == ["Busy"]
 
 
 def test_exhausted_budget_keeps_its_pod() -> None:

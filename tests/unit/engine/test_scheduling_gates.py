@@ -44,7 +44,7 @@ def test_compiled_loop_skips_gated_pods() -> None:
 def test_a_gang_waits_for_a_member_that_is_held_back() -> None:
     room = scheduler([a_node()], policy=policy_of("resource-fit", "gang"))
     free = a_pod("p1").gang("ring", 2).build()
-    held = a_pod("p2").gang("ring", 2).having(gates=GATES).build()
-    answer = what_if(room.state, room.policy, [free, held], evaluated_at="")
+    pod = a_pod("p2").gang("ring", 2).having(gates=GATES).build()
+    answer = what_if(room.state, room.policy, [free, pod], evaluated_at="")
     assert answer.placements == ()
     assert {item.pod: item.reasons[0].code for item in answer.unplaced}["default/p2"] == "SchedulingGated"

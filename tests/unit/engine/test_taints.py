@@ -48,8 +48,8 @@ def test_fewer_untolerated_soft_taints_score_higher() -> None:
     three = a_node("three")
     for key in "abc":
         three.tainted(key, effect="PreferNoSchedule")
-    one = a_node("one").tainted("a", effect="PreferNoSchedule").tainted("z", effect="NoExecute")
-    assert score("taints", a_pod(), [a_node("clean"), one, three]) == {"clean": 100, "one": 67, "three": 0}
+    node = a_node("one").tainted("a", effect="PreferNoSchedule").tainted("z", effect="NoExecute")
+    assert score("taints", a_pod(), [a_node("clean"), node, three]) == {"clean": 100, "one": 67, "three": 0}
 
 
 def test_tolerated_soft_taints_do_not_count() -> None:
@@ -61,9 +61,9 @@ def test_tolerated_soft_taints_do_not_count() -> None:
 
 def test_the_largest_count_is_that_of_a_feasible_node() -> None:
     # "two" is no candidate, so the largest count is 1:  one 100 - 100 * 1/1 = 0
-    one = a_node("one").tainted("a", effect="PreferNoSchedule")
+    node = a_node("one").tainted("a", effect="PreferNoSchedule")
     two = a_node("two").tainted("a", effect="PreferNoSchedule").tainted("b", effect="PreferNoSchedule")
-    scores = score("taints", a_pod(), [a_node("clean"), one, two], feasible=["clean", "one"])
+    scores = score("taints", a_pod(), [a_node("clean"), node, two], feasible=["clean", "one"])
     assert scores == {"clean": 100, "one": 0}
 
 

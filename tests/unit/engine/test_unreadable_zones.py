@@ -106,8 +106,8 @@ def test_refusal_is_unknown_iff_unknown_values_could_admit_the_pod(
             unknown = 99 if best else 0
             room.append((zone.cpus if usable else 0, unknown if zone.memory is None else zone.memory))
         if aware:
-            return any(free >= cpus and left >= memory for free, left in room)
-        return sum(free for free, _ in room) >= cpus and sum(left for _, left in room) >= memory
+            return any(free >= cpus and remaining >= memory for free, remaining in room)
+        return sum(free for free, _ in room) >= cpus and sum(remaining for _, remaining in room) >= memory
 
     found = ask("numa-fit", wish(cpus, memory, aware=aware), [node(*zones)], params={"memory": True})
     assert bool(found.feasible) is fits(best=False)

@@ -100,7 +100,7 @@ def test_a_displaced_pod_without_a_node_fails_the_request() -> None:
     assert answer.summary.startswith("1 of 2 displaced pods fit on no other node; default/big does not fit now: ")
     document = answer.document()
     assert document["verdict"] == "not-now"
-    messages = {one["pod"]: one.get("message") for one in document["displaced"]}
+    messages = {item["pod"]: item.get("message") for item in document["displaced"]}
     assert messages["default/x"] is None
     assert messages["default/big"].startswith("default/big does not fit now: 0 of 2 nodes fit (")
     # The same request with a placed pod fails as well.
@@ -114,7 +114,7 @@ def test_displaced_pod_that_the_asked_pod_evicts_fails_the_request() -> None:
     assert (moved.to, moved.verdict, answer.verdict) == (None, Verdict.NOT_NOW, Verdict.NOT_NOW)
     assert moved.message is not None
     assert "default/new" in moved.message
-    assert [one.node for one in answer.placements] == ["b"]
+    assert [placement.node for placement in answer.placements] == ["b"]
     assert answer.evictions == ()  # it ran on a, not on the node that is said to be removed
     assert answer.summary.startswith("the displaced pod fits on no other node; ")
 

@@ -110,4 +110,6 @@ def test_a_drain_leaves_daemonset_and_static_pods_on_their_node(how: dict[str, A
     running = [a_pod("agent").running_on("a").having(**how).build(), a_pod("web").running_on("a").build()]
     cluster = ClusterState([a_node("a").build(), a_node("b").build()], running)
     answer = what_if(cluster, PREEMPTING, [], evaluated_at="2026-11-20T10:00:00Z", drain=["a"])
-    assert [(one.pod, one.from_, one.to) for one in answer.displaced] == [("default/web", "a", "b")]
+    assert [(displaced.pod, displaced.from_, displaced.to) for displaced in answer.displaced] == [
+        ("default/web", "a", "b")
+    ]

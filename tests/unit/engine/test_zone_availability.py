@@ -20,9 +20,9 @@ def node(*available: int | None, cpu_manager: str | None = None, policy: str | N
     zones = tuple(
         NumaZone(
             f"node-{number}", capacity={"cpu": 8000, **more}, allocatable={"cpu": 8000, **more},
-            available={} if left is None else {"cpu": 1000 * left},
+            available={} if remaining is None else {"cpu": 1000 * remaining},
         )
-        for number, left in enumerate(available)
+        for number, remaining in enumerate(available)
     )  # fmt: skip
     numa = NumaReport(zones, cpu_manager, policy, "container")
     return a_node("n").cpu(8 * len(zones)).having(numa=numa)
@@ -48,9 +48,9 @@ def test_pod_with_zones_avoids_unavailable_zones() -> None:
 def test_pods_that_are_placed_later_are_subtracted() -> None:
     # 5 of 8 are available in zone 0: 3 are in use by others. A pod of 2 leaves 3, another 1.
     chosen = scheduler([node(5, 0)], policy=policy_of("resource-fit", "numa-fit"))
-    for name, left in (("a", 3000), ("b", 1000)):
+    for name, remaining in (("a", 3000), ("b", 1000)):
         assert chosen.schedule(pinned(name, 2).build()).node == "n"
-        assert free(chosen.state)[0] == left
+        assert free(chosen.state)[0] == remaining
     assert chosen.schedule(pinned("c", 2).build()).node is None
     chosen.state.forget("default/a")
     assert free(chosen.state) == [3000, 0]
@@ -105,11 +105,11 @@ def test_a_zone_of_another_size_is_compared_again(changed: dict[str, Any]) -> No
     assert free(state) == free(rebuilt(state)) == [4000, 8000]
 
 
-def available(report: NodeReport, *left: int) -> NodeReport:
+def available(report: NodeReport, *remaining: int) -> NodeReport:
     assert report.numa is not None
     zones = tuple(
         msgspec.structs.replace(zone, available={"cpu": 1000 * count})
-        for zone, count in zip(report.numa.zones, left, strict=True)
+        for zone, count in zip(report.numa.zones, remaining, strict=True)
     )
     return msgspec.structs.replace(report, numa=msgspec.structs.replace(report.numa, zones=zones))
 

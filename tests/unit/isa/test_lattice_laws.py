@@ -102,10 +102,10 @@ def test_every_set_covers_itself(isa: Isa) -> None:
 
 
 @given(related, related, related)
-def test_covering_is_transitive(one: Isa, middle: Isa, other: Isa) -> None:
+def test_covering_is_transitive(isa: Isa, middle: Isa, other: Isa) -> None:
     # A profile has optional names, so as the middle link it may pass on less than it promises: none among these.
-    if match(one, middle).satisfied and match(middle, other).satisfied:
-        assert match(one, other).satisfied
+    if match(isa, middle).satisfied and match(middle, other).satisfied:
+        assert match(isa, other).satisfied
 
 
 @given(names, names)

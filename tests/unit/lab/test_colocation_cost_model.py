@@ -84,7 +84,7 @@ def test_the_load_repeats_and_only_lent_machines_have_it() -> None:
     first = capacity_millis(report, 5, 7, CostModel())
     assert first == capacity_millis(report, 5, 7, CostModel())
     assert first != capacity_millis(report, 6, 7, CostModel())
-    assert all(0 <= left <= 10_000 for left in first)
+    assert all(0 <= remaining <= 10_000 for remaining in first)
     zones = with_capacity(report, first).numa.zones
     assert [zone.offline_capacity_millis for zone in zones] == first
 

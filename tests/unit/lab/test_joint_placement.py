@@ -54,15 +54,15 @@ def value_of_placement(problem: JointProblem, nodes: tuple[int, ...]) -> tuple[i
     placed, total = 0, 0.0
     for node in range(len(problem.rows)):
         used = [int(amount) for amount in problem.used[:, node]]
-        left = [int(amount) for amount in problem.free[:, node]]
+        remaining = [int(amount) for amount in problem.free[:, node]]
         for pod, where in enumerate(nodes):
             if where != node:
                 continue
             kind = problem.kinds[pod]
             placed += 1
             used = [amount + int(more) for amount, more in zip(used, problem.added[kind, :, node], strict=True)]
-            left = [amount - int(need) for amount, need in zip(left, problem.needs[kind], strict=True)]
-            if not problem.allowed[kind, node] or min(left) < 0:
+            remaining = [amount - int(need) for amount, need in zip(remaining, problem.needs[kind], strict=True)]
+            if not problem.allowed[kind, node] or min(remaining) < 0:
                 return None
             over = zip(used, problem.room[:, node], problem.added[kind, :, node], strict=True)
             if any(added > 0 and amount > room for amount, room, added in over):

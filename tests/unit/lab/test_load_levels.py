@@ -8,7 +8,7 @@ from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.gpu.workload_mix import mix_of
-from hetsched.lab.experiments.openb import OverloadSample, fill, shuffled, tied
+from hetsched.lab.experiments.openb import OverloadSample, fill, shuffled, with_ties
 from tests.builders import a_node, a_pod
 
 NODES = [a_node(f"n{number}").gpus(2).build() for number in range(2)]
@@ -41,7 +41,7 @@ def test_seed_shuffles_only_names() -> None:
 
 
 def test_policy_with_random_ties_is_unchanged() -> None:
-    assert tied(BUILTIN["fgd"], "name", 7).ties == Ties(by="name", seed=7)
-    assert tied(BUILTIN["fgd"], "shuffled", 7).ties == Ties(by="name", seed=7)
-    assert tied(BUILTIN["fgd"], "random", 7).ties == Ties(by="random", seed=7)
-    assert tied(BUILTIN["random"], "name", 7).ties == Ties(by="random", seed=7)
+    assert with_ties(BUILTIN["fgd"], "name", 7).ties == Ties(by="name", seed=7)
+    assert with_ties(BUILTIN["fgd"], "shuffled", 7).ties == Ties(by="name", seed=7)
+    assert with_ties(BUILTIN["fgd"], "random", 7).ties == Ties(by="random", seed=7)
+    assert with_ties(BUILTIN["random"], "name", 7).ties == Ties(by="random", seed=7)

@@ -22,7 +22,7 @@ def changed(body: str) -> list[str]:
     """Return the body of a function in each of its mutations."""
     head = "def f(a, b):\n    "
     source = (head + body).encode()
-    return [one.apply(source).decode().removeprefix(head) for one in mutations("m.py", source)]
+    return [mutation.apply(source).decode().removeprefix(head) for mutation in mutations("m.py", source)]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,9 @@ def test_changes_of_a_statement(body: str, wanted: list[str]) -> None:
 
 def test_code_that_runs_at_import_stays() -> None:
     source = b"LIMIT = 1\ndef f(a=LIMIT + 1): pass\nclass C:\n    x = not LIMIT\n    def m(self): return self.x\n"
-    assert [(one.function, one.line, one.kind) for one in mutations("m.py", source)] == [("m", 5, "return None")]
+    assert [(mutation.function, mutation.line, mutation.kind) for mutation in mutations("m.py", source)] == [
+        ("m", 5, "return None")
+    ]
 
 
 def test_every_mutation_of_the_checked_modules_compiles() -> None:

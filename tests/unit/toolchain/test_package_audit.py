@@ -42,7 +42,7 @@ def test_the_bill_names_every_pin_with_its_hashes() -> None:
     lock = f"alpha==1.0 ; python_version > '3' \\\n{hashes}\nbeta==2\n"
 
     assert pins(lock) == {"alpha": ("1.0", ["a" * 64, "b" * 64]), "beta": ("2", [])}
-    assert [one["purl"] for one in bill(lock)["components"]] == ["pkg:pypi/alpha@1.0", "pkg:pypi/beta@2"]
+    assert [component["purl"] for component in bill(lock)["components"]] == ["pkg:pypi/alpha@1.0", "pkg:pypi/beta@2"]
 
 
 @pytest.mark.parametrize("package", FLOORS)

@@ -80,7 +80,7 @@ def test_silent_connections_leave_kube_scheduler_its_places(door: TlsServer, pai
             held.append(opened.enter_context(silent(door, f"127.1.0.{n + 1}")))
             with closing(connected(door, pairs)) as caller:
                 assert called(caller) == 200
-        wait_until(lambda: sum(not is_closed(one) for one in held) <= UNVERIFIED, what="a bounded pool")
+        wait_until(lambda: sum(not is_closed(connection) for connection in held) <= UNVERIFIED, what="a bounded pool")
 
 
 def test_an_open_connection_of_kube_scheduler_survives_a_flood(door: TlsServer, pairs: Path) -> None:
@@ -128,10 +128,10 @@ def test_verified_slots_are_bounded_and_released() -> None:
     pool = Connections()
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.socket()) for _ in range(VERIFIED + 1)]
-        for number, one in enumerate(opened[:-1]):
-            pool.admit(one, "10.0.0.1")
-            assert pool.verify(one, f"scheduler-{number % 4}")
-            pool.enter(one, Phase.CALL)
+        for number, connection in enumerate(opened[:-1]):
+            pool.admit(connection, "10.0.0.1")
+            assert pool.verify(connection, f"scheduler-{number % 4}")
+            pool.enter(connection, Phase.CALL)
         pool.admit(opened[-1], "10.0.0.1")
         assert not pool.verify(opened[-1], "scheduler-4")
         pool.release(opened[0])
@@ -159,8 +159,8 @@ def test_a_closed_connection_is_not_verified() -> None:
     pool = Connections()
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.socket()) for _ in range(PER_ADDRESS + 1)]
-        for one in opened:
-            pool.admit(one, "10.0.0.1")
+        for connection in opened:
+            pool.admit(connection, "10.0.0.1")
         assert not pool.verify(opened[0], "kube-scheduler")
         assert pool.verify(opened[1], "kube-scheduler")
 
@@ -168,7 +168,7 @@ def test_a_closed_connection_is_not_verified() -> None:
 def test_a_known_address_does_not_displace_another_one() -> None:
     pool = Connections()
     with ExitStack() as stack:
-        opened = [[stack.enter_context(one) for one in socket.socketpair()] for _ in range(KNOWN * 2)]
+        opened = [[stack.enter_context(connection) for connection in socket.socketpair()] for _ in range(KNOWN * 2)]
         for (here, _), address in zip(opened, ("10.0.0.1", "10.0.0.2"), strict=False):
             pool.admit(here, address)
             assert pool.verify(here, "kube-scheduler")
@@ -182,7 +182,7 @@ def replaced(clients: Sequence[str], phases: Mapping[int, Sequence[Phase]]) -> l
     """Return which connections are closed when one connection after the other is verified and enters its phases."""
     pool = Connections()
     with ExitStack() as stack:
-        opened = [[stack.enter_context(one) for one in socket.socketpair()] for _ in clients]
+        opened = [[stack.enter_context(connection) for connection in socket.socketpair()] for _ in clients]
         for number, ((here, _), client) in enumerate(zip(opened, clients, strict=True)):
             pool.admit(here, "10.0.0.1")
             assert pool.verify(here, client)

@@ -104,7 +104,7 @@ def test_whole_nodes_are_returned_unchanged(ask: Any) -> None:
     answer = ask("filter", call)
     assert answer["Nodes"] == {"items": nodes[:2]}
     assert set(answer["FailedNodes"]) == {"stranger"}
-    assert {one["Host"] for one in ask("prioritize", call)} == {"risc", "amd", "stranger"}
+    assert {item["Host"] for item in ask("prioritize", call)} == {"risc", "amd", "stranger"}
 
 
 @pytest.mark.parametrize(

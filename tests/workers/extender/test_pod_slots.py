@@ -22,11 +22,11 @@ def test_each_holder_has_its_time() -> None:
     turns.begin("first", NEVER)
     time.sleep(patience / 2)
     callers = [threading.Thread(target=take, args=(uid,)) for uid in ("second", "third")]
-    for one in callers:
-        one.start()
+    for thread in callers:
+        thread.start()
     turns.end("first", bound=True)
-    for one in callers:
-        one.join()
+    for thread in callers:
+        thread.join()
     assert taken[1] - taken[0] >= 0.9 * patience
 
 

@@ -47,19 +47,30 @@ def test_flood_of_probes_leaves_both_ports_their_capacity(
     monkeypatch.setattr(Probes, "timeout", 600)
     threads = threading.active_count()
     with ExitStack() as opened, closing(connected(door, pairs)) as caller:
-        held = [opened.enter_context(connect(server, f"127.3.{n % 100}.1")) for n in range(300)]
+        connections = [opened.enter_context(connect(server, f"127.3.{n % 100}.1")) for n in range(300)]
         assert called(caller) == 200
         assert status_of(server, "/healthz") == 200
-        wait_until(lambda: sum(not is_closed(one) for one in held) <= MOST_CONNECTIONS, what="a bounded pool")
+        wait_until(
+            lambda: sum(not is_closed(connection) for connection in connections) <= MOST_CONNECTIONS,
+            what="a bounded pool",
+        )
         wait_until(lambda: threading.active_count() <= threads + MOST_CONNECTIONS + 1, what="bounded threads")
 
 
 def test_one_address_has_few_probe_connections(server: ProbeServer) -> None:
     with ExitStack() as opened:
         other = opened.enter_context(connect(server, "127.4.0.2"))
-        held = [opened.enter_context(connect(server, "127.4.0.1")) for _ in range(PER_ADDRESS + 2)]
-        wait_until(lambda: is_closed(held[1]), what="the end of the oldest connections")
-        assert [is_closed(one) for one in [other, *held]] == [False, True, True, False, False, False, False]
+        connections = [opened.enter_context(connect(server, "127.4.0.1")) for _ in range(PER_ADDRESS + 2)]
+        wait_until(lambda: is_closed(connections[1]), what="the end of the oldest connections")
+        assert [is_closed(connection) for connection in [other, *connections]] == [
+            False,
+            True,
+            True,
+            False,
+            False,
+            False,
+            False,
+        ]
 
 
 def test_a_slow_head_ends_at_the_deadline(server: ProbeServer) -> None:
@@ -85,12 +96,12 @@ def test_readiness_is_queried_once_a_second_by_one_thread(server: ProbeServer, m
 
     monkeypatch.setattr(probes, "_database_answers", answers)
     callers = [threading.Thread(target=status_of, args=(server, "/readyz")) for _ in range(PER_ADDRESS)]
-    for one in callers:
-        one.start()
+    for thread in callers:
+        thread.start()
     wait_until(lambda: len(queries) == 1, what="the first query")
     free.set()
-    for one in callers:
-        one.join()
+    for thread in callers:
+        thread.join()
     assert len(queries) == 1
 
 
@@ -104,10 +115,10 @@ def test_a_connection_beyond_the_threads_is_closed_at_once(
     try:
         with ExitStack() as opened:
             for number in range(4 * MOST_CONNECTIONS):
-                one = opened.enter_context(connect(server, f"127.5.{number}.1"))
+                connection = opened.enter_context(connect(server, f"127.5.{number}.1"))
                 with suppress(OSError):
-                    one.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
-            wait_until(lambda: is_closed(one), what="the end of a connection without a thread")
+                    connection.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
+            wait_until(lambda: is_closed(connection), what="the end of a connection without a thread")
             assert threading.active_count() <= threads + 2 * MOST_CONNECTIONS
     finally:
         free.set()

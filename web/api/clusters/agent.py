@@ -115,9 +115,9 @@ def _answer(cluster: Cluster, node: Node, *, wanted: bool, confidential: bool) -
         hint = "use https, or set HETSCHED_AGENT_KEYS_OVER_HTTP=1 on a trusted network"
         problems.append(MachineProblem("KeyWithheld", f"the node's key is not sent over plain HTTP: {hint}"))
     row = NodeFacts.objects.filter(node=node).only("quarantined").first()
-    for one in row.quarantined if row is not None else ():
-        text = f"{one.fact} {one.item}: accepted {one.known}, reported {one.reported}"
-        problems.append(MachineProblem("FactQuarantined", text, one.id))
+    for item in row.quarantined if row is not None else ():
+        text = f"{item.fact} {item.item}: accepted {item.known}, reported {item.reported}"
+        problems.append(MachineProblem("FactQuarantined", text, item.id))
     return AgentAnswer(
         cluster=cluster.name,
         node=node.name,

@@ -145,7 +145,7 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
         failure=connection.failure,
         follow_epoch=connection.follower_epoch,
         resources=[_resource_sync(sync, now, subject) for sync in cluster.syncs.order_by("resource")],
-        policies=[_policy(one) for one in PolicyObject.objects.filter(cluster=cluster, gone=False)],
+        policies=[_policy(policy_object) for policy_object in PolicyObject.objects.filter(cluster=cluster, gone=False)],
     )
 
 
@@ -185,10 +185,18 @@ def _resource_sync(sync: Sync, now: datetime, subject: Subject) -> ResourceSync:
     )
 
 
-def _policy(one: PolicyObject) -> ClusterPolicyState:
-    wrong = one.problem or Problem("", "", Message(""))
+def _policy(policy_object: PolicyObject) -> ClusterPolicyState:
+    wrong = policy_object.problem or Problem("", "", Message(""))
     place, message = wrong.field, wrong.message
-    return ClusterPolicyState(one.name, one.generation, one.problem is None, one.version, wrong.code, place, message)
+    return ClusterPolicyState(
+        policy_object.name,
+        policy_object.generation,
+        policy_object.problem is None,
+        policy_object.version,
+        wrong.code,
+        place,
+        message,
+    )
 
 
 def connect_with(cluster: Cluster, asked: NewConnection, subject: Subject) -> None:

@@ -108,7 +108,9 @@ def _leases(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     epoch = _gauge("hetsched_lease_epoch", "Changes of the lease holder.", "cluster", "lease")
     holder = _gauge("hetsched_lease_holder", "Process that holds the lease.", "cluster", "lease", "holder")
     now = timezone.now()
-    rows = [(one.name, "leader", one.leader_epoch, one.leader_id, one.leader_until) for one in clusters]
+    rows = [
+        (cluster.name, "leader", cluster.leader_epoch, cluster.leader_id, cluster.leader_until) for cluster in clusters
+    ]
     for follower in Connection.objects.select_related("cluster").defer("cluster__definitions", "sealed_kubeconfig"):
         name = follower.cluster.name
         rows.append((name, "follower", follower.follower_epoch, follower.follower_id, follower.follower_until))
@@ -170,7 +172,7 @@ def _agents(clusters: Sequence[Cluster]) -> Iterator[Metric]:
             agents.add_metric([cluster.name, "true"], found["reporting"])
             agents.add_metric([cluster.name, "false"], found["all"] - found["reporting"])
     rows = NodeFacts.objects.exclude(quarantined=[]).values_list("node__cluster__name", "quarantined")
-    counts = Counter((name, one.change) for name, found in rows for one in found if one.state == "open")
+    counts = Counter((name, item.change) for name, found in rows for item in found if item.state == "open")
     for (name, change), count in sorted(counts.items()):
         odd.add_metric([name, change], count)
     yield from (agents, odd)
@@ -188,39 +190,39 @@ def _counter_metrics() -> Iterator[Metric]:
     """Yield the metrics whose samples the processes stored in the database."""
     for figure in metric_names.COUNTERS:
         counter = CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
-        for one in counters.samples(figure):
-            counter.add_metric(one.labels, one.value)
+        for sample in counters.samples(figure):
+            counter.add_metric(sample.labels, sample.value)
         yield counter
     for figure in metric_names.HISTOGRAMS:
         histogram = HistogramMetricFamily(figure.name, figure.help, labels=figure.labels)
-        for one in counters.samples(figure):
-            histogram.add_metric(one.labels, _cumulative_buckets(figure, one), one.value)
+        for sample in counters.samples(figure):
+            histogram.add_metric(sample.labels, _cumulative_buckets(figure, sample), sample.value)
         yield histogram
     broken = _gauge(metric_names.VIOLATIONS.name, metric_names.VIOLATIONS.help, *metric_names.VIOLATIONS.labels)
     looked = _gauge("hetsched_invariants_age_seconds", "Seconds since the last invariant check.")
     checks = counters.samples(metric_names.VIOLATIONS)
-    for one in checks:
-        broken.add_metric(one.labels, one.value)
+    for sample in checks:
+        broken.add_metric(sample.labels, sample.value)
     if checks:
-        looked.add_metric([], _age(max(one.at for one in checks)))
+        looked.add_metric([], _age(max(sample.at for sample in checks)))
     sealed = not AuditSeal.objects.exclude(problem="").exists()
     yield GaugeMetricFamily(
         "hetsched_audit_chain_ok", "1 if every seal of the audit trail is valid, else 0.", value=sealed
     )
     canary = _gauge("hetsched_canary_age_seconds", "Seconds since the last canary passed a queue.", "queue")
-    for one in counters.samples(metric_names.CANARY):
-        canary.add_metric(one.labels, _age(one.at))
+    for sample in counters.samples(metric_names.CANARY):
+        canary.add_metric(sample.labels, _age(sample.at))
     goldens = _gauge(metric_names.GOLDENS.name, metric_names.GOLDENS.help, *metric_names.GOLDENS.labels)
-    for one in counters.samples(metric_names.GOLDENS):
-        goldens.add_metric(one.labels, one.value)
+    for sample in counters.samples(metric_names.GOLDENS):
+        goldens.add_metric(sample.labels, sample.value)
     yield from (broken, looked, canary, goldens)
 
 
-def _cumulative_buckets(figure: counters.Metric, one: counters.MetricSample) -> list[tuple[str, float]]:
+def _cumulative_buckets(figure: counters.Metric, sample: counters.MetricSample) -> list[tuple[str, float]]:
     """Return cumulative histogram buckets as Prometheus defines them: each counts all values up to its bound."""
     total, buckets = 0.0, []
     for bound in (*(str(bound) for bound in figure.buckets), "+Inf"):
-        total += one.buckets.get(bound, 0.0)
+        total += sample.buckets.get(bound, 0.0)
         buckets.append((bound, total))
     return buckets
 

@@ -180,7 +180,9 @@ def _latest_decision() -> QuerySet[Any, datetime]:
 
 def _schedule_queue() -> Component:
     """Check that a worker keeps taking tasks from the decision queue."""
-    served = next((one.at for one in counters.samples(metric_names.CANARY) if one.labels[0] == "schedule"), None)
+    served = next(
+        (sample.at for sample in counters.samples(metric_names.CANARY) if sample.labels[0] == "schedule"), None
+    )
     if served is None:
         return Component(False, "no worker has ever served the queue schedule")
     age = _age(served, timezone.now()) or 0.0
@@ -200,7 +202,7 @@ def _web() -> Component:
 
 def _workers() -> Component:
     now = timezone.now()
-    at = {one.labels[0]: one.at for one in counters.samples(metric_names.CANARY)}
+    at = {sample.labels[0]: sample.at for sample in counters.samples(metric_names.CANARY)}
     missing = sorted(set(settings.HETSCHED_VITAL_QUEUES) - at.keys())
     if missing:
         return Component(False, f"no worker has ever served the queue {', '.join(missing)}")

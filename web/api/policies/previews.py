@@ -174,7 +174,7 @@ class PreviewChangesView(PreviewResource):
         """List the pods with a different result: pods without a node first, then by score difference."""
         kind = request.GET.get("change", "")
         found = self.get_object().changes
-        some = [one for one in found if kind in ("", one.change)]
+        some = [item for item in found if kind in ("", item.change)]
         rows, following = page_of_numbered(request, some)
         return answer(request, Rows(rows, following))
 

@@ -87,8 +87,8 @@ class DeliveryResource(ResourceView):
     def document(self, row: Delivery) -> DeliveryDetail:
         """Return a delivery with its body and its attempts."""
         log = [
-            Attempt(one.at, one.took_millis, one.status, one.code, one.message)
-            for one in row.log.order_by("-id")[:MOST_SHOWN_ATTEMPTS]
+            Attempt(attempt.at, attempt.took_millis, attempt.status, attempt.code, attempt.message)
+            for attempt in row.log.order_by("-id")[:MOST_SHOWN_ATTEMPTS]
         ]
         return DeliveryDetail(body=msgspec.json.decode(row.body), log=log, **_fields(row))
 

@@ -60,8 +60,11 @@ def answer_digest(answer: WhatIfAnswer) -> str:
     """Return the digest of a result: of its placements with their resources, and its evictions, but not of scores and
     texts.
     """
-    placed = [(one.pod, one.node, one.isa, one.zones, one.gpus) for one in answer.placements]
-    return _digest(answer.verdict, sorted(placed, key=lambda one: one[0]), answer.evictions)
+    placed = [
+        (placement.pod, placement.node, placement.isa, placement.zones, placement.gpus)
+        for placement in answer.placements
+    ]
+    return _digest(answer.verdict, sorted(placed, key=lambda item: item[0]), answer.evictions)
 
 
 def plan_of(

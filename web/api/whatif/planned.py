@@ -35,7 +35,11 @@ log = structlog.get_logger(__name__)
 
 def reserved_parts(tried: WhatIfRun) -> list[HoldPart]:
     """Return the capacity to reserve for every pod of a result, in placement order."""
-    return [HoldPart(one.pod, one.node, one.allocation) for one in tried.outcomes.values() if one.node is not None]
+    return [
+        HoldPart(outcome.pod, outcome.node, outcome.allocation)
+        for outcome in tried.outcomes.values()
+        if outcome.node is not None
+    ]
 
 
 def check_known(cluster: Cluster) -> None:

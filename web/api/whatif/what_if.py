@@ -280,7 +280,7 @@ def with_plan(asked: WhatIf, tried: WhatIfRun) -> WhatIfAnswer:
     """Return a result with the token for its submission if it can be submitted, else unchanged."""
     assert tried.cluster is not None
     request = plan_tokens.request_digest(bodies.source(asked.manifest), asked.policy, asked.priority)
-    pods = [one.pod for one in tried.outcomes.values()]
+    pods = [outcome.pod for outcome in tried.outcomes.values()]
     plan = plan_tokens.plan_of(
         tried.cluster.name, request, tried.answer, pods, preempts=asked.preempts, names=tried.names
     )
@@ -291,10 +291,10 @@ def _conflicts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...
     """Return the facts of the chosen nodes that their kubelets contradicted, None if there are none."""
     nodes = Node.objects.filter(cluster=cluster)
     doubts = [
-        DoubtfulFact(name, one.fact, one.since, one.reason)
+        DoubtfulFact(name, conflict.fact, conflict.since, conflict.reason)
         for some in batched(sorted({placement.node for placement in found.placements}))
         for name, conflicts in nodes.filter(name__in=some).order_by("name").values_list("name", "doubts")
-        for one in conflicts
+        for conflict in conflicts
     ]
     return tuple(doubts) or None
 

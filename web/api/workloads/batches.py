@@ -192,10 +192,12 @@ def _take_locks(looked: list[ParsedSubmission], keys: list[str], subject: Subjec
     """Take the locks of these submissions (counters, keys, topics, quotas) until the end of the transaction."""
     owner = subject.owner
     names = {f"key {owner} {key}" for key in keys if key}
-    for one in looked:
-        names |= {f"batch {one.cluster.pk}"} | lock_names(one.cluster.pk, {pod.namespace for pod in one.pods}, owner)
+    for submission in looked:
+        names |= {f"batch {submission.cluster.pk}"} | lock_names(
+            submission.cluster.pk, {pod.namespace for pod in submission.pods}, owner
+        )
     lock(names)
-    holds = {one.asked.hold for one in looked if one.asked.hold}
+    holds = {submission.asked.hold for submission in looked if submission.asked.hold}
     list(Hold.objects.select_for_update().filter(pk__in=holds).order_by("pk").values_list("pk"))
 
 

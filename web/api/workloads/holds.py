@@ -285,7 +285,7 @@ def _common(row: Hold, redaction: Redaction) -> dict[str, Any]:
 def _detail(row: Hold, redaction: Redaction) -> HoldDetail:
     rooms = Pod.objects.filter(hold=row, origin=Pod.HELD).select_related("node").defer("spec", "node__report")
     return HoldDetail(
-        **_common(row, redaction), policy_version=row.policy_version, pods=[_held_pod(one) for one in rooms]
+        **_common(row, redaction), policy_version=row.policy_version, pods=[_held_pod(pod) for pod in rooms]
     )
 
 

@@ -61,24 +61,24 @@ class QueueView(ApiView):
         cluster = request_scope.selected_cluster(request)
         only = request.GET.get("standing")
         found = list_queue(cluster.pk, limit_of(request), only=QueueState(only) if only else None)
-        return answer(request, Rows([_queued(one) for one in found if self.subject.may_in(one.namespace)]))
+        return answer(request, Rows([_queued(entry) for entry in found if self.subject.may_in(entry.namespace)]))
 
 
-def _queued(one: QueueEntry) -> QueuedPod:
+def _queued(entry: QueueEntry) -> QueuedPod:
     return QueuedPod(
-        position=one.position,
-        standing=one.queue_state,
-        pod=one.key,
-        workload=one.workload_id,
-        policy=one.policy,
-        priority=one.priority,
-        gang=one.gang,
-        state=one.state,
-        attempts=one.attempts,
-        waits_for=describe_waits(one.waits_for) or None,
-        tried_at=one.tried_at,
-        again_at=one.again_at,
-        created_at=one.created_at,
+        position=entry.position,
+        standing=entry.queue_state,
+        pod=entry.key,
+        workload=entry.workload_id,
+        policy=entry.policy,
+        priority=entry.priority,
+        gang=entry.gang,
+        state=entry.state,
+        attempts=entry.attempts,
+        waits_for=describe_waits(entry.waits_for) or None,
+        tried_at=entry.tried_at,
+        again_at=entry.again_at,
+        created_at=entry.created_at,
     )
 
 

@@ -297,8 +297,14 @@ def _detail(workload: Workload, redaction: Redaction) -> WorkloadDetail:
         finished_at=workload.finished_at,
         states=_spans(workload.history),
         objects=[
-            ObjectRow(one.wanted.kind, one.namespace, one.wanted.name, one.state, one.message)
-            for one in workload.objects_there.order_by("id")[:MOST_SHOWN_PODS]
+            ObjectRow(
+                submitted_object.wanted.kind,
+                submitted_object.namespace,
+                submitted_object.wanted.name,
+                submitted_object.state,
+                submitted_object.message,
+            )
+            for submitted_object in workload.objects_there.order_by("id")[:MOST_SHOWN_PODS]
         ],
         images=images_of(
             workload.cluster, list(workload.pods.order_by("id").values_list("spec", flat=True)[:MOST_READ])

@@ -74,9 +74,9 @@ def dots(nodes: Sequence[dict[str, Any]]) -> list[Dot]:
         (cpu, cpu_said), (memory, memory_said), *_rest = node["cells"]
         if cpu is None or memory is None:
             continue
-        said = f"{node['name']}: CPU {cpu_said}, {memory_said}, {node['degree']:.4f}"
+        text = f"{node['name']}: CPU {cpu_said}, {memory_said}, {node['degree']:.4f}"
         x, y = round(100 * cpu, 2), round(100 - 100 * memory, 2)
-        found.append(Dot(node["name"], x, y, said, _free(x, y, found) if len(found) < MOST_NAMED else None))
+        found.append(Dot(node["name"], x, y, text, _free(x, y, found) if len(found) < MOST_NAMED else None))
     return found
 
 

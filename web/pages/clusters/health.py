@@ -172,14 +172,14 @@ def _component(name: str, component: Component) -> str:
 
 def _queues() -> Iterator[ComponentState]:
     now = timezone.now()
-    at = {one.labels[0]: one.at for one in counters.samples(metric_names.CANARY)}
+    at = {sample.labels[0]: sample.at for sample in counters.samples(metric_names.CANARY)}
     for queue in settings.HETSCHED_VITAL_QUEUES:
         ok = queue in at and (now - at[queue]).total_seconds() < late_seconds(queue)
-        said = _("test task completed")
+        text = _("test task completed")
         if not ok:
-            said = _("no test task completed recently") if queue in at else _("no worker has connected")
+            text = _("no test task completed recently") if queue in at else _("no worker has connected")
         todo = "" if ok else _("Start a worker for this queue: celery -A hetsched.project.celery:app worker -Q …")
-        yield ComponentState(_("Queue %(queue)s") % {"queue": queue}, ok, said, at.get(queue), todo)
+        yield ComponentState(_("Queue %(queue)s") % {"queue": queue}, ok, text, at.get(queue), todo)
 
 
 def _invariants() -> ComponentState:
@@ -187,11 +187,11 @@ def _invariants() -> ComponentState:
     label = _("Invariants")
     if not checks:
         return ComponentState(label, None, _("not checked yet"))
-    broken = [f"{one.labels[0]}: {one.value:.0f}" for one in checks if one.value]
-    at = max(one.at for one in checks)
+    broken = [f"{sample.labels[0]}: {sample.value:.0f}" for sample in checks if sample.value]
+    at = max(sample.at for sample in checks)
     if not broken:
-        said = ngettext("%(count)d invariant holds", "all %(count)d invariants hold", len(checks))
-        return ComponentState(label, True, said % {"count": len(checks)}, at)
+        text = ngettext("%(count)d invariant holds", "all %(count)d invariants hold", len(checks))
+        return ComponentState(label, True, text % {"count": len(checks)}, at)
     todo = _(
         "Back up the database (`hetsched backup`) before you change it, and search the log for “invariant broken”."
     )
@@ -212,8 +212,8 @@ def _goldens() -> Iterator[ComponentState]:
             _("Golden placements"), False, _("violated: %(list)s") % {"list": ", ".join(broken[:5])}, at, todo
         )
     else:
-        said = ngettext("%(count)d passes", "all %(count)d pass", len(states)) % {"count": len(states)}
-        yield ComponentState(_("Golden placements"), True, said, at)
+        text = ngettext("%(count)d passes", "all %(count)d pass", len(states)) % {"count": len(states)}
+        yield ComponentState(_("Golden placements"), True, text, at)
 
 
 # -- clusters ----------------------------------------------------------------------------------------------------------
@@ -260,26 +260,26 @@ def _problems(
         )
         yield HealthProblem(_WAIT, _("%(cluster)s has no nodes.") % name, todo, here, _("show"))
     elif lame := cluster.node_count - cluster.ready_count:
-        said = ngettext(
+        text = ngettext(
             "%(count)d node of %(cluster)s is not ready or not schedulable.",
             "%(count)d nodes of %(cluster)s are not ready or not schedulable.",
             lame,
         )
         url = f"{reverse('nodes')}?{urlencode({'cluster': cluster.name, 'q': 'state!=ready'})}"
         todo = _("Check these nodes. A cordoned node stays unschedulable until an operator uncordons it.")
-        yield HealthProblem(_WAIT, said % {**name, "count": lame}, todo, url, _("show nodes"))
+        yield HealthProblem(_WAIT, text % {**name, "count": lame}, todo, url, _("show nodes"))
     yield from _in_maintenance(cluster)
     if agents is not None and agents["reporting"] < agents["all"]:
         silent = agents["all"] - agents["reporting"]
-        said = ngettext(
+        text = ngettext(
             "%(count)d agent of %(cluster)s is not reporting.",
             "%(count)d agents of %(cluster)s are not reporting.",
             silent,
         )
         todo = _("Check that the agent pod is running and its token is valid: kubectl logs daemonset/hetsched-agent")
-        yield HealthProblem(_WAIT, said % {**name, "count": silent}, todo, here, _("show"))
+        yield HealthProblem(_WAIT, text % {**name, "count": silent}, todo, here, _("show"))
     if agents is not None and agents["doubted"]:
-        said = ngettext(
+        text = ngettext(
             "%(count)d node of %(cluster)s has facts in quarantine.",
             "%(count)d nodes of %(cluster)s have facts in quarantine.",
             agents["doubted"],
@@ -289,17 +289,17 @@ def _problems(
             "Approve or reject these facts. Until then, missing capacity accepts no new pods and added capacity is "
             "not used."
         )
-        yield HealthProblem(_BAD, said % {**name, "count": agents["doubted"]}, todo, url, _("show first node"))
+        yield HealthProblem(_BAD, text % {**name, "count": agents["doubted"]}, todo, url, _("show first node"))
     for row in collectors:
         if row.enabled and not row.up:
-            said = _("The metric source %(source)s of %(cluster)s does not respond: %(why)s") % {
+            text = _("The metric source %(source)s of %(cluster)s does not respond: %(why)s") % {
                 **name, "source": row.name, "why": translate(row.failure) or _("no contact yet"),
             }  # fmt: skip
             todo = _(
                 "Check the address, token and network of the source. Until the source responds, hetsched uses "
                 "requests instead of measured use."
             )
-            yield HealthProblem(_WAIT, said, todo, here, _("show"))
+            yield HealthProblem(_WAIT, text, todo, here, _("show"))
 
 
 def _in_maintenance(cluster: Cluster) -> Iterator[HealthProblem]:
@@ -333,7 +333,7 @@ def _of_connection(
         )
         return
     if connection.stale is not None:
-        said = _("The cached state of %(cluster)s is too old for scheduling: %(why)s") % {
+        text = _("The cached state of %(cluster)s is too old for scheduling: %(why)s") % {
             **name, "why": translate(connection.stale.reason),
         }  # fmt: skip
         todo = (
@@ -341,22 +341,22 @@ def _of_connection(
             if connection.follower is None
             else _("Test the connection. The test lists missing permissions and unreachable endpoints.")
         )
-        yield HealthProblem(_BAD, said, todo, here, _("show"))
-    odd = sum(len(one.quarantined) for one in connection.resources)
+        yield HealthProblem(_BAD, text, todo, here, _("show"))
+    odd = sum(len(resource.quarantined) for resource in connection.resources)
     if odd:
-        said = ngettext(
+        text = ngettext(
             "%(count)d object of %(cluster)s cannot be read.", "%(count)d objects of %(cluster)s cannot be read.", odd
         )
         todo = _("hetsched ignores these objects. The list below shows each object and its error.")
-        yield HealthProblem(_WAIT, said % {**name, "count": odd}, todo, here, _("show"))
+        yield HealthProblem(_WAIT, text % {**name, "count": odd}, todo, here, _("show"))
     for policy in connection.policies:
         if not policy.accepted:
-            said = _("Policy %(policy)s of %(cluster)s is invalid: %(why)s") % {
+            text = _("Policy %(policy)s of %(cluster)s is invalid: %(why)s") % {
                 **name, "policy": policy.name, "why": f"{policy.place} {translate(policy.message)}".strip(),
             }  # fmt: skip
             yield HealthProblem(
                 _WAIT,
-                said,
+                text,
                 _("Fix the policy in the cluster. The previous version stays active until then."),
                 here,
                 _("show"),

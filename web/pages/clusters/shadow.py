@@ -31,7 +31,7 @@ def shadow(shell: Shell) -> HttpResponse:
     judgement = judgement if judgement in Judgement.values else ""
     listed = rows.exclude(judged_at=None).defer("spec", "theirs", "top").order_by("-id")
     shown = shell.page_of(listed.filter(judgement=judgement) if judgement else listed, PAGE_SIZE)
-    most = max((one.pods for one in found.regret), default=0)
+    most = max((bucket.pods for bucket in found.regret), default=0)
     tabs = [("", _("all"), found.judged)]
     tabs += [(one.value, str(one.label), getattr(found, one.value)) for one in Judgement]
     return shell.render(
@@ -44,8 +44,8 @@ def shadow(shell: Shell) -> HttpResponse:
                 for one, tone in TONES.items()
             ],
             "bins": [
-                {"label": _bin_label(one), "pods": one.pods, "ratio": one.pods / most if most else 0.0}
-                for one in found.regret
+                {"label": _bin_label(bucket), "pods": bucket.pods, "ratio": bucket.pods / most if most else 0.0}
+                for bucket in found.regret
             ],
             "worst": [(row, Judgement(row.judgement).label) for row in worst_choices(rows)[:WORST]],
             "rows": [(row, Judgement(row.judgement).label) for row in shown],
@@ -94,13 +94,13 @@ def shadow_of_pod(shell: Shell, pk: int) -> HttpResponse:
     )
 
 
-def _share(found: Any, one: Judgement) -> str:
-    return f"{100 * getattr(found, one.value) / found.judged:.1f} %" if found.judged else "–"
+def _share(found: Any, judgement: Judgement) -> str:
+    return f"{100 * getattr(found, judgement.value) / found.judged:.1f} %" if found.judged else "–"
 
 
-def _bin_label(one: RegretBin) -> str:
-    if one.above is None:
+def _bin_label(bucket: RegretBin) -> str:
+    if bucket.above is None:
         return _("none")
-    if one.most is None:
-        return _("more than %(points)g") % {"points": one.above}
-    return _("%(above)g to %(most)g") % {"above": one.above, "most": one.most}
+    if bucket.most is None:
+        return _("more than %(points)g") % {"points": bucket.above}
+    return _("%(above)g to %(most)g") % {"above": bucket.above, "most": bucket.most}

@@ -76,9 +76,9 @@ def _csv(view: ListView, rows: Iterator[Any]) -> Iterator[str]:
 
 def _harmless(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        value = " ".join(str(one) for one in value)
+        value = " ".join(str(item) for item in value)
     elif isinstance(value, dict):
-        value = " ".join(f"{key}={one}" for key, one in value.items())
+        value = " ".join(f"{key}={item}" for key, item in value.items())
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 

@@ -166,8 +166,8 @@ class Age(ValueKind):
         found = re.fullmatch(r"(\d{1,6})([smhdw])", wanted.lower())
         if found is None:
             digits = "".join(re.findall(r"\d{1,6}", wanted)[:1])
-            said = _("“%(value)s” is not a duration: write 30s, 5m, 2h, 3d or 1w") % {"value": wanted}
-            raise InvalidValue(said, f"{digits}m" if digits else "")
+            text = _("“%(value)s” is not a duration: write 30s, 5m, 2h, 3d or 1w") % {"value": wanted}
+            raise InvalidValue(text, f"{digits}m" if digits else "")
         before = timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
         return timezone.now() - min(before, _LONGEST_AGE)
 

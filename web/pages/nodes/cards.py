@@ -31,13 +31,13 @@ def owner_colours(owners: Iterable[str]) -> dict[str, int]:
     return {owner: place % OWNER_COLOURS + 1 for place, owner in enumerate(sorted(set(owners)))}
 
 
-def board(node: Node, held: list[Reservation], candidate: CandidateUse) -> Context:
+def board(node: Node, reservations: list[Reservation], candidate: CandidateUse) -> Context:
     """Return the context of the GPU tab."""
-    shown = facts.gpu_facts(node, held, timezone.now())
+    shown = facts.gpu_facts(node, reservations, timezone.now())
     colours = owner_colours(holder.pod for card in shown.cards for holder in card.holders)
-    known = holders(held)
+    known = holders(reservations)
     row = facts.stated(node)
-    missing = {one.item for one in row.quarantined if one.change == "shrunk"} if row is not None else set()
+    missing = {item.item for item in row.quarantined if item.change == "shrunk"} if row is not None else set()
     cards = [
         {
             "card": card.card,
@@ -74,8 +74,8 @@ def board(node: Node, held: list[Reservation], candidate: CandidateUse) -> Conte
         "whole_free": sum(card.free_milli == WHOLE for card in shown.cards),
         "mig": _mig(node),
         "linked": any(card.card.links for card in shown.cards),
-        "advisory": any(one.advisory for one in handed),
-        "conflicts": any(one.problem for one in handed),
+        "advisory": any(allocation.advisory for allocation in handed),
+        "conflicts": any(allocation.problem for allocation in handed),
         "ghost_lost": sorted(set(candidate.cards) - {card.card.index for card in shown.cards}),
         "ghost": candidate,
     }

@@ -34,14 +34,14 @@ def headroom_of(node: Node) -> HeadroomSummary | None:
     found = headroom_on(node.cluster, node.name)
     if not found:
         return None
-    return HeadroomSummary(_sentence(found), [_row(one) for one in found])
+    return HeadroomSummary(_sentence(found), [_row(shape_headroom) for shape_headroom in found])
 
 
-def _row(one: ShapeHeadroom) -> dict[str, Any]:
-    room = one.room
+def _row(shape_headroom: ShapeHeadroom) -> dict[str, Any]:
+    room = shape_headroom.room
     return {
-        "shape": shape_text(one.common.pod),
-        "like": one.common.like,
+        "shape": shape_text(shape_headroom.common.pod),
+        "like": shape_headroom.common.like,
         "copies": room.copies,
         "exact": room.exact,
         "binding": binding_text(room),
@@ -55,8 +55,10 @@ def _more(room: NodeCapacity) -> str:
 
 
 def _sentence(found: list[ShapeHeadroom]) -> str:
-    fitting = [one for one in found if one.room.copies]
-    best = max(fitting or found, key=lambda one: (one.common.workloads, one.room.copies))
+    fitting = [shape_headroom for shape_headroom in found if shape_headroom.room.copies]
+    best = max(
+        fitting or found, key=lambda shape_headroom: (shape_headroom.common.workloads, shape_headroom.room.copies)
+    )
     room, names = best.room, {"shape": best.common.like or shape_text(best.common.pod)}
     binding = binding_text(room)
     if not fitting:

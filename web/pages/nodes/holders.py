@@ -34,9 +34,9 @@ def holder_of(pod: Pod) -> Holder:
     return Holder(pod.key, f"{reverse('workload', args=[pod.workload_id])}?pod={quote(pod.key)}", False)
 
 
-def holders(held: list[Reservation]) -> dict[str, Holder]:
+def holders(reservations: list[Reservation]) -> dict[str, Holder]:
     """Return the holders of a node's resources by pod key."""
-    return {reservation.pod.key: holder_of(reservation.pod) for reservation in held}
+    return {reservation.pod.key: holder_of(reservation.pod) for reservation in reservations}
 
 
 def reservation_row(reservation: Reservation) -> dict[str, Any]:

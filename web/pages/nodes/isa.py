@@ -64,29 +64,29 @@ _PATTERNS = {
 _COMPILED = {arch: [(label, re.compile(text)) for label, text in rows] for arch, rows in _PATTERNS.items()}
 
 
-def instruction_set(node: Node, held: list[Reservation]) -> Context:
+def instruction_set(node: Node, reservations: list[Reservation]) -> Context:
     """Return the context of the ISA tab."""
-    shown = facts.isa_facts(node, held, timezone.now())
+    shown = facts.isa_facts(node, reservations, timezone.now())
     said = _current_claims(node)
     needs, by_extension = _pending_demands(node)
-    sources = {name: [one for one, known in said if name in known] for name in shown.extensions}
+    sources = {name: [statement for statement, known in said if name in known] for name in shown.extensions}
     groups = [
         (label, [{"name": name, "needed": by_extension.get(name, 0), "by": sources[name]} for name in names])
         for label, names in grouped(shown.family, shown.extensions)
     ]
-    return {"isa": shown, "groups": groups, "needs": needs, "said": [one for one, _ in said]}
+    return {"isa": shown, "groups": groups, "needs": needs, "said": [statement for statement, _ in said]}
 
 
 def _current_claims(node: Node) -> list[tuple[FactStatement, frozenset[str]]]:
     """Return the current reports of the instruction set, each with the extensions that it contains or implies."""
     row = facts.stated(node)
     found = []
-    for one in row.claims.get("isa", ()) if row is not None else ():
-        if one.current:
+    for item in row.claims.get("isa", ()) if row is not None else ():
+        if item.current:
             try:
-                found.append((one, frozenset(parse(one.text, source="node-label").extensions)))
+                found.append((item, frozenset(parse(item.text, source="node-label").extensions)))
             except InputError:
-                found.append((one, frozenset()))
+                found.append((item, frozenset()))
     return found
 
 

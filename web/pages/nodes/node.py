@@ -55,7 +55,7 @@ def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
             _("Node %(name)s does not exist in cluster %(cluster)s.") % {"name": name, "cluster": cluster.name}
         )
     rows = Reservation.objects.filter(node=found, active=True).select_related("pod").defer("pod__spec")
-    held = list(rows.order_by("pod_id"))
+    reservations = list(rows.order_by("pod_id"))
     label, show = TABS[tab]
     tabs = [
         {"label": label, "url": _tab_url(name, key) + shell.keep(), "current": key == tab}
@@ -71,9 +71,9 @@ def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
         "tab_label": label,
         "agent": agent,
         "silent": agent is not None and agent.silent,
-        "acts": on_node(found, held, subject_of(shell.request)),
+        "acts": on_node(found, reservations, subject_of(shell.request)),
     }
-    return shell.render(f"node/{tab}", {**context, **show(found, held, parse_candidate(shell.text("ghost")))})
+    return shell.render(f"node/{tab}", {**context, **show(found, reservations, parse_candidate(shell.text("ghost")))})
 
 
 def _tab_url(name: str, tab: str) -> str:
@@ -92,7 +92,7 @@ def _measures(shown: dict[str, Any]) -> list[dict[str, Any]]:
 # -- tabs --------------------------------------------------------------------------------------------------------------
 
 
-def _overview(node: Node, held: Held, candidate: CandidateUse) -> Context:
+def _overview(node: Node, reservations: Held, candidate: CandidateUse) -> Context:
     names = sorted(node.allocatable, key=lambda name: (name not in (CPU, MEMORY), name))
     resources = [use(name, node.allocatable[name], node.requested.get(name, 0)) for name in names]
     return {
@@ -109,7 +109,7 @@ def _overview(node: Node, held: Held, candidate: CandidateUse) -> Context:
         "problems": node.report.problems,
         "doubts": node.doubts,
         "back_offs": facts.back_offs(node, timezone.now(), lambda namespace: True),
-        **_reported_facts(node, held),
+        **_reported_facts(node, reservations),
     }
 
 
@@ -120,13 +120,13 @@ def _measured(node: Node, name: str) -> str:
     return percent(sample / whole) if sample is not None and whole else ""
 
 
-def _reported_facts(node: Node, held: Held) -> Context:
+def _reported_facts(node: Node, reservations: Held) -> Context:
     """Return the reports of each source, and the facts that are not accepted as reported."""
     row = facts.stated(node)
     if row is None:
         return {}
     return {
-        "quarantined": facts.quarantined(node, row, held),
+        "quarantined": facts.quarantined(node, row, reservations),
         "overrides": row.overrides,
         "said": [(fact, facts.stated_fact(said)) for fact, said in sorted(row.claims.items())],
     }
@@ -148,7 +148,7 @@ def _sentence(node: Node, resources: list[Context]) -> str:
     return _("Ready. The fullest resource is %(name)s: %(percent)s requested, %(free)s free.") % fullest
 
 
-def _balance(node: Node, held: Held, candidate: CandidateUse) -> Context:
+def _balance(node: Node, reservations: Held, candidate: CandidateUse) -> Context:
     shown = balance_of(node)
     measured = node.report.usage.amounts if node.report.usage else {}
     rows = []
@@ -171,7 +171,7 @@ def _balance(node: Node, held: Held, candidate: CandidateUse) -> Context:
             }
         )
     usage = node.report.usage
-    ratios = [one.ratio for one in shown.resources.values()]
+    ratios = [resource.ratio for resource in shown.resources.values()]
     mean = sum(ratios) / len(ratios) if ratios else None
     variance = sum((ratio - mean) ** 2 for ratio in ratios) / len(ratios) if mean is not None else None
     found = trend(node, timezone.now())
@@ -193,18 +193,18 @@ def _balance(node: Node, held: Held, candidate: CandidateUse) -> Context:
     }
 
 
-def _pods(node: Node, held: Held, candidate: CandidateUse) -> Context:
-    return {"pods": [reservation_row(reservation) for reservation in held]}
+def _pods(node: Node, reservations: Held, candidate: CandidateUse) -> Context:
+    return {"pods": [reservation_row(reservation) for reservation in reservations]}
 
 
-def _decisions(node: Node, held: Held, candidate: CandidateUse) -> Context:
+def _decisions(node: Node, reservations: Held, candidate: CandidateUse) -> Context:
     placed = Decision.objects.filter(cluster=node.cluster, node_name=node.name).defer("reasons", "top", "allocation")
     return {"rows": with_sentences(placed.order_by("-id")[:LATEST_DECISIONS]), "latest": LATEST_DECISIONS}
 
 
 TABS: dict[str, tuple[Any, Callable[[Node, Held, CandidateUse], Context]]] = {
     "overview": (gettext_lazy("Overview"), _overview),
-    "isa": (gettext_lazy("ISA"), lambda node, held, candidate: instruction_set(node, held)),
+    "isa": (gettext_lazy("ISA"), lambda node, reservations, candidate: instruction_set(node, reservations)),
     "gpu": (gettext_lazy("GPU"), board),
     "numa": (gettext_lazy("NUMA"), core_map),
     "balance": (gettext_lazy("Balance"), _balance),

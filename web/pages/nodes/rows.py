@@ -99,8 +99,8 @@ def _add_maintained(rows: list[NodeListRow]) -> None:
             pk: {card.index for card in cards_of(report)}
             for pk, report in Node.objects.filter(pk__in=some).values_list("pk", "report")
         }
-        held = Reservation.objects.filter(node__in=some, active=True).values_list("node_id", "allocation")
-        for pk, allocation in held:
+        reservations = Reservation.objects.filter(node__in=some, active=True).values_list("node_id", "allocation")
+        for pk, allocation in reservations:
             grants = allocation.gpus if allocation is not None else ()
             by_id[pk].held_out += sum(grant.milli for grant in grants if grant.index not in healthy[pk])
 

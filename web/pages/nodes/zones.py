@@ -31,18 +31,21 @@ Context = dict[str, Any]
 Held = list[Reservation]
 
 
-def core_map(node: Node, held: Held, candidate: CandidateUse) -> Context:
+def core_map(node: Node, reservations: Held, candidate: CandidateUse) -> Context:
     """Return the context of the NUMA tab."""
     now = timezone.now()
-    shown = facts.numa_facts(node, held, now, at_risk=zones_at_risk(node, held))
+    shown = facts.numa_facts(node, reservations, now, at_risk=zones_at_risk(node, reservations))
     zones = shown.zones or []
     colours = owner_colours(grant["pod"] for zone in zones for grant in zone.held)
     reserved = _cpus(shown.reserved_cpus)
-    cards = facts.gpu_facts(node, held, now).cards
+    cards = facts.gpu_facts(node, reservations, now).cards
     known = frozenset[int]().union(*(_cpus(zone.cpus) for zone in zones))
-    owners = holders(held)
+    owners = holders(reservations)
     elsewhere = _cpus(shown.kubelet_cpus)
-    spread = any(not one.allocation.zones and dict(one.pod.spec.shape.requests).get(MEMORY) for one in held)
+    spread = any(
+        not reservation.allocation.zones and dict(reservation.pod.spec.shape.requests).get(MEMORY)
+        for reservation in reservations
+    )
     boxes = [_box(zone, colours, owners, reserved, cards, candidate.cpus, elsewhere, spread=spread) for zone in zones]
     return {
         "numa": shown,
@@ -51,7 +54,7 @@ def core_map(node: Node, held: Held, candidate: CandidateUse) -> Context:
         "kept": any(owner.room for owner in owners.values()),
         "unplaced_cards": [card.card for card in cards if card.card.numa_zone is None] if zones else [],
         "distances": _distances(zones),
-        "predictions": _predictions(shown, held),
+        "predictions": _predictions(shown, reservations),
         "refusals": [row for row in node_rejections(node, now) if row.reason != MOVED_AWAY][-LATEST_REFUSALS:],
         "ghost": candidate,
         "ghost_cpus": format_cpuset(candidate.cpus & known),
@@ -109,10 +112,10 @@ def _cores(
     if zone.cpus is None:
         return None
     owners = {cpu: grant["pod"] for grant in zone.held for cpu in _cpus(grant.get("cpus"))}
-    left = sorted(_cpus(zone.cpus))
-    pairs = [sorted(_cpus(part) & set(left)) for part in (zone.siblings or "").split(";")]
+    cpus = sorted(_cpus(zone.cpus))
+    pairs = [sorted(_cpus(part) & set(cpus)) for part in (zone.siblings or "").split(";")]
     paired = {cpu for pair in pairs for cpu in pair}
-    cores = [pair for pair in pairs if pair] + [[cpu] for cpu in left if cpu not in paired]
+    cores = [pair for pair in pairs if pair] + [[cpu] for cpu in cpus if cpu not in paired]
     return [
         [
             {
@@ -158,7 +161,7 @@ def _distances(zones: list[facts.ZoneFacts]) -> Context | None:
     return {"names": names, "rows": rows}
 
 
-def _predictions(shown: facts.NumaFacts, held: Held) -> list[Context]:
+def _predictions(shown: facts.NumaFacts, reservations: Held) -> list[Context]:
     """Return the predicted and the actual zones of pods that the kubelet pins."""
     actual: dict[str, frozenset[int]] = {}
     for pin in shown.pins or []:
@@ -166,7 +169,7 @@ def _predictions(shown: facts.NumaFacts, held: Held) -> list[Context]:
             actual[pin.pod] = actual.get(pin.pod, frozenset()) | _cpus(pin.actual)
     homes = {zone.name: _cpus(zone.cpus) for zone in shown.zones or []}
     found = []
-    for reservation in held:
+    for reservation in reservations:
         predicted = reservation.allocation.predicted
         if not predicted:
             continue

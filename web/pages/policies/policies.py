@@ -34,7 +34,11 @@ def policies(shell: Shell) -> HttpResponse:
     )
     users = _users(shell)
     goldens = _goldens([policy.name for policy in found])
-    news = [one for one in PolicyObject.objects.select_related("cluster") if one.gone or one.problem]
+    news = [
+        policy_object
+        for policy_object in PolicyObject.objects.select_related("cluster")
+        if policy_object.gone or policy_object.problem
+    ]
     rows: list[dict[str, Any]] = [
         {
             "policy": policy,
@@ -43,7 +47,10 @@ def policies(shell: Shell) -> HttpResponse:
             "namespaces": users[1][policy.name],
             "goldens": goldens[policy.name],
             "objects": [
-                one for one in news if one.name == policy.name and (not one.gone or one.cluster_id == policy.keeper_id)
+                policy_object
+                for policy_object in news
+                if policy_object.name == policy.name
+                and (not policy_object.gone or policy_object.cluster_id == policy.keeper_id)
             ],
         }
         for policy in found
@@ -52,7 +59,9 @@ def policies(shell: Shell) -> HttpResponse:
     names = {row["policy"].name for row in rows}
     context = {
         "rows": rows,
-        "refused": [one for one in news if one.name not in names and not one.gone],
+        "refused": [
+            policy_object for policy_object in news if policy_object.name not in names and not policy_object.gone
+        ],
         "may_edit": subject_of(shell.request).may(Action.EDIT_POLICY),
     }
     return shell.render("policies", context)

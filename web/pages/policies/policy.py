@@ -102,7 +102,7 @@ def policy(shell: Shell, name: str) -> HttpResponse:
     if found is None:
         return _new(shell, subject, name)
     revisions = list(found.revisions.all())
-    active = next((one for one in revisions if one.version == found.active_version), None)
+    active = next((revision for revision in revisions if revision.version == found.active_version), None)
     shown = _shown(shell, revisions, active)
     locked = _locked(subject, found)
     context = {
@@ -179,7 +179,7 @@ def _shown(shell: Shell, revisions: list[PolicyRevision], active: PolicyRevision
     """Return the requested version, else the latest draft, else the active version."""
     asked = shell.text("version")
     if asked:
-        found = next((one for one in revisions if str(one.version) == asked), None)
+        found = next((revision for revision in revisions if str(revision.version) == asked), None)
         if found is None:
             raise Http404(_("This policy has no version %(version)s.") % {"version": asked})
         return found
@@ -216,13 +216,13 @@ def _decisions(name: str) -> list[Decision]:
 def _pods(decisions: list[Decision]) -> dict[str, dict[str, str]]:
     """Return, for each decision, the initial data of a golden placement."""
     return {
-        str(one.pk): {
-            "name": re.sub(r"[^a-z0-9-]+", "-", one.pod_name.lower()).strip("-")[:63].strip("-"),
-            "cluster": one.cluster.name,
-            "node": one.node_name,
-            "manifest": pod_text(one.pod.spec),
+        str(decision.pk): {
+            "name": re.sub(r"[^a-z0-9-]+", "-", decision.pod_name.lower()).strip("-")[:63].strip("-"),
+            "cluster": decision.cluster.name,
+            "node": decision.node_name,
+            "manifest": pod_text(decision.pod.spec),
         }
-        for one in decisions
+        for decision in decisions
     }
 
 

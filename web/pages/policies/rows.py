@@ -120,8 +120,8 @@ def _declared(text: str) -> str:
 
 def _choice(value: str) -> str:
     """Return the label of a choice; a translated label is followed by the value in the policy."""
-    said = _declared(value)
-    return said if said == value else _("%(said)s (%(word)s)") % {"said": said, "word": value}
+    text = _declared(value)
+    return text if text == value else _("%(said)s (%(word)s)") % {"said": text, "word": value}
 
 
 def _json(value: Any) -> str:

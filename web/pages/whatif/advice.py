@@ -159,8 +159,12 @@ def _answer(shell: Shell, cluster: Cluster, goal: Goal, form: dict[str, str], ma
         "tone": _TONES[found.verdict],
         "moves": moves,
         "stays": [
-            {"reason": STAYS.get(one.code, MESSAGES.get(one.code, one.code)), "pods": one.pods, "example": one.example}
-            for one in found.stays
+            {
+                "reason": STAYS.get(immovable.code, MESSAGES.get(immovable.code, immovable.code)),
+                "pods": immovable.pods,
+                "example": immovable.example,
+            }
+            for immovable in found.stays
         ],
         "lost": duration(found.cost.lost_seconds),
         "command": _command(cluster, question),
@@ -192,13 +196,13 @@ def _sentence(found: Advice) -> str:
             Goal.RARE: _("No useful plan: moving pods off rare nodes does not free enough capacity for a pending pod."),
         }[found.goal]
     if found.goal is Goal.BALANCE:
-        said = _("After %(moves)s, the balance rises from %(before)s to %(after)s.") % figures
+        text = _("After %(moves)s, the balance rises from %(before)s to %(after)s.") % figures
     else:
         nodes = ", ".join(dict.fromkeys(place.node for place in found.places))
-        said = _("After %(moves)s, there is enough capacity on %(nodes)s.") % {**figures, "nodes": nodes}
+        text = _("After %(moves)s, there is enough capacity on %(nodes)s.") % {**figures, "nodes": nodes}
     if found.verdict is AdviceVerdict.PARTLY:
-        said = f"{said} {_('The plan only partly reaches the target.')}"
-    return said
+        text = f"{text} {_('The plan only partly reaches the target.')}"
+    return text
 
 
 def _move(shell: Shell, found: Advice, step: int, move: Move) -> dict[str, Any]:

@@ -50,8 +50,8 @@ def _sentence(row: Decision) -> str:
 
 
 def _why_cell(row: Decision) -> Cell:
-    said = after_name(_pod(row), translate(row.summary))
-    return Cell(Truncator(said).chars(SENTENCE_CHARACTERS), url=_address(row), look="text")
+    text = after_name(_pod(row), translate(row.summary))
+    return Cell(Truncator(text).chars(SENTENCE_CHARACTERS), url=_address(row), look="text")
 
 
 def _verdict_cell(row: Decision) -> Cell:
@@ -66,7 +66,10 @@ FIELDS = (
     FilterField("name", ValueKind(), gettext_lazy("pod name; * is a wildcard"), path="pod_name"),
     FilterField("namespace", ValueKind(), gettext_lazy("namespace"), path="namespace", found=True),
     FilterField(
-        "verdict", ChoiceKind(*(one.value for one in VERDICTS)), gettext_lazy("verdict of the decision"), path="verdict"
+        "verdict",
+        ChoiceKind(*(verdict.value for verdict in VERDICTS)),
+        gettext_lazy("verdict of the decision"),
+        path="verdict",
     ),
     FilterField("node", ValueKind(), gettext_lazy("node of the placement"), path="node_name", found=True),
     FilterField("policy", ValueKind(), gettext_lazy("policy of the decision"), path="policy_name", found=True),

@@ -75,7 +75,10 @@ def pod_why(shell: Shell, pk: str) -> HttpResponse:
                 "placed": gang.placed,
                 "needed": gang.needed,
                 "broken_by": gang.broken_by,
-                "members": [{"id": one.id, "pod": one.pod, "label": LABELS[State(one.state)]} for one in gang.members],
+                "members": [
+                    {"id": member.id, "pod": member.pod, "label": LABELS[State(member.state)]}
+                    for member in gang.members
+                ],
             },
             "words": {**state_texts(), **result_texts(), **matrix_texts(), **why_texts()},
         },

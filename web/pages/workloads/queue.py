@@ -44,94 +44,98 @@ NEVER = "never-fits"
 NEVER_FITS = gettext_lazy("never fits")
 
 
-def waits(one: QueueEntry) -> str:
+def waits(entry: QueueEntry) -> str:
     """Describe the event that a pod waits for."""
-    if one.queue_state is QueueState.DUE:
+    if entry.queue_state is QueueState.DUE:
         return (
             _("the next scheduling attempt")
-            if not one.attempts
-            else describe_waits(one.waits_for) or _("the next scheduling attempt")
+            if not entry.attempts
+            else describe_waits(entry.waits_for) or _("the next scheduling attempt")
         )
-    if one.queue_state is QueueState.IMAGES:
+    if entry.queue_state is QueueState.IMAGES:
         return _("the platforms of the pod's images, which hetsched is reading")
-    if one.queue_state is QueueState.GATED:
-        return one.message or _("removal of the pod's scheduling gates")
-    return describe_waits(one.waits_for) or _("a change in the cluster")
+    if entry.queue_state is QueueState.GATED:
+        return entry.message or _("removal of the pod's scheduling gates")
+    return describe_waits(entry.waits_for) or _("a change in the cluster")
 
 
-def _pod_cell(one: QueueEntry) -> Cell:
-    if one.workload_id is None:
-        return Cell(one.key)
-    return Cell(one.key, url=f"{reverse('workload', args=[one.workload_id])}?{urlencode({'pod': one.key})}")
+def _pod_cell(entry: QueueEntry) -> Cell:
+    if entry.workload_id is None:
+        return Cell(entry.key)
+    return Cell(entry.key, url=f"{reverse('workload', args=[entry.workload_id])}?{urlencode({'pod': entry.key})}")
 
 
-def _state_cell(one: QueueEntry) -> Cell:
-    if one.state == State.NEVER_FITS:
-        return Cell(NEVER_FITS, look="chip", tone="bad", title=str(LABELS[one.queue_state]))
+def _state_cell(entry: QueueEntry) -> Cell:
+    if entry.state == State.NEVER_FITS:
+        return Cell(NEVER_FITS, look="chip", tone="bad", title=str(LABELS[entry.queue_state]))
     return Cell(
-        LABELS[one.queue_state], look="chip", tone=_TONES.get(one.queue_state, ""), title=state_texts()[one.state]
+        LABELS[entry.queue_state], look="chip", tone=_TONES.get(entry.queue_state, ""), title=state_texts()[entry.state]
     )
 
 
-def _waits_cell(one: QueueEntry) -> Cell:
-    url = reverse("decision", args=[one.decision_id]) if one.decision_id else ""
-    return Cell(translate(waits(one)), url=url, look="text")
+def _waits_cell(entry: QueueEntry) -> Cell:
+    url = reverse("decision", args=[entry.decision_id]) if entry.decision_id else ""
+    return Cell(translate(waits(entry)), url=url, look="text")
 
 
-def _retry_cell(one: QueueEntry) -> Cell:
-    if one.queue_state is QueueState.DUE:
+def _retry_cell(entry: QueueEntry) -> Cell:
+    if entry.queue_state is QueueState.DUE:
         return Cell(_("in one of the next batches"), look="muted")
-    if one.state == State.NEVER_FITS:
+    if entry.state == State.NEVER_FITS:
         return Cell(_("when the cluster changes"), look="muted")
-    if one.again_at is None:
+    if entry.again_at is None:
         return Cell(_("when one of the events under “Waits for” occurs"), look="muted")
-    return Cell(one.again_at, look="time", note=_("at the latest") if one.queue_state is QueueState.RESTING else "")
+    return Cell(entry.again_at, look="time", note=_("at the latest") if entry.queue_state is QueueState.RESTING else "")
 
 
-def _policy_cell(one: QueueEntry) -> Cell:
-    return Cell(one.policy or _("default"), look="" if one.policy else "muted", title=one.policy_rule)
+def _policy_cell(entry: QueueEntry) -> Cell:
+    return Cell(entry.policy or _("default"), look="" if entry.policy else "muted", title=entry.policy_rule)
 
 
 def _time(name: str) -> Any:
-    def cell(one: QueueEntry) -> Cell:
-        return Cell(getattr(one, name), look="time")
+    def cell(entry: QueueEntry) -> Cell:
+        return Cell(getattr(entry, name), look="time")
 
     return cell
 
 
 COLUMNS = (
-    Column("position", gettext_lazy("Position"), lambda one: one.position, number=True),
-    Column("pod", gettext_lazy("Pod"), lambda one: one.key, _pod_cell),
-    Column("standing", gettext_lazy("Queue state"), lambda one: one.queue_state.value, _state_cell),
+    Column("position", gettext_lazy("Position"), lambda entry: entry.position, number=True),
+    Column("pod", gettext_lazy("Pod"), lambda entry: entry.key, _pod_cell),
+    Column("standing", gettext_lazy("Queue state"), lambda entry: entry.queue_state.value, _state_cell),
     Column("waits-for", gettext_lazy("Waits for"), waits, _waits_cell, sortable=False),
-    Column("again", gettext_lazy("Next attempt"), lambda one: one.again_at, _retry_cell),
-    Column("attempts", gettext_lazy("Attempts"), lambda one: one.attempts, number=True, falling=True),
-    Column("tried", gettext_lazy("Last attempt"), lambda one: one.tried_at, _time("tried_at")),
-    Column("since", gettext_lazy("Pending since"), lambda one: one.created_at, _time("created_at")),
-    Column("priority", gettext_lazy("Priority"), lambda one: one.priority, number=True, falling=True),
-    Column("policy", gettext_lazy("Policy"), lambda one: one.policy, _policy_cell),
-    Column("gang", gettext_lazy("Gang"), lambda one: one.gang),
-    Column("namespace", gettext_lazy("Namespace"), lambda one: one.namespace, shown=False),
-    Column("workload", gettext_lazy("Workload"), lambda one: one.workload_id, shown=False),
+    Column("again", gettext_lazy("Next attempt"), lambda entry: entry.again_at, _retry_cell),
+    Column("attempts", gettext_lazy("Attempts"), lambda entry: entry.attempts, number=True, falling=True),
+    Column("tried", gettext_lazy("Last attempt"), lambda entry: entry.tried_at, _time("tried_at")),
+    Column("since", gettext_lazy("Pending since"), lambda entry: entry.created_at, _time("created_at")),
+    Column("priority", gettext_lazy("Priority"), lambda entry: entry.priority, number=True, falling=True),
+    Column("policy", gettext_lazy("Policy"), lambda entry: entry.policy, _policy_cell),
+    Column("gang", gettext_lazy("Gang"), lambda entry: entry.gang),
+    Column("namespace", gettext_lazy("Namespace"), lambda entry: entry.namespace, shown=False),
+    Column("workload", gettext_lazy("Workload"), lambda entry: entry.workload_id, shown=False),
 )  # fmt: skip
 FIELDS = (
-    FilterField("pod", ValueKind(), gettext_lazy("namespace/name; * is a wildcard"), lambda one: one.key),
-    FilterField("namespace", ValueKind(), gettext_lazy("namespace of the pod"), lambda one: one.namespace, found=True),
+    FilterField("pod", ValueKind(), gettext_lazy("namespace/name; * is a wildcard"), lambda entry: entry.key),
     FilterField(
-        "policy", ValueKind(), gettext_lazy("policy that schedules the pod"), lambda one: one.policy, found=True
+        "namespace", ValueKind(), gettext_lazy("namespace of the pod"), lambda entry: entry.namespace, found=True
     ),
-    FilterField("gang", ValueKind(), gettext_lazy("gang of the pod"), lambda one: one.gang, found=True),
-    FilterField("priority", NumberKind(), gettext_lazy("higher values are scheduled first"), lambda one: one.priority),
-    FilterField("tries", NumberKind(), gettext_lazy("number of attempts"), lambda one: one.attempts),
-    FilterField("place", NumberKind(), gettext_lazy("position in the queue; 1 is next"), lambda one: one.position),
+    FilterField(
+        "policy", ValueKind(), gettext_lazy("policy that schedules the pod"), lambda entry: entry.policy, found=True
+    ),
+    FilterField("gang", ValueKind(), gettext_lazy("gang of the pod"), lambda entry: entry.gang, found=True),
+    FilterField(
+        "priority", NumberKind(), gettext_lazy("higher values are scheduled first"), lambda entry: entry.priority
+    ),
+    FilterField("tries", NumberKind(), gettext_lazy("number of attempts"), lambda entry: entry.attempts),
+    FilterField("place", NumberKind(), gettext_lazy("position in the queue; 1 is next"), lambda entry: entry.position),
     FilterField(
         "state", ChoiceKind("pending", "not-now", "never-fits"), gettext_lazy("result of the last attempt"),
-        lambda one: one.state,
+        lambda entry: entry.state,
     ),
-    FilterField("age", Age(), gettext_lazy("pending time"), lambda one: one.created_at),
+    FilterField("age", Age(), gettext_lazy("pending time"), lambda entry: entry.created_at),
 )  # fmt: skip
 LISTING = Listing(
-    "queue", FIELDS, COLUMNS, lambda one: f"{one.key} {one.policy} {one.gang or ''} {waits(one)}".lower(),
+    "queue", FIELDS, COLUMNS, lambda item: f"{item.key} {item.policy} {item.gang or ''} {waits(item)}".lower(),
     example="namespace=ci  tries>3  age>1h",
 )  # fmt: skip
 
@@ -147,12 +151,12 @@ def queue(shell: Shell) -> HttpResponseBase:
     shell.follow(cluster_topic(shell.cluster))
     rows = list_queue(shell.cluster.pk, MOST_LISTED, only=only, never=here == NEVER if here else None)
     if view.wanted_values:
-        return view.answer_values(str(getattr(one, view.wanted_values, "") or "") for one in rows)
+        return view.answer_values(str(getattr(entry, view.wanted_values, "") or "") for entry in rows)
     counts, never = queue_states(shell.cluster.pk)
     waiting = sum(counts.values())
     tabs = [
         ("", _("all"), waiting + never),
-        *((one.value, LABELS[one], count) for one, count in counts.items()),
+        *((queue_state.value, LABELS[queue_state], count) for queue_state, count in counts.items()),
         (NEVER, NEVER_FITS, never),
     ]
     context = {

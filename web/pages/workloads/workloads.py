@@ -47,7 +47,7 @@ def workload(shell: Shell, pk: str) -> HttpResponse:
         pods = pods.filter(Q(namespace=namespace) if namespace else Q(), name=name)
     shown = shell.page_of(pods, PODS_A_PAGE)
     history = _history(found, timezone.now())
-    known = {one.image: one for one in images_of(found.cluster, [pod.spec for pod in shown])}
+    known = {image.image: image for image in images_of(found.cluster, [pod.spec for pod in shown])}
     return shell.render(
         "workload",
         {

@@ -56,12 +56,14 @@ class ExportedContainers(msgspec.Struct):
 def with_containers(shape: Shape, annotations: FieldView) -> tuple[Shape, tuple[str, ...]]:
     """Replace the single container with the containers that the export recorded; also return their names."""
     try:
-        kept = msgspec.json.decode(annotations.text(keys.EXPORT_CONTAINERS), type=ExportedContainers)
+        exported = msgspec.json.decode(annotations.text(keys.EXPORT_CONTAINERS), type=ExportedContainers)
     except (msgspec.DecodeError, RecursionError) as error:
         annotations.fail(
             Message("the value does not describe containers: {text}", text=str(error)), keys.EXPORT_CONTAINERS
         )
-    for container in kept.containers:
+    for container in exported.containers:
         if not all(0 <= amount < 2**53 for amount in (container.cpus, container.memory_bytes, container.cards)):
             annotations.fail("an amount is out of range", keys.EXPORT_CONTAINERS)
-    return msgspec.structs.replace(shape, containers=kept.containers, guaranteed=kept.guaranteed), kept.names
+    return msgspec.structs.replace(
+        shape, containers=exported.containers, guaranteed=exported.guaranteed
+    ), exported.names

@@ -62,13 +62,17 @@ def _claim(claim: ResourceClaim) -> Plain:
     devices: Plain = {"requests": [_request(request) for request in claim.requests]}
     if claim.constraints:
         devices["constraints"] = [
-            {"matchAttribute": one.attribute, "requests": list(one.requests)} for one in claim.constraints
+            {"matchAttribute": constraint.attribute, "requests": list(constraint.requests)}
+            for constraint in claim.constraints
         ]
     if claim.unsupported:
         devices[keys.EXPORT_UNSUPPORTED] = claim.unsupported
     status: Plain = {"reservedFor": [{"uid": uid} for uid in claim.users]}
     if claim.allocated is not None:
-        results = [{"driver": one.driver, "pool": one.pool, "device": one.name} for one in claim.allocated]
+        results = [
+            {"driver": device_id.driver, "pool": device_id.pool, "device": device_id.name}
+            for device_id in claim.allocated
+        ]
         status["allocation"] = {"devices": {"results": results}}
         if claim.node:
             fields = [{"key": "metadata.name", "operator": "In", "values": [claim.node]}]
@@ -81,7 +85,7 @@ def _claim(claim: ResourceClaim) -> Plain:
 def _request(request: DeviceRequest) -> Plain:
     if len(request.wishes) == 1 and not request.wishes[0].name:
         return {"name": request.name, "exactly": _wish(request.wishes[0])}
-    return {"name": request.name, "firstAvailable": [{"name": one.name, **_wish(one)} for one in request.wishes]}
+    return {"name": request.name, "firstAvailable": [{"name": wish.name, **_wish(wish)} for wish in request.wishes]}
 
 
 def _wish(wish: DeviceWish) -> Plain:

@@ -30,6 +30,6 @@ class BestFit:
     def score(self, request: Request, nodes: Window) -> Floats:
         pair = request.memo[_PREPARED]
         cpu, gpu = pair.free(nodes)
-        left = np.maximum(cpu - pair.cpu, 0.0) + np.maximum(gpu - pair.gpu, 0.0)
-        score: Floats = np.floor(np.maximum(100.0 * (1.0 - left / 2.0), 0.0))
+        remaining = np.maximum(cpu - pair.cpu, 0.0) + np.maximum(gpu - pair.gpu, 0.0)
+        score: Floats = np.floor(np.maximum(100.0 * (1.0 - remaining / 2.0), 0.0))
         return score

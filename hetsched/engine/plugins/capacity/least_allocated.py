@@ -92,18 +92,18 @@ class LeastAllocated:
 
     def score(self, request: Request, nodes: Window) -> Floats:
         capacity = nodes.static("allocatable")[:2]
-        left: Ints
+        remaining: Ints
         if self.params.use == "measured":
             both = nash.CPU_AND_MEMORY
-            left = capacity - nash.used(nodes, both) - nash.demand(request, nodes, both)
+            remaining = capacity - nash.used(nodes, both) - nash.demand(request, nodes, both)
         else:
-            left = capacity - nodes.load("nonzero") - request.compiled.nonzero[:, None]
-        np.maximum(left, 0, out=left)
-        left *= 100
-        left //= np.maximum(capacity, 1)
+            remaining = capacity - nodes.load("nonzero") - request.compiled.nonzero[:, None]
+        np.maximum(remaining, 0, out=remaining)
+        remaining *= 100
+        remaining //= np.maximum(capacity, 1)
         cpu, memory = self.params.cpu, self.params.memory
         if cpu == memory == 1:
-            score: Floats = ((left[0] + left[1]) >> 1).astype(np.float64)
+            score: Floats = ((remaining[0] + remaining[1]) >> 1).astype(np.float64)
         else:
-            score = ((left[0] * cpu + left[1] * memory) // max(cpu + memory, 1)).astype(np.float64)
+            score = ((remaining[0] * cpu + remaining[1] * memory) // max(cpu + memory, 1)).astype(np.float64)
         return score

@@ -115,8 +115,8 @@ class Power:
         state, headroom = nodes.static("power_state")[0], nodes.static("power_headroom")[0]
         worth = np.ones(1 + len(POWER_STATES))
         worth[_SAVING], worth[_CAPPED] = self.params.saving, self.params.capped
-        left = _headroom(nodes) - (request.shape.expected_watts or 0)
-        part = np.where(headroom == UNKNOWN, 0.5, np.clip(left / np.maximum(headroom, 1), 0.0, 1.0))
+        remaining = _headroom(nodes) - (request.shape.expected_watts or 0)
+        part = np.where(headroom == UNKNOWN, 0.5, np.clip(remaining / np.maximum(headroom, 1), 0.0, 1.0))
         score: Floats = 100.0 * worth[state] * part
         return score
 
@@ -131,5 +131,5 @@ def _known(nodes: Window) -> Bools:
 
 
 def _headroom(nodes: Window) -> Ints:
-    left: Ints = nodes.static("power_headroom")[0] - nodes.load("power_placed")[0]
-    return left
+    remaining: Ints = nodes.static("power_headroom")[0] - nodes.load("power_placed")[0]
+    return remaining

@@ -99,9 +99,9 @@ class TightestFit:
 
     def score(self, request: Request, nodes: Window) -> Floats:
         asked, scale, with_cards = request.memo[_PREPARED]
-        left = (nodes.static("allocatable")[:2] - nodes.load("requested")[:2]) - asked[:2, None]
-        np.maximum(left, 0.0, out=left)
-        score: Floats = 100.0 - scale[0] * left[0] - scale[1] * left[1]
+        remaining = (nodes.static("allocatable")[:2] - nodes.load("requested")[:2]) - asked[:2, None]
+        np.maximum(remaining, 0.0, out=remaining)
+        score: Floats = 100.0 - scale[0] * remaining[0] - scale[1] * remaining[1]
         if with_cards:
             free = np.add.reduce(nodes.load("card_milli_free"), axis=0) - asked[2]
             score = score - scale[2] * np.maximum(free, 0.0)

@@ -173,9 +173,9 @@ def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
 
 def _together(waiting: list[PendingClaim], refused: list[Refused], state: ClusterState) -> Refused:
     """Return the nodes on which each waiting claim has a candidate, but there are too few volumes for all claims."""
-    left: Bools = ~np.logical_or.reduce([rows for _, rows in refused])
+    remaining: Bools = ~np.logical_or.reduce([rows for _, rows in refused])
     short: Bools = np.zeros(len(state.reports), np.bool_)
-    for row in np.flatnonzero(left).tolist():
+    for row in np.flatnonzero(remaining).tolist():
         short[row] = choose(state, waiting, row) is None
     return Refusal("VolumeNotAvailable", Message("there are too few volumes for all claims of the pod")), short
 

@@ -127,7 +127,7 @@ class GpuFit:
         healthy: Bools = nodes.static("card_milli") > 0
         there = healthy | (nodes.static("card_resting") > 0)
         possible, known = wanted.facts(nodes, unknown=True), wanted.facts(nodes, unknown=False)
-        left: Bools = np.ones(nodes.n, np.bool_)
+        remaining: Bools = np.ones(nodes.n, np.bool_)
         for refusal, cards in (
             (NO_CARDS, None),
             (TOO_FEW, there),
@@ -140,9 +140,9 @@ class GpuFit:
             (BUSY, wanted.usable(nodes)),
         ):
             short = ~there.any(axis=0) if cards is None else cards.sum(axis=0) < count
-            if (left & short).any():
-                yield refusal, left & short
-            left = left & ~short
+            if (remaining & short).any():
+                yield refusal, remaining & short
+            remaining = remaining & ~short
 
     def waits(self, request: Request) -> Message:
         demand = request.memo[_PREPARED].demand

@@ -111,22 +111,22 @@ def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
     return tuple(needs)
 
 
-def stranded(need: Need, left: Floats, gpus: Floats) -> Floats:
-    """Return the expected number of `gpus` that remain empty if `left` of a resource is free, shape (n,)."""
+def stranded(need: Need, remaining: Floats, gpus: Floats) -> Floats:
+    """Return the expected number of `gpus` that remain empty if `remaining` of a resource is free, shape (n,)."""
     if not need.deviation:
-        certain: Floats = left / need.mean
+        certain: Floats = remaining / need.mean
         np.subtract(gpus, certain, out=certain)
         np.maximum(certain, 0.0, out=certain)
         return np.minimum(certain, gpus, out=certain)
     spread = np.where(gpus > 0, need.deviation * np.sqrt(3.0 * gpus) / math.pi, 1.0)
-    short = (need.mean * gpus - left) / spread
+    short = (need.mean * gpus - remaining) / spread
     lost: Floats = spread / need.mean * np.logaddexp(0.0, short)
     return np.where(gpus > 0, lost, 0.0)
 
 
 @loop_function
-def _stranded_in_loop(left: float, gpus: float, mean: float) -> float:
-    return min(max(gpus - left / mean, 0.0), gpus)
+def _stranded_in_loop(remaining: float, gpus: float, mean: float) -> float:
+    return min(max(gpus - remaining / mean, 0.0), gpus)
 
 
 @loop_function
@@ -156,23 +156,23 @@ def _gpu_headroom(
         if cpu_mean > 0.0:
             for i in range(len(total)):
                 gpus = free[i]
-                left = float(cpu_capacity[i] - cpu_used[i])
-                after = _stranded_in_loop(left - cpu, max(gpus - taken, 0.0), cpu_mean)
-                cost[i] += after - _stranded_in_loop(left, gpus, cpu_mean)
-                cost[i] += tightness * max(left - cpu, 0.0)
+                remaining = float(cpu_capacity[i] - cpu_used[i])
+                after = _stranded_in_loop(remaining - cpu, max(gpus - taken, 0.0), cpu_mean)
+                cost[i] += after - _stranded_in_loop(remaining, gpus, cpu_mean)
+                cost[i] += tightness * max(remaining - cpu, 0.0)
         if memory_mean > 0.0:
             for i in range(len(total)):
                 gpus = free[i]
-                left = float(memory_capacity[i] - memory_used[i])
-                after = _stranded_in_loop(left - memory, max(gpus - taken, 0.0), memory_mean)
-                cost[i] += after - _stranded_in_loop(left, gpus, memory_mean)
+                remaining = float(memory_capacity[i] - memory_used[i])
+                after = _stranded_in_loop(remaining - memory, max(gpus - taken, 0.0), memory_mean)
+                cost[i] += after - _stranded_in_loop(remaining, gpus, memory_mean)
     else:
         cpu, memory = cpu * (cpu_mean > 0.0), memory * (memory_mean > 0.0)
         for i in range(len(total)):
-            left = float(cpu_capacity[i] - cpu_used[i])
-            share = min(cpu / max(left, 1.0), 1.0)
+            remaining = float(cpu_capacity[i] - cpu_used[i])
+            share = min(cpu / max(remaining, 1.0), 1.0)
             share = max(share, min(memory / max(float(memory_capacity[i] - memory_used[i]), 1.0), 1.0))
-            cost[i] = tightness * max(left - cpu, 0.0) + share * free[i]
+            cost[i] = tightness * max(remaining - cpu, 0.0) + share * free[i]
     for i in range(len(total)):
         total[i] += weight * min(max(50.0 - points * cost[i], 0.0), 100.0)
 

@@ -207,10 +207,10 @@ class Ihep:
         ratio = request.memo[_GPU_NODE_RATIO]
         params = self.params
         capacity = nodes.static("allocatable")[:2]
-        left = capacity - nodes.load("nonzero")
-        left -= request.compiled.nonzero[:, None]
-        np.maximum(left, 0, out=left)
-        share = left / np.maximum(capacity, 1)
+        remaining = capacity - nodes.load("nonzero")
+        remaining -= request.compiled.nonzero[:, None]
+        np.maximum(remaining, 0, out=remaining)
+        share = remaining / np.maximum(capacity, 1)
         weights = params.cpu_weight + params.memory_weight
         spare: Floats = params.cpu_weight * share[0] + params.memory_weight * share[1]
         spare /= weights or 1.0
@@ -297,10 +297,10 @@ def _cosine(*pairs: tuple[float, Floats]) -> Floats:
     """Return the cosine of the angle between request and free."""
     product, asked_square, free_square = np.zeros_like(pairs[0][1]), 0.0, np.zeros_like(pairs[0][1])
     for asked, free in pairs:
-        left = np.maximum(free, 0.0)
-        product += asked * left
+        remaining = np.maximum(free, 0.0)
+        product += asked * remaining
         asked_square += asked * asked
-        free_square += left * left
+        free_square += remaining * remaining
     length = np.sqrt(asked_square * free_square)
     cosine: Floats = np.minimum(product / np.where(length > 0, length, 1.0), 1.0)
     return cosine

@@ -128,11 +128,11 @@ class NumaFit:
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         demand, admission = request.memo[_PREPARED]
-        left: Bools = np.ones(nodes.n, np.bool_)
+        remaining: Bools = np.ones(nodes.n, np.bool_)
         for refusal, rows in (*_zone_refusals(demand, nodes), *_kubelet_refusals(admission, nodes)):
-            if (left & rows).any():
-                yield refusal, left & rows
-            left = left & ~rows
+            if (remaining & rows).any():
+                yield refusal, remaining & rows
+            remaining = remaining & ~rows
 
     def waits(self, request: Request) -> Message:
         demand: ZoneDemand | None = request.memo[_PREPARED].demand

@@ -80,9 +80,9 @@ def _publish_conflicts(cluster: Cluster, nodes: Sequence[Node]) -> None:
 def _publish_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:
     """Publish the facts of changed nodes and the removal of deleted nodes."""
     tiles = {node.name: tile(node) for node in nodes}
-    left = set(gone) - set(Node.objects.filter(cluster=cluster, name__in=gone).values_list("name", flat=True))
+    deleted = set(gone) - set(Node.objects.filter(cluster=cluster, name__in=gone).values_list("name", flat=True))
     for node in nodes:
         node.cluster = cluster
     patches = {node_topic(cluster, node.name): without_nulls({**node_facts(node), **node_load(node)}) for node in nodes}
-    everything = {**tiles, **dict.fromkeys(left)}
+    everything = {**tiles, **dict.fromkeys(deleted)}
     publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_metrics_patch(cluster), "nodes": everything}})

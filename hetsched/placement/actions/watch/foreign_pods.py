@@ -33,14 +33,16 @@ def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPo
         if seen.spec is not None
     ]
     pods = [
-        Pod.charged(change.cluster, spec, node_ids.get(spec.node_name), held, change.now)
-        for spec, held in zip(specs, _allocations(specs, node_ids), strict=True)
+        Pod.charged(change.cluster, spec, node_ids.get(spec.node_name), allocation, change.now)
+        for spec, allocation in zip(specs, _allocations(specs, node_ids), strict=True)
     ]
     insert(pods)
     reserved = [ReservedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
     change.reserve(reserved, change.cluster.leader_epoch)
     if reserved:
-        displace_pods(change, {one.node_id for one in reserved}, by=format_pods([pod.key for pod in pods], 3))
+        displace_pods(
+            change, {reserved_pod.node_id for reserved_pod in reserved}, by=format_pods([pod.key for pod in pods], 3)
+        )
     return len(pods)
 
 
@@ -50,10 +52,10 @@ def charge_unassigned_pods(change: ClusterTransaction) -> None:
     node_ids = _ids_of_nodes(change.cluster, (pod.spec.node_name for pod in homeless))
     early = [pod for pod in homeless if pod.spec.node_name in node_ids]
     reserved = []
-    for pod, held in zip(early, _allocations([pod.spec for pod in early], node_ids), strict=True):
+    for pod, allocation in zip(early, _allocations([pod.spec for pod in early], node_ids), strict=True):
         node_id = node_ids[pod.spec.node_name]
-        Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=held)
-        reserved.append(ReservedPod(pod.pk, node_id, pod.spec, held))
+        Pod.objects.filter(pk=pod.pk).update(node_id=node_id, allocation=allocation)
+        reserved.append(ReservedPod(pod.pk, node_id, pod.spec, allocation))
     change.reserve(reserved, change.cluster.leader_epoch)
 
 

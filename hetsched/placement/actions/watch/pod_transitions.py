@@ -174,7 +174,7 @@ class PodTransitions:
         ended = [*self.steps[State.SUCCEEDED], *self.steps[State.FAILED]]
         cancelled = [row for rows in self.cancelled.values() for row in rows]
         self.freed_node_ids = {row.node_id for row in (*ended, *cancelled) if row.node_id is not None}
-        left = terminating_reservations(row for row in self.deleted if row.uid not in self.stopped_uids)
+        remaining = terminating_reservations(row for row in self.deleted if row.uid not in self.stopped_uids)
         change.free(ended, Message("the pod ended"))
         change.free([row for row in cancelled if State(row.state) in HOLDING], Message("the pod was deleted"))
         for end in (State.SUCCEEDED, State.FAILED):
@@ -193,7 +193,7 @@ class PodTransitions:
             recover_gangs_of(
                 change, [row for row in rows if row.state in _NOT_BOUND and row.origin in Pod.OURS], reason
             )
-        reserve_orphaned_pods(change, left)
+        reserve_orphaned_pods(change, remaining)
         charged = charge_foreign_pods(self.change, self.charged)
         self._reserve_again()
         arrived = len(self.arrivals)
@@ -238,8 +238,8 @@ class PodTransitions:
         change, reserved, events, grown = self.change, [], set[Event](), dict[int, str]()
         seen = {row.pk: (row, spec) for row, spec in self.changed_specs}
         for some in batched(sorted(seen)):
-            held = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod")
-            requests: dict[int, tuple[PodSpec, Reservation | None]] = {r.pod_id: (r.request, r) for r in held}
+            reservations = Reservation.objects.filter(pod_id__in=some, active=True).select_related("pod")
+            requests: dict[int, tuple[PodSpec, Reservation | None]] = {r.pod_id: (r.request, r) for r in reservations}
             missing = [pk for pk in some if pk not in requests]  # the nodes of these pods were not observed yet
             unreserved = Pod.objects.filter(pk__in=missing).values_list("pk", "spec") if missing else ()
             requests |= {pk: (spec, None) for pk, spec in unreserved}
@@ -261,7 +261,7 @@ class PodTransitions:
                     if Event.POD_PLACED in found:
                         grown[reservation.node_id] = row.key
         change_many(_FINGERPRINTS, [(fingerprint(spec), pk) for pk, (_, spec) in seen.items()])
-        rows = [seen[one.pod_id][0] for one in reserved]
+        rows = [seen[reserved_pod.pod_id][0] for reserved_pod in reserved]
         change.free(rows, IN_PLACE)
         change.reserve(reserved, self.cluster.leader_epoch, frozenset(events))
         change.touch(rows)

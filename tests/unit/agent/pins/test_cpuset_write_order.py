@@ -100,7 +100,7 @@ def scenes(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, Target], int]:
         return {}, {}, shared
     of_a_target = st.sampled_from([target.cpus for target in targets.values()])
     anywhere = st.integers(1, 2**CPUS - 1)
-    current = {one: draw(st.one_of(st.just(2**CPUS - 1), anywhere, of_a_target)) for one in targets}
+    current = {target: draw(st.one_of(st.just(2**CPUS - 1), anywhere, of_a_target)) for target in targets}
     return current, targets, shared
 
 

@@ -61,7 +61,7 @@ def agent(runtime: FakeRuntime, tmp_path: Path) -> Iterator[Agent]:
 
 
 def drifts(report: tuple[PinnedContainer, ...]) -> dict[str, str]:
-    return {f"{one.pod_uid}/{one.container}": one.drift for one in report}
+    return {f"{container.pod_uid}/{container.container}": container.drift for container in report}
 
 
 def codes(pinner: Pinner) -> list[str]:
@@ -112,7 +112,10 @@ def test_exclusive_cpus_have_one_container_after_any_write(runtime: FakeRuntime,
     overlaps = []
 
     def look() -> None:
-        (moved, _), now = runtime.written[-1], {one: parse_cpuset(runtime.on(one)) for one in runtime.containers}
+        (moved, _), now = (
+            runtime.written[-1],
+            {container: parse_cpuset(runtime.on(container)) for container in runtime.containers},
+        )
         placed.intersection_update(now)
         if moved in own:
             placed.add(moved)

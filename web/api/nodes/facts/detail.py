@@ -66,7 +66,7 @@ class GpuFacts(Document, frozen=True):
 
 def gpu_facts(
     node: Node,
-    held: Iterable[Reservation],
+    reservations: Iterable[Reservation],
     now: datetime,
     *,
     is_visible: Callable[[str], bool] = lambda namespace: True,
@@ -75,7 +75,7 @@ def gpu_facts(
     shares: dict[int, list[CardShare]] = {}
     used: dict[int, tuple[int, int]] = {}
     handed = {row.pod_id: device_allocation(row) for row in HandedOut.objects.filter(node=node)}
-    for reservation in held:
+    for reservation in reservations:
         for grant in reservation.allocation.gpus:
             if is_visible(reservation.pod.namespace):
                 given = handed.get(reservation.pod_id)
@@ -117,7 +117,7 @@ class IsaFacts(Document, frozen=True):
     complete: bool
 
 
-def isa_facts(node: Node, held: Iterable[Reservation], now: datetime) -> IsaFacts:
+def isa_facts(node: Node, reservations: Iterable[Reservation], now: datetime) -> IsaFacts:
     stated = node.report.isa
     base, extensions = None, list[str]()
     if stated.native:
@@ -222,10 +222,10 @@ class NodeDetail(Document, frozen=True):
 
 
 def node_detail(
-    node: Node, held: Iterable[Reservation], now: datetime, *, is_visible: Callable[[str], bool]
+    node: Node, reservations: Iterable[Reservation], now: datetime, *, is_visible: Callable[[str], bool]
 ) -> NodeDetail:
-    """Return the document of a node; `held` are the active reservations that the caller may see."""
-    report, row, held = node.report, stated(node), list(held)
+    """Return the document of a node; `reservations` are the active reservations that the caller may see."""
+    report, row, reservations = node.report, stated(node), list(reservations)
     return NodeDetail(
         name=node.name,
         cluster=node.cluster.name,
@@ -245,7 +245,7 @@ def node_detail(
         cards_installed=node.cards_installed,
         gpu_milli_used=node.gpu_milli_used,
         pod_count=node.pods,
-        pods=sorted(reservation.pod.key for reservation in held),
+        pods=sorted(reservation.pod.key for reservation in reservations),
         power=report.power,
         problems=report.problems,
         doubts=conflict_details(node, is_visible),
@@ -253,7 +253,7 @@ def node_detail(
         origin=origin(node, now),
         agent=agent_facts(row, now),
         facts={} if row is None else {fact: stated_fact(said) for fact, said in sorted(row.claims.items())},
-        quarantined=[] if row is None else quarantined(node, row, held),
+        quarantined=[] if row is None else quarantined(node, row, reservations),
         overrides=[] if row is None else list(row.overrides),
         maintenance=[] if row is None else list(parts_in_maintenance(row.overrides)),
     )

@@ -37,10 +37,10 @@ class BackOff(Document, frozen=True):
 def conflict_details(node: Node, is_visible: Callable[[str], bool]) -> list[FactConflictDetail]:
     """Return the contradicted facts of a node; pods of namespaces outside the caller's scope are not named."""
     conflicts = []
-    for one in node.doubts:
-        named = is_visible(_namespace(one.pod))  # kubelet messages contain pod names too
-        pod, message = (one.pod, one.message) if named else (None, None)
-        conflicts.append(FactConflictDetail(one.fact, one.since, pod, one.reason, message))
+    for doubt in node.doubts:
+        named = is_visible(_namespace(doubt.pod))  # kubelet messages contain pod names too
+        pod, message = (doubt.pod, doubt.message) if named else (None, None)
+        conflicts.append(FactConflictDetail(doubt.fact, doubt.since, pod, doubt.reason, message))
     return conflicts
 
 

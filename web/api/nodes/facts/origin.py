@@ -43,7 +43,7 @@ def source_of(node: Node, fact: str) -> str:
     """Return the accepted source of a fact, empty if it is the same as the source of the node's report."""
     row = stated(node)
     said = row.claims.get(fact, ()) if row is not None else ()
-    return AGENT if any(one.current and one.source == AGENT for one in said) else ""
+    return AGENT if any(item.current and item.source == AGENT for item in said) else ""
 
 
 def stated(node: Node) -> NodeFacts | None:

@@ -54,27 +54,27 @@ def agent_facts(row: NodeFacts | None, now: datetime) -> AgentFacts | None:
     return AgentFacts(row.agent, rfc3339(row.reported_at), age, row.reported_at < silent_since(now))
 
 
-def stated_fact(said: Sequence[FactStatement]) -> StatedFact:
+def stated_fact(statements: Sequence[FactStatement]) -> StatedFact:
     """Return the reports of a fact, and whether they contradict each other."""
-    return StatedFact(list(said), conflicts(said))
+    return StatedFact(list(statements), conflicts(statements))
 
 
-def quarantined(node: Node, row: NodeFacts, held: Iterable[Reservation]) -> list[QuarantinedFact]:
-    """Return the quarantined facts of a node, with those pods of `held` that use them."""
-    held = list(held)
-    return [QuarantinedFact(one, _holders(node, one, held), one.reported) for one in row.quarantined]
+def quarantined(node: Node, row: NodeFacts, reservations: Iterable[Reservation]) -> list[QuarantinedFact]:
+    """Return the quarantined facts of a node, with those pods of `reservations` that use them."""
+    reservations = list(reservations)
+    return [QuarantinedFact(item, _holders(node, item, reservations), item.reported) for item in row.quarantined]
 
 
-def _holders(node: Node, one: FactInQuarantine, held: Iterable[Reservation]) -> list[str]:
-    if one.change != "shrunk":
+def _holders(node: Node, fact: FactInQuarantine, reservations: Iterable[Reservation]) -> list[str]:
+    if fact.change != "shrunk":
         return []
-    indexes = {card.index for card in node.report.gpus or () if one.item in (card.uuid, f"card {card.index}")}
+    indexes = {card.index for card in node.report.gpus or () if fact.item in (card.uuid, f"card {card.index}")}
     numa = node.report.numa
-    lost = parse_cpuset(numa.lost_cpus or "") if numa is not None and one.item == "CPUs" else frozenset()
+    lost = parse_cpuset(numa.lost_cpus or "") if numa is not None and fact.item == "CPUs" else frozenset()
     found = []
-    for reservation in held:
+    for reservation in reservations:
         allocation = reservation.allocation
-        has_card = one.fact == "gpu" and any(grant.index in indexes for grant in allocation.gpus)
+        has_card = fact.fact == "gpu" and any(grant.index in indexes for grant in allocation.gpus)
         if has_card or any(lost & parse_cpuset(zone.cpus or "") for zone in allocation.zones):
             found.append(reservation.pod.key)
     return sorted(found)

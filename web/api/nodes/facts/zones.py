@@ -87,29 +87,29 @@ USE_UNKNOWN = "no pod has reserved zones on this node, and no source reports ava
 
 
 def numa_facts(
-    node: Node, held: Iterable[Reservation], now: datetime, *, at_risk: Iterable[ZoneAtRisk] = ()
+    node: Node, reservations: Iterable[Reservation], now: datetime, *, at_risk: Iterable[ZoneAtRisk] = ()
 ) -> NumaFacts:
     """Return the node's zones; `at_risk` are the zones with less capacity than their pods hold.
 
-    Pods at risk are named only if they are among `held`, the reservations that the caller may see.
+    Pods at risk are named only if they are among `reservations`, which the caller may see.
     """
-    held = list(held)
-    seen = {reservation.pod.key for reservation in held}
+    reservations = list(reservations)
+    seen = {reservation.pod.key for reservation in reservations}
     short = {zone.zone: zone._replace(pods=tuple(pod for pod in zone.pods if pod in seen)) for zone in at_risk}
     numa = node.report.numa
     if numa is None:
-        return NumaFacts(origin(node, now), None, None, None, None, None, pins=pins(node, held))
+        return NumaFacts(origin(node, now), None, None, None, None, None, pins=pins(node, reservations))
     holders: dict[str, list[dict[str, Any]]] = {}
     given = {key: grant for grant in numa.grants for key in (grant.name, grant.pod) if key and grant.cpus}
-    for reservation in held:
+    for reservation in reservations:
         by_kubelet = given.get(reservation.pod.uid) or given.get(reservation.pod.key)
         own = reservation.allocation.zones if by_kubelet is None else _by_zone(parse_cpuset(by_kubelet.cpus), numa)
         for grant in own:
             holders.setdefault(grant.name, []).append({"pod": reservation.pod.key, **to_plain(grant)})
-    used = _used(node, held)
-    shown = {key for one in held for key in (one.pod.uid, one.pod.key)}
+    used = _used(node, reservations)
+    shown = {key for one in reservations for key in (one.pod.uid, one.pod.key)}
     foreign = frozenset[int]().union(
-        *(parse_cpuset(one.cpus) for one in numa.grants if one.foreign and not {one.pod, one.name} & shown)
+        *(parse_cpuset(item.cpus) for item in numa.grants if item.foreign and not {item.pod, item.name} & shown)
     )
     return NumaFacts(
         origin=origin(node, now, source=source_of(node, "numa")),
@@ -119,7 +119,7 @@ def numa_facts(
         reserved_cpus=numa.reserved_cpus,
         zones=[_zone(zone, holders.get(zone.name, []), short.get(zone.name), used) for zone in numa.zones],
         lost_cpus=numa.lost_cpus,
-        pins=pins(node, held),
+        pins=pins(node, reservations),
         cpu_manager_options=numa.cpu_manager_options,
         topology_manager_options=numa.topology_manager_options,
         unknown_options=list(unmodelled(numa)),
@@ -134,33 +134,33 @@ def _by_zone(cpus: frozenset[int], numa: NumaReport) -> list[ZoneGrant]:
     return [ZoneGrant(name, format_cpuset(part), 1000 * len(part)) for name, part in parts.items() if part]
 
 
-def _used(node: Node, held: list[Reservation]) -> dict[str, int] | None:
+def _used(node: Node, reservations: list[Reservation]) -> dict[str, int] | None:
     """Return the used millicores by zone as the scheduler computes them, or None if the zones of some requested CPUs
     are unknown.
     """
-    state = single_node_state(node, held)
+    state = single_node_state(node, reservations)
     facts, columns = state.zones.nodes.get(0), state.columns
-    tracked = any(one.allocation.zones or one.allocation.predicted for one in held) or bool(
-        state.zones.held or availability(node.report)
-    )
+    tracked = any(
+        reservation.allocation.zones or reservation.allocation.predicted for reservation in reservations
+    ) or bool(state.zones.held or availability(node.report))
     if facts is None or (node.requested.get(CPU) and not tracked):
         return None
     effective, free = columns.field("zone_cpu")[:, 0], columns.field("zone_cpu_free")[:, 0]
     return {name: int(effective[at] - free[at]) for at, name in enumerate(facts.names)}
 
 
-def pins(node: Node, held: Iterable[Reservation]) -> list[PinFacts] | None:
-    """Return the CPUs of the containers of those pods in `held` that an agent manages; None if no agent pins
+def pins(node: Node, reservations: Iterable[Reservation]) -> list[PinFacts] | None:
+    """Return the CPUs of the containers of those pods in `reservations` that an agent manages; None if no agent pins
     containers.
     """
     row = stated(node)
     if row is None or row.pinned is None:
         return None
-    keys = {reservation.pod.uid: reservation.pod.key for reservation in held}
+    keys = {reservation.pod.uid: reservation.pod.key for reservation in reservations}
     return [
-        PinFacts(keys[one.pod_uid], one.container, one.predicted, one.actual, one.by, one.drift)
-        for one in row.pinned
-        if one.pod_uid in keys
+        PinFacts(keys[item.pod_uid], item.container, item.predicted, item.actual, item.by, item.drift)
+        for item in row.pinned
+        if item.pod_uid in keys
     ]
 
 
