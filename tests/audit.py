@@ -29,7 +29,7 @@ def pins(lock: str) -> dict[str, tuple[str, list[str]]]:
     return {s[1].lower(): (s[2], _HASH.findall(lock[s.start() : end])) for s, end in zip(starts, ends, strict=True)}
 
 
-def bill(lock: str) -> dict[str, Any]:
+def bill_of_materials(lock: str) -> dict[str, Any]:
     """Return the bill of materials of a lock file."""
     components = [
         {
@@ -69,7 +69,7 @@ def judge(answer: str) -> tuple[int, str]:
 def main() -> int:
     """Write the bill of materials, query the service and print the result."""
     BILL.parent.mkdir(exist_ok=True)
-    BILL.write_text(json.dumps(bill(LOCK.read_text()), indent=1) + "\n")
+    BILL.write_text(json.dumps(bill_of_materials(LOCK.read_text()), indent=1) + "\n")
     program = [Path(sys.executable).with_name("pip-audit"), "--requirement", LOCK, "--require-hashes", "--disable-pip"]
     options = ["--format", "json", "--timeout", "10", "--progress-spinner", "off"]
     try:

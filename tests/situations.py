@@ -41,7 +41,7 @@ def submitted(cluster: Cluster, *pods: PodBuilder | PodSpec, **more: Any) -> Wor
     return Workload.objects.get(pk=answer.workload_id)
 
 
-def led(cluster: Cluster) -> Lease:
+def acquire_lease(cluster: Cluster) -> Lease:
     """Acquire the lease of a cluster that has no leader."""
     taken = leading.take(cluster.pk, "test")
     assert taken is not None

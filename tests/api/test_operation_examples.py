@@ -59,7 +59,7 @@ def story(api: Callable[..., Api], person: Any, decided: str, settings: Any) -> 
     root.post("/login/", {"username": "root", "password": "a long enough password"})
     ask = Story(api, root)
     a_comparison()
-    for part in (_questions, _workloads, _fleet, _policies, _desk, _moves, _live, _webhooks, _tokens):
+    for part in (_questions, _workloads, _fleet, _policies, _policy_workflow, _moves, _live, _webhooks, _tokens):
         part(ask, decided)
     return ask
 
@@ -155,7 +155,7 @@ def _policies(ask: Story, decided: str) -> None:
     ask(admin, "POST", "policies/{name}/rollback/", {"reason": "too full"}, match="policies/spread/", name="spread")
 
 
-def _desk(ask: Story, decided: str) -> None:
+def _policy_workflow(ask: Story, decided: str) -> None:
     admin = "policy-admin"
     golden = {"cluster": "lab", "manifest": POD, "expect": {"nodes": ["n1", "n2"]}, "reason": "agreed with the team"}
     ask(admin, "POST", "golden-placements/", {"name": "small-pods", **golden}, status=201)

@@ -30,7 +30,7 @@ TYPES = [
 
 
 @pytest.fixture
-def talk(operator: Api) -> Client:
+def api_client(operator: Api) -> Client:
     """Return a client whose requests go to the views of this process."""
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -52,39 +52,39 @@ def test_every_field_that_the_client_reads_is_described_by_the_server(operator: 
         assert read <= set(described), kind.__name__
 
 
-def test_a_submission_is_followed_from_its_key_to_its_end(talk: Client, cluster: Cluster) -> None:
-    accepted = talk.submit(POD, key="build-1", name="tests")
-    again = talk.submit(POD, key="build-1", name="tests")
+def test_a_submission_is_followed_from_its_key_to_its_end(api_client: Client, cluster: Cluster) -> None:
+    accepted = api_client.submit(POD, key="build-1", name="tests")
+    again = api_client.submit(POD, key="build-1", name="tests")
     assert (accepted.replayed, again.replayed, again.id) == (False, True, accepted.id)
     with pytest.raises(Refused, match="IdempotencyKeyReused") as caught:
-        talk.submit(POD.replace("web", "other"), key="build-1")
+        api_client.submit(POD.replace("web", "other"), key="build-1")
     assert caught.value.status == 422
-    found = talk.workload(accepted.id)
+    found = api_client.workload(accepted.id)
     assert (found.name, found.state, [pod.pod for pod in found.pods]) == ("tests", "pending", ["default/web"])
-    assert [row.id for row in talk.workloads(name="tests")] == [accepted.id]
-    assert [pod.pod for pod in talk.pods(accepted.id)] == ["default/web"]
-    assert [pod.pod for pod in talk.queue()] == ["default/web"]
-    assert talk.wait(accepted.id, timeout_seconds=0).end.exit_code == 13
-    assert talk.cancel(accepted.id, "not needed").state == "cancelled"
-    assert talk.cancel(accepted.id, "said again").state == "cancelled"
-    assert talk.wait(accepted.id).end.exit_code == 14
+    assert [row.id for row in api_client.workloads(name="tests")] == [accepted.id]
+    assert [pod.pod for pod in api_client.pods(accepted.id)] == ["default/web"]
+    assert [pod.pod for pod in api_client.queue()] == ["default/web"]
+    assert api_client.wait(accepted.id, timeout_seconds=0).end.exit_code == 13
+    assert api_client.cancel(accepted.id, "not needed").state == "cancelled"
+    assert api_client.cancel(accepted.id, "said again").state == "cancelled"
+    assert api_client.wait(accepted.id).end.exit_code == 14
 
 
-def test_the_fleet_and_an_answer_without_writing(talk: Client, cluster: Cluster) -> None:
-    assert [cluster.name for cluster in talk.clusters()] == ["lab"]
-    assert [node.name for node in talk.nodes(cluster="lab")] == ["n1", "n2"]
-    answer = talk.what_if(POD, cluster="lab", explain=True)
+def test_the_fleet_and_an_answer_without_writing(api_client: Client, cluster: Cluster) -> None:
+    assert [cluster.name for cluster in api_client.clusters()] == ["lab"]
+    assert [node.name for node in api_client.nodes(cluster="lab")] == ["n1", "n2"]
+    answer = api_client.what_if(POD, cluster="lab", explain=True)
     assert answer.verdict.exit_code == 0
     assert answer.nodes
-    assert not list(talk.workloads())
+    assert not list(api_client.workloads())
 
 
-def test_decisions_are_read_with_their_reasons(talk: Client, decided: str) -> None:
-    rows = {row.pod: row for row in talk.decisions(workload=decided)}
+def test_decisions_are_read_with_their_reasons(api_client: Client, decided: str) -> None:
+    rows = {row.pod: row for row in api_client.decisions(workload=decided)}
     assert {pod: row.verdict.exit_code for pod, row in rows.items()} == {"default/web": 0, "default/big": 11}
-    refused = talk.decision(rows["default/big"].id, further=True, all_nodes=True)
+    refused = api_client.decision(rows["default/big"].id, further=True, all_nodes=True)
     assert refused.nearest_fit is not None
     assert {node.name for node in refused.nodes} == {"n1", "n2"}
-    why = talk.why(refused.pod_id or 0, outlook=True)
+    why = api_client.why(refused.pod_id or 0, outlook=True)
     assert (why.pod, why.decision, why.outlook is not None) == ("default/big", refused.id, True)
-    assert [pod.id for pod in talk.workload(decided).pods if pod.pod == "default/big"] == [refused.pod_id]
+    assert [pod.id for pod in api_client.workload(decided).pods if pod.pod == "default/big"] == [refused.pod_id]

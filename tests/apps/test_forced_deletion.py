@@ -43,10 +43,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     seen(made, nodes=[a_node("n1").gpus(2).build()])
-    seen(made, pods=[a_seen(a_pod("p").gpu())])
+    seen(made, pods=[an_observed_pod(a_pod("p").gpu())])
     recorded(made, placing(made, "n1", CardGrant(1, 1000, 0)))
     begin_binding(made.pk, Pod.objects.values_list("id", flat=True))
-    seen(made, pods=[a_seen(a_pod("p").gpu(), node_name="n1", phase="Running")])
+    seen(made, pods=[an_observed_pod(a_pod("p").gpu(), node_name="n1", phase="Running")])
     return made
 
 
@@ -54,7 +54,7 @@ def seen(cluster: Cluster, **changes: Any) -> None:
     apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
-def a_seen(pod: PodBuilder, *, uid: str = "u1", **more: Any) -> ObservedPod:
+def an_observed_pod(pod: PodBuilder, *, uid: str = "u1", **more: Any) -> ObservedPod:
     spec = pod.having(uid=uid, node_name=more.get("node_name", "")).build()
     return ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec, **more)
 
@@ -86,7 +86,7 @@ def test_resources_stay_reserved_for_the_period_and_are_released(cluster: Cluste
 
 
 def test_pod_with_a_reported_end_is_released_at_once(cluster: Cluster) -> None:
-    seen(cluster, pods=[a_seen(a_pod("p").gpu(), node_name="n1", phase="Failed", ended="failed")])
+    seen(cluster, pods=[an_observed_pod(a_pod("p").gpu(), node_name="n1", phase="Failed", ended="failed")])
     seen(cluster, pods_gone=[KEY])
     assert holders() == []
 
@@ -97,7 +97,7 @@ def test_pod_without_running_containers_is_released_immediately(cluster: Cluster
 
 
 def test_unbound_pod_is_released_immediately(cluster: Cluster) -> None:
-    seen(cluster, pods=[a_seen(a_pod("q"), uid="u3")])
+    seen(cluster, pods=[an_observed_pod(a_pod("q"), uid="u3")])
     recorded(cluster, placing(cluster, "n1"))
     assert sorted(holders()) == ["p", "q"]
     seen(cluster, pods_gone=["default/q"])
@@ -107,18 +107,18 @@ def test_unbound_pod_is_released_immediately(cluster: Cluster) -> None:
 @pytest.mark.parametrize("phase", ["", "Pending"])
 def test_possibly_started_pod_stays_reserved(cluster: Cluster, phase: str) -> None:
     # Its binding, its start and its deletion happened in one gap of the watch.
-    seen(cluster, pods=[a_seen(a_pod("q"), uid="u3")])
+    seen(cluster, pods=[an_observed_pod(a_pod("q"), uid="u3")])
     recorded(cluster, placing(cluster, "n1"))
     begin_binding(cluster.pk, Pod.objects.filter(name="q").values_list("id", flat=True))
     if phase:
-        seen(cluster, pods=[a_seen(a_pod("q"), uid="u3", node_name="n1", phase=phase)])
+        seen(cluster, pods=[an_observed_pod(a_pod("q"), uid="u3", node_name="n1", phase=phase)])
     seen(cluster, pods_gone=["default/q"])
     assert sorted(holders()) == ["p", "q~u3"]
 
 
 def test_recreated_pod_does_not_get_the_orphaned_resources(cluster: Cluster) -> None:
     # A StatefulSet creates the pod again before the batch is written: both arrive together.
-    seen(cluster, pods=[a_seen(a_pod("p").gpu(), uid="u2")])
+    seen(cluster, pods=[an_observed_pod(a_pod("p").gpu(), uid="u2")])
     assert holders() == [REMNANT]
     assert sorted(Pod.objects.values_list("name", "state")) == [
         ("p", "cancelled"), ("p", "pending"), (REMNANT, "running"),
@@ -170,7 +170,7 @@ def test_reservation_on_a_lost_node_is_released(cluster: Cluster) -> None:
 
 
 def test_pods_of_other_schedulers_are_handled_the_same(cluster: Cluster) -> None:
-    theirs = a_seen(a_pod("theirs").cpu(2), uid="u9", node_name="n1", phase="Running")
+    theirs = an_observed_pod(a_pod("theirs").cpu(2), uid="u9", node_name="n1", phase="Running")
     seen(cluster, pods=[theirs])
     seen(cluster, pods_gone=["default/theirs"])
     assert sorted(holders()) == ["p", "theirs~u9"]
@@ -179,7 +179,7 @@ def test_pods_of_other_schedulers_are_handled_the_same(cluster: Cluster) -> None
 def test_pod_with_the_placeholder_name_gets_no_resources(cluster: Cluster) -> None:
     # A user who may create pods in the namespace could release the resources if a pod could have this name.
     seen(cluster, pods_gone=[KEY])
-    alike = [a_seen(a_pod(name), uid=name) for name in ("p.u1", "p-u1")]
+    alike = [an_observed_pod(a_pod(name), uid=name) for name in ("p.u1", "p-u1")]
     seen(cluster, pods=alike)
     seen(cluster, pods_gone=["default/p.u1", "default/p-u1"])
     assert holders() == [REMNANT]
@@ -214,7 +214,7 @@ def test_the_hold_lasts_as_long_as_the_pods_own_grace_period_and_the_cap(cluster
         settings.HETSCHED_FORCED_HOLD_SECONDS = cap
         name, uid = f"q{grace}", f"g{grace}"
         pod = a_pod(name).having(grace_seconds=grace)
-        seen(cluster, pods=[a_seen(pod, uid=uid, node_name="n1", phase="Running")])
+        seen(cluster, pods=[an_observed_pod(pod, uid=uid, node_name="n1", phase="Running")])
         before = database_now()
         seen(cluster, pods_gone=[f"default/{name}"])
         until = Pod.objects.get(name=f"{name}~{uid}").not_before
@@ -225,10 +225,10 @@ def test_the_hold_lasts_as_long_as_the_pods_own_grace_period_and_the_cap(cluster
 
 def test_zero_grace_period_releases_at_once_on_ready_nodes_only(cluster: Cluster) -> None:
     pod = a_pod("q").having(grace_seconds=0)
-    seen(cluster, pods=[a_seen(pod, uid="u3", node_name="n1", phase="Running")])
+    seen(cluster, pods=[an_observed_pod(pod, uid="u3", node_name="n1", phase="Running")])
     seen(cluster, pods_gone=["default/q"])
     assert holders() == ["p"]
-    seen(cluster, pods=[a_seen(pod, uid="u4", node_name="n1", phase="Running")])
+    seen(cluster, pods=[an_observed_pod(pod, uid="u4", node_name="n1", phase="Running")])
     seen(cluster, nodes=[a_node("n1").gpus(2).not_ready().build()])
     seen(cluster, pods_gone=["default/q"])
     assert sorted(holders()) == ["p", "q~u4"]
@@ -273,7 +273,7 @@ def test_pod_deleted_together_with_a_reboot_stays_reserved(cluster: Cluster) -> 
 def refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, pod: PodBuilder) -> Decision:
     """Decide a pod that fits no node."""
     monkeypatch.setattr(worker_host.WorkerHost, "may_decide", lambda _: True)
-    seen(cluster, pods=[a_seen(pod, uid="u9")])
+    seen(cluster, pods=[an_observed_pod(pod, uid="u9")])
     worker_host.run(cluster.pk)
     return Decision.objects.latest("id")
 

@@ -43,7 +43,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
     seen(made, nodes=[a_node("n1").build()])
-    seen(made, pods=[a_seen(a_pod("p").cpu(1))])
+    seen(made, pods=[an_observed_pod(a_pod("p").cpu(1))])
     recorded(made, placing(made, "n1"))
     begin_binding(made.pk, Pod.objects.values_list("id", flat=True))
     runs(made, a_pod("p").cpu(1))
@@ -54,13 +54,13 @@ def seen(cluster: Cluster, **changes: Any) -> Any:
     return apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
-def a_seen(pod: PodBuilder, scheduler: str = "hetsched", uid: str = "u1", **more: Any) -> ObservedPod:
+def an_observed_pod(pod: PodBuilder, scheduler: str = "hetsched", uid: str = "u1", **more: Any) -> ObservedPod:
     spec = pod.having(uid=uid, node_name=more.get("node_name", "")).build()
     return ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name=scheduler, spec=spec, **more)
 
 
 def runs(cluster: Cluster, pod: PodBuilder, **more: Any) -> None:
-    seen(cluster, pods=[a_seen(pod, node_name="n1", phase="Running", **more)])
+    seen(cluster, pods=[an_observed_pod(pod, node_name="n1", phase="Running", **more)])
 
 
 def decide(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,9 @@ def test_a_resize_of_a_pod_of_another_scheduler_is_charged(cluster: Cluster) -> 
 
 def test_a_resize_before_the_node_is_seen_is_charged_with_the_node(cluster: Cluster) -> None:
     for cpu in (2, 5):
-        pod = a_seen(a_pod("early").cpu(cpu), scheduler="default-scheduler", uid="u2", node_name="n2", phase="Running")
+        pod = an_observed_pod(
+            a_pod("early").cpu(cpu), scheduler="default-scheduler", uid="u2", node_name="n2", phase="Running"
+        )
         seen(cluster, pods=[pod])
     seen(cluster, nodes=[a_node("n2").build()])
     seen(cluster, nodes=[a_node("n2").labelled(x="1").build()])
@@ -114,7 +116,7 @@ def test_grown_pod_uses_capacity_and_a_shrunk_one_requeues_pending_pods(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs(cluster, a_pod("p").cpu(6))
-    seen(cluster, pods=[a_seen(a_pod("q").cpu(4), uid="u2")])
+    seen(cluster, pods=[an_observed_pod(a_pod("q").cpu(4), uid="u2")])
     decide(cluster, monkeypatch)
     assert states() == {"p": "running", "q": "not-now"}
     assert not Pod.objects.get(name="q").queued
@@ -126,7 +128,7 @@ def test_grown_pod_uses_capacity_and_a_shrunk_one_requeues_pending_pods(
 
 
 def test_growing_pod_requeues_placed_pods_that_are_not_bound(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen(cluster, pods=[a_seen(a_pod("q").cpu(4), uid="u2")])
+    seen(cluster, pods=[an_observed_pod(a_pod("q").cpu(4), uid="u2")])
     decide(cluster, monkeypatch)
     assert states()["q"] == "placed"
     runs(cluster, a_pod("p").cpu(6))
@@ -141,8 +143,8 @@ def test_new_label_of_a_running_pod_requeues_pods_with_affinity(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = a_pod("waits").near(HOST, x="1")
-    seen(cluster, pods=[a_seen(waits, uid="u2")])
-    seen(cluster, pods=[a_seen(a_pod("large").cpu(64), uid="u4")])
+    seen(cluster, pods=[an_observed_pod(waits, uid="u2")])
+    seen(cluster, pods=[an_observed_pod(a_pod("large").cpu(64), uid="u4")])
     decide(cluster, monkeypatch)
     assert states() == {"p": "running", "waits": "not-now", "large": "never-fits"}
     runs(cluster, a_pod("p").cpu(1).labelled(x="1"))
@@ -151,7 +153,7 @@ def test_new_label_of_a_running_pod_requeues_pods_with_affinity(
     decide(cluster, monkeypatch)
     assert states()["waits"] == "placed"
     after = a_pod("after").near(HOST, x="1")
-    seen(cluster, pods=[a_seen(after, uid="u3")])
+    seen(cluster, pods=[an_observed_pod(after, uid="u3")])
     decide(cluster, monkeypatch)
     assert states()["after"] == "placed"
     assert_cache_equals_rebuilt_state(cluster)
@@ -161,7 +163,7 @@ def test_removed_label_of_a_running_pod_requeues_pods_with_anti_affinity(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs(cluster, a_pod("p").cpu(1).labelled(x="1"))
-    seen(cluster, pods=[a_seen(a_pod("waits").away_from(HOST, x="1"), uid="u2")])
+    seen(cluster, pods=[an_observed_pod(a_pod("waits").away_from(HOST, x="1"), uid="u2")])
     decide(cluster, monkeypatch)
     assert states()["waits"] == "not-now"
     runs(cluster, a_pod("p").cpu(1).labelled(x="2"))
@@ -176,7 +178,7 @@ def test_a_label_that_a_running_pod_loses_counts_for_topology_spread(
     seen(cluster, nodes=[a_node("n2").tainted("only", "theirs").build()])
     runs(cluster, a_pod("p").cpu(1).labelled(x="1"))
     waits = a_pod("waits").labelled(x="1").spread(HOST, x="1")
-    seen(cluster, pods=[a_seen(waits, uid="u2")])
+    seen(cluster, pods=[an_observed_pod(waits, uid="u2")])
     decide(cluster, monkeypatch)
     assert states()["waits"] == "not-now"
     runs(cluster, a_pod("p").cpu(1))
@@ -238,9 +240,9 @@ def test_a_share_of_a_zone_grows_with_its_pod() -> None:
 
 
 def test_requeued_pod_has_its_current_request(cluster: Cluster) -> None:
-    seen(cluster, pods=[a_seen(a_pod("q").cpu(4), uid="u2")])
+    seen(cluster, pods=[an_observed_pod(a_pod("q").cpu(4), uid="u2")])
     recorded(cluster, placing(cluster, "n1"))
-    seen(cluster, pods=[a_seen(a_pod("q").cpu(4).labelled(x="1"), uid="u2")])
+    seen(cluster, pods=[an_observed_pod(a_pod("q").cpu(4).labelled(x="1"), uid="u2")])
     runs(cluster, a_pod("p").cpu(6))
     back = Pod.objects.get(name="q")
     assert (back.state, back.spec.labels) == ("pending", {"x": "1"})
@@ -260,7 +262,7 @@ def test_previous_resources_of_a_pod_are_deleted_in_the_end(cluster: Cluster) ->
 
 def test_replay_keeps_placements_of_pods_changed_in_place(cluster: Cluster) -> None:
     runs(cluster, a_pod("p").cpu(6))
-    seen(cluster, pods=[a_seen(a_pod("q"), uid="u2")])
+    seen(cluster, pods=[an_observed_pod(a_pod("q"), uid="u2")])
     recorded(cluster, placing(cluster, "n1"))
     stream = read_stream(cluster, 10)
     assert (len(stream.rows), stream.departures, stream.foreign) == (2, 0, 0)

@@ -40,7 +40,7 @@ def seen(cluster: Cluster, **changes: Any) -> Any:
     return apply_changes(cluster.pk, Changes(**changes), epoch=1)
 
 
-def a_seen_pod(pod: PodBuilder, scheduler: str = "hetsched", **more: Any) -> ObservedPod:
+def an_observed_pod(pod: PodBuilder, scheduler: str = "hetsched", **more: Any) -> ObservedPod:
     spec = pod.having(uid=more.pop("uid", "u1"), node_name=more.get("node_name", "")).build()
     return ObservedPod(
         spec.namespace, spec.name, spec.uid, scheduler_name=scheduler, spec=None if more.get("ended") else spec, **more
@@ -48,7 +48,7 @@ def a_seen_pod(pod: PodBuilder, scheduler: str = "hetsched", **more: Any) -> Obs
 
 
 def placed_on(cluster: Cluster, node: str) -> None:
-    seen(cluster, pods=[a_seen_pod(a_pod("p"))])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"))])
     recorded(cluster, placing(cluster, node))
     begin_binding(cluster.pk, Pod.objects.values_list("id", flat=True))
 
@@ -58,8 +58,8 @@ def state_of(name: str = "p") -> str:
 
 
 def test_pod_with_our_scheduler_name_is_queued_by_controller(cluster: Cluster) -> None:
-    ours = a_seen_pod(a_pod("web-1").having(controller="ReplicaSet/web"))
-    seen(cluster, pods=[ours, a_seen_pod(a_pod("theirs"), scheduler="default-scheduler", uid="u2")])
+    ours = an_observed_pod(a_pod("web-1").having(controller="ReplicaSet/web"))
+    seen(cluster, pods=[ours, an_observed_pod(a_pod("theirs"), scheduler="default-scheduler", uid="u2")])
     assert [(pod.name, pod.uid, pod.state, pod.origin) for pod in Pod.objects.all()] == [
         ("web-1", "u1", "pending", "watched")
     ]
@@ -69,7 +69,7 @@ def test_pod_with_our_scheduler_name_is_queued_by_controller(cluster: Cluster) -
 
 
 def test_pod_on_a_node_is_charged_for_any_scheduler(cluster: Cluster) -> None:
-    foreign = a_seen_pod(a_pod("theirs").cpu(3), scheduler="default-scheduler", node_name="n1", phase="Running")
+    foreign = an_observed_pod(a_pod("theirs").cpu(3), scheduler="default-scheduler", node_name="n1", phase="Running")
     seen(cluster, pods=[foreign])
     assert Node.objects.get(name="n1").requested["cpu"] == 3000
     assert load_state(cluster.pk).state.placed_pods["default/theirs"].row == 0
@@ -81,19 +81,19 @@ def test_pod_on_a_node_is_charged_for_any_scheduler(cluster: Cluster) -> None:
 
 
 def test_terminating_pod_on_a_node_is_charged(cluster: Cluster) -> None:
-    leaving = a_seen_pod(a_pod("theirs").cpu(3), scheduler="default-scheduler", node_name="n1", deleting=True)
+    leaving = an_observed_pod(a_pod("theirs").cpu(3), scheduler="default-scheduler", node_name="n1", deleting=True)
     seen(cluster, pods=[leaving])
     assert Node.objects.get(name="n1").requested["cpu"] == 3000
 
 
 def test_our_pod_is_bound_runs_and_ends_by_watch_events(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
-    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Pending")])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), node_name="n1", phase="Pending")])
     assert state_of() == "bound"
-    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Running")])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), node_name="n1", phase="Running")])
     assert state_of() == "running"
     end = ContainerEnd("main", 137, "OOMKilled")
-    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Failed", ended="failed", end=end)])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), node_name="n1", phase="Failed", ended="failed", end=end)])
     pod = Pod.objects.get()
     assert (pod.state, pod.message) == ("failed", "container main ended with exit code 137 (OOMKilled)")
     assert not Reservation.objects.filter(active=True).exists()
@@ -102,14 +102,14 @@ def test_our_pod_is_bound_runs_and_ends_by_watch_events(cluster: Cluster) -> Non
 
 def test_merged_events_have_the_same_effect(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
-    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Succeeded", ended="succeeded")])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), node_name="n1", phase="Succeeded", ended="succeeded")])
     assert state_of() == "succeeded"
     assert Node.objects.get(name="n1").pods == 0
 
 
 def test_terminating_pod_keeps_its_reservation(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
-    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Running", deleting=True)])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), node_name="n1", phase="Running", deleting=True)])
     assert state_of() == "running"
     assert Reservation.objects.filter(active=True).count() == 1
     seen(cluster, pods_gone=["default/p"], stopped={"u1"})
@@ -124,9 +124,9 @@ def test_terminating_pod_keeps_its_reservation(cluster: Cluster) -> None:
 def test_container_ended_by_its_deletion_did_not_fail(cluster: Cluster, ended: str, deleting: bool, state: str) -> None:
     # Kubelets report the end of the containers before the deletion of the pod; both may arrive together or separately.
     placed_on(cluster, "n1")
-    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase="Running")])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), node_name="n1", phase="Running")])
     phase = ended.capitalize()
-    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n1", phase=phase, ended=ended, deleting=deleting)])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), node_name="n1", phase=phase, ended=ended, deleting=deleting)])
     assert state_of() == state
     assert Node.objects.get(name="n1").requested.get("cpu", 0) == 0
     seen(cluster, pods_gone=["default/p"])
@@ -136,7 +136,7 @@ def test_container_ended_by_its_deletion_did_not_fail(cluster: Cluster, ended: s
 
 def test_pod_bound_by_another_scheduler_is_charged_on_its_node(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
-    seen(cluster, pods=[a_seen_pod(a_pod("p"), node_name="n2", phase="Running")])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), node_name="n2", phase="Running")])
     assert [(pod.state, pod.origin) for pod in Pod.objects.order_by("id")] == [
         ("cancelled", "watched"),
         ("running", "imported"),
@@ -147,7 +147,7 @@ def test_pod_bound_by_another_scheduler_is_charged_on_its_node(cluster: Cluster)
 
 def test_a_pod_of_the_same_name_with_another_uid_is_another_pod(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
-    seen(cluster, pods=[a_seen_pod(a_pod("p"), uid="u2")], stopped={"u1"})
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), uid="u2")], stopped={"u1"})
     assert [(pod.uid, pod.state) for pod in Pod.objects.order_by("id")] == [("u1", "cancelled"), ("u2", "pending")]
     assert not Reservation.objects.filter(active=True).exists()
 
@@ -156,7 +156,7 @@ def test_an_annotation_is_no_allocation(cluster: Cluster) -> None:
     from hetsched.contracts.objects.allocation import Allocation, CardGrant
 
     claimed = Allocation(gpus=(CardGrant(0, 1000, 0),))
-    liar = a_seen_pod(a_pod("liar"), scheduler="default-scheduler", node_name="n1")
+    liar = an_observed_pod(a_pod("liar"), scheduler="default-scheduler", node_name="n1")
     assert liar.spec is not None
     spec = msgspec.structs.replace(liar.spec, allocation=claimed)
     seen(cluster, pods=[msgspec.structs.replace(liar, spec=spec)])
@@ -214,11 +214,11 @@ def test_a_kind_that_is_not_required_is_not_waited_for(cluster: Cluster) -> None
 
 def test_pod_moves_when_another_scheduler_filled_its_node(cluster: Cluster) -> None:
     # n1 has 8 CPUs: 2 + 3 + 3 of ours; 4 of another scheduler's pod leave 4.
-    ours = [a_seen_pod(a_pod(name).cpu(cpu), uid=name) for name, cpu in (("bound", 2), ("first", 3), ("last", 3))]
+    ours = [an_observed_pod(a_pod(name).cpu(cpu), uid=name) for name, cpu in (("bound", 2), ("first", 3), ("last", 3))]
     seen(cluster, pods=ours)
     recorded(cluster, placing(cluster, "n1"))
     begin_binding(cluster.pk, [Pod.objects.get(name="bound").pk])
-    theirs = a_seen_pod(a_pod("theirs").cpu(4), uid="u9", scheduler="other", node_name="n1", phase="Pending")
+    theirs = an_observed_pod(a_pod("theirs").cpu(4), uid="u9", scheduler="other", node_name="n1", phase="Pending")
     seen(cluster, pods=[theirs])
     # Without the last one 9 of 8 are requested, without the first one too 6.
     states = dict(Pod.objects.values_list("name", "state"))
@@ -226,9 +226,9 @@ def test_pod_moves_when_another_scheduler_filled_its_node(cluster: Cluster) -> N
     assert Pod.objects.get(name="last").message == "n1 was filled by default/theirs before the pod was bound"
     assert Node.objects.get(name="n1").requested["cpu"] == 6000
     assert check_invariants() == []
-    smaller = a_seen_pod(a_pod("small").cpu(2), uid="u10")
+    smaller = an_observed_pod(a_pod("small").cpu(2), uid="u10")
     seen(cluster, pods=[smaller])
     recorded(cluster, [result for result in placing(cluster, "n1") if result.waiting.spec.name == "small"])
-    fits = a_seen_pod(a_pod("none").cpu(0), uid="u11", scheduler="other", node_name="n1", phase="Pending")
+    fits = an_observed_pod(a_pod("none").cpu(0), uid="u11", scheduler="other", node_name="n1", phase="Pending")
     seen(cluster, pods=[fits])
     assert state_of("small") == "placed"  # it still fits

@@ -23,7 +23,7 @@ from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
 from hetsched.storage.snapshot_read import database_now
 from tests.builders import a_node, a_pod
-from tests.situations import ALICE, a_cluster, led, placed, placing, recorded, refusing, submitted
+from tests.situations import ALICE, a_cluster, acquire_lease, placed, placing, recorded, refusing, submitted
 
 pytestmark = pytest.mark.django_db
 WHOLE_CARD_0 = CardGrant(0, 1000, 40960)
@@ -85,9 +85,9 @@ def test_progress_or_end_of_other_pods_keeps_decisions_valid() -> None:
 def test_a_stale_epoch_writes_nothing() -> None:
     cluster = a_cluster()
     submitted(cluster)
-    first = led(cluster)
+    first = acquire_lease(cluster)
     Cluster.objects.update(leader_until="2020-01-01T00:00:00Z")
-    second = led(cluster)
+    second = acquire_lease(cluster)
     assert second.epoch == first.epoch + 1
     with pytest.raises(Conflict):
         recorded(cluster, placing(cluster, "n1"), epoch=first.epoch)

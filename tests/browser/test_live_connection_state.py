@@ -112,11 +112,11 @@ def test_reconnected_page_equals_a_new_one(visitor: Visitor) -> None:
             return
         server = socket.connect_to_server()
 
-        def pass_on(message: str | bytes) -> None:
+        def forward(message: str | bytes) -> None:
             messages.append(json.loads(message))
             socket.send(message)
 
-        server.on_message(pass_on)
+        server.on_message(forward)
 
     page = visitor.page
     page.route_web_socket("**/ws/live/", connect)

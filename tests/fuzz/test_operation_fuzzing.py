@@ -149,7 +149,7 @@ def token_for(api: Callable[..., Api], person: Any, monkeypatch: pytest.MonkeyPa
     """Return a factory of tokens that may call an operation; if it requires a superuser, one of theirs."""
     made: dict[str, str] = {}
 
-    def hand_out(case: Any) -> str:
+    def pick_token(case: Any) -> str:
         roles = ROUTES[case.operation.method.upper(), case.operation.path] - {"anonymous"}
         role = min(roles, default="root")
         if role not in made and roles:
@@ -160,7 +160,7 @@ def token_for(api: Callable[..., Api], person: Any, monkeypatch: pytest.MonkeyPa
             made[role] = f"Bearer {create_token(role='operator', name='root', user=root)[1]}"
         return made[role]
 
-    return hand_out
+    return pick_token
 
 
 @SCHEMA.parametrize()

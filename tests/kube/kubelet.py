@@ -163,7 +163,7 @@ class Kubelet:
         name = json.loads(body)["metadata"]["name"]
         if name not in self._nodes:
             self._nodes.add(name)
-            self._do(lambda: self._come_alive(name))
+            self._do(lambda: self._register(name))
 
     def _see_pod(self, body: bytes) -> None:
         seen = _pod.decode(body)
@@ -171,7 +171,7 @@ class Kubelet:
         if not spec.node:
             return
         if meta.deleted is not None:
-            self._do(lambda: self._let_go(meta, runs=seen.status.phase == "Running"))
+            self._do(lambda: self._finish_deletion(meta, runs=seen.status.phase == "Running"))
         elif meta.uid not in self._taken and seen.status.phase == "Pending":
             self._taken.add(meta.uid)
             containers = tuple((container.name, container.image) for container in spec.containers)
@@ -215,7 +215,7 @@ class Kubelet:
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
-    def _come_alive(self, name: str) -> None:
+    def _register(self, name: str) -> None:
         now = _now()
         ready = {
             "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "a test runs this node",
@@ -270,7 +270,7 @@ class Kubelet:
             pod, {"phase": outcome.phase, **_containers(pod, {"terminated": over, "running": None}, ready=False)}
         )
 
-    def _let_go(self, meta: _Meta, *, runs: bool) -> None:
+    def _finish_deletion(self, meta: _Meta, *, runs: bool) -> None:
         """Remove a pod that is being deleted; report the end of its containers first, as kubelets do since 1.27."""
         if runs:
             over = {"metadata": {"uid": meta.uid}, "status": {"phase": "Failed"}}

@@ -46,7 +46,7 @@ def held() -> int:
     return Reservation.objects.filter(active=True).count()
 
 
-def long_ago() -> None:
+def expire_attempts() -> None:
     """Expire the time in which only the worker that started a binding may write."""
     Pod.objects.update(not_before=timezone.now() - timedelta(seconds=1))
 
@@ -79,7 +79,7 @@ def test_busy_server_leaves_the_pod_with_its_reservation(api: Api, cluster: Clus
         assert binding_cycle.run(cluster.pk) == 0
     assert (len(calls), states(), held()) == (4, {"p": "binding"}, 1)
     assert binding_cycle.run(cluster.pk) == 0  # another worker may still be binding it
-    long_ago()
+    expire_attempts()
     assert binding_cycle.run(cluster.pk) == 1
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
     assert check_invariants() == []
@@ -97,11 +97,11 @@ def test_rejection_keeps_the_reservation_while_an_earlier_attempt_is_in_flight(
     with replies(api, to="/p/binding", say=say) as calls:
         assert binding_cycle.run(cluster.pk) == 0
         assert (len(calls), states(), held()) == (2, {"p": "binding"}, 1)
-        long_ago()
+        expire_attempts()
         assert binding_cycle.run(cluster.pk) == 0
         assert (len(calls), states(), held()) == (3, {"p": "binding"}, 1)
         late[0]()
-        long_ago()
+        expire_attempts()
         assert binding_cycle.run(cluster.pk) == 1
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
     assert check_invariants() == []
@@ -113,7 +113,7 @@ def test_rejection_releases_after_all_attempts_ended(api: Api, cluster: Cluster,
 
     with replies(api, to="/p/binding", say=say):
         assert binding_cycle.run(cluster.pk) == 0
-        long_ago()
+        expire_attempts()
         Pod.objects.update(decided_at=timezone.now() - binding_cycle.UNKNOWN_FOR)
         assert binding_cycle.run(cluster.pk) == 0
     assert (states(), held()) == ({"p": "pending"}, 0)
@@ -143,7 +143,7 @@ def test_missing_uid_check_is_reported_and_nothing_is_bound(
     monkeypatch.setattr(binding, "refuses_wrong_uids", lambda *_: False)
     with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
         assert binding_cycle.run(cluster.pk) == 0
-        long_ago()
+        expire_attempts()
         assert binding_cycle.run(cluster.pk) == 0
     assert (calls, states(), held()) == ([], {"p": "binding"}, 1)
     assert Connection.objects.get().failure == binding.UNPROVEN

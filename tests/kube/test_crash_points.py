@@ -144,4 +144,4 @@ def _bound(api: Api) -> int:
 
 def _what(api: Api, ours: Plane) -> str:
     assert ours.driver
-    return f"{_bound(api)} bound, {ours.driver('live_states')}\n{ours.last_words()}"
+    return f"{_bound(api)} bound, {ours.driver('live_states')}\n{ours.log_tails()}"

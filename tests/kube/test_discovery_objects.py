@@ -67,14 +67,14 @@ def live(
     election = Election(str(Connection.objects.get(cluster=cluster).installation))
     assert election.acquire(api, 1) == ""
     make_node(api, "n1", **{"kubernetes.io/arch": "riscv64"})
-    take_in(api, cluster)
+    sync_nodes(api, cluster)
     yield cluster
     election.step_down(api, 1)
     for kind in (TOPOLOGIES, NODE_GPUS):
         plane.call("DELETE", kind.path())
 
 
-def take_in(api: Api, cluster: Cluster) -> None:
+def sync_nodes(api: Api, cluster: Cluster) -> None:
     """Run the informer until the nodes are in the database."""
     names = {item["metadata"]["name"] for item in json.loads(api.get(NODES.path()))["items"]}
     Connection.objects.filter(cluster=cluster).update(follower_until=None)
@@ -166,7 +166,7 @@ def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same
         assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
     # An installation without that agent reads the same facts from these objects.
     Node.objects.all().delete()
-    take_in(api, live)
+    sync_nodes(api, live)
     read = Node.objects.get(name="n1").report
     assert read.isa.native == reported.isa.native
     assert (read.isa.emulated, read.isa.cross, read.isa.complete) == (reported.isa.emulated, reported.isa.cross, True)
@@ -180,7 +180,7 @@ def test_nodes_without_an_agent_get_only_an_architecture_label(api: Api, live: C
     discover.run()
     assert get(api, NODES, "n2")["metadata"]["labels"]["ARCH"] == "X86"
     assert get(api, NODES)["metadata"]["labels"]["ARCH"] == "RV64I"
-    take_in(api, live)
+    sync_nodes(api, live)
     isa = Node.objects.get(name="n2").report.isa
     # Our label does not hide the report of a better source, and does not claim to be complete.
     assert (isa.native, isa.complete) == ("x86-64-v3", False)
@@ -236,7 +236,7 @@ def test_silent_agent_is_marked_and_its_objects_stay(api: Api, live: Cluster) ->
     assert meta["annotations"]["hetsched.io/facts-stale-since"] == found(live).silent[0].since
     assert meta["labels"]["ARCH"] == "RV64IMAFDCBV"
     assert get(api, NODE_GPUS)["spec"]["cards"][0]["uuid"] == "GPU-a"
-    take_in(api, live)
+    sync_nodes(api, live)
     assert any(problem.startswith("FactsStale") for problem in Node.objects.get().report.problems)
     report(live)
     discover.run()

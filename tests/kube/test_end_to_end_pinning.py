@@ -81,18 +81,18 @@ def test_container_runs_on_the_predicted_cpus(
             return httpx.get(f"{server}/api/v1/{path}", headers={"Authorization": f"Bearer {tokens['viewer']}"}).json()
 
         # The node is added: first from the API server, then from its agent.
-        wait_until(lambda: "name" in asked(f"nodes/{NODE}/"), what=ours.last_words, seconds=PATIENCE_SECONDS)
+        wait_until(lambda: "name" in asked(f"nodes/{NODE}/"), what=ours.log_tails, seconds=PATIENCE_SECONDS)
         _agent(ours, server, tokens["agent"], runtime, tmp_path)
-        wait_until(lambda: _zones(asked), what=ours.last_words, seconds=PATIENCE_SECONDS)
+        wait_until(lambda: _zones(asked), what=ours.log_tails, seconds=PATIENCE_SECONDS)
         assert frozenset().union(*(parse_cpuset(zone["cpus"]) for zone in _zones(asked))) == ONLINE
-        wait_until(lambda: _object(api, TOPOLOGIES.path(name=NODE)), what=ours.last_words, seconds=PATIENCE_SECONDS)
+        wait_until(lambda: _object(api, TOPOLOGIES.path(name=NODE)), what=ours.log_tails, seconds=PATIENCE_SECONDS)
         labels = _object(api, NODES.path(name=NODE))["metadata"]["labels"]
         assert [key for key in labels if "hetsched.io" in key or key == "ARCH"]
 
         # A pod with one exclusive CPU is decided and bound.
         _make_pod(api)
         where = PODS.path(namespace="default", name="pinned")
-        wait_until(lambda: node_of(_object(api, where)), what=ours.last_words, seconds=PATIENCE_SECONDS)
+        wait_until(lambda: node_of(_object(api, where)), what=ours.log_tails, seconds=PATIENCE_SECONDS)
         pod = _object(api, where)
         granted = json.loads(pod["metadata"]["annotations"]["hetsched.io/allocation"])
         assert (granted["node"], granted["uid"]) == (NODE, pod["metadata"]["uid"])
@@ -103,7 +103,7 @@ def test_container_runs_on_the_predicted_cpus(
         sandbox = runtime.pod("pinned", pod["metadata"]["annotations"], uid=pod["metadata"]["uid"])
         file = cpuset_file(runtime.container(sandbox))
         assert file is not None
-        wait_until(lambda: file.read_text().strip() == mine, what=ours.last_words, seconds=PATIENCE_SECONDS)
+        wait_until(lambda: file.read_text().strip() == mine, what=ours.log_tails, seconds=PATIENCE_SECONDS)
 
         # The console shows the predicted and the actual CPUs without drift.
         expected = {"pod": "default/pinned", "container": "main", "predicted": mine, "actual": mine, "drift": ""}
@@ -112,7 +112,7 @@ def test_container_runs_on_the_predicted_cpus(
             pins = asked(f"nodes/{NODE}/numa/").get("pins") or []
             return [{name: pin[name] for name in expected} for pin in pins] == [expected]
 
-        wait_until(shown, what=lambda: f"{asked(f'nodes/{NODE}/numa/')}\n{ours.last_words()}", seconds=PATIENCE_SECONDS)
+        wait_until(shown, what=lambda: f"{asked(f'nodes/{NODE}/numa/')}\n{ours.log_tails()}", seconds=PATIENCE_SECONDS)
         page = ours.run("-c", PAGE, f"/nodes/{NODE}/numa/")
         assert "default/pinned" in page
         assert ours.driver
@@ -127,7 +127,7 @@ def _serve(ours: Plane) -> int:
     ours.start("discover", *CELERY, "worker", "-P", "solo", "-Q", "discover", *QUIET)
     ours.start_beat()
     ours.start("web", "-m", "uvicorn", "hetsched.project.asgi:application", "--port", str(port), "--lifespan", "off")
-    wait_until(lambda: accepts(port), what=ours.last_words, seconds=60)
+    wait_until(lambda: accepts(port), what=ours.log_tails, seconds=60)
     return port
 
 

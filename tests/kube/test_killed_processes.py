@@ -79,7 +79,7 @@ def _round(api: Api, ours: Plane, where: str, disturb: Callable[[], None]) -> tu
     disturb()
 
     def what() -> str:
-        return f"{where}: {ask('live_states')}\n{ours.last_words()}"
+        return f"{where}: {ask('live_states')}\n{ours.log_tails()}"
 
     wanted = mixed_fleet.bindable(PODS_EACH)
     wait_until(lambda: _bound(api) > 0, what=what, seconds=PATIENCE_SECONDS)

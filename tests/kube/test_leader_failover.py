@@ -72,7 +72,7 @@ def test_killed_leader_is_replaced_without_double_reservations(
     redundant.kill_leader()
     began = time.monotonic()
     redundant.create_more()
-    wait_until(lambda: len(_bound(api)) > len(before), what=ours.last_words, seconds=PATIENCE_SECONDS)
+    wait_until(lambda: len(_bound(api)) > len(before), what=ours.log_tails, seconds=PATIENCE_SECONDS)
     first = time.monotonic() - began
     redundant.wait_for_all()
     _assert_no_violations(api, ours)
@@ -92,7 +92,7 @@ def test_resumed_stale_leader_writes_nothing(redundant: Redundant) -> None:
         redundant.create_more()
         wait_until(
             lambda: ours.driver and ours.driver("follower")["epoch"] > epoch,
-            what=ours.last_words,
+            what=ours.log_tails,
             seconds=PATIENCE_SECONDS,
         )
         redundant.wait_for_all()
@@ -123,7 +123,7 @@ def _bound(api: Api) -> dict[str, str]:
 def _wait_for(api: Api, ours: Plane, count: int) -> None:
     wait_until(
         lambda: len(_bound(api)) == count,
-        what=lambda: f"{len(_bound(api))} of {count}\n{ours.last_words()}",
+        what=lambda: f"{len(_bound(api))} of {count}\n{ours.log_tails()}",
         seconds=PATIENCE_SECONDS,
     )
 
@@ -133,5 +133,5 @@ def _assert_no_violations(api: Api, ours: Plane) -> None:
     pods, nodes = listed(api)
     assert mixed_fleet.placement_violations(pods, nodes) == []
     there = sorted([pod["metadata"]["name"], node_of(pod)] for pod in pods if node_of(pod))
-    wait_until(lambda: ours.driver and ours.driver("held") == there, what=ours.last_words, seconds=PATIENCE_SECONDS)
+    wait_until(lambda: ours.driver and ours.driver("held") == there, what=ours.log_tails, seconds=PATIENCE_SECONDS)
     assert ours.driver("violations") == []

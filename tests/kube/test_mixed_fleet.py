@@ -46,7 +46,7 @@ def test_every_pod_has_a_correct_placement_or_a_reason(
             if len(pods) - len(waiting) == mixed_fleet.bindable(PODS_COUNT) and all(map(reason, waiting)):
                 break
             kinds_left = Counter(pod["metadata"]["name"].rpartition("-")[0] for pod in waiting)
-            assert time.monotonic() - began < PATIENCE_SECONDS, f"{kinds_left}\n{ours.last_words()}"
+            assert time.monotonic() - began < PATIENCE_SECONDS, f"{kinds_left}\n{ours.log_tails()}"
             time.sleep(CHECK_SECONDS)
         took = time.monotonic() - began
         assert {pod["metadata"]["name"].rpartition("-")[0] for pod in waiting} == {"impossible"}

@@ -94,7 +94,7 @@ def kubelet_ends(api: Api, name: str) -> None:
     api.send("DELETE", PODS.path(namespace="default", name=name), query={"gracePeriodSeconds": "0"})
 
 
-def is_over(name: str) -> bool:
+def is_finished(name: str) -> bool:
     return states()[name] in ("failed", "cancelled")  # its end and its deletion may arrive as one event
 
 
@@ -161,7 +161,7 @@ def test_victim_is_evicted_and_its_capacity_reserved_until_deletion(
     consistent(cluster)
 
     kubelet_ends(api, victim)
-    eventually(followed, lambda: is_over(victim))
+    eventually(followed, lambda: is_finished(victim))
     assert Pod.objects.get(name=victim).message == "Preempted by default/urgent"
     consistent(cluster)
     Pod.objects.filter(name="late").update(queued=True, not_before=None)
@@ -279,7 +279,7 @@ def test_deleted_nominated_pod_releases_its_nomination(api: Api, cluster: Cluste
     consistent(cluster)
     kubelet_ends(api, "low")
     make_pod(api, "next", cpu="8")
-    eventually(followed, lambda: states().get("next") == "pending" and is_over("low"))
+    eventually(followed, lambda: states().get("next") == "pending" and is_finished("low"))
     decide(followed)
     assert states()["next"] == "bound"
 
@@ -301,7 +301,7 @@ def test_higher_priority_pod_replaces_the_nomination(api: Api, cluster: Cluster,
     urgent(api, followed, "second", cpu="8", class_name="system-cluster-critical")
     evict.run(cluster.pk)
     kubelet_ends(api, "low")
-    eventually(followed, lambda: is_over("low"))
+    eventually(followed, lambda: is_finished("low"))
     make_pod(api, "first", cpu="8", priorityClassName="system-node-critical")
     eventually(followed, lambda: "first" in states())
     decide(followed)
@@ -340,7 +340,7 @@ def test_pods_of_other_schedulers_are_evicted_only_by_policy(api: Api, cluster: 
     decide(followed)
     assert evict.run(cluster.pk) == 1
     kubelet_ends(api, "theirs")
-    eventually(followed, lambda: is_over("theirs"))
+    eventually(followed, lambda: is_finished("theirs"))
     decide(followed)
     assert states()["urgent"] == "bound"
     consistent(cluster)

@@ -134,7 +134,7 @@ def soak(plane: Plane, minutes: float, per_second: float, *, fault_every_seconds
     """Keep a steady rate while programs are killed one after the other, and check that no memory or table grows."""
     meter = Meter(plane)
     watch = _Watch(plane)
-    with watch.going_on(), _faults(plane, fault_every_seconds) as faults:
+    with watch.sampling(), _killing_programs(plane, fault_every_seconds) as faults:
         found = asyncio.run(steady(plane.server, per_second, 60 * minutes, prefix="soak", patience=120, most_kept=1000))
     violations = invariants(plane)
     first, last = watch.ends()
@@ -227,7 +227,7 @@ class _Watch:
         self.lines: dict[str, list[tuple[float, float]]] = {}
 
     @contextmanager
-    def going_on(self) -> Iterator[None]:
+    def sampling(self) -> Iterator[None]:
         thread = threading.Thread(target=self._look, daemon=True)
         thread.start()
         try:
@@ -258,7 +258,7 @@ class _Watch:
 
 
 @contextmanager
-def _faults(plane: Plane, every_seconds: float) -> Iterator[dict[str, int]]:
+def _killing_programs(plane: Plane, every_seconds: float) -> Iterator[dict[str, int]]:
     """Kill one program after the other with SIGKILL during the block, in random order."""
     killed: dict[str, int] = {}
     over = threading.Event()

@@ -91,14 +91,14 @@ def _running(backend: str, command: str, settings: dict[str, str], nodes: int, w
     try:
         wait_until(
             lambda: _ANNOUNCED in process.said() or not process.running,
-            what=lambda: f"{command}: {_last_words(folder)}", seconds=_START_SECONDS,
+            what=lambda: f"{command}: {_log_tails(folder)}", seconds=_START_SECONDS,
         )  # fmt: skip
-        assert process.running, _last_words(folder)
+        assert process.running, _log_tails(folder)
         _add_cluster(env, nodes)
         token = run_command(env, "token", "create", "--role=operator", "--name=load")["token"]
         yield Plane(backend, process, Server("127.0.0.1", port, token), env)
     except BaseException:
-        sys.stderr.write(_last_words(folder) + "\n")
+        sys.stderr.write(_log_tails(folder) + "\n")
         raise
     finally:
         process.stop(seconds=60)
@@ -125,5 +125,5 @@ def run_command(env: dict[str, str], *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _last_words(folder: Path) -> str:
+def _log_tails(folder: Path) -> str:
     return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in folder.rglob("*.log"))

@@ -192,7 +192,7 @@ def _read(objects: list[dict[str, Any]], *, workload: bool) -> Any:
     return read_content(load_documents(text, name="test"), workload=workload)
 
 
-def let_preempt() -> int:
+def enable_preemption() -> int:
     """Activate the default policy with the preemption plugin appended; return the version."""
     import msgspec
 
@@ -285,7 +285,7 @@ HANDLERS = {
         execute,
         connect,
         add_cluster,
-        let_preempt,
+        enable_preemption,
         submit,
         states,
         workloads,

@@ -60,7 +60,7 @@ class _Points:
         self._point = next((name for name in names if not (folder / name).exists()), "")
         self._folder, self._left, self._lock = folder, visit if self._point in OFTEN else 1, threading.Lock()
 
-    def come_to(self, name: str) -> None:
+    def reach(self, name: str) -> None:
         if name != self._point:
             return
         with self._lock:
@@ -88,10 +88,10 @@ class _Points:
         def passing(*arguments: Any, **named: Any) -> Any:
             meant = when is None or when(*arguments, **named)
             if meant and before:
-                self.come_to(before)
+                self.reach(before)
             result = real(*arguments, **named)
             if meant and after:
-                self.come_to(after)
+                self.reach(after)
             return result
 
         setattr(owner, attribute, passing)
@@ -113,7 +113,7 @@ def _frees(cluster_id: int, changes: Any, **_: Any) -> bool:
     return bool(changes.pods_gone)
 
 
-def _die(names: list[str], folder: str, visit: int) -> None:
+def _arm_kill_point(names: list[str], folder: str, visit: int) -> None:
     import django
 
     django.setup()
@@ -163,7 +163,7 @@ class Control:
         return self._wish.get(name)
 
 
-def _spoil_messages(wished: Control, share: float = 0.3) -> None:
+def _disturb_messages(wished: Control, share: float = 0.3) -> None:
     """Send each message twice (`double`), five times in random order among the latest messages (`shuffle`), or not at
     all with probability `share` (`drop`).
     """
@@ -174,7 +174,7 @@ def _spoil_messages(wished: Control, share: float = 0.3) -> None:
     held: list[_Call] = []
     lock = threading.Lock()
 
-    def let_go() -> None:
+    def release_messages() -> None:
         while True:
             time.sleep(0.05)
             with lock:
@@ -197,7 +197,7 @@ def _spoil_messages(wished: Control, share: float = 0.3) -> None:
                     held.extend([(arguments, dict(named))] * 5)
                 if os.getpid() not in letting_go:
                     letting_go.add(os.getpid())
-                    threading.Thread(target=let_go, daemon=True).start()
+                    threading.Thread(target=release_messages, daemon=True).start()
                 return None
         return real(self, *arguments, **named)
 
@@ -219,18 +219,18 @@ def _step_clock(wished: Control) -> None:
     time.time = lambda: real() + (wished("clock") or 0.0)
 
 
-def spoil(wish: Mapping[str, Any]) -> None:
+def install_faults(wish: Mapping[str, Any]) -> None:
     """Install the requested faults in this process."""
     if "control" in wish:
         wished = Control(Path(wish["control"]))
         _step_clock(wished)
-        _spoil_messages(wished)
+        _disturb_messages(wished)
     if "die" in wish:
-        _die(wish["die"], wish["folder"], wish.get("visit", 1))
+        _arm_kill_point(wish["die"], wish["folder"], wish.get("visit", 1))
 
 
 def main() -> None:
-    spoil(json.loads(os.environ[VARIABLE]))
+    install_faults(json.loads(os.environ[VARIABLE]))
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

@@ -55,7 +55,7 @@ class Plane:
     def start_beat(self) -> Process:
         return self.start("beat", *BEAT)
 
-    def last_words(self) -> str:
+    def log_tails(self) -> str:
         """Return the end of every log."""
         return "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in sorted(self.folder.glob("*.log")))
 

@@ -144,7 +144,7 @@ class Storm:
         """Wait until every accepted workload is decided and check that none is lost or duplicated; return the elapsed
         seconds.
         """
-        where = lambda: f"{clients}\n{self.ask('workloads')}\n{self.plane.last_words()}"  # noqa: E731
+        where = lambda: f"{clients}\n{self.ask('workloads')}\n{self.plane.log_tails()}"  # noqa: E731
         took = wait_until(lambda: not self.ask("workloads").get("pending"), what=where, seconds=RECOVERY_SECONDS)
         assert clients.wrong == [], str(clients)
         ids = list(clients.accepted.values())

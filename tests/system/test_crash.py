@@ -48,7 +48,7 @@ def test_killed_worker_neither_loses_nor_doubles_pods(backend: str, figures: dic
                 time.sleep(random_counts.uniform(earliest, latest))
             else:  # during the work, however fast this machine is
                 remaining = random_counts.randrange(PODS // 5, PODS)
-                wait_until(lambda w=workload, n=remaining: _pending(ask, w) <= n, what=plane.last_words)
+                wait_until(lambda w=workload, n=remaining: _pending(ask, w) <= n, what=plane.log_tails)
             worker.kill_group()
             mid_batch_kills += 0 < _pending(ask, workload) < PODS
             worker = plane.start_worker()
@@ -80,8 +80,8 @@ def _calm_round(plane: Plane) -> tuple[float, float]:
     assert ask
     for name in ("warm-up", "measured"):  # the first one includes the worker's own start
         workload = ask("submit", cluster="crash", prefix=name, pods=PODS)
-        began = wait_until(lambda w=workload: _pending(ask, w) < PODS, what=plane.last_words)
-        ended = wait_until(lambda w=workload: not _pending(ask, w), what=plane.last_words)
+        began = wait_until(lambda w=workload: _pending(ask, w) < PODS, what=plane.log_tails)
+        ended = wait_until(lambda w=workload: not _pending(ask, w), what=plane.log_tails)
         _all_placed(plane, workload, name)
     return began / 2, began + ended
 
@@ -96,7 +96,7 @@ def _all_placed(plane: Plane, workload: str, where: str) -> None:
     assert ask
     wait_until(
         lambda: not _pending(ask, workload),
-        what=lambda: f"{where}: {ask('states', workload=workload)}\n{plane.last_words()}",
+        what=lambda: f"{where}: {ask('states', workload=workload)}\n{plane.log_tails()}",
         seconds=LONGEST_RECOVERY_SECONDS,
     )
     assert ask("violations") == [], where

@@ -61,7 +61,7 @@ class Faulty:
         """Return the pool processes of the worker."""
         return children_of(self.worker.popen.pid)
 
-    def keep_up(self, over: threading.Event) -> None:
+    def restart_when_ended(self, over: threading.Event) -> None:
         """Restart the worker whenever it ends, as a supervisor does."""
         while not over.wait(0.5):
             if not self.worker.running:
@@ -85,7 +85,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
             clients.wait_for_more(5)
         made.all_decided(clients)
         over = threading.Event()
-        supervisor = threading.Thread(target=found.keep_up, args=(over,))
+        supervisor = threading.Thread(target=found.restart_when_ended, args=(over,))
         supervisor.start()
         yield found
         over.set()

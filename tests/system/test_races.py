@@ -32,7 +32,7 @@ def test_concurrent_leaders_keep_all_invariants(backend: str, figures: dict[str,
     with BACKENDS[backend](HETSCHED_BATCH="20") as plane:
         assert plane.driver
         plane.driver("add_cluster", name="race", nodes=2)
-        plane.driver("let_preempt")
+        plane.driver("enable_preemption")
 
         def start(*words: str) -> subprocess.Popen[str]:
             command = python("-m", "tests.system.racer", *words)

@@ -73,7 +73,7 @@ finally:
 """
 
 
-def living(pids: list[int]) -> list[int]:
+def running_pids(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in status_of(pid)]
 
 
@@ -93,7 +93,7 @@ def supervisor(tmp_path: Path) -> Iterator[Process]:
     yield process
     below += children_of(process.popen.pid)
     process.kill_group()
-    for pid in living(below):
+    for pid in running_pids(below):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -103,7 +103,7 @@ def test_ended_program_is_restarted_without_orphans(supervisor: Process, tmp_pat
     assert len(pool) == 2
     os.kill(leader, signal.SIGKILL)
     wait_until(lambda: int((tmp_path / "pid").read_text() or 0) not in {0, leader}, what="the restart")
-    assert not living(pool)
+    assert not running_pids(pool)
     assert "pool exited (signal SIGKILL); restarting in 0.5 s" in supervisor.said()
 
 
@@ -115,18 +115,18 @@ def test_a_program_that_does_not_answer_its_probe_is_restarted(tmp_path: Path) -
         wait_until(lambda: pid.exists() and pid.read_text(), what=process.said)
         first = int(pid.read_text())
         time.sleep(4)  # twice the limit
-        assert living([first]), "a program that answers keeps running"
+        assert running_pids([first]), "a program that answers keeps running"
         (tmp_path / "hang").touch()
-        wait_until(lambda: not living([first]), what=process.said)
+        wait_until(lambda: not running_pids([first]), what=process.said)
         assert "web has not responded to /livez for 2 s; killing it" in process.said()
         (tmp_path / "hang").unlink()
         wait_until(lambda: int(pid.read_text() or first) != first, what="the restart")
         second = int(pid.read_text())
         time.sleep(4)
-        assert living([second]), "the new one is asked again"
+        assert running_pids([second]), "the new one is asked again"
     finally:
         process.stop()
-    assert not living([first, second])
+    assert not running_pids([first, second])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -134,14 +134,14 @@ def test_stop_ends_all_processes(supervisor: Process, number: int) -> None:
     below = children_of(supervisor.popen.pid)
     assert supervisor.stop(number) == 0
     assert "down" in supervisor.said()
-    assert not living(below)
+    assert not running_pids(below)
 
 
 def test_programs_end_with_a_killed_supervisor(supervisor: Process, tmp_path: Path) -> None:
     leader = int((tmp_path / "pid").read_text())
     supervisor.popen.kill()
     supervisor.popen.wait()
-    wait_until(lambda: not living([leader]), what="the program's end")
+    wait_until(lambda: not running_pids([leader]), what="the program's end")
 
 
 def test_store_answers_on_its_socket(tmp_path: Path) -> None:

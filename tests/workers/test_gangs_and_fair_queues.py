@@ -27,11 +27,11 @@ from workers import schedule
 def cluster(db: None) -> Cluster:
     """Return a cluster with one node of 8 CPUs; the default policy has the gang plugin."""
     made = a_cluster(a_node("n1").cpu(8))
-    have("gang-sort", "node-affinity", "resource-fit", "least-allocated", "gang")
+    activate_plugins("gang-sort", "node-affinity", "resource-fit", "least-allocated", "gang")
     return made
 
 
-def have(*plugins: str, name: str = "hetsched") -> None:
+def activate_plugins(*plugins: str, name: str = "hetsched") -> None:
     """Activate a policy with these plugins."""
     spec = PolicySpec(name, tuple(PluginUse(plugin) for plugin in plugins))
     activate(name, save_draft(spec, actor=ALICE).version, actor=ALICE, reason="test")
@@ -154,7 +154,7 @@ def test_gang_is_tried_again_after_its_backoff(cluster: Cluster, monkeypatch: py
 @pytest.mark.parametrize("batch", [2, 500])
 def test_flooding_namespace_starves_no_other(cluster: Cluster, settings: Any, batch: int) -> None:
     settings.HETSCHED_BATCH = batch
-    have("fair-share", "resource-fit", "least-allocated")
+    activate_plugins("fair-share", "resource-fit", "least-allocated")
     submitted(cluster, *(a_pod(f"flood-{number}", "flood") for number in range(40)))
     submitted(cluster, *(a_pod(f"few-{number}", "few") for number in range(3)))
     schedule.run(cluster.pk)
@@ -164,7 +164,7 @@ def test_flooding_namespace_starves_no_other(cluster: Cluster, settings: Any, ba
 
 def test_unschedulable_flood_does_not_starve_others(cluster: Cluster, settings: Any) -> None:
     settings.HETSCHED_BATCH = 10
-    have("fair-share", "resource-fit", "least-allocated")
+    activate_plugins("fair-share", "resource-fit", "least-allocated")
     submitted(cluster, a_pod("first", "few"))
     schedule.run(cluster.pk)
     submitted(cluster, *(a_pod(f"flood-{number}", "flood").cpu(100) for number in range(40)))

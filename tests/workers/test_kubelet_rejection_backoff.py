@@ -39,7 +39,7 @@ class Clock:
     def __init__(self) -> None:
         self.start = self.now = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 
-    def go_on(self, **more: float) -> None:
+    def advance(self, **more: float) -> None:
         self.now += timedelta(**more)
 
     @property
@@ -79,7 +79,7 @@ def waiting(cluster: Cluster, name: str, owner: str = "red") -> None:
     seen(cluster, pods=[ObservedPod("default", name, pod.uid, scheduler_name="hetsched", spec=pod)])
 
 
-def became(cluster: Cluster, name: str, phase: str, owner: str = "red", **more: Any) -> None:
+def report_phase(cluster: Cluster, name: str, phase: str, owner: str = "red", **more: Any) -> None:
     """Report the kubelet's result for a pod on its node."""
     node = Pod.objects.get(name=name).node
     assert node is not None
@@ -92,7 +92,7 @@ def became(cluster: Cluster, name: str, phase: str, owner: str = "red", **more: 
 def tried(cluster: Cluster, clock: Clock) -> list[str]:
     """Run the sweep and the scheduler; return the newly assigned pods."""
     requeue_after_backoff(cluster.pk, clock.now)
-    clock.go_on(seconds=11)  # a pod that did not fit backs off for up to 10 s
+    clock.advance(seconds=11)  # a pod that did not fit backs off for up to 10 s
     worker_host.run(cluster.pk)
     placed = list(Pod.objects.filter(state="placed").order_by("id"))
     begin_binding(cluster.pk, [pod.pk for pod in placed])
@@ -102,7 +102,7 @@ def tried(cluster: Cluster, clock: Clock) -> list[str]:
 def refused(cluster: Cluster, clock: Clock, name: str, owner: str = "red") -> None:
     waiting(cluster, name, owner)
     assert tried(cluster, clock) == [name]
-    became(cluster, name, "Failed", owner, refusal=MISFIT, reason=MISFIT.reason, message=MISFIT.message)
+    report_phase(cluster, name, "Failed", owner, refusal=MISFIT, reason=MISFIT.reason, message=MISFIT.message)
 
 
 def test_changed_backoffs_are_read_again(cluster: Cluster, clock: Clock, django_assert_num_queries: Any) -> None:
@@ -115,13 +115,13 @@ def test_changed_backoffs_are_read_again(cluster: Cluster, clock: Clock, django_
     assert backoffs()["red"].nodes["n1"].backs_off
     with django_assert_num_queries(1), cache_of(cluster.pk).locked_snapshot():
         pass  # only the revision
-    clock.go_on(seconds=58)
+    clock.advance(seconds=58)
     assert backoffs()["red"].nodes["n1"].backs_off
-    clock.go_on(seconds=2)  # a minute after the rejection
+    clock.advance(seconds=2)  # a minute after the rejection
     assert not backoffs()["red"].nodes["n1"].backs_off
     waiting(cluster, "p1")
     assert tried(cluster, clock) == ["p1"]
-    became(cluster, "p1", "Running")
+    report_phase(cluster, "p1", "Running")
     assert backoffs() == {}
 
 
@@ -131,9 +131,9 @@ def test_rejecting_kubelet_is_tried_at_most_three_times_an_hour(cluster: Cluster
     while clock.minute < 160:
         for name in tried(cluster, clock):
             tries.append(clock.minute)
-            became(cluster, name, "Failed", refusal=MISFIT, reason=MISFIT.reason)
+            report_phase(cluster, name, "Failed", refusal=MISFIT, reason=MISFIT.reason)
             waiting(cluster, f"p{len(tries)}")  # as its controller does, immediately
-        clock.go_on(seconds=49)
+        clock.advance(seconds=49)
     # Rejected 11 s after the check at 0; retried at the first check that is 1, 30, 60, 60 minutes after each rejection.
     assert tries == [0, 1, 32, 93, 154]
     assert max(sum(at <= other < at + 60 for other in tries) for at in tries) == 3
@@ -187,11 +187,11 @@ def test_one_pod_is_tried_after_the_backoff_and_the_rest_follows(cluster: Cluste
     waiting(cluster, "b")
     waiting(cluster, "c")
     assert tried(cluster, clock) == []
-    clock.go_on(minutes=1)
+    clock.advance(minutes=1)
     assert tried(cluster, clock) == ["b"]
-    became(cluster, "b", "Pending")
+    report_phase(cluster, "b", "Pending")
     assert tried(cluster, clock) == []
-    became(cluster, "b", "Running")
+    report_phase(cluster, "b", "Running")
     assert tried(cluster, clock) == ["c"]
     assert Rejection.objects.get().cleared_at is not None
     assert Node.objects.get().doubts == ()
@@ -206,7 +206,7 @@ def test_pods_without_a_controller_share_a_backoff_by_request(cluster: Cluster, 
 
     comes(bare("a"))
     assert tried(cluster, clock) == ["a"]
-    became(cluster, "a", "Failed", refusal=MISFIT, reason=MISFIT.reason)
+    report_phase(cluster, "a", "Failed", refusal=MISFIT, reason=MISFIT.reason)
     comes(bare("b"))
     comes(bare("c", image="alpine"))
     assert tried(cluster, clock) == ["c"]
@@ -221,7 +221,7 @@ def test_owner_rejected_on_every_node_backs_off(cluster: Cluster, clock: Clock) 
     waiting(cluster, "d")
     assert tried(cluster, clock) == []
     assert "kubelets of the cluster rejected 3 pods of this owner" in Decision.objects.latest("id").summary
-    clock.go_on(minutes=1)
+    clock.advance(minutes=1)
     assert tried(cluster, clock) == ["d"]
 
 
@@ -230,7 +230,7 @@ def test_image_for_another_machine_counts_once_and_is_reported(cluster: Cluster,
     assert tried(cluster, clock) == ["a"]
     for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
         wait = ContainerWait("main", reason, "no match for platform in manifest")
-        became(cluster, "a", "Pending", wait=wait, refusal=NodeRefusal(reason, wait.message, ("isa",)))
+        report_phase(cluster, "a", "Pending", wait=wait, refusal=NodeRefusal(reason, wait.message, ("isa",)))
     pod = Pod.objects.get()
     assert (pod.state, pod.message) == (
         "bound",
@@ -240,7 +240,7 @@ def test_image_for_another_machine_counts_once_and_is_reported(cluster: Cluster,
     assert [doubt.fact for doubt in Node.objects.get().doubts] == ["isa"]
     waiting(cluster, "b")
     assert tried(cluster, clock) == []
-    became(cluster, "a", "Running")
+    report_phase(cluster, "a", "Running")
     assert Pod.objects.get(name="a").message == ""
 
 
@@ -277,9 +277,9 @@ def test_operator_resets_the_contradiction(cluster: Cluster, clock: Clock) -> No
 
 def test_day_without_a_rejection_resets_the_backoff(cluster: Cluster, clock: Clock) -> None:
     refused(cluster, clock, "a")
-    clock.go_on(minutes=1)
+    clock.advance(minutes=1)
     refused(cluster, clock, "b")
-    clock.go_on(hours=25)
+    clock.advance(hours=25)
     refused(cluster, clock, "c")
     assert list(Rejection.objects.order_by("id").values_list("step", flat=True)) == [1, 2, 1]
     assert prune_rejections(cluster.pk, before=clock.now) == 2
@@ -290,7 +290,7 @@ def test_placements_of_other_schedulers_are_not_counted(cluster: Cluster) -> Non
         "default", "t", "uid-t", scheduler_name="theirs", node_name="n1", phase="Pending", spec=spec("t")
     )
     seen(cluster, pods=[theirs])
-    became(cluster, "t", "Failed", refusal=MISFIT, reason=MISFIT.reason)
+    report_phase(cluster, "t", "Failed", refusal=MISFIT, reason=MISFIT.reason)
     assert Pod.objects.get().state == "failed"
     assert not Rejection.objects.exists()
     assert Node.objects.get().doubts == ()

@@ -60,7 +60,7 @@ def placed(cluster: Cluster, *pods: PodBuilder) -> dict[str, int]:
     return dict(Pod.objects.values_list("name", "id"))
 
 
-def came_to(cluster: Cluster, ids: dict[str, int], **results: BindingResult) -> None:
+def record_results(cluster: Cluster, ids: dict[str, int], **results: BindingResult) -> None:
     """Begin the bindings of these pods and record these results."""
     named = {name.replace("_", "-"): result for name, result in results.items()}
     begin_binding(cluster.pk, [ids[name] for name in named])
@@ -79,7 +79,7 @@ def states() -> dict[str, str]:
 
 def test_unbound_members_are_requeued_with_the_reason(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
-    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
+    record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "pending"}
     assert Pod.objects.get(name="g-2").message == f"gang default/g: g-1 could not be bound: {NO}"
     assert Pod.objects.filter(queued=True).count() == 2
@@ -132,7 +132,7 @@ def test_member_displaced_by_another_scheduler_requeues_the_gang(cluster: Cluste
 
 def test_member_deleted_before_its_binding_requeues_the_gang(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
-    came_to(cluster, ids, g_0=BindingResult.BOUND)
+    record_results(cluster, ids, g_0=BindingResult.BOUND)
     seen(cluster, pods_gone=["default/g-1"])
     assert states() == {"g-0": "bound", "g-1": "cancelled", "g-2": "pending"}
     assert HalfGang.objects.get().least == 3
@@ -141,7 +141,7 @@ def test_member_deleted_before_its_binding_requeues_the_gang(cluster: Cluster) -
 
 def test_deleted_running_member_keeps_the_gang(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 2) for number in range(2)))
-    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.BOUND)
+    record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.BOUND)
     seen(cluster, pods_gone=["default/g-1"], stopped={"u1"})
     assert states() == {"g-0": "bound", "g-1": "cancelled"}
     assert not HalfGang.objects.exists()
@@ -195,7 +195,7 @@ def test_placed_victims_of_one_nomination_are_requeued_together(cluster: Cluster
 
 def test_gang_with_enough_members_continues(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 2) for number in range(3)))
-    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
+    record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "placed"}
     assert not HalfGang.objects.exists()
 
@@ -203,7 +203,7 @@ def test_gang_with_enough_members_continues(cluster: Cluster) -> None:
 @pytest.mark.parametrize("result", [BindingResult.GONE, BindingResult.LOST])
 def test_missing_member_is_counted_as_missing_and_released_by_proof(cluster: Cluster, result: BindingResult) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
-    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=result)
+    record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=result)
     assert states() == {"g-0": "bound", "g-1": "binding", "g-2": "pending"}
     assert Reservation.objects.filter(active=True).count() == 2
     assert HalfGang.objects.count() == 1
@@ -211,7 +211,7 @@ def test_missing_member_is_counted_as_missing_and_released_by_proof(cluster: Clu
 
 def test_unbound_gang_leaves_no_reservation(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
-    came_to(cluster, ids, g_0=BindingResult.REFUSED)
+    record_results(cluster, ids, g_0=BindingResult.REFUSED)
     assert set(states().values()) == {"pending"}
     assert not HalfGang.objects.exists()
     assert not Reservation.objects.filter(active=True).exists()
@@ -219,10 +219,10 @@ def test_unbound_gang_leaves_no_reservation(cluster: Cluster) -> None:
 
 def test_member_decided_again_completes_the_gang(cluster: Cluster) -> None:
     ids = placed(cluster, a_member(0, 2), a_member(1, 2))
-    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
+    record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert settle_incomplete_gangs(cluster.pk) == 0
     recorded(cluster, placing(cluster, "n1"))
-    came_to(cluster, ids, g_1=BindingResult.BOUND)
+    record_results(cluster, ids, g_1=BindingResult.BOUND)
     assert settle_incomplete_gangs(cluster.pk) == 0
     assert set(states().values()) == {"bound"}
     assert not HalfGang.objects.exists()
@@ -230,7 +230,7 @@ def test_member_decided_again_completes_the_gang(cluster: Cluster) -> None:
 
 def test_members_with_a_controller_are_evicted_after_the_deadline(cluster: Cluster) -> None:
     ids = placed(cluster, a_member(0, 3), a_member(1, 3), a_member(2, 3, controller=""))
-    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED, g_2=BindingResult.BOUND)
+    record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED, g_2=BindingResult.BOUND)
     HalfGang.objects.update(since=timezone.now() - timedelta(minutes=11))
     assert settle_incomplete_gangs(cluster.pk) == 1
     eviction = Eviction.objects.get()
@@ -243,7 +243,7 @@ def test_members_with_a_controller_are_evicted_after_the_deadline(cluster: Clust
 
 def test_gang_timeout_is_at_least_a_minute(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 2).having(gang=GangMember("g", 2, 5)) for number in range(2)))
-    came_to(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
+    record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert HalfGang.objects.get().patience_seconds == 60
 
 
@@ -251,11 +251,11 @@ def test_repeatedly_rejected_binding_backs_off(cluster: Cluster, monkeypatch: py
     steps: list[int] = []
     monkeypatch.setattr(progress, "backoff", lambda step: steps.append(step) or timedelta(hours=step))
     ids = placed(cluster, a_pod("p").having(uid="u"))
-    came_to(cluster, ids, p=BindingResult.REFUSED)
+    record_results(cluster, ids, p=BindingResult.REFUSED)
     assert Pod.objects.get().not_before is None  # the first retry is immediate
     for _ in range(3):
         Pod.objects.update(not_before=None)
         recorded(cluster, placing(cluster, "n1"))
-        came_to(cluster, ids, p=BindingResult.REFUSED)
+        record_results(cluster, ids, p=BindingResult.REFUSED)
         assert Pod.objects.get().not_before is not None
     assert steps == [1, 2, 3]

@@ -27,7 +27,7 @@ from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import scheduling_loop, worker_host
 from hetsched.scheduling.leases import leading
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
-from tests.situations import ALICE, a_cluster, led, placed, submitted
+from tests.situations import ALICE, a_cluster, acquire_lease, placed, submitted
 
 
 def _placements() -> dict[str, str | None]:
@@ -155,7 +155,7 @@ def test_pod_with_an_unknown_policy_is_misconfigured() -> None:
 @pytest.mark.django_db
 def test_standby_decides_nothing_while_another_leads() -> None:
     cluster = a_cluster()
-    led(cluster)
+    acquire_lease(cluster)
     submitted(cluster)
     assert worker_host.run(cluster.pk) == 0
     assert Pod.objects.get().state == "pending"
@@ -164,7 +164,7 @@ def test_standby_decides_nothing_while_another_leads() -> None:
 @pytest.mark.django_db
 def test_expired_lease_is_acquired_and_released_after_the_work() -> None:
     cluster = a_cluster()
-    first = led(cluster)
+    first = acquire_lease(cluster)
     Cluster.objects.update(leader_until="2020-01-01T00:00:00Z")
     submitted(cluster)
     assert worker_host.run(cluster.pk) == 1

@@ -15,7 +15,7 @@ from hetsched.placement.actions import begin_binding, confirm, release, retentio
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import ForgottenDecision, IdempotencyKey, Pod, Workload
 from tests.builders import a_node, a_pod
-from tests.situations import a_cluster, led, placed, recorded, refusing, submitted
+from tests.situations import a_cluster, acquire_lease, placed, recorded, refusing, submitted
 from workers import bind, sweep
 
 pytestmark = pytest.mark.django_db
@@ -40,7 +40,7 @@ def test_due_pods_without_a_leader_wake_the_scheduler(woken: list[Any]) -> None:
 def test_led_or_idle_cluster_causes_no_wake_up(woken: list[Any]) -> None:
     led_one, idle = a_cluster(name="led"), a_cluster(name="idle")
     submitted(led_one, a_pod("a"))
-    led(led_one)
+    acquire_lease(led_one)
     submitted(idle, a_pod("b"))
     recorded(idle, refusing(idle))
     woken.clear()

@@ -253,7 +253,7 @@ def test_binding_only_update_is_distinguished_from_others() -> None:
     assert not store.only_binds(bound_pod({"x": "2"}, owner="a"))
 
 
-def booted(store: InformerStore, boot: str, name: str = "n1") -> set[str]:
+def report_boot(store: InformerStore, boot: str, name: str = "n1") -> set[str]:
     """Report a node and its boot ID; return the nodes that are reported as rebooted."""
     status = {"allocatable": {"cpu": "8", "pods": "110"}, "nodeInfo": {"bootID": boot}}
     seen(store, NODES, name, status=status)
@@ -262,7 +262,7 @@ def booted(store: InformerStore, boot: str, name: str = "n1") -> set[str]:
 
 def test_another_boot_of_a_node_is_noticed_once() -> None:
     store = InformerStore()
-    assert [booted(store, boot) for boot in ("a", "a", "b", "b", "", "b")] == [
+    assert [report_boot(store, boot) for boot in ("a", "a", "b", "b", "", "b")] == [
         set(),
         set(),
         {"n1"},
@@ -270,7 +270,7 @@ def test_another_boot_of_a_node_is_noticed_once() -> None:
         set(),
         set(),
     ]
-    assert booted(store, "c", "n2") == set()
+    assert report_boot(store, "c", "n2") == set()
     seen(store, NODES, "n1", status={"nodeInfo": {"bootID": 7}})
     assert store.take().rebooted == set()
 

@@ -11,7 +11,7 @@ WORDS = Realm("alias-", accepts=lambda _, pseudonym: is_label_value(pseudonym))
 NAMES = st.sets(st.from_regex(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,6}[A-Za-z0-9]", fullmatch=True), max_size=20)
 
 
-def given_to(names: set[str], realm: Realm = PLAIN, *, staying: frozenset[str] = frozenset()) -> dict[str, str]:
+def pseudonyms_of(names: set[str], realm: Realm = PLAIN, *, staying: frozenset[str] = frozenset()) -> dict[str, str]:
     """Return the pseudonyms of these names."""
     pseudonyms = Pseudonyms()
     for name in names:
@@ -21,33 +21,37 @@ def given_to(names: set[str], realm: Realm = PLAIN, *, staying: frozenset[str] =
 
 
 def test_names_are_numbered_in_their_order() -> None:
-    assert given_to({"zeus", "acme-1", "acme"}) == {"acme": "node-0001", "acme-1": "node-0002", "zeus": "node-0003"}
+    assert pseudonyms_of({"zeus", "acme-1", "acme"}) == {
+        "acme": "node-0001",
+        "acme-1": "node-0002",
+        "zeus": "node-0003",
+    }
 
 
 def test_more_names_than_digits_make_longer_numbers() -> None:
-    found = given_to({f"n{number:05}" for number in range(10_000)})
+    found = pseudonyms_of({f"n{number:05}" for number in range(10_000)})
     assert (found["n00000"], found["n09999"]) == ("node-00001", "node-10000")
 
 
 def test_name_between_two_kept_ones_sorts_between_them() -> None:
-    found = given_to({"false", "gold", "true", "yard"}, WORDS, staying=frozenset({"false", "true"}))
+    found = pseudonyms_of({"false", "gold", "true", "yard"}, WORDS, staying=frozenset({"false", "true"}))
     assert found == {"false": "false", "gold": "g-alias-0001", "true": "true", "yard": "u-alias-0002"}
 
 
 def test_empty_name_has_no_pseudonym() -> None:
-    assert given_to({"", "a"}) == {"": "", "a": "node-0001"}
+    assert pseudonyms_of({"", "a"}) == {"": "", "a": "node-0001"}
 
 
 @given(NAMES)
 def test_the_order_is_kept(names: set[str]) -> None:
-    found = given_to(names)
+    found = pseudonyms_of(names)
     assert sorted(names, key=found.__getitem__) == sorted(names)
     assert len(set(found.values())) == len(names)
 
 
 @given(NAMES, st.sets(st.sampled_from(["5", "false", "kata", "m", "true"])))
 def test_order_is_kept_around_unchanged_names(names: set[str], staying: set[str]) -> None:
-    found = given_to(names | staying, WORDS, staying=frozenset(staying))
+    found = pseudonyms_of(names | staying, WORDS, staying=frozenset(staying))
     assert sorted(found, key=found.__getitem__) == sorted(found)
     assert len(set(found.values())) == len(found)
     assert all(is_label_value(pseudonym) for pseudonym in found.values())
@@ -56,5 +60,5 @@ def test_order_is_kept_around_unchanged_names(names: set[str], staying: set[str]
 @given(NAMES)
 def test_pseudonyms_are_those_of_any_names_in_this_order(names: set[str]) -> None:
     others = {f"x{place:04}": name for place, name in enumerate(sorted(names))}
-    found, same = given_to(names), given_to(set(others))
+    found, same = pseudonyms_of(names), pseudonyms_of(set(others))
     assert {others[name]: pseudonym for name, pseudonym in same.items()} == found

@@ -13,37 +13,37 @@ from tests.unit.cli.calling import run
 
 
 @pytest.fixture
-def pulses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HETSCHED_DATA", str(tmp_path))
     (tmp_path / "pulse").mkdir()
     return tmp_path / "pulse"
 
 
-def lived(pulses: Path, name: str, seconds_ago: float) -> None:
-    (pulses / name).touch()
+def touch_heartbeat(heartbeats: Path, name: str, seconds_ago: float) -> None:
+    (heartbeats / name).touch()
     then = time.time() - seconds_ago
-    os.utime(pulses / name, (then, then))
+    os.utime(heartbeats / name, (then, then))
 
 
 @pytest.mark.parametrize("name", ["worker", "beat", "watch"])
-def test_a_process_that_lately_lived_is_healthy(pulses: Path, name: str) -> None:
-    lived(pulses, name, 5)
+def test_a_process_that_lately_lived_is_healthy(heartbeats: Path, name: str) -> None:
+    touch_heartbeat(heartbeats, name, 5)
     assert run("health", name).exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["beat", "watch"])
-def test_a_process_that_is_quiet_is_not(pulses: Path, name: str) -> None:
+def test_a_process_that_is_quiet_is_not(heartbeats: Path, name: str) -> None:
     assert "no heartbeat" in run("health", name).stderr
-    lived(pulses, name, 3600)
+    touch_heartbeat(heartbeats, name, 3600)
     done = run("health", name)
     assert (done.exit_code, " for 36" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(("answers", "code"), [(True, 1), (False, 0)])
 def test_a_quiet_worker_is_blamed_only_while_its_store_answers(
-    pulses: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, code: int
+    heartbeats: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, code: int
 ) -> None:
-    lived(pulses, "worker", 3600)
+    touch_heartbeat(heartbeats, "worker", 3600)
     monkeypatch.setattr(health, "_store_answers", lambda: answers)
     assert run("health", "worker").exit_code == code
 

@@ -44,72 +44,72 @@ def too_many(after: str = "5") -> httpx.Response:
 
 def test_retry_waits_for_retry_after_plus_jitter(slept: list[float]) -> None:
     pauses: list[float] = []
-    talk, asked = client(too_many("5"), ROWS, on_pause=pauses.append)
-    assert list(talk.nodes()) == []
+    api_client, asked = client(too_many("5"), ROWS, on_pause=pauses.append)
+    assert list(api_client.nodes()) == []
     assert len(asked) == 2
     assert 5 <= slept[0] <= 6  # Retry-After and up to a fifth of it
     assert pauses == slept
 
 
 def test_throttled_request_was_not_executed_and_is_always_repeated() -> None:
-    talk, asked = client(too_many("1"), httpx.Response(201, json={}))
-    talk.send("POST", "clusters/", body=b"{}")
+    api_client, asked = client(too_many("1"), httpx.Response(201, json={}))
+    api_client.send("POST", "clusters/", body=b"{}")
     assert len(asked) == 2
 
 
 @pytest.mark.parametrize("after", ["31", "", "soon"])
 def test_patience_ends(after: str, slept: list[float]) -> None:
-    talk, asked = client(too_many(after))
+    api_client, asked = client(too_many(after))
     with pytest.raises(ServerUnavailable, match="RateLimited") as caught:
-        list(talk.nodes())
+        list(api_client.nodes())
     assert (len(asked), slept, caught.value.passing) == (1, [], True)
 
 
 def test_patience_is_spent_in_all_and_not_each_time(slept: list[float]) -> None:
     # 12 s and up to a fifth more, twice, is within 30 s; a third time is not.
-    talk, asked = client(too_many("12"))
+    api_client, asked = client(too_many("12"))
     with pytest.raises(ServerUnavailable):
-        list(talk.nodes())
+        list(api_client.nodes())
     assert len(asked) == 3
 
 
 def test_write_with_a_lost_response_is_repeated_only_with_a_key() -> None:
-    talk, asked = client(httpx.ReadError("reset"), ACCEPTED)
+    api_client, asked = client(httpx.ReadError("reset"), ACCEPTED)
     with pytest.raises(ServerUnavailable, match="ServerUnreachable"):
-        talk.send("POST", "clusters/", body=b"{}")
+        api_client.send("POST", "clusters/", body=b"{}")
     assert len(asked) == 1
-    talk, asked = client(httpx.ReadError("reset"), ACCEPTED)
-    assert talk.submit("kind: Pod").id == "w-1"
+    api_client, asked = client(httpx.ReadError("reset"), ACCEPTED)
+    assert api_client.submit("kind: Pod").id == "w-1"
     keys = {request.headers["Idempotency-Key"] for request in asked}
     assert (len(asked), len(keys)) == (2, 1)
 
 
 def test_a_refusal_has_the_whole_problem_document() -> None:
     problem = {"code": "PlanOutdated", "detail": "it moved", "place": "plan", "hint": "Look again", "whatIf": {"a": 1}}
-    talk, _ = client(httpx.Response(412, json=problem))
+    api_client, _ = client(httpx.Response(412, json=problem))
     with pytest.raises(Refused) as caught:
-        talk.submit("kind: Pod")
+        api_client.submit("kind: Pod")
     assert (caught.value.status, caught.value.code, caught.value.problem["whatIf"]) == (412, "PlanOutdated", {"a": 1})
     assert isinstance(caught.value, InputError)
     assert str(caught.value) == "plan: it moved [PlanOutdated]. Look again"
 
 
 def test_a_refused_token_does_not_pass_by_itself() -> None:
-    talk, _ = client(httpx.Response(401, json={"code": "NotAuthenticated", "detail": "no"}))
+    api_client, _ = client(httpx.Response(401, json={"code": "NotAuthenticated", "detail": "no"}))
     with pytest.raises(ServerUnavailable) as caught:
-        list(talk.nodes())
+        list(api_client.nodes())
     assert not caught.value.passing
 
 
 def test_foreign_response_is_reported_as_such() -> None:
-    talk, _ = client(httpx.Response(200, json={"hello": "world"}))
+    api_client, _ = client(httpx.Response(200, json={"hello": "world"}))
     with pytest.raises(InputError, match="AnswerUnreadable"):
-        talk.workload("w-1")
+        api_client.workload("w-1")
 
 
 def test_unknown_fields_of_a_newer_server_are_kept() -> None:
-    talk, _ = client(httpx.Response(202, json={**ACCEPTED.json(), "colour": "red"}))
-    assert talk.submit("kind: Pod").document["colour"] == "red"
+    api_client, _ = client(httpx.Response(202, json={**ACCEPTED.json(), "colour": "red"}))
+    assert api_client.submit("kind: Pod").document["colour"] == "red"
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ class Anything(RuleBasedStateMachine):
         assert {key: placed.allocation for key, placed in self.state.placed_pods.items()} == held
 
     @invariant()
-    def nothing_is_held_twice(self) -> None:
+    def nothing_is_assigned_twice(self) -> None:
         for row, placed_pods in enumerate(self.state.on_row):
             cpus: Counter[int] = Counter()
             cards: Counter[int] = Counter()

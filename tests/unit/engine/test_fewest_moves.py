@@ -57,7 +57,7 @@ def a_cluster(generator: random.Random) -> ClusterState:
     return state
 
 
-def a_newcomer(generator: random.Random) -> PodSpec:
+def a_new_pod(generator: random.Random) -> PodSpec:
     pod = a_pod("new").cpu(generator.choice([3, 4, 4, 5])).labelled(app="new")
     if generator.random() < 0.15:
         pod.gpu(1)
@@ -83,7 +83,7 @@ def fewest(state: ClusterState, pod: PodSpec) -> int | None:
 @pytest.mark.parametrize("seed", range(80))
 def test_no_sequence_of_moves_is_shorter(seed: int) -> None:
     generator = random.Random(seed)
-    state, pod = a_cluster(generator), a_newcomer(generator)
+    state, pod = a_cluster(generator), a_new_pod(generator)
     before = state.digest()
     found = advise(state, POLICY, Question(Goal.ROOM, (pod,), most_moves=MOST, most_tries=50_000), evaluated_at=NOW)
     expected = fewest(state, pod)
@@ -101,7 +101,7 @@ def test_no_sequence_of_moves_is_shorter(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_found_moves_are_executable_in_order(seed: int) -> None:
     generator = random.Random(seed)
-    state, pod = a_cluster(generator), a_newcomer(generator)
+    state, pod = a_cluster(generator), a_new_pod(generator)
     found = advise(state, POLICY, Question(Goal.ROOM, (pod,), most_moves=4, most_tries=3), evaluated_at=NOW)
     board = Board(state.fork(), POLICY, evaluated_at=NOW, returns=False)
     for move in found.moves:

@@ -36,7 +36,7 @@ def a_cluster(generator: random.Random) -> ClusterState:
         if generator.random() < 0.1:
             node.tainted("off")
         nodes.append(node.build())
-    running = [a_resident(generator, number, nodes[number % len(nodes)].name) for number in range(14)]
+    running = [a_running_pod(generator, number, nodes[number % len(nodes)].name) for number in range(14)]
     budgets = [DisruptionBudget("default", "web", matching(app="web"), generator.randint(0, 4))]
     state = ClusterState(nodes, (), budgets=budgets if generator.random() < 0.5 else ())
     placing = Scheduler(state, PLAIN)
@@ -45,7 +45,7 @@ def a_cluster(generator: random.Random) -> ClusterState:
     return state
 
 
-def a_resident(generator: random.Random, number: int, node: str) -> PodSpec:
+def a_running_pod(generator: random.Random, number: int, node: str) -> PodSpec:
     pod = a_pod(f"r{number:02d}").cpu(f"{generator.choice([500, 1000, 2000])}m").priority(generator.randint(0, 3))
     pod.memory(f"{generator.choice([512, 1024, 2048])}Mi").labelled(app=generator.choice(["web", "db"]))
     pod.created_at(generator.choice(["", f"2026-11-20T10:{generator.randint(10, 59)}:00Z"]))
@@ -63,7 +63,7 @@ def a_resident(generator: random.Random, number: int, node: str) -> PodSpec:
     return pod.build()
 
 
-def a_newcomer(generator: random.Random) -> PodSpec:
+def a_new_pod(generator: random.Random) -> PodSpec:
     pod = a_pod("new").cpu(f"{generator.choice([1000, 2000, 3000])}m").memory("2Gi").labelled(app="new")
     pod.priority(generator.randint(0, 4))
     if generator.random() < 0.3:
@@ -84,7 +84,7 @@ def fits_without(state: ClusterState, pod: PodSpec, row: int, removed: set[str])
     return bool(total[row] > float("-inf"))
 
 
-def leaves_with(state: ClusterState, placed: PlacedPod, pod: PodSpec) -> set[str]:
+def evicted_with(state: ClusterState, placed: PlacedPod, pod: PodSpec) -> set[str]:
     """Return the pods evicted with a pod: itself or its whole gang; none if one of them is protected."""
     gang = placed.pod.gang
     members = [placed] if gang is None else [b for b in state.placed_pods.values() if b.pod.gang == gang]
@@ -129,7 +129,7 @@ def units_on(state: ClusterState, row: int, pod: PodSpec) -> list[set[str]]:
     """Return the possible victims of a node, highest priority first; a gang has the lowest priority of its members."""
     units: list[set[str]] = []
     for placed in reversed(important_first(list(state.on_row[row].values()))):
-        unit = leaves_with(state, placed, pod)
+        unit = evicted_with(state, placed, pod)
         if unit and unit not in units:
             units.append(unit)
     return units[::-1]
@@ -158,7 +158,7 @@ def kube_scheduler_choice(state: ClusterState, pod: PodSpec) -> tuple[Cost, str]
 @pytest.mark.parametrize("seed", range(150))
 def test_preemption_is_valid_and_never_worse_than_kube_scheduler(seed: int) -> None:
     generator = random.Random(seed)
-    state, pod = a_cluster(generator), a_newcomer(generator)
+    state, pod = a_cluster(generator), a_new_pod(generator)
     before = state.digest(), state.columns.load.tobytes(), dict(state.placed_pods)
     outcome = Scheduler(state, ASKING).schedule(pod)
     if outcome.node is not None:
@@ -187,7 +187,7 @@ def test_random_clusters_do_need_evictions() -> None:
     counts = {"placed": 0, "evicts": 0, "waits": 0}
     for seed in range(150):
         generator = random.Random(seed)
-        state, pod = a_cluster(generator), a_newcomer(generator)
+        state, pod = a_cluster(generator), a_new_pod(generator)
         outcome = Scheduler(state, ASKING).schedule(pod)
         counts["placed" if outcome.node else "evicts" if outcome.eviction else "waits"] += 1
     assert counts["evicts"] >= 40
@@ -225,7 +225,7 @@ def test_cached_result_equals_a_fresh_search(seed: int) -> None:
     generator = random.Random(seed)
     state = a_cluster(generator)
     kept = Scheduler(state, ASKING, evicts=True)
-    shapes = [a_newcomer(generator) for _ in range(3)]
+    shapes = [a_new_pod(generator) for _ in range(3)]
     for number in range(20):
         asked = generator.choice(shapes)
         pod = msgspec.structs.replace(asked, name=f"new-{number}")

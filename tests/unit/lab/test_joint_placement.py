@@ -73,7 +73,7 @@ def value_of_placement(problem: JointProblem, nodes: tuple[int, ...]) -> tuple[i
     return placed, total
 
 
-def best_of_all(problem: JointProblem) -> tuple[int, float]:
+def best_by_enumeration(problem: JointProblem) -> tuple[int, float]:
     every = product(range(-1, len(problem.rows)), repeat=len(problem.kinds))
     return max(worth for worth in (value_of_placement(problem, nodes) for nodes in every) if worth is not None)
 
@@ -82,7 +82,7 @@ def best_of_all(problem: JointProblem) -> tuple[int, float]:
 @given(problem=problems())
 def test_exact_is_the_best_of_all_placements(problem: JointProblem) -> None:
     plan = exact(problem)
-    assert plan.worth == pytest.approx(best_of_all(problem))
+    assert plan.worth == pytest.approx(best_by_enumeration(problem))
     assert value_of_placement(problem, plan.rows) == pytest.approx(plan.worth)
 
 

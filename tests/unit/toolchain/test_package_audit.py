@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.audit import LOCK, bill, judge, pins
+from tests.audit import LOCK, bill_of_materials, judge, pins
 
 # Known vulnerabilities of older versions; the threat model of docs/explanation/security.md explains this check.
 FLOORS = {"django": (5, 2, 17), "djangorestframework": (3, 15, 2), "urllib3": (2, 5, 0), "cryptography": (44, 0, 1)}
@@ -42,7 +42,10 @@ def test_the_bill_names_every_pin_with_its_hashes() -> None:
     lock = f"alpha==1.0 ; python_version > '3' \\\n{hashes}\nbeta==2\n"
 
     assert pins(lock) == {"alpha": ("1.0", ["a" * 64, "b" * 64]), "beta": ("2", [])}
-    assert [component["purl"] for component in bill(lock)["components"]] == ["pkg:pypi/alpha@1.0", "pkg:pypi/beta@2"]
+    assert [component["purl"] for component in bill_of_materials(lock)["components"]] == [
+        "pkg:pypi/alpha@1.0",
+        "pkg:pypi/beta@2",
+    ]
 
 
 @pytest.mark.parametrize("package", FLOORS)

@@ -41,7 +41,7 @@ def pairs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def door(pairs: Path) -> Iterator[TlsServer]:
+def tls_server(pairs: Path) -> Iterator[TlsServer]:
     def echo(cluster: str, body: bytes) -> ExtenderResponse:
         if body == b'"busy"':
             raise InputError("ExtenderBusy", "the state is in use")
@@ -67,8 +67,8 @@ def secured(pairs: Path, pair: Path | None) -> ssl.SSLContext:
 
 
 @contextmanager
-def calling(door: TlsServer, pairs: Path, pair: Path | None) -> Iterator[http.client.HTTPSConnection]:
-    port = door.server_address[1]
+def calling(tls_server: TlsServer, pairs: Path, pair: Path | None) -> Iterator[http.client.HTTPSConnection]:
+    port = tls_server.server_address[1]
     context = secured(pairs, pair)
     with closing(http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)) as connection:
         yield connection
@@ -81,18 +81,18 @@ def answered(connection: http.client.HTTPSConnection, path: str = "/extender/fil
     return answer.status, json.loads(answer.read() or b"null")
 
 
-def is_turned_away(door: TlsServer, pairs: Path, pair: Path | None) -> bool:
+def is_rejected(tls_server: TlsServer, pairs: Path, pair: Path | None) -> bool:
     """Return whether a caller gets no response at all; TLS 1.3 reports a rejection only when the client reads."""
     try:
-        with calling(door, pairs, pair) as connection:
+        with calling(tls_server, pairs, pair) as connection:
             answered(connection)
     except (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected):
         return True
     return False
 
 
-def test_listed_client_acts_for_its_cluster_and_keeps_its_connection(door: TlsServer, pairs: Path) -> None:
-    with calling(door, pairs, pairs / "client") as connection:
+def test_listed_client_acts_for_its_cluster_and_keeps_its_connection(tls_server: TlsServer, pairs: Path) -> None:
+    with calling(tls_server, pairs, pairs / "client") as connection:
         assert answered(connection) == (200, ["live", 2])
         status, problem = answered(connection, body=b'"busy"')
         assert (status, problem["code"], problem["detail"]) == (503, "ExtenderBusy", "the state is in use")
@@ -126,20 +126,20 @@ def issued(
     return folder
 
 
-def test_client_without_our_certificate_gets_no_answer(door: TlsServer, pairs: Path, tmp_path: Path) -> None:
+def test_client_without_our_certificate_gets_no_answer(tls_server: TlsServer, pairs: Path, tmp_path: Path) -> None:
     make_pairs(tmp_path / "theirs", hosts=["127.0.0.1"], client="kube-scheduler", days=1)
-    assert is_turned_away(door, pairs, None)
-    assert is_turned_away(door, pairs, tmp_path / "theirs" / "client")
-    assert is_turned_away(door, pairs, issued(tmp_path / "old", pairs, "kube-scheduler", days=-1))
+    assert is_rejected(tls_server, pairs, None)
+    assert is_rejected(tls_server, pairs, tmp_path / "theirs" / "client")
+    assert is_rejected(tls_server, pairs, issued(tmp_path / "old", pairs, "kube-scheduler", days=-1))
     server_pair = issued(tmp_path / "server", pairs, "kube-scheduler", purpose=ExtendedKeyUsageOID.SERVER_AUTH)
-    assert is_turned_away(door, pairs, server_pair)
-    assert not is_turned_away(door, pairs, issued(tmp_path / "good", pairs, "plain"))
+    assert is_rejected(tls_server, pairs, server_pair)
+    assert not is_rejected(tls_server, pairs, issued(tmp_path / "good", pairs, "plain"))
 
 
 def test_a_name_that_is_not_listed_is_refused_before_anything_is_read(
-    door: TlsServer, pairs: Path, tmp_path: Path
+    tls_server: TlsServer, pairs: Path, tmp_path: Path
 ) -> None:
-    with calling(door, pairs, issued(tmp_path / "other", pairs, "somebody")) as connection:
+    with calling(tls_server, pairs, issued(tmp_path / "other", pairs, "somebody")) as connection:
         for path in (*(f"/extender/{verb}" for verb in VERBS), "/nothing"):
             status, problem = answered(connection, path)
             assert (status, problem["code"]) == (403, "ClientNotAllowed")
@@ -150,11 +150,11 @@ def test_the_table_has_a_row_for_every_verb_and_no_other() -> None:
     assert set(server.verbs(server.Extenders(lambda cluster: cast(Any, None)))) == VERBS
 
 
-def test_old_tls_and_plain_text_get_nowhere(door: TlsServer, pairs: Path) -> None:
+def test_old_tls_and_plain_text_get_nowhere(tls_server: TlsServer, pairs: Path) -> None:
     context = secured(pairs, pairs / "client")
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-    port = int(door.server_address[1])
+    port = int(tls_server.server_address[1])
     with socket.create_connection(("127.0.0.1", port), timeout=30) as plain, pytest.raises((ssl.SSLError, OSError)):
         context.wrap_socket(plain, server_hostname="127.0.0.1")
     with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
@@ -180,17 +180,17 @@ def test_old_tls_and_plain_text_get_nowhere(door: TlsServer, pairs: Path) -> Non
     ],
 )
 def test_other_requests_are_rejected_with_a_stable_code(
-    door: TlsServer, pairs: Path, path: str, more: dict[str, Any], status: int, code: str
+    tls_server: TlsServer, pairs: Path, path: str, more: dict[str, Any], status: int, code: str
 ) -> None:
-    with calling(door, pairs, pairs / "client") as connection:
+    with calling(tls_server, pairs, pairs / "client") as connection:
         got, problem = answered(connection, path, **more)
     assert (got, problem["code"], problem["status"]) == (status, code, status)
     assert "Traceback" not in json.dumps(problem)
 
 
-def test_changed_certificates_count_for_the_next_connection(door: TlsServer, pairs: Path) -> None:
+def test_changed_certificates_count_for_the_next_connection(tls_server: TlsServer, pairs: Path) -> None:
     def serial() -> int:
-        with calling(door, pairs, pairs / "client") as connection:
+        with calling(tls_server, pairs, pairs / "client") as connection:
             connection.connect()
             assert isinstance(connection.sock, ssl.SSLSocket)
             found = connection.sock.getpeercert(binary_form=True)
@@ -226,13 +226,13 @@ def away() -> float:
     return REGISTRY.get_sample_value("hetsched_extender_turned_away_total") or 0.0
 
 
-def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(door: TlsServer, pairs: Path) -> None:
+def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(tls_server: TlsServer, pairs: Path) -> None:
     before = {outcome: calls(outcome) for outcome in ("ok", "refused", "wrong")}
     turned_away = away()
     for body in (b"{}", b'"busy"', b'"odd"', b"{}"):
-        with calling(door, pairs, pairs / "client") as connection:
+        with calling(tls_server, pairs, pairs / "client") as connection:
             answered(connection, body=body)
-    assert is_turned_away(door, pairs, None)
+    assert is_rejected(tls_server, pairs, None)
     # Calls are counted after the response.
     expected = {"ok": 2, "refused": 1, "wrong": 1}
     wait_until(lambda: {outcome: calls(outcome) - before[outcome] for outcome in before} == expected, what="calls")

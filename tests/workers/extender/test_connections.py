@@ -35,7 +35,7 @@ def pairs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def door(pairs: Path) -> Iterator[TlsServer]:
+def tls_server(pairs: Path) -> Iterator[TlsServer]:
     verbs = {"filter": lambda cluster, body: ExtenderResponse(json.dumps(cluster).encode())}
     opened = TlsServer(("127.0.0.1", 0), Certificates(pairs / "server"), {"kube-scheduler": "live"}, verbs, 4096)
     thread = threading.Thread(target=opened.serve_forever, kwargs={"poll_interval": 0.01})
@@ -46,10 +46,10 @@ def door(pairs: Path) -> Iterator[TlsServer]:
     thread.join()
 
 
-def connected(door: TlsServer, pairs: Path) -> http.client.HTTPSConnection:
+def connected(tls_server: TlsServer, pairs: Path) -> http.client.HTTPSConnection:
     context = ssl.create_default_context(cafile=str(pairs / "server" / "ca.crt"))
     context.load_cert_chain(pairs / "client" / "tls.crt", pairs / "client" / "tls.key")
-    return http.client.HTTPSConnection("127.0.0.1", door.server_address[1], context=context, timeout=30)
+    return http.client.HTTPSConnection("127.0.0.1", tls_server.server_address[1], context=context, timeout=30)
 
 
 def called(connection: http.client.HTTPSConnection) -> int:
@@ -59,9 +59,9 @@ def called(connection: http.client.HTTPSConnection) -> int:
     return answer.status
 
 
-def silent(door: TlsServer, address: str) -> socket.socket:
+def silent(tls_server: TlsServer, address: str) -> socket.socket:
     """Connect from one of the loopback addresses and send nothing."""
-    return socket.create_connection(("127.0.0.1", door.server_address[1]), source_address=(address, 0))
+    return socket.create_connection(("127.0.0.1", tls_server.server_address[1]), source_address=(address, 0))
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -72,30 +72,30 @@ def is_closed(connection: socket.socket) -> bool:
         return False
 
 
-def test_silent_connections_leave_kube_scheduler_its_places(door: TlsServer, pairs: Path) -> None:
+def test_silent_connections_leave_kube_scheduler_its_places(tls_server: TlsServer, pairs: Path) -> None:
     """The attack of the security review: 140 silent connections, renewed continuously; 0 of 40 calls got a response."""
     with ExitStack() as opened:
-        held = [opened.enter_context(silent(door, f"127.0.{n % 2}.{n // 2 + 1}")) for n in range(140)]
+        held = [opened.enter_context(silent(tls_server, f"127.0.{n % 2}.{n // 2 + 1}")) for n in range(140)]
         for n in range(40):
-            held.append(opened.enter_context(silent(door, f"127.1.0.{n + 1}")))
-            with closing(connected(door, pairs)) as caller:
+            held.append(opened.enter_context(silent(tls_server, f"127.1.0.{n + 1}")))
+            with closing(connected(tls_server, pairs)) as caller:
                 assert called(caller) == 200
         wait_until(lambda: sum(not is_closed(connection) for connection in held) <= UNVERIFIED, what="a bounded pool")
 
 
-def test_an_open_connection_of_kube_scheduler_survives_a_flood(door: TlsServer, pairs: Path) -> None:
-    with closing(connected(door, pairs)) as caller, ExitStack() as opened:
+def test_an_open_connection_of_kube_scheduler_survives_a_flood(tls_server: TlsServer, pairs: Path) -> None:
+    with closing(connected(tls_server, pairs)) as caller, ExitStack() as opened:
         assert called(caller) == 200
         kept = caller.sock
         for n in range(UNVERIFIED * 2):
-            opened.enter_context(silent(door, f"127.2.0.{n + 1}"))
+            opened.enter_context(silent(tls_server, f"127.2.0.{n + 1}"))
         assert called(caller) == 200
         assert caller.sock is kept
 
 
-def test_silent_connections_end_at_the_deadline(door: TlsServer) -> None:
-    door.connections.unverified.seconds = 0.2
-    with silent(door, "127.0.0.1") as slow:
+def test_silent_connections_end_at_the_deadline(tls_server: TlsServer) -> None:
+    tls_server.connections.unverified.seconds = 0.2
+    with silent(tls_server, "127.0.0.1") as slow:
         wait_until(lambda: is_closed(slow), what="the end of a silent connection", seconds=5)
 
 
@@ -207,11 +207,11 @@ HEAD = b"POST /extender/filter HTTP/1.1\r\nContent-Type: application/json\r\n"
 
 @pytest.mark.parametrize("begun", [HEAD, HEAD + b"Content-Length: 4000\r\n\r\n"])
 def test_a_request_that_is_sent_slowly_ends_at_its_deadline(
-    door: TlsServer, pairs: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
+    tls_server: TlsServer, pairs: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
     """A byte now and then does not extend the deadline; the timeout of the socket never ended such a request."""
     monkeypatch.setattr(connections, "TRANSFER_SECONDS", 0.5)
-    with closing(connected(door, pairs)) as caller:
+    with closing(connected(tls_server, pairs)) as caller:
         caller.connect()
         caller.sock.sendall(begun)
 
@@ -225,13 +225,13 @@ def test_a_request_that_is_sent_slowly_ends_at_its_deadline(
         wait_until(is_ended, what="the end of a slow request", seconds=5)
 
 
-def test_open_verified_connections_keep_capacity_for_calls(door: TlsServer, pairs: Path) -> None:
+def test_open_verified_connections_keep_capacity_for_calls(tls_server: TlsServer, pairs: Path) -> None:
     """0 of 20 calls were answered while 128 verified connections sent their bodies byte by byte."""
     with ExitStack() as opened:
         for _ in range(VERIFIED):
-            held = opened.enter_context(closing(connected(door, pairs)))
+            held = opened.enter_context(closing(connected(tls_server, pairs)))
             held.connect()
             held.sock.sendall(HEAD)
         for _ in range(3):
-            with closing(connected(door, pairs)) as caller:
+            with closing(connected(tls_server, pairs)) as caller:
                 assert called(caller) == 200

@@ -14,9 +14,9 @@ import pytest
 from hetsched.scheduling.extender import probes
 from hetsched.scheduling.extender.probes import MOST_CONNECTIONS, PER_ADDRESS, Probes, ProbeServer
 from tests.system.processes import wait_until
-from tests.workers.extender.test_connections import TlsServer, called, connected, door, is_closed, pairs
+from tests.workers.extender.test_connections import TlsServer, called, connected, is_closed, pairs, tls_server
 
-__all__ = ["door", "pairs"]  # fixtures
+__all__ = ["pairs", "tls_server"]  # fixtures
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def status_of(server: ProbeServer, path: str) -> int:
 
 
 def test_flood_of_probes_leaves_both_ports_their_capacity(
-    server: ProbeServer, door: TlsServer, pairs: Path, monkeypatch: pytest.MonkeyPatch
+    server: ProbeServer, tls_server: TlsServer, pairs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: each of 300 silent connections to the probe port kept a thread of the process."""
     monkeypatch.setattr(Probes, "timeout", 600)
     threads = threading.active_count()
-    with ExitStack() as opened, closing(connected(door, pairs)) as caller:
+    with ExitStack() as opened, closing(connected(tls_server, pairs)) as caller:
         connections = [opened.enter_context(connect(server, f"127.3.{n % 100}.1")) for n in range(300)]
         assert called(caller) == 200
         assert status_of(server, "/healthz") == 200
