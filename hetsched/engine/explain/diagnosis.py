@@ -377,7 +377,7 @@ def unknown_reasons(scheduler: Handle, pod: PodSpec) -> tuple[Reason, ...]:
 
 
 def first_rejections(scheduler: Handle, request: Request) -> list[tuple[Reason, Bools]]:
-    """Return the reasons for which nodes are first rejected on the current state, each with its mask of rows (N,)."""
+    """Return the reason of the first filter that rejects each node in the current state, each with its rows (N,)."""
     sweep = _Sweep(scheduler, request, scheduler.state.all_rows)
     return [
         (Reason(refusal.code, plugin.name, int(rows.sum()), refusal.message, refusal.missing, refusal.field), rows)

@@ -296,7 +296,9 @@ class _GangSearch(_FieldSearch):
         return max(self._scheduler.state.all_rows.n, _LEAST_ROWS) + _MEMBER_ROWS * len(self._waiting)
 
     def _try(self, shape: Shape) -> tuple[Rows, int]:
-        """Place members one by one, those with this pod's request as `shape`, and undo all placements.
+        """Place the waiting members one by one, and undo all placements.
+
+        Members with the same request as this pod are placed with `shape` instead.
 
         Returns the rows used, and the number of placed members, at most the required minimum.
         """

@@ -1,4 +1,4 @@
-"""Place a pod where it raises the product of all nodes' utilities most, to balance four resources.
+"""Place a pod on the node where it increases the product of all nodes' utilities S the most, to balance four resources.
 
 Rule: gain_i = ln S_i(with the pod) - ln S_i(now), S = 1 - dispersion of the node's utilisations of CPU, memory, network
 and disk, measured if a fresh sample exists (see `engine.framework.nash`). The score maps the smallest gain of the
