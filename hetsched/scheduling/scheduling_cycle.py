@@ -19,14 +19,11 @@ import msgspec
 import structlog
 
 from hetsched.contracts.api.decision import GANG_SOURCE, PREEMPTION_SOURCE, Evicted, NodeOutcome, Reason, Verdict
-from hetsched.contracts.message import Message, joined, replace_pod
+from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.policy import PolicySpec
-from hetsched.contracts.objects.workload import PodSpec, Shape
-from hetsched.contracts.waits import Event, WaitsFor
-from hetsched.engine.cluster.placed_pod import PlacedPod
-from hetsched.engine.explain.diagnosis import best, diagnose
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.engine.explain.diagnosis import best
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.gangs import gang_key, together
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import Policy, by_decision_time
@@ -37,23 +34,17 @@ from hetsched.placement.actions.evictions import unevictable_pods
 from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS
-from hetsched.placement.scheduling_result import NominatedNode, Result
+from hetsched.placement.scheduling_result import Result
 
-from .force_deleted import ForceDeleted
 from .hold_use import BatchReservations, HoldAssignment
-from .nominations import Nominees, waits_for, was_refused
-from .result_messages import held_by, image_warnings, placement_summary, possible_preemption, unknown_images
+from .nominations import Nominees, was_refused
+from .rejection_explanations import RejectionExplanations
+from .result_messages import image_warnings, placement_summary, possible_preemption, unknown_images
+from .unplaced_results import nominated_result, rejected_result, timed_out_result, with_requeue
 
 _SCORE_DIGITS = 6
 TURN_SECONDS = 1.25 * FREE_SECONDS  # still above FREE_SECONDS in the next batch, which then orders the namespace last
 log = structlog.get_logger(__name__)
-
-
-class _Explained(msgspec.Struct, frozen=True):
-    """The explanation of a rejection, and the force-deleted pods that block the pod."""
-
-    diagnosis: Diagnosis
-    held: tuple[Reason, Message] | None
 
 
 class SchedulingCycle:
@@ -79,12 +70,11 @@ class SchedulingCycle:
         self.took_seconds: list[float] = []
         self._mixed_gangs: set[str] = set()
         self._schedulers: dict[int, Scheduler] = {}
-        self._diagnosed: dict[tuple[str, Shape, tuple[int, int]], tuple[PodSpec, _Explained]] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._assumed: list[tuple[int, Outcome, Scheduler]] = []
         self._nominees = Nominees(snapshot)
         self._reservations = BatchReservations(snapshot, ())
-        self._force_deleted = ForceDeleted(snapshot, cache.cluster_id)
+        self._explanations = RejectionExplanations(snapshot, cache.cluster_id)
         self._refused_evictions: dict[int, list[Reason]] = defaultdict(list)
         self._unmeasured: tuple[Message, ...] | None = None
         if snapshot.nominates:
@@ -125,16 +115,15 @@ class SchedulingCycle:
             elapsed = time.monotonic() - began
             may_end = bool(results) and (len(results) >= most or elapsed > seconds)
             if namespace_seconds[spec.namespace] > TURN_SECONDS and spec.namespace not in (used_seconds or {}):
-                may_end = (
-                    may_end or remaining[spec.namespace] < remaining.total()
-                )  # the next batch decides other namespaces first
+                # the next batch decides other namespaces first
+                may_end = may_end or remaining[spec.namespace] < remaining.total()
             if may_end and self._may_end_before(spec, results[-1].waiting.spec):
                 break
-            timed_out = may_end and elapsed > 3 * seconds
-            pod_began = time.perf_counter()
-            results.append(
-                self._timed_out_result(pods[spec.key]) if timed_out else self._decide_pod(pods[spec.key], len(results))
-            )
+            pod, pod_began = pods[spec.key], time.perf_counter()
+            if may_end and elapsed > 3 * seconds:
+                results.append(timed_out_result(pod, self.specs.get(pod.policy)))
+            else:
+                results.append(self._decide_pod(pod, len(results)))
             self.took_seconds.append(0.0)
             self._charge(spec, len(results) - 1, pod_began)
             namespace_seconds[spec.namespace] += self.took_seconds[-1]
@@ -226,7 +215,7 @@ class SchedulingCycle:
                 "EngineError", "engine", 0, Message("the decision failed: {name}", name=type(error).__name__)
             )
             summary = Message("{pod} could not be scheduled: {name}", pod=pending.spec.key, name=type(error).__name__)
-            return self._rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
+            return rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
 
     def _place_pod(self, pending: PendingPod, position: int) -> Result | None:
         """Assume a pod on the best node, without preemption; None if it fits nowhere or would wait for others."""
@@ -253,7 +242,7 @@ class SchedulingCycle:
         if gang_key(pod) in self._mixed_gangs:
             message = Message("gang {key}: its members name different policies", key=gang_key(pod) or "")
             reason = Reason("GangMixed", GANG_SOURCE, 0, message)
-            return self._rejected_result(pending, spec, Verdict.MISCONFIGURED, message, (reason,))
+            return rejected_result(pending, spec, Verdict.MISCONFIGURED, message, (reason,))
         scheduler = self.cache.scheduler(spec)
         if id(scheduler) not in self._schedulers:
             self._schedulers[id(scheduler)] = scheduler
@@ -270,17 +259,17 @@ class SchedulingCycle:
             scheduler.undo(outcome)  # a victim waits in permit under another policy and may still start with its gang
             outcome.eviction = None
         if outcome.node is None:
-            diagnosis = self._diagnose(scheduler, spec, pod)
+            diagnosis = self._explanations.explain(scheduler, pod)
             if nominated is not None and waits:
                 found = self._nominees.restore(*nominated)
-                return self._nominated_result(pending, spec, found, diagnosis, victims, ())
+                return nominated_result(pending, spec, found, diagnosis, victims, ())
             reasons = (
                 *diagnosis.recorded,
                 *possible_preemption(outcome),
                 *self._refused_evictions.get(pending.pod_id, ()),
             )
             summary = joined("; ", [diagnosis.summary, *self._by_requests(scheduler)])
-            refused = self._rejected_result(pending, spec, diagnosis.verdict, summary, reasons)
+            refused = rejected_result(pending, spec, diagnosis.verdict, summary, reasons)
             after_refusal = (
                 for_anything(PREEMPTION_SOURCE, Message("")) if pending.pod_id in self._refused_evictions else ()
             )
@@ -320,62 +309,15 @@ class SchedulingCycle:
         state = scheduler.state
         own = state.forget(outcome.pod.key)
         assert own is not None
-        diagnosis = self._diagnose(scheduler, spec, outcome.pod)
+        diagnosis = self._explanations.explain(scheduler, outcome.pod)
         state.restore(own)
         evictions_due = tuple(one for one in evicted if one.pod not in superseded)
         victims = [before[one.pod] for one in evictions_due]
-        result = self._nominated_result(pending, spec, found, diagnosis, victims, evictions_due)
+        result = nominated_result(pending, spec, found, diagnosis, victims, evictions_due)
         return msgspec.structs.replace(result, overridden=superseded)
-
-    def _nominated_result(
-        self,
-        pending: PendingPod,
-        spec: PolicySpec,
-        found: NominatedNode,
-        diagnosis: Diagnosis,
-        victims: Sequence[PlacedPod],
-        evicted: tuple[Evicted, ...],
-    ) -> Result:
-        reason = waits_for(found.node_name, victims)
-        summary = Message("{pod} waits: {said}", pod=pending.spec.key, said=reason.message)
-        summary = joined("; ", [summary, *held_by(diagnosis)])
-        result = self._rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.recorded))
-        victims_wait = WaitsFor(
-            PREEMPTION_SOURCE,
-            (Event.POD_RELEASED,),
-            Message("the deletion of the victims on {node}", node=found.node_name),
-        )
-        waits = (victims_wait, *diagnosis.waits_for)
-        return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
 
     def _waits_in_permit(self, key: str) -> bool:
         return key in self._outcomes and self._outcomes[key].is_waiting
-
-    def _diagnose(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> Diagnosis:
-        """Explain a rejection; consecutive equal pods share the explanation if nothing was placed between them."""
-        group = scheduler.state.gangs.group_of(pod)
-        if not pod.ready or (group is not None and group.refusal is not None):
-            return diagnose(scheduler, pod)
-        if pod.owner in scheduler.state.avoided:
-            return diagnose(scheduler, pod)  # the reasons depend on the pod's owner and are not shared
-        known = self._diagnosed.get(self._explained_at(scheduler, spec, pod))
-        if known is None or not _shares_explanation(known[0], pod):
-            diagnosis = diagnose(scheduler, pod)
-            held = self._force_deleted.reason(scheduler, pod) if diagnosis.verdict is Verdict.NOT_NOW else None
-            # Compute the key again: the change log has grown, because force-deleted pods were removed and restored.
-            known = self._diagnosed[self._explained_at(scheduler, spec, pod)] = (pod, _Explained(diagnosis, held))
-        _, explained = known
-        summary = replace_pod(explained.diagnosis.summary, pod.key)
-        if explained.held is None:
-            return msgspec.structs.replace(explained.diagnosis, summary=summary)
-        reason, sentence = explained.held
-        found = explained.diagnosis
-        reasons, candidates = (*found.reasons, reason), found.candidates and (*found.candidates, ())
-        summary = joined("; ", [summary, sentence])
-        return msgspec.structs.replace(found, summary=summary, reasons=reasons, candidates=candidates)
-
-    def _explained_at(self, scheduler: Scheduler, spec: PolicySpec, pod: PodSpec) -> tuple[str, Shape, tuple[int, int]]:
-        return spec.name, pod.shape, (scheduler.state.epoch, len(scheduler.state.log))
 
     def _placed_result(
         self,
@@ -415,21 +357,6 @@ class SchedulingCycle:
             self._unmeasured = (Message(template, n=late, m=nodes),) if late else ()
         return self._unmeasured
 
-    def _rejected_result(
-        self, pending: PendingPod, spec: PolicySpec, verdict: Verdict, summary: Message, reasons: tuple[Reason, ...]
-    ) -> Result:
-        return Result(pending, verdict, summary, spec.name, spec.version, reasons=reasons)
-
-    def _timed_out_result(self, pending: PendingPod) -> Result:
-        message = Message(
-            "gang {key}: the scheduling decision exceeded the time limit of one iteration",
-            key=gang_key(pending.spec) or "",
-        )
-        reason = Reason("GangTooSlow", GANG_SOURCE, 0, message)
-        spec = self.specs.get(pending.policy)
-        version = 0 if spec is None else spec.version
-        return Result(pending, Verdict.NOT_NOW, message, pending.policy, version, reasons=(reason,))
-
     def _end_batch(self, results: list[Result]) -> list[Result]:
         """Undo placements that Permit plugins neither allowed nor rejected; explain these and displaced pods."""
         for scheduler in self._schedulers.values():
@@ -448,32 +375,20 @@ class SchedulingCycle:
                 results[position] = msgspec.structs.replace(undone, evicted=evicted)
                 self._charge(pending.spec, position, began)
         if any(outcome.node is None for _, outcome, _ in self._assumed):
-            return [_with_requeue(result) for result in results]
+            return [with_requeue(result) for result in results]
         return results
 
     def _undone_result(self, pending: PendingPod, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
         """Explain why a placement was undone: by the refusal of a plugin, or by a diagnosis of the current state."""
         group = self.snapshot.state.gangs.group_of(pending.spec)
         if outcome.refusal is None or (group is not None and group.refusal is not None):
-            found = self._diagnose(scheduler, spec, pending.spec)
-            refused = self._rejected_result(pending, spec, found.verdict, found.summary, found.recorded)
+            found = self._explanations.explain(scheduler, pending.spec)
+            refused = rejected_result(pending, spec, found.verdict, found.summary, found.recorded)
             return msgspec.structs.replace(refused, waits_for=found.waits_for)
         plugin, refusal = outcome.refusal
         reason = Reason(refusal.code, plugin, 0, refusal.message)
         summary = Message("{pod} waits: {said}", pod=pending.spec.key, said=reason.message)
-        return self._rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
-
-
-def _with_requeue(result: Result) -> Result:
-    """Register a rejected pod for any event, because the pod that blocked it may not be placed after all."""
-    if result.verdict is not Verdict.NOT_NOW:
-        return result
-    return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything(GANG_SOURCE, Message(""))))
-
-
-def _shares_explanation(pod: PodSpec, other: PodSpec) -> bool:
-    """Return True if the explanation of a rejected pod also applies to another rejected pod of the same shape."""
-    return (pod.namespace, pod.labels, pod.gang) == (other.namespace, other.labels, other.gang)
+        return rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
 
 
 def _mixed_gangs(waiting: Sequence[PendingPod]) -> set[str]:

@@ -1,0 +1,67 @@
+"""Results of pods that a batch does not place: rejected, nominated, or not tried in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from hetsched.contracts.api.decision import GANG_SOURCE, PREEMPTION_SOURCE, Evicted, Reason, Verdict
+from hetsched.contracts.message import Message, joined
+from hetsched.contracts.objects.policy import PolicySpec
+from hetsched.contracts.waits import Event, WaitsFor
+from hetsched.engine.cluster.placed_pod import PlacedPod
+from hetsched.engine.framework.diagnosis import Diagnosis
+from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.queueing_hints import for_anything
+from hetsched.placement.scheduling_queue.active_queue import PendingPod
+from hetsched.placement.scheduling_result import NominatedNode, Result
+
+from .nominations import waits_for
+from .result_messages import held_by
+
+
+def rejected_result(
+    pending: PendingPod, spec: PolicySpec, verdict: Verdict, summary: Message, reasons: tuple[Reason, ...]
+) -> Result:
+    return Result(pending, verdict, summary, spec.name, spec.version, reasons=reasons)
+
+
+def nominated_result(
+    pending: PendingPod,
+    spec: PolicySpec,
+    found: NominatedNode,
+    diagnosis: Diagnosis,
+    victims: Sequence[PlacedPod],
+    evicted: tuple[Evicted, ...],
+) -> Result:
+    """Return the result of a pod that waits for the deletion of these victims; `evicted` are still to be requested."""
+    reason = waits_for(found.node_name, victims)
+    summary = Message("{pod} waits: {said}", pod=pending.spec.key, said=reason.message)
+    summary = joined("; ", [summary, *held_by(diagnosis)])
+    result = rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.recorded))
+    victims_wait = WaitsFor(
+        PREEMPTION_SOURCE,
+        (Event.POD_RELEASED,),
+        Message("the deletion of the victims on {node}", node=found.node_name),
+    )
+    waits = (victims_wait, *diagnosis.waits_for)
+    return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
+
+
+def timed_out_result(pending: PendingPod, spec: PolicySpec | None) -> Result:
+    """Return the result of a gang member that was not tried within the time of the batch."""
+    message = Message(
+        "gang {key}: the scheduling decision exceeded the time limit of one iteration",
+        key=gang_key(pending.spec) or "",
+    )
+    reason = Reason("GangTooSlow", GANG_SOURCE, 0, message)
+    version = 0 if spec is None else spec.version
+    return Result(pending, Verdict.NOT_NOW, message, pending.policy, version, reasons=(reason,))
+
+
+def with_requeue(result: Result) -> Result:
+    """Register a rejected pod for any event, because the pod that blocked it may not be placed after all."""
+    if result.verdict is not Verdict.NOT_NOW:
+        return result
+    return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything(GANG_SOURCE, Message(""))))
