@@ -22,7 +22,7 @@ from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.node_loads import ClusterColumns, Conflict, Contradiction
+from hetsched.inventory.node_loads import ClusterColumns, Contradiction
 from hetsched.placement.actions.image_platforms import allowed_registries
 from hetsched.placement.actions.submissions import build_pod_rows
 from hetsched.placement.actions.watch.placed_arrivals import record_placed_arrivals
@@ -63,7 +63,10 @@ class ArrivalScheduler:
         self._definitions_revision = -1
 
     def place(self, arrivals: Sequence[ObservedPod], lease: Lease, follower_epoch: int) -> PlacedBatch:
-        """Place and commit those of the first arrivals that fit now; at most the given number is tried."""
+        """Place and commit those of the first arrivals that fit now; at most the given number is tried.
+
+        Raises: Conflict if another transaction was committed on the cluster in the meantime.
+        """
         pods = [seen.spec for seen in arrivals if seen.spec is not None and _is_plain(seen.spec)]
         if not pods or allowed_registries() or has_active_pods(lease.cluster_id):
             return PlacedBatch()
@@ -79,9 +82,6 @@ class ArrivalScheduler:
             except Contradiction as refusal:
                 log.info("arrivals join the queue", cluster=lease.cluster_id, reason=str(refusal))
                 return PlacedBatch()
-            except Conflict as conflict:
-                log.info("arrivals are tried again", cluster=lease.cluster_id, reason=str(conflict))
-                return PlacedBatch(untried=frozenset(pod.key for pod in new))
 
     def _place(
         self, snapshot: ClusterSnapshot, columns: ClusterColumns, pods: Sequence[PodSpec], lease: Lease

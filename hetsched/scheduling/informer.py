@@ -5,8 +5,7 @@ and writes them through `placement.actions.watch`. A pending pod without a node 
 written without delay; events that arrive until then are written with it.
 Nothing is written before all required resources have synced. At that point nodes and pods that are in the database but
 not in the lists are treated as deleted. A write that loses the revision check is retried.
-Arriving pods are kept in memory until they are placed, which is tried first, or become rows of the queue, at the latest
-after `ARRIVAL_SECONDS`.
+Arriving pods stay in the `ArrivalBuffer` until they are placed or written to the queue.
 Invariants: events of one object are written in order; an informer that lost its lease writes nothing.
 """
 
@@ -30,8 +29,7 @@ from hetsched.adapters.kubernetes.informer_store import InformerStore
 from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, ServerResponded, Synced, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 from hetsched.contracts.message import shortened
-from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.contracts.objects.workload import is_ours
+from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.models import Node, Sync
 from hetsched.inventory.node_events import STALE
 from hetsched.inventory.staleness import report_staleness
@@ -46,6 +44,7 @@ from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.cluster_policies import apply_policy_objects
 from hetsched.scheduling.leases import Lease, following
 
+from .arrival_buffer import ArrivalBuffer
 from .arrivals import PlacedBatch
 from .informer_host import InformerHost
 
@@ -56,7 +55,6 @@ REWRITE_AFTER = timedelta(seconds=1)
 MOST_EVENTS = 500
 REPORT_SECONDS = 2.0
 MOST_CONFLICTS = 20
-ARRIVAL_SECONDS = 3.0  # maximum time for which an arriving pod may stay untried before it gets a row
 MAX_OPTIONAL_FAILURES = 5  # these failures take at least 15 seconds; a server that is only busy responds sooner
 # cluster id -> time.monotonic() of the last iteration; the liveness check fails if a time is too old
 iterated_at: dict[int, float] = {}
@@ -90,10 +88,7 @@ class Informer:
         self._lease_lost = False
         self._has_applied = False
         self._has_changes = False
-        self._new_pods: set[str] = set()  # keys of pods that were first seen since the last write
-        self._deleted_pods: set[str] = set()  # keys of pods that were deleted since the last write
-        self._arrivals: dict[str, ObservedPod] = {}  # arriving pods without a row, by key
-        self._arrived_at = 0.0  # time.monotonic() of the first of them
+        self._arrivals = ArrivalBuffer()
         self._policies_listed = False
         self._lease_checked_at = self._reported_at = self._orphans_checked_at = time.monotonic()
 
@@ -128,8 +123,8 @@ class Informer:
             self._apply()
         self._release_orphans()
         if self._host is not None:
-            is_idle = self._events.empty() and not self._arrivals
-            self._busy = self._may_decide() and self._host.iterate(is_idle=is_idle)
+            waiting = {"has_events": not self._events.empty(), "has_arrivals": bool(self._arrivals)}
+            self._busy = self._may_decide() and self._host.iterate(**waiting)
             self._busy = self._busy or (bool(self._arrivals) and not self._host.is_saturated)
         now = iterated_at[self.lease.cluster_id] = time.monotonic()
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
@@ -193,9 +188,9 @@ class Informer:
                 break
             known = self._sync_states[resource].keys
             if resource is PODS and isinstance(event, Deleted):
-                self._deleted_pods.add(event.key)
+                self._arrivals.note_deleted(event.key)
             elif resource is PODS and isinstance(event, Upserted) and event.key not in known:
-                self._new_pods.add(event.key)
+                self._arrivals.note_new(event.key)
             self._sync_states[resource].note(event)
             if isinstance(event, Upserted | Deleted):
                 if self._is_confirmation(resource, event):
@@ -272,7 +267,8 @@ class Informer:
                 self._complete_lists(changes)
             elif self._host is not None:
                 self._host.bindings.remove_confirmations(changes)
-            self._separate_arrivals(changes)
+            accepts = self._host is not None and not self._lease_lost and self._is_leader()
+            changes.pods = self._arrivals.take(changes.pods, accepts=accepts)
             if (changes or not self._has_applied) and not self._write_until_committed(changes):
                 return
             if not self._has_applied:
@@ -291,39 +287,15 @@ class Informer:
         changes.nodes_gone, changes.pods_gone = self._missing_from_lists()
         changes.bound = set()  # no earlier state is stored for these bindings, so shadow mode cannot compare them
         known = Pod.objects.filter(cluster_id=self.lease.cluster_id, state__in=LISTED)
-        self._new_pods -= {f"{namespace}/{name}" for namespace, name in known.values_list("namespace", "name")}
-
-    def _separate_arrivals(self, changes: Changes) -> None:
-        """Move the arriving pods from the changes to `_arrivals`, if this process may place them."""
-        new_pods, self._new_pods = self._new_pods - self._deleted_pods, set()
-        for key in self._deleted_pods:
-            self._arrivals.pop(key, None)
-        self._deleted_pods.clear()
-        if self._host is None or self._lease_lost or not self._is_leader():
-            return
-        remaining = []
-        for pod in changes.pods:
-            if pod.key in new_pods or pod.key in self._arrivals:
-                if _is_arrival(pod):
-                    self._arrived_at = self._arrived_at if self._arrivals else time.monotonic()
-                    self._arrivals[pod.key] = pod
-                    continue
-                self._arrivals.pop(pod.key, None)
-            remaining.append(pod)
-        changes.pods = remaining
+        self._arrivals.exclude(f"{namespace}/{name}" for namespace, name in known.values_list("namespace", "name"))
 
     def _place_arrivals(self) -> None:
         """Place a batch of the arriving pods, and write those that join the queue."""
         batch = PlacedBatch()
         if self._host is not None and self._may_decide():
-            batch = self._host.place_arrivals(list(self._arrivals.values()), self.lease.epoch)
+            batch = self._host.place_arrivals(self._arrivals.pods, self.lease.epoch)
         placed = {result.waiting.spec.key for result in batch.results}
-        waiting = {key: pod for key, pod in self._arrivals.items() if key not in placed}
-        if time.monotonic() - self._arrived_at < ARRIVAL_SECONDS:
-            self._arrivals = {key: pod for key, pod in waiting.items() if key in batch.untried}
-        else:
-            self._arrivals = {}
-        queued = [pod for key, pod in waiting.items() if key not in self._arrivals]
+        queued = self._arrivals.settle(untried=batch.untried, placed=placed)
         if queued:
             self._write_until_committed(Changes(pods=queued))
 
@@ -386,11 +358,6 @@ class Informer:
         )
         report_staleness(self.lease.cluster_id)
         counters.flush()
-
-
-def _is_arrival(pod: ObservedPod) -> bool:
-    """Return whether a pod waits for this scheduler."""
-    return pod.spec is not None and not pod.node_name and not pod.deleting and is_ours(pod.scheduler_name)
 
 
 class _SyncState:

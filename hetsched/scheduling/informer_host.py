@@ -29,7 +29,7 @@ from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
-from hetsched.placement.actions import can_bind_now, project_placements
+from hetsched.placement.actions import Conflict, can_bind_now, project_placements
 from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import has_active_pods
 
@@ -102,10 +102,14 @@ class InformerHost:
         now = time.monotonic()
         if self.bindings.unproven or not self._has_lease(now):
             return PlacedBatch()
-        if self.is_saturated:
-            return PlacedBatch(untried=frozenset(pod.key for pod in arrivals))
         assert self._lease is not None
-        batch = self._arrivals.place(arrivals, self._lease, follower_epoch)
+        batch = PlacedBatch(untried=frozenset(pod.key for pod in arrivals))
+        try:
+            if not self.is_saturated:
+                batch = self._arrivals.place(arrivals, self._lease, follower_epoch)
+        except Conflict as conflict:
+            log.info("arrivals are tried again", cluster=self._cluster.pk, reason=str(conflict))
+            self._check_lease_next()
         if batch.results:
             self.bindings.start(self._lease, batch.results)
             if self._projection_due_at is None:
@@ -117,17 +121,17 @@ class InformerHost:
         """Return True if so many bindings are in flight that no further pod is decided."""
         return self.bindings.count > MAX_BINDINGS
 
-    def iterate(self, *, is_idle: bool = False) -> bool:
+    def iterate(self, *, has_events: bool = False, has_arrivals: bool = False) -> bool:
         """Run one scheduling iteration and write binding results; return True if more work is due immediately.
 
-        `is_idle` is true if no event waits.
+        `has_events` and `has_arrivals` are true if the informer has unread events or arriving pods.
         """
         self.bindings.take_results()
         more = self._decide()
         now = time.monotonic()
-        self.bindings.confirm_due(now, is_idle=is_idle and not more)
+        self.bindings.confirm_due(now, is_idle=not (has_events or has_arrivals or more))
         self._project_placements(now)
-        self._wake_reports(now, more)
+        self._wake_reports(now, more or has_arrivals)
         return more
 
     def may_decide(self) -> bool:
@@ -159,8 +163,7 @@ class InformerHost:
             log.warning("nothing decided", cluster=self._cluster.pk, reason=str(error))
             return False
         if iteration.state is BatchState.LOST:
-            # Another leader was elected or another process wrote first; the next lease renewal shows which.
-            self._lease_checked_at = -settings.HETSCHED_LEASE_SECONDS
+            self._check_lease_next()
         self.bindings.start(self._lease, [result for result in iteration.results if can_bind_now(result)])
         self._due = iteration.more
         return iteration.more
@@ -191,6 +194,10 @@ class InformerHost:
         if self._lease is None:
             self._lease = leading.take(self._cluster.pk, self._holder)
         return self._lease is not None
+
+    def _check_lease_next(self) -> None:
+        """Renew the lease before the next decision, to find out if another leader was elected."""
+        self._lease_checked_at = -settings.HETSCHED_LEASE_SECONDS
 
     def _project_placements(self, now: float) -> None:
         """Project committed placements, unless another transaction did so in the meantime."""

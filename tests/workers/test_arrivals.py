@@ -15,7 +15,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement import dispatch
-from hetsched.placement.actions import apply_changes, project_placements
+from hetsched.placement.actions import Conflict, apply_changes, project_placements
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
@@ -156,7 +156,8 @@ def test_any_commit_in_between_is_a_conflict(cluster: Cluster, lease: Lease, mon
         return record(*arguments, **named)
 
     monkeypatch.setattr(arrivals, "record_placed_arrivals", record_late)
-    assert try_to_place(lease, a_pod("p")) == PlacedBatch(untried=frozenset({"default/p"}))
+    with pytest.raises(Conflict):
+        try_to_place(lease, a_pod("p"))
     assert [pod.name for pod in Pod.objects.all()] == ["other"]
     assert_state_agrees(cluster)
 

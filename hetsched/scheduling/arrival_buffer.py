@@ -1,0 +1,77 @@
+"""Arriving pods that have no row yet: kept in memory until they are placed or join the queue.
+
+Rows are written in the order of the events. The buffer therefore contains only the latest state of each pod, and a pod
+whose state is written leaves the buffer first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+
+from hetsched.contracts.objects.observed import ObservedPod
+from hetsched.contracts.objects.workload import is_ours
+
+WAIT_SECONDS = 3.0  # maximum time before a pod joins the queue, where the console shows it
+
+
+class ArrivalBuffer:
+    """The arriving pods of one cluster, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self._new: set[str] = set()  # keys of pods that were first seen since the last call of `take`
+        self._deleted: set[str] = set()
+        self._pods: dict[str, ObservedPod] = {}
+        self._since: dict[str, float] = {}  # time.monotonic() of the arrival
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    @property
+    def pods(self) -> list[ObservedPod]:
+        return list(self._pods.values())
+
+    def note_new(self, key: str) -> None:
+        """Record that a pod was seen for the first time."""
+        self._new.add(key)
+
+    def note_deleted(self, key: str) -> None:
+        """Record that a pod was deleted. A pod of this name that follows is not treated as arriving."""
+        self._deleted.add(key)
+
+    def exclude(self, keys: Iterable[str]) -> None:
+        """Record that these pods have rows already."""
+        self._new.difference_update(keys)
+
+    def take(self, pods: Iterable[ObservedPod], *, accepts: bool) -> list[ObservedPod]:
+        """Keep the arriving pods of these changes, if the buffer accepts any, and return the other pods."""
+        new, self._new = self._new - self._deleted, set()
+        for key in self._deleted:
+            self._drop(key)
+        self._deleted.clear()
+        others = []
+        for pod in pods:
+            if accepts and _is_arriving(pod) and (pod.key in new or pod.key in self._pods):
+                self._pods[pod.key] = pod
+                self._since.setdefault(pod.key, time.monotonic())
+            else:
+                self._drop(pod.key)
+                others.append(pod)
+        return others
+
+    def settle(self, *, untried: Collection[str], placed: Collection[str]) -> list[ObservedPod]:
+        """Keep the untried pods that do not wait for too long, remove all others, and return those that need rows."""
+        oldest = time.monotonic() - WAIT_SECONDS
+        leaving = [pod for key, pod in self._pods.items() if key not in untried or self._since[key] < oldest]
+        for pod in leaving:
+            self._drop(pod.key)
+        return [pod for pod in leaving if pod.key not in placed]
+
+    def _drop(self, key: str) -> None:
+        self._pods.pop(key, None)
+        self._since.pop(key, None)
+
+
+def _is_arriving(pod: ObservedPod) -> bool:
+    """Return whether a pod waits for this scheduler."""
+    return pod.spec is not None and not pod.node_name and not pod.deleting and is_ours(pod.scheduler_name)
