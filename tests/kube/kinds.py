@@ -76,7 +76,9 @@ def installed(plane: ControlPlane, definitions: Sequence[dict[str, Any]]) -> Ite
 
 
 def _is_established(found: dict[str, Any]) -> bool:
-    conditions = {condition["type"]: condition["status"] for condition in found.get("status", {}).get("conditions", ())}
+    # The API server returns `conditions: null` until its controller has processed a new CRD.
+    reported = found.get("status", {}).get("conditions") or ()
+    conditions = {condition["type"]: condition["status"] for condition in reported}
     if conditions.get("Established") != "True":
         return False
     return conditions.get("NonStructuralSchema") != "True"

@@ -59,5 +59,5 @@ def node_of(pod: Json) -> str:
 
 def reason(pod: Json) -> str:
     """Return the message of the pod's PodScheduled condition."""
-    conditions = pod["status"].get("conditions", ())
+    conditions = pod["status"].get("conditions") or ()
     return next((condition.get("message", "") for condition in conditions if condition["type"] == "PodScheduled"), "")

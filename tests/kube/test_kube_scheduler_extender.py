@@ -255,7 +255,7 @@ def test_a_flood_of_connections_leaves_kube_scheduler_its_calls(api: Api, plane:
 
 
 def conditions(api: Api, name: str) -> str:
-    found = pod_of(api, name)["status"].get("conditions", ())
+    found = pod_of(api, name)["status"].get("conditions") or ()
     return " ".join(item.get("message", "") for item in found)
 
 

@@ -160,7 +160,7 @@ def read(api: Api, new_object: ObjectToCreate, uid: str) -> SubmissionResponse:
         return SubmissionResponse(SubmissionResult.DONE, ended="gone") if failure.status == 404 else _failed(failure)
     if uid and found["metadata"].get("uid") != uid:
         return SubmissionResponse(SubmissionResult.DONE, ended="gone")
-    for condition in found.get("status", {}).get("conditions", ()):
+    for condition in found.get("status", {}).get("conditions") or ():
         ended = _ENDS.get(condition.get("type", ""))
         if ended and condition.get("status") == "True":
             message = ": ".join(condition[name] for name in ("reason", "message") if condition.get(name))
