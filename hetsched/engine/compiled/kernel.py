@@ -312,7 +312,8 @@ def loop_of(formulas: tuple[Formula, ...]) -> Loop:
     found = _LOOPS.get(formulas)
     if found is None:
         linker = Linker()
-        linker.replace(_add_score, _dispatcher([linker.link(formula, inline=True) for formula in formulas]))
+        dispatcher = _dispatcher([linker.link(formula, inline=True) for formula in formulas])
+        linker.replace(_add_score, dispatcher, formulas)
         place, kept = compile_cached(linker.linked(_place))
         found = _LOOPS[formulas] = Loop(place, kept, {formula: code for code, formula in enumerate(formulas)})
     return found

@@ -1,10 +1,10 @@
 """Compile functions with numba and cache the machine code under a key that covers all of them.
 
 numba's cache is keyed by the file of the called function, so a change in a callee is not noticed. A `Linker` compiles a
-function together with all functions that it calls, and adds a digest of all their code to its name. The cache files are
-named after the function. Processes that compile different versions at the same time therefore write different files;
-numba rewrites the index of a file without a lock. Functions marked with `loop_function` remain plain functions in their
-modules, so plugins do not import numba.
+function together with all functions that it calls, and adds a digest of their code and constants to its name. The cache
+files are named after the function. Processes that compile different versions at the same time therefore write different
+files; numba rewrites the index of a file without a lock. Functions marked with `loop_function` remain plain functions
+in their modules, so plugins do not import numba.
 Invariant: two functions of the same name have the same machine code. If a process loads two cached loops, a symbol of
 the second refers to the function of the first that has this name.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 from numba import njit
@@ -22,6 +22,7 @@ from numba import njit
 F = TypeVar("F", bound=Callable[..., Any])
 # A format of marshal whose bytes do not depend on the number of references to a constant.
 _WITHOUT_REFERENCES = 2
+_CONSTANTS = (bool, int, float, str, tuple)
 
 
 class Linker:
@@ -40,12 +41,9 @@ class Linker:
             self._compiled[function] = compiled(self.linked(function), inline=inline)
         return cast("F", self._compiled[function])
 
-    def replace(self, function: F, other: F) -> None:
-        """Use another function, inlined, wherever this one is called; `other` may call the linked functions."""
-        linked = {id(compiled): self._digests[plain] for plain, compiled in self._compiled.items()}
-        names = cast("FunctionType", other).__globals__
-        called = [linked[id(names[name])] for name in other.__code__.co_names if id(names.get(name)) in linked]
-        self._digests[function] = _name(other, other.__code__, called)
+    def replace(self, function: F, other: F, calls: Sequence[Any]) -> None:
+        """Use another function, inlined, wherever this one is called; `other` calls the linked versions of `calls`."""
+        self._digests[function] = _add_digest(other, [self._digests[callee] for callee in calls])
         self._compiled[function] = compiled(other, inline=True)
 
     def linked(self, function: F) -> F:
@@ -56,15 +54,18 @@ class Linker:
         called = {name: self.link(names[name]) for name in marked}
         made = FunctionType(code, {**names, **called}, plain.__name__, plain.__defaults__, plain.__closure__)
         made.__qualname__ = plain.__qualname__
-        self._digests[function] = _name(made, code, [self._digests[names[name]] for name in marked])
+        self._digests[function] = _add_digest(made, [self._digests[names[name]] for name in marked])
         return cast("F", made)
 
 
-def _name(function: Any, code: CodeType, called: Sequence[str]) -> str:
-    """Add a digest of the function's code and of the called functions to its name; return the digest."""
+def _add_digest(function: Any, callees: Sequence[str]) -> str:
+    """Add a digest of the function's code, constants and callees to its name; return the digest."""
+    code, names = function.__code__, function.__globals__
     digest = blake2b(marshal.dumps(code.replace(co_filename=""), _WITHOUT_REFERENCES), digest_size=8)
-    for one in called:
-        digest.update(one.encode())
+    # numba compiles the current values of module constants and closures into the code.
+    used = {name: names[name] for name in code.co_names if isinstance(names.get(name), _CONSTANTS)}
+    frozen = [cell.cell_contents for cell in function.__closure__ or ()]
+    digest.update(repr((sorted(used.items()), frozen, function.__defaults__, callees)).encode())
     function.__qualname__ = f"{function.__qualname__}_{digest.hexdigest()}"
     return digest.hexdigest()
 

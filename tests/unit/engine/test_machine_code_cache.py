@@ -57,13 +57,32 @@ def test_functions_with_other_code_or_callees_have_other_names(monkeypatch: pyte
     assert len(names) == 2
 
 
+FACTOR = 3
+
+
+@loop_function
+def times_the_factor(number: int) -> int:
+    return FACTOR * number
+
+
+def test_functions_with_other_constants_have_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba compiles the value of a module constant into the code."""
+    names = set()
+    for factor in (3, 4):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        compiled: Any = machine_code.Linker().link(times_the_factor)
+        assert compiled(1) == factor
+        names.add(compiled.py_func.__qualname__)
+    assert len(names) == 2
+
+
 def test_replacement_is_named_after_the_functions_that_it_calls() -> None:
     names = set()
     for callee in (loop_function(lambda number: 2 * number), loop_function(lambda number: 3 * number)):
         linker = machine_code.Linker()
         scope: dict[str, Any] = {"callee": linker.link(callee)}
         exec("def calling(number): return callee(number)", scope)
-        linker.replace(twice, scope["calling"])
+        linker.replace(twice, scope["calling"], [callee])
         names.add(linker.link(twice).py_func.__qualname__)  # type: ignore[attr-defined]
     assert len(names) == 2
 
