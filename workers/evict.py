@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 import structlog
 from celery import shared_task
@@ -52,9 +53,17 @@ from hetsched.placement.lifecycle import State
 MOST_TRIES = 8
 GROUPS_AT_ONCE = 32
 AT_ONCE = 16
+MARKS_AT_ONCE = 4
 _EVICTABLE = (State.BOUND.value, State.RUNNING.value)
 Group = Sequence[ClaimedEviction]
 log = structlog.get_logger(__name__)
+
+
+class Evictions(NamedTuple):
+    """Result of evicting groups: the number of pods that leave, and the victims whose eviction was accepted."""
+
+    leaving: int
+    evicted: list[EvictionTarget]
 
 
 @shared_task(name=dispatch.EVICT)
@@ -67,80 +76,79 @@ def run(cluster_id: int) -> int:
     if not is_synced(cluster):
         return 0
     claimed = claim_evictions(cluster_id)
-    leave, asked = 0, list[EvictionTarget]()
     groups: list[Group] = list(islice(claimed, GROUPS_AT_ONCE))
     if not groups:
         return 0
-    api = api_of(cluster)
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="evict") as threads:
+    api, leaving, marks = api_of(cluster), 0, list[Future[None]]()
+    mark = partial(mark_victim, api, now=rfc3339(timezone.now()), instance=f"{socket.gethostname()}/{os.getpid()}")
+    with ThreadPoolExecutor(AT_ONCE, "evict") as threads, ThreadPoolExecutor(MARKS_AT_ONCE, "mark") as marking:
         while groups:
-            groups = _allowed_groups(threads, api, cluster, groups)
-            leave += _evict_groups(threads, api, cluster, groups, asked)
+            outcome = _evict_groups(threads, api, cluster, _allowed_groups(threads, api, cluster, groups))
+            # Conditions and events are informational, so the next evictions do not wait for them.
+            marks.extend(marking.submit(mark, victim) for victim in outcome.evicted)
+            leaving += outcome.leaving
             groups = list(islice(claimed, GROUPS_AT_ONCE))
-        # Conditions and events are informational, so they are written after the last eviction.
-        instance, now = f"{socket.gethostname()}/{os.getpid()}", rfc3339(timezone.now())
-        list(threads.map(lambda victim: mark_victim(api, victim, now=now, instance=instance), asked))
-    return leave
+    for future in marks:
+        future.result()
+    return leaving
 
 
 def _allowed_groups(threads: Executor, api: Api, cluster: Cluster, groups: Sequence[Group]) -> list[Group]:
     """Return the groups whose evictions the API server and the budgets allow together; record the other responses."""
-    ask = partial(evict, api, only_ask=True)
-    dry_run = _passing(cluster, groups, lambda victims: list(threads.map(ask, victims)))
-    return _passing(cluster, dry_run, partial(charge_budgets, api))
+    dry_run = partial(evict, api, only_ask=True)
+    accepted = _passing(cluster, groups, lambda victims: list(threads.map(dry_run, victims)))
+    return _passing(cluster, accepted, partial(charge_budgets, api))
 
 
 def _passing(
     cluster: Cluster, groups: Sequence[Group], check: Callable[[Sequence[EvictionTarget]], list[EvictionResponse]]
 ) -> list[Group]:
     """Check all victims of groups with several victims together; return the groups that may be evicted."""
-    asking = [_evictable(group) if len(group) > 1 else [] for group in groups]
-    victims = [_eviction_request(claimed) for evictable in asking for claimed in evictable]
-    answers = iter(check(victims) if victims else ())
-    pairs = [[(claimed, next(answers)) for claimed in evictable] for evictable in asking]
+    evictable = [_evictable(group) if len(group) > 1 else [] for group in groups]
+    victims = [_eviction_target(claimed) for group in evictable for claimed in group]
+    responses = iter(check(victims) if victims else ())
+    pairs = [[(claimed, next(responses)) for claimed in group] for group in evictable]
     return [group for group, of_group in zip(groups, pairs, strict=True) if _is_allowed(cluster, group, of_group)]
 
 
-def _is_allowed(cluster: Cluster, group: Group, answers: Sequence[tuple[ClaimedEviction, EvictionResponse]]) -> bool:
+def _is_allowed(cluster: Cluster, group: Group, responses: Sequence[tuple[ClaimedEviction, EvictionResponse]]) -> bool:
     """Return whether a group may be evicted; if not, record the first rejection, or retry the group later."""
-    for claimed, answer in answers:
-        if not _continues_after(cluster, claimed, answer):
+    for claimed, response in responses:
+        if not _continues_after(cluster, claimed, response):
             return False
-        if answer.result is EvictionResult.UNKNOWN:
+        if response.result is EvictionResult.UNKNOWN:
             for other in group:
-                retry_later(other, answer.retry_after_seconds)
+                retry_later(other, response.retry_after_seconds)
             return False
     return True
 
 
-def _evict_groups(
-    threads: Executor, api: Api, cluster: Cluster, groups: Sequence[Group], asked: list[EvictionTarget]
-) -> int:
-    """Evict the victims of these groups, add those that the API server evicts to `asked`, and return how many leave."""
-    leave, leaving = 0, list[Group]()
+def _evict_groups(threads: Executor, api: Api, cluster: Cluster, groups: Sequence[Group]) -> Evictions:
+    """Evict the victims of these groups: placed pods return to the queue, the others are evicted in the API server."""
+    displaced, victims = 0, list[Group]()
     for group in groups:
-        displaced, victims = _displace(cluster, group)
-        leave += displaced
-        leaving.append(victims)
-    wanted = still_wanted([claimed for group in leaving for claimed in group])
+        returned, of_group = _displace(cluster, group)
+        displaced += returned
+        victims.append(of_group)
+    wanted = still_wanted([claimed for group in victims for claimed in group])
     if not is_synced(cluster):
-        for group in leaving:
+        for group in victims:
             for claimed in group:
                 retry_later(claimed)
-        return leave
+        return Evictions(displaced, [])
     # A group ends at its first eviction that is not wanted any more: its nomination has ended.
-    leaving = [list(takewhile(lambda claimed: claimed.eviction.pk in wanted, group)) for group in leaving]
-    requests = [[_eviction_request(claimed) for claimed in group] for group in leaving]
-    requested: list[ClaimedEviction] = []
-    for group, answers in zip(leaving, threads.map(partial(_evict_in_order, api), requests), strict=True):
-        for claimed, answer in zip(group, answers, strict=False):
-            _continues_after(cluster, claimed, answer)
-            if answer.result in (EvictionResult.ASKED, EvictionResult.GONE):
+    victims = [list(takewhile(lambda claimed: claimed.eviction.pk in wanted, group)) for group in victims]
+    targets = [[_eviction_target(claimed) for claimed in group] for group in victims]
+    requested, evicted = list[ClaimedEviction](), list[EvictionTarget]()
+    for group, responses in zip(victims, threads.map(partial(_evict_in_order, api), targets), strict=True):
+        for claimed, response in zip(group, responses, strict=False):
+            _continues_after(cluster, claimed, response)
+            if response.result in (EvictionResult.ASKED, EvictionResult.GONE):
                 requested.append(claimed)
-            if answer.result is EvictionResult.ASKED:
-                asked.append(_eviction_request(claimed))
+            if response.result is EvictionResult.ASKED:
+                evicted.append(_eviction_target(claimed))
     mark_requested(requested)
-    return leave + len(requested)
+    return Evictions(displaced + len(requested), evicted)
 
 
 def _displace(cluster: Cluster, group: Group) -> tuple[int, Group]:
@@ -164,30 +172,32 @@ def _displace(cluster: Cluster, group: Group) -> tuple[int, Group]:
 
 def _evict_in_order(api: Api, victims: Sequence[EvictionTarget]) -> list[EvictionResponse]:
     """Request evictions one after the other, up to the first rejection; return the responses."""
-    answers: list[EvictionResponse] = []
+    responses: list[EvictionResponse] = []
     for victim in victims:
-        answers.append(evict(api, victim))
-        if answers[-1].result is EvictionResult.REFUSED:
+        responses.append(evict(api, victim))
+        if responses[-1].result is EvictionResult.REFUSED:
             break
-    return answers
+    return responses
 
 
 def _evictable(group: Group) -> Group:
     return [claimed for claimed in group if claimed.victim.state in _EVICTABLE]
 
 
-def _continues_after(cluster: Cluster, claimed: ClaimedEviction, answer: EvictionResponse) -> bool:
+def _continues_after(cluster: Cluster, claimed: ClaimedEviction, response: EvictionResponse) -> bool:
     """Record a rejected or unknown eviction; return whether to continue with the other victims."""
-    late = answer.result is EvictionResult.UNKNOWN and claimed.eviction.attempts >= MOST_TRIES
-    if answer.result is EvictionResult.REFUSED or late:
-        log.info("not evicted", cluster=cluster.name, pod=claimed.victim.key, node=claimed.node, reason=answer.message)
-        mark_refused(cluster.pk, claimed, answer.message)
+    late = response.result is EvictionResult.UNKNOWN and claimed.eviction.attempts >= MOST_TRIES
+    if response.result is EvictionResult.REFUSED or late:
+        log.info(
+            "not evicted", cluster=cluster.name, pod=claimed.victim.key, node=claimed.node, reason=response.message
+        )
+        mark_refused(cluster.pk, claimed, response.message)
         return False
-    if answer.result is EvictionResult.UNKNOWN:
-        retry_later(claimed, answer.retry_after_seconds)
+    if response.result is EvictionResult.UNKNOWN:
+        retry_later(claimed, response.retry_after_seconds)
     return True
 
 
-def _eviction_request(claimed: ClaimedEviction) -> EvictionTarget:
+def _eviction_target(claimed: ClaimedEviction) -> EvictionTarget:
     victim = claimed.victim
     return EvictionTarget(claimed.eviction.pk, victim.namespace, victim.name, victim.uid, claimed.sentence)

@@ -184,6 +184,24 @@ def test_victim_gets_the_preemptor_and_the_reason(api: Api, cluster: Cluster, fo
     assert (entry.object_name, entry.reason) == ("default/low", "Selected for preemption by default/urgent")
 
 
+def test_victim_gets_the_reason_even_if_later_evictions_fail(
+    api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(api, followed, "low", cpu="8", terminationGracePeriodSeconds=120)
+    urgent(api, followed)
+
+    def claim_evictions(cluster_id: int) -> Iterator[list[evictions.ClaimedEviction]]:
+        yield from evictions.claim_evictions(cluster_id)
+        raise RuntimeError("database is not available")
+
+    monkeypatch.setattr(evict, "claim_evictions", claim_evictions)
+    monkeypatch.setattr(evict, "GROUPS_AT_ONCE", 1)
+    with pytest.raises(RuntimeError):
+        evict.run(cluster.pk)
+    assert is_leaving(api, "low")
+    assert "Preempted" in [reason for reason, _ in events_of(api, "low")]
+
+
 def test_pods_without_a_budget_violation_leave_first(api: Api, cluster: Cluster, followed: Informer) -> None:
     running(api, followed, "guarded", labels={"app": "guarded"})
     running(api, followed, "low")
