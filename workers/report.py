@@ -76,7 +76,8 @@ def run(cluster_id: int) -> int:
         reported = _report(cluster, instance)
     finally:
         reporting.release(lease)
-    if reported and _is_due(cluster_id):
+    # Failed reports alone do not start the next run; `sweep` retries them.
+    if (reported and _is_due(cluster_id)) or _has_untried_pods(cluster_id):
         if _has_undecided_pods(cluster_id):
             dispatch.send(cluster_id, dispatch.REPORT, in_seconds=REST_SECONDS)
         else:
@@ -88,6 +89,12 @@ def _is_due(cluster_id: int) -> bool:
     """Return whether there are unreported decisions or policies."""
     pods = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
     return pods.exists() or PolicyObject.objects.filter(unreported_policies(cluster_id)).exists()
+
+
+def _has_untried_pods(cluster_id: int) -> bool:
+    """Return whether there are unreported decisions of pods whose last report did not fail."""
+    due = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
+    return due.filter(report_failed_at=None).exists()
 
 
 def _report(cluster: Cluster, instance: str) -> int:

@@ -51,6 +51,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with five pods, `p0` to `p4`, that are too large for its node."""
     monkeypatch.setattr(worker_host, "is_synced", lambda _: True)
     monkeypatch.setattr(dispatch, "wake", lambda *_: None)
+    monkeypatch.setattr(dispatch, "send", lambda *_, **__: None)
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
@@ -71,3 +72,15 @@ def test_other_pods_are_updated_and_the_failed_one_is_retried_after_them(cluster
     assert server.round(cluster) == {"p0", "p1"}
     assert server.round(cluster) == set()
     assert not Pod.objects.exclude(report_failed_at=None).exists()
+
+
+def test_next_run_starts_while_pods_have_no_failed_report(
+    cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    monkeypatch.setattr(dispatch, "wake", lambda cluster_id, task: woken.append(cluster_id))
+    server.broken = {f"p{number}" for number in range(5)}
+    runs = [(server.round(cluster), len(woken)) for _ in range(4)]
+    # Five pods in steps of two: the third run reaches the last one. Then all reports have failed, and `sweep` retries.
+    assert [count for _, count in runs] == [1, 2, 2, 2]
+    assert {"p4"} < runs[2][0]
