@@ -25,31 +25,33 @@ from hetsched.contracts.units import CPU
 from hetsched.engine.cluster.columns import Bools
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.isa.isa_fit import SECOND, run_on
-from hetsched.engine.isa.isa_strings import offered_isa
+from hetsched.engine.isa.isa_strings import covering_counts
 from hetsched.engine.numa.reported_zones import zones_of
-from hetsched.isa import match
 
 _FEW = 0.25
 _LARGE = 2.0
-WAYS = ("cards", "isa", "size")
+PROPERTIES = ("cards", "isa", "size")
 
 
 class Rarity(msgspec.Struct, frozen=True):
     """Rarity of each node: the rare rows by property, and how many nodes could replace each row by ISA."""
 
     rows: dict[str, frozenset[int]]
-    stand_ins: list[int]
+    replacements: list[int]
     median_cpu: float
 
-    def ways(self, row: int) -> tuple[str, ...]:
-        return tuple(way for way in WAYS if row in self.rows[way])
+    def properties(self, row: int) -> tuple[str, ...]:
+        return tuple(name for name in PROPERTIES if row in self.rows[name])
 
 
 def rarity_of(state: ClusterState) -> Rarity:
     """Find the rare nodes of a cluster."""
     nodes = state.all_rows
     cards = (nodes.static("card_milli") > 0).any(axis=0) if nodes.static("card_milli").size else np.zeros(nodes.n, bool)
-    stand_ins = _covering_nodes(state)
+    offers = nodes.static("isa_offer")
+    counts = np.bincount(offers, minlength=len(state.offers.values)).tolist()
+    covering = covering_counts(tuple(state.offers.values), tuple(counts))
+    replacements = [covering[offer] for offer in offers.tolist()]
     few = max(1, int(_FEW * nodes.n))
     cpu = nodes.static("allocatable")[state.resources.index[CPU]].astype(np.float64)
     zones = np.array([len(zones_of(report)) for report in state.reports])
@@ -59,10 +61,10 @@ def rarity_of(state: ClusterState) -> Rarity:
     return Rarity(
         {
             "cards": _unless_all(np.flatnonzero(cards), nodes.n),
-            "isa": _unless_all([row for row, count in enumerate(stand_ins) if count <= few], nodes.n),
+            "isa": _unless_all([row for row, count in enumerate(replacements) if count <= few], nodes.n),
             "size": _unless_all(np.flatnonzero(large), nodes.n),
         },
-        stand_ins,
+        replacements,
         median,
     )
 
@@ -72,33 +74,18 @@ def _unless_all(rows: Iterable[int], count: int) -> frozenset[int]:
     return found if len(found) < count else frozenset()
 
 
-def _covering_nodes(state: ClusterState) -> list[int]:
-    """Return, for each node, how many nodes run everything that it runs, (N,); a node with unknown ISA is not rare."""
-    offers = tuple(state.offers.values)
-    at = state.all_rows.static("isa_offer")
-    nodes = np.bincount(at, minlength=len(offers)).tolist()
-    native = [None if offer.native is None else offered_isa(offer.native) for offer in offers]
-    counts = [
-        sum(n for other, n in zip(native, nodes, strict=True) if other and match(isa, other).satisfied)
-        if isa
-        else len(state.reports)
-        for isa in native
-    ]
-    return [counts[offer] for offer in at.tolist()]
-
-
 def needs(shape: Shape, row: int, rarity: Rarity, state: ClusterState) -> frozenset[str]:
     """Return the rare properties of a node that the shape needs."""
     found = set()
     if shape.gpu is not None and shape.gpu.count:
         found.add("cards")
-    if _runs_on(shape.isa, state) <= rarity.stand_ins[row]:
+    if _runs_on(shape.isa, state) <= rarity.replacements[row]:
         found.add("isa")
     numa = shape.numa
     bound_to_zones = numa is not None and (bool(numa.aware) or numa.cpu_policy != "none")
     if bound_to_zones or shape.request(CPU) > rarity.median_cpu:
         found.add("size")
-    return frozenset(found) & frozenset(rarity.ways(row))
+    return frozenset(found) & frozenset(rarity.properties(row))
 
 
 def _runs_on(demand: IsaDemand | None, state: ClusterState) -> int:
@@ -118,16 +105,16 @@ class RareDemand(NamedTuple):
 
     key: str
     shape: Shape
-    could: Bools
+    can_run: Bools
 
 
-def needed_by(row: int, askers: Sequence[RareDemand], rarity: Rarity, state: ClusterState) -> dict[str, str]:
+def needed_by(row: int, candidates: Sequence[RareDemand], rarity: Rarity, state: ClusterState) -> dict[str, str]:
     """Return, by rare property of the node, the first of these pods that needs it and could run on the node."""
     found: dict[str, str] = {}
-    for asker in askers:
-        if asker.could[row]:
-            for way in needs(asker.shape, row, rarity, state):
-                found.setdefault(way, asker.key)
+    for candidate in candidates:
+        if candidate.can_run[row]:
+            for name in needs(candidate.shape, row, rarity, state):
+                found.setdefault(name, candidate.key)
     return found
 
 
@@ -136,4 +123,4 @@ def wastes_rarity(shape: Shape, row: int, source: int, rarity: Rarity, state: Cl
 
     A property is wasted if the pod does not need it and row `source` does not have it.
     """
-    return bool(set(rarity.ways(row)) - set(rarity.ways(source)) - needs(shape, row, rarity, state))
+    return bool(set(rarity.properties(row)) - set(rarity.properties(source)) - needs(shape, row, rarity, state))

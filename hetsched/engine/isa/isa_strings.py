@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.node_report import IsaReport
-from hetsched.isa import Isa, parse
+from hetsched.isa import Isa, match, parse
 
 _NAMES = {"x86": "amd64", "arm": "arm64"}
 
@@ -54,3 +54,18 @@ def missing_features(offer: IsaReport, required: Isa) -> tuple[str, ...]:
 
 def _is_level(name: str) -> bool:
     return name.startswith("x86-64-v")
+
+
+@lru_cache(maxsize=16)
+def covering_counts(offers: tuple[IsaReport, ...], nodes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return, for each ISA report, the number of nodes that run everything that it offers natively, at least 1.
+
+    `nodes` has the number of nodes with each report. An unknown ISA is not rare: its count is that of all nodes.
+    """
+    native = [None if offer.native is None else offered_isa(offer.native) for offer in offers]
+    return tuple(
+        max(1, sum(n for other, n in zip(native, nodes, strict=True) if other and match(isa, other).satisfied))
+        if isa
+        else sum(nodes)
+        for isa in native
+    )

@@ -85,17 +85,18 @@ def _narrow(board: Board, units: Units, wanted: Mapping[int, frozenset[str]], ra
 
 def _keeps_free(rarity: Rarity, wanted: Mapping[int, frozenset[str]]) -> Callable[[AppliedMove], bool]:
     """Return a predicate that refuses moves to nodes with a rare property that pending pods need."""
-    ways = frozenset().union(*wanted.values())
-    taken = frozenset().union(*(rarity.rows[way] for way in ways))
-    return lambda moved: not any(outcome.row in taken for outcome in moved.outcomes)
+    needed = frozenset().union(*wanted.values())
+    kept_free = frozenset().union(*(rarity.rows[name] for name in needed))
+    return lambda moved: not any(outcome.row in kept_free for outcome in moved.outcomes)
 
 
 def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rarity) -> Move:
     pods = search.helped_by(moved)
-    ways = joined(", ", dict.fromkeys(_WORDS[way] for placed in moved.unit for way in rarity.ways(placed.row)))
+    names = [name for placed in moved.unit for name in rarity.properties(placed.row)]
+    properties = joined(", ", dict.fromkeys(_WORDS[name] for name in names))
     text = Message(
         "{names} is rare because of its {ways}; frees capacity for {pods}",
-        names=node_names(board, moved), ways=ways, pods=format_pods(pods, NAMED),
+        names=node_names(board, moved), ways=properties, pods=format_pods(pods, NAMED),
     )  # fmt: skip
     return board.to_move(moved, text, pods)
 
@@ -114,8 +115,8 @@ def _rare_demands(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:
         if pod.shape not in found and pod.ready:
             scheduler = board.scheduler_of(pod)
             evaluation, _ = scheduler.evaluator.evaluate(board.state.compile(pod))
-            could = np.zeros(len(board.state.reports), np.bool_) if evaluation.row_refusal else evaluation.static_mask
-            found[pod.shape] = RareDemand(pod.key, pod.shape, could.copy())
+            can_run = np.zeros(len(board.state.reports), np.bool_) if evaluation.row_refusal else evaluation.static_mask
+            found[pod.shape] = RareDemand(pod.key, pod.shape, can_run.copy())
     return list(found.values())
 
 

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 
-from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.contracts.params import Params
 from hetsched.engine.cluster.columns import Floats, Window
 from hetsched.engine.cluster.state import ClusterState
@@ -31,8 +29,7 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.isa.isa_fit import SECOND, run_on
-from hetsched.engine.isa.isa_strings import offered_isa
-from hetsched.isa import match
+from hetsched.engine.isa.isa_strings import covering_counts
 
 _PREPARED: StateKey[Floats] = StateKey("isa-scarcity")
 
@@ -76,7 +73,7 @@ class IsaScarcity:
             table = [100.0 * run.affinity for run in runs]
         else:
             for_pod = sum(count for run, count in zip(runs, nodes, strict=True) if run.rank >= SECOND)
-            table = [_score(self.params.measure, count, for_pod) for count in _covering_nodes(offers, nodes)]
+            table = [_score(self.params.measure, count, for_pod) for count in covering_counts(offers, nodes)]
         request.memo[_PREPARED] = np.array(table, np.float64)
         return None
 
@@ -92,15 +89,3 @@ def _score(measure: str, for_node: int, for_pod: int) -> float:
     if measure == "log":
         return 100.0 * math.log(for_node) / math.log(for_pod)
     return 100.0 * for_node / for_pod
-
-
-@lru_cache(maxsize=16)
-def _covering_nodes(offers: tuple[IsaReport, ...], nodes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return, per ISA report, the number of nodes whose ISA covers the reported one; an unknown ISA is never rare."""
-    native = [None if offer.native is None else offered_isa(offer.native) for offer in offers]
-    return tuple(
-        max(1, sum(n for other, n in zip(native, nodes, strict=True) if other and match(isa, other).satisfied))
-        if isa
-        else sum(nodes)
-        for isa in native
-    )
