@@ -55,7 +55,7 @@ class Sender:
         self._within = DEFAULT_WITHIN_SECONDS
         self._answers: list[AgentAnswer] = []
         self._listeners: list[Callable[[AgentAnswer], None]] = []
-        self._is_requested = False
+        self._send_requested = False
         self._ended = False
         self._failing = ""
         self._answered = False
@@ -99,7 +99,7 @@ class Sender:
     def send_now(self) -> None:
         """Send a message now, because a caller waits for the response."""
         with self._news:
-            self._is_requested = True
+            self._send_requested = True
             self._news.notify()
 
     def answers(self) -> list[AgentAnswer]:
@@ -125,7 +125,7 @@ class Sender:
             due = began + self._within
 
     def _has_to_send(self, due: float) -> bool:
-        return self._report is not None and (self._unsent or self._is_requested or self._clock() >= due)
+        return self._report is not None and (self._unsent or self._send_requested or self._clock() >= due)
 
     def _back_off(self, until: float) -> None:
         """Wait until this time, even if the state changes; the caller holds the lock."""
@@ -136,7 +136,7 @@ class Sender:
         """Send the state; return the seconds to wait after a failure, or None after a success."""
         with self._news:
             report, unsent, pinned = self._report, self._unsent, self._pinned
-            self._unsent = self._is_requested = False
+            self._unsent = self._send_requested = False
             self._sequence += 1
         assert report is not None
         message = AgentMessage(

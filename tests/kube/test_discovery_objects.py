@@ -20,7 +20,7 @@ from hetsched.adapters.kubernetes.api import Api, Resource
 from hetsched.adapters.kubernetes.leader_lease import Election
 from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
 from hetsched.contracts.api.discovery import Discovery
-from hetsched.contracts.messages.agent_message import AgentMessage, digest_of, stable_parts
+from hetsched.contracts.messages.agent_message import AgentMessage, digest_of, steady_parts
 from hetsched.contracts.messages.agent_report import (
     AgentReport,
     EmulatedIsa,
@@ -100,7 +100,7 @@ def report(cluster: Cluster, **changes: Any) -> None:
     if row is not None:
         NodeFacts.objects.update(reported_at=None)  # however soon after the last report
     sequence = 1 if row is None else row.sequence + 1
-    digest = digest_of(stable_parts(agent_report))
+    digest = digest_of(steady_parts(agent_report))
     agent_messages.receive(cluster, AgentMessage("n1", "start", "2026-11-21T10:00:00Z", sequence, digest, agent_report))
 
 

@@ -23,7 +23,7 @@ def cluster(db: None) -> Cluster:
     return a_cluster(a_node("n1").gpus(2).zone("node0", "0-3").zone("node1", "4-7"))
 
 
-def held(cluster: Cluster, owner: str = "somebody", **more: object) -> Hold:
+def held(cluster: Cluster, owner: str = "team-b", **more: object) -> Hold:
     """Hold half of card 1 and two CPUs of zone node0 for a pod of 1 CPU and 1Gi."""
     allocation = Allocation(gpus=(CardGrant(1, 500, 20480),), zones=(ZoneGrant("node0", "0-1", 2000),))
     at = Cluster.objects.get(pk=cluster.pk).revision
@@ -91,8 +91,8 @@ def test_node_shows_held_capacity(viewer: Client, cluster: Cluster) -> None:
 
 
 def test_workload_shows_its_hold(viewer: Client, cluster: Cluster) -> None:
-    row = held(cluster, "somebody")
-    workload = submitted(cluster, a_pod("release"), owner="somebody", hold=row.pk)
+    row = held(cluster, "team-b")
+    workload = submitted(cluster, a_pod("release"), owner="team-b", hold=row.pk)
     assert f"Hold reserved by hold {row.pk}" in words(viewer, f"/workloads/{workload.pk}/")
     assert str(workload.pk) in words(viewer, f"/holds/{row.pk}/")
 
@@ -104,7 +104,7 @@ def test_unused_capacity_of_a_hold_is_not_shown_as_used(
     viewer: Client, cluster: Cluster, reason: str, shown: str
 ) -> None:
     row = held(cluster)
-    submitted(cluster, a_pod("release"), owner="somebody", hold=row.pk)
+    submitted(cluster, a_pod("release"), owner="team-b", hold=row.pk)
     Reservation.objects.update(active=False, release_reason=reason, released_revision=9)
     assert shown in words(viewer, f"/holds/{row.pk}/")
 

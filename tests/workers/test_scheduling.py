@@ -176,7 +176,7 @@ def test_expired_lease_is_acquired_and_released_after_the_work() -> None:
 @pytest.mark.django_db
 def test_lease_from_before_a_clock_reset_is_expired() -> None:
     cluster = a_cluster()
-    lease = leading.take(cluster.pk, "somebody")
+    lease = leading.take(cluster.pk, "another-process")
     assert lease is not None
     Cluster.objects.update(leader_until=timezone.now() + timedelta(hours=1))
     assert not leading.is_held(cluster.pk)

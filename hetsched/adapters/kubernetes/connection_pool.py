@@ -27,7 +27,7 @@ def _connect(connection: HTTPConnection) -> socket.socket:
     return made
 
 
-class _HttpConnection(HTTPConnection):
+class _GuardedConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         return _connect(self)
 
@@ -38,7 +38,7 @@ class _HttpsConnection(HTTPSConnection):
 
 
 class _HttpPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _HttpConnection
+    ConnectionCls = _GuardedConnection
 
 
 class _HttpsPool(urllib3.HTTPSConnectionPool):

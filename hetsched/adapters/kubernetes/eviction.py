@@ -144,12 +144,12 @@ def charge_budgets(api: Api, victims: Sequence[EvictionTarget]) -> list[Eviction
 
 
 def _charge(budgets: Sequence[_ChargedBudget], namespace: str, labels: Mapping[str, str]) -> EvictionResponse:
-    for budget in budgets:
-        if budget.budget.namespace == namespace and selects(budget.budget.selector, labels):
-            budget.pods += 1
-            if budget.pods > budget.allowed:
-                name = f"{namespace}/{budget.budget.name}"
-                message = f"the disruption budget {name} allows {budget.allowed} of the evictions that belong together"
+    for charged in budgets:
+        if charged.budget.namespace == namespace and selects(charged.budget.selector, labels):
+            charged.pods += 1
+            if charged.pods > charged.allowed:
+                name = f"{namespace}/{charged.budget.name}"
+                message = f"the disruption budget {name} allows {charged.allowed} of the evictions that belong together"
                 return EvictionResponse(EvictionResult.REFUSED, message)
     return EvictionResponse(EvictionResult.ASKED)
 

@@ -69,13 +69,13 @@ def wanted(manifest: bytes, *, workload: str, identity: str, scheduler_name: str
                 "On a live cluster a submission can create only {text}; create other objects with kubectl", text=known
             )
             raise document.locate(InputError("KindNotSubmitted", message, place="kind", hint=hint))
-        new_object = _ready(plain, resource, workload, suffix, scheduler_name)
-        if (new_object.resource, new_object.namespace, new_object.name) in taken:
+        target = _ready(plain, resource, workload, suffix, scheduler_name)
+        if (target.resource, target.namespace, target.name) in taken:
             # Several objects may share one `generateName`; duplicates of one `name` were rejected before.
             own = blake2b(f"{identity}\0{len(found)}".encode(), digest_size=5).hexdigest()
-            new_object = _ready(plain, resource, workload, own, scheduler_name)
-        taken.add((new_object.resource, new_object.namespace, new_object.name))
-        found.append(new_object)
+            target = _ready(plain, resource, workload, own, scheduler_name)
+        taken.add((target.resource, target.namespace, target.name))
+        found.append(target)
     return found
 
 
@@ -107,7 +107,7 @@ def pods_of(objects: Iterable[ObjectToCreate], known: ClusterContent | None) -> 
 
     Raises: InputError; `PodBound` for a pod whose spec.nodeName is set.
     """
-    items = [new_object.document for new_object in objects]
+    items = [target.document for target in objects]
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
     content = parse_workload([("manifest", listed)], known=known)
     if content.running:
@@ -126,36 +126,36 @@ def makes(kind: str, name: str, pod_name: str, controller: str) -> bool:
     return controller == f"{kind}/{name}"
 
 
-def create(api: Api, new_object: ObjectToCreate) -> SubmissionResponse:
+def create(api: Api, target: ObjectToCreate) -> SubmissionResponse:
     """Create an object, or find the one that an earlier attempt created."""
     try:
-        made = api.send("POST", _path(new_object, named=False), json.dumps(new_object.document).encode(), query=_BY_US)
+        made = api.send("POST", _path(target, named=False), json.dumps(target.document).encode(), query=_BY_US)
     except ApiFailure as failure:
         if failure.status == 409:
-            return _read_back(api, new_object, failure)
+            return _read_back(api, target, failure)
         return _failed(failure)
     return SubmissionResponse(SubmissionResult.DONE, _meta(made).get("uid", ""))
 
 
-def delete(api: Api, new_object: ObjectToCreate, uid: str) -> SubmissionResponse:
+def delete(api: Api, target: ObjectToCreate, uid: str) -> SubmissionResponse:
     """Delete an object and its dependents; the result is DONE if there is no such object of ours."""
     try:
         if not uid:
-            found = _meta(api.get(_path(new_object)))
-            if not _is_ours(found, new_object):
+            found = _meta(api.get(_path(target)))
+            if not _is_ours(found, target):
                 return SubmissionResponse(SubmissionResult.DONE)
             uid = found["uid"]
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
-        api.send("DELETE", _path(new_object), json.dumps(body).encode())
+        api.send("DELETE", _path(target), json.dumps(body).encode())
     except ApiFailure as failure:
         return SubmissionResponse(SubmissionResult.DONE) if failure.status in (404, 409) else _failed(failure)
     return SubmissionResponse(SubmissionResult.DONE, uid)
 
 
-def read(api: Api, new_object: ObjectToCreate, uid: str) -> SubmissionResponse:
+def read(api: Api, target: ObjectToCreate, uid: str) -> SubmissionResponse:
     """Read the state of a Job; `gone` if it does not exist or has another uid."""
     try:
-        found = json.loads(api.get(_path(new_object)))
+        found = json.loads(api.get(_path(target)))
     except ApiFailure as failure:
         return SubmissionResponse(SubmissionResult.DONE, ended="gone") if failure.status == 404 else _failed(failure)
     if uid and found["metadata"].get("uid") != uid:
@@ -182,25 +182,25 @@ def _failed(failure: ApiFailure) -> SubmissionResponse:
     )
 
 
-def _read_back(api: Api, new_object: ObjectToCreate, conflict: ApiFailure) -> SubmissionResponse:
+def _read_back(api: Api, target: ObjectToCreate, conflict: ApiFailure) -> SubmissionResponse:
     try:
-        found = _meta(api.get(_path(new_object)))
+        found = _meta(api.get(_path(target)))
     except ApiFailure as failure:
         return SubmissionResponse(SubmissionResult.UNKNOWN, "", str(failure)[:1000])
     return (
         SubmissionResponse(SubmissionResult.DONE, found["uid"])
-        if _is_ours(found, new_object)
+        if _is_ours(found, target)
         else SubmissionResponse(SubmissionResult.REFUSED, "", str(conflict)[:1000])
     )
 
 
-def _is_ours(meta: dict[str, Any], new_object: ObjectToCreate) -> bool:
-    ours: dict[str, str] = new_object.document["metadata"]["labels"]
+def _is_ours(meta: dict[str, Any], target: ObjectToCreate) -> bool:
+    ours: dict[str, str] = target.document["metadata"]["labels"]
     return bool((meta.get("labels") or {}).get(WORKLOAD_LABEL) == ours[WORKLOAD_LABEL])
 
 
-def _path(new_object: ObjectToCreate, *, named: bool = True) -> str:
-    return _BY_PLURAL[new_object.resource].path(namespace=new_object.namespace, name=new_object.name if named else "")
+def _path(target: ObjectToCreate, *, named: bool = True) -> str:
+    return _BY_PLURAL[target.resource].path(namespace=target.namespace, name=target.name if named else "")
 
 
 def _meta(body: bytes) -> dict[str, Any]:

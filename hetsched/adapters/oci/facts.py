@@ -32,7 +32,7 @@ def with_facts(pod: PodSpec, known: Mapping[str, ImageFacts]) -> PodSpec:
     """Return a pod with the known facts of its images; an image without a new fact keeps its previous fact."""
     stated = {facts.image: facts for facts in pod.image_facts}
     facts = tuple(_better(known.get(image), stated.get(image)) for image in pod.images)
-    found = tuple(image for image in facts if image is not None)
+    found = tuple(fact for fact in facts if fact is not None)
     return msgspec.structs.replace(pod, image_facts=found, shape=with_demand(pod.shape, found))
 
 
@@ -52,10 +52,10 @@ def demand_of(facts: tuple[ImageFacts, ...]) -> ImageDemand | None:
     """Return the joint demand of a pod's images, or None without facts."""
     if not facts:
         return None
-    known = [_floors(image.platforms) for image in facts if image.platforms]
+    known = [_floors(fact.platforms) for fact in facts if fact.platforms]
     floors = tuple(sorted(pod_floors(known).items())) if known else None
     written = None if floors is None else tuple((arch, isa.canonical if isa else "") for arch, isa in floors)
-    only = tuple((arch, image.image) for image in facts for arch in archs_with_variants_only(image.platforms))
+    only = tuple((arch, fact.image) for fact in facts for arch in archs_with_variants_only(fact.platforms))
     return ImageDemand(written, unknown=len(known) < len(facts), variants_only=only)
 
 

@@ -52,9 +52,9 @@ class Pinner:
         self._grants = Grants(node)
         self._settled: dict[str, Cpus] = {}
         self._loaded = False
-        self._is: dict[str, int] = {}
-        self._looked: dict[str, float] = {}
-        self._aims: dict[str, WantedCpus] = {}
+        self._current: dict[str, int] = {}
+        self._read_at: dict[str, float] = {}
+        self._last_plan: dict[str, WantedCpus] = {}
         self._failed: dict[str, str] = {}
         self._last: tuple[PinnedContainer, ...] = ()
         self.problems: tuple[MachineProblem, ...] = ()
@@ -102,7 +102,7 @@ class Pinner:
     def _step(self, now: float, problems: list[MachineProblem]) -> tuple[PinnedContainer, ...]:
         self._load()
         sandboxes, containers = self._runtime.sandboxes(), self._runtime.containers()
-        self._take(sandboxes)
+        self._read_allocations(sandboxes)
         kubelet = self._kubelet()
         if kubelet is not None and (kubelet.cpu_manager_policy == "static" or kubelet.exclusive):
             self._save(problems)
@@ -115,7 +115,7 @@ class Pinner:
                 MachineProblem("KubeletUnknown", "no container is pinned: the kubelet's CPU policy is unknown")
             )
             return ()
-        if not self._alone():
+        if not self._is_only_agent():
             problems.append(MachineProblem("AnotherAgent", "another agent on this machine pins the containers"))
             return ()
         machine = self._machine(kubelet)
@@ -127,17 +127,19 @@ class Pinner:
             container.id: self._settled[container.id] for container in members if container.id in self._settled
         }
         wanted = plan(machine, pods, members, self._settled)
-        self._look(now, wanted, members, machine)
+        self._read_actual_cpus(now, wanted, members, machine)
         self._settle(wanted, pods, members)
         self._save(problems)
         if not wanted.shared and any(not container.cpus for container in wanted.containers.values()):
             why = "all CPUs are exclusive, so other containers keep their CPUs"
             problems.append(MachineProblem("NothingShared", why))
         self._write(wanted, members)
-        problems += [MachineProblem("NotPinned", why, one) for one, why in sorted(self._failed.items())]
+        problems += [
+            MachineProblem("NotPinned", why, container_id) for container_id, why in sorted(self._failed.items())
+        ]
         return self._report(wanted, members)
 
-    def _take(self, sandboxes: tuple[Sandbox, ...]) -> None:
+    def _read_allocations(self, sandboxes: tuple[Sandbox, ...]) -> None:
         """Process the annotations of pods; if a pod has several sandboxes, the newest is used."""
         for sandbox in sorted(sandboxes, key=lambda sandbox: sandbox.created_at):
             if sandbox.ready and (text := sandbox.annotations.get(ALLOCATION)):
@@ -160,19 +162,19 @@ class Pinner:
                 created[sandbox.uid] = min(sandbox.created_at, created.get(sandbox.uid, sandbox.created_at))
         return [RuntimePod(uid, since, self._grants.of(uid)) for uid, since in sorted(created.items())], members
 
-    def _look(self, now: float, wanted: PinPlan, members: list[PodContainer], machine: MachineCpus) -> None:
+    def _read_actual_cpus(self, now: float, wanted: PinPlan, members: list[PodContainer], machine: MachineCpus) -> None:
         """Read the actual CPUs of all pinned containers and of those whose periodic check is due."""
         present = {member.id for member in members}
         self._actual.forget(present)
-        self._is = {one: cpus for one, cpus in self._is.items() if one in present}
-        self._looked = {one: when for one, when in self._looked.items() if one in self._is}
+        self._current = {key: cpus for key, cpus in self._current.items() if key in present}
+        self._read_at = {key: read_at for key, read_at in self._read_at.items() if key in self._current}
         late = 0
         for member in members:
-            aim = wanted.containers[member.id]
-            due = now - self._looked.get(member.id, -LOOKED_AT_SECONDS) >= LOOKED_AT_SECONDS
-            if aim.predicted is None and not due and self._aims.get(member.id) == aim:
+            target_cpus = wanted.containers[member.id]
+            due = now - self._read_at.get(member.id, -LOOKED_AT_SECONDS) >= LOOKED_AT_SECONDS
+            if target_cpus.predicted is None and not due and self._last_plan.get(member.id) == target_cpus:
                 continue
-            self._looked[member.id] = now
+            self._read_at[member.id] = now
             try:
                 found = self._actual.cpus(member.id)
             except RuntimeFailure as failure:
@@ -181,60 +183,64 @@ class Pinner:
                     raise
                 found = None
             # If its CPUs are unknown, the container may run on every CPU.
-            self._is[member.id] = _mask(machine.online if not found else found & machine.online or machine.online)
-        self._aims = wanted.containers
+            self._current[member.id] = _mask(machine.online if not found else found & machine.online or machine.online)
+        self._last_plan = wanted.containers
 
     def _settle(self, wanted: PinPlan, pods: list[RuntimePod], members: list[PodContainer]) -> None:
         """Record the CPUs of immovable containers that have, or are about to get, their final CPUs."""
         fixed = {pod.uid for pod in pods if pod.granted is not None and pod.granted.policy == FIXED}
         for member in members:
-            aim = wanted.containers[member.id]
-            if member.pod in fixed and aim.predicted is not None and not aim.why:
-                self._settled.setdefault(member.id, aim.cpus)
+            target_cpus = wanted.containers[member.id]
+            if member.pod in fixed and target_cpus.predicted is not None and not target_cpus.why:
+                self._settled.setdefault(member.id, target_cpus.cpus)
 
     def _write(self, wanted: PinPlan, members: list[PodContainer]) -> None:
         """Write the differences; containers whose last write failed are last."""
         targets = {
-            member.id: Target(_mask(aim.cpus), member.pod, aim.own)
+            member.id: Target(_mask(target_cpus.cpus), member.pod, target_cpus.own)
             for member in members
-            if (aim := wanted.containers[member.id]).cpus
+            if (target_cpus := wanted.containers[member.id]).cpus
         }
-        current = {target: self._is[target] for target in targets}
+        current = {target: self._current[target] for target in targets}
         before, self._failed = self._failed, {}
-        removed, aside, late = set[str](), set[str](), 0
+        ended, aside, late = set[str](), set[str](), 0
         for left_out in (before.keys(), frozenset[str]()):
             for _ in range(4 * len(targets) + 4):
-                write = next_write(current, targets, _mask(wanted.shared), {*self._failed, *removed, *left_out}, aside)
+                write = next_write(current, targets, _mask(wanted.shared), {*self._failed, *ended, *left_out}, aside)
                 if write is None:
                     break
-                one, cpus = write
-                if cpus != targets[one].cpus:
-                    aside.add(one)
+                container_id, cpus = write
+                if cpus != targets[container_id].cpus:
+                    aside.add(container_id)
                 try:
-                    self._runtime.set_cpus(one, format_cpuset(_cpus(cpus)))
-                    found = self._actual.cpus(one)
+                    self._runtime.set_cpus(container_id, format_cpuset(_cpus(cpus)))
+                    found = self._actual.cpus(container_id)
                 except RuntimeFailure as failure:
                     late += failure.late
                     if failure.away or late > MOST_LATE:
                         raise
                     if failure.gone:
-                        removed.add(one)
-                        current[one] = 0
+                        ended.add(container_id)
+                        current[container_id] = 0
                     else:
-                        self._failed[one] = f"the runtime rejected CPUs {format_cpuset(_cpus(cpus))}: {failure}"
+                        self._failed[container_id] = (
+                            f"the runtime rejected CPUs {format_cpuset(_cpus(cpus))}: {failure}"
+                        )
                     continue
-                current[one] = self._is[one] = _mask(found) if found else cpus
-                if current[one] != cpus:
-                    self._failed[one] = f"it was pinned to CPUs {format_cpuset(_cpus(cpus))} but runs on other CPUs"
+                current[container_id] = self._current[container_id] = _mask(found) if found else cpus
+                if current[container_id] != cpus:
+                    self._failed[container_id] = (
+                        f"it was pinned to CPUs {format_cpuset(_cpus(cpus))} but runs on other CPUs"
+                    )
 
     def _report(self, wanted: PinPlan, members: list[PodContainer]) -> tuple[PinnedContainer, ...]:
         found = []
         for member in sorted(members, key=lambda member: (member.pod, member.name, member.id)):
-            aim = wanted.containers[member.id]
-            if aim.predicted is None:
+            target_cpus = wanted.containers[member.id]
+            if target_cpus.predicted is None:
                 continue
-            has, predicted = format_cpuset(_cpus(self._is[member.id])), format_cpuset(aim.predicted)
-            drift = aim.why or self._failed.get(member.id, "")
+            has, predicted = format_cpuset(_cpus(self._current[member.id])), format_cpuset(target_cpus.predicted)
+            drift = target_cpus.why or self._failed.get(member.id, "")
             if not drift and has != predicted:
                 drift = f"it is on CPUs {has}"
             found.append(PinnedContainer(member.pod, member.name, predicted, has, "agent", drift))
@@ -276,10 +282,10 @@ class Pinner:
         if state.key is not None:
             self._grants.learn(state.cluster, state.key)
         self._grants.known.update(state.known)
-        self._settled = {one: _parsed(cpus) for one, cpus in state.settled.items()}
+        self._settled = {container_id: _parsed(cpus) for container_id, cpus in state.settled.items()}
         self._loaded = True
 
-    def _alone(self) -> bool:
+    def _is_only_agent(self) -> bool:
         try:
             return self._file.locked()
         except OSError:
@@ -287,7 +293,7 @@ class Pinner:
 
     def _save(self, problems: list[MachineProblem]) -> None:
         """Write the persistent state; a failure is reported and pinning continues."""
-        settled = {one: format_cpuset(cpus) for one, cpus in self._settled.items()}
+        settled = {container_id: format_cpuset(cpus) for container_id, cpus in self._settled.items()}
         grants = self._grants
         try:
             if self._file.locked():

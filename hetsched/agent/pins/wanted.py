@@ -134,8 +134,8 @@ def _wanted(member: PodContainer, pod: RuntimePod, machine: MachineCpus, shared:
     usable = predicted & machine.online
     if not usable:
         return WantedCpus(shared, predicted=predicted, why=f"CPUs {format_cpuset(predicted)} are offline")
-    removed = predicted - usable
-    why = f"CPUs {format_cpuset(removed)} are offline" if removed else ""
+    offline = predicted - usable
+    why = f"CPUs {format_cpuset(offline)} are offline" if offline else ""
     return WantedCpus(usable, own=granted.policy == OWN, predicted=predicted, why=why)
 
 

@@ -59,7 +59,7 @@ class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
     problems: list[MachineProblem] = []
 
 
-def stable_parts(report: AgentReport) -> AgentReport:
+def steady_parts(report: AgentReport) -> AgentReport:
     """Return a report without the parts that change constantly (usage, steal, pins) or are added by the server."""
     zones, gpus = report.zones, report.gpus
     if zones is not None:
@@ -90,10 +90,10 @@ def durable_parts(report: AgentReport) -> AgentReport:
         }
         devices = {pod: containers for pod, containers in devices.items() if any(containers.values())}
         kubelet = msgspec.structs.replace(kubelet, shared_cpus=None, devices=devices)
-    gpus = stable_parts(report).gpus
+    gpus = steady_parts(report).gpus
     return msgspec.structs.replace(report, zones=zones, gpus=gpus, kubelet=kubelet, usage=None, pinned=None)
 
 
 def digest_of(report: AgentReport) -> str:
     """Return the digest of the steady parts of a report."""
-    return sha256(encode(stable_parts(report))).hexdigest()[:32]
+    return sha256(encode(steady_parts(report))).hexdigest()[:32]

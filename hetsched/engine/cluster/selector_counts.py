@@ -50,7 +50,7 @@ class Matcher(NamedTuple):
         return selects(self.selector, pod.labels)
 
 
-class _SelectorCount:
+class _CachedCounts:
     """Cached counts of one selector: matching pods per row, whether each kind matches, entries of the journal read."""
 
     __slots__ = ("counts", "hits", "read")
@@ -70,7 +70,7 @@ class SelectorCounts:
         self._on_row: list[dict[str, tuple[PodSpec, int]]] = []
         self._journal: list[tuple[int, int, int]] = []  # kind, row, +1 (added) or -1 (removed)
         self._seen = 0
-        self._tallies: dict[tuple[Matcher, ...], _SelectorCount] = {}
+        self._tallies: dict[tuple[Matcher, ...], _CachedCounts] = {}
 
     def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:
         """Return the number of placed pods on each node that match all of `matchers`, shape (N,), read-only."""
@@ -80,7 +80,7 @@ class SelectorCounts:
         if tally is None:
             if len(self._tallies) >= _KEPT_TALLIES:
                 self._tallies.clear()
-            tally = self._tallies[matchers] = _SelectorCount(np.zeros(len(self._on_row), np.int64), [], 0)
+            tally = self._tallies[matchers] = _CachedCounts(np.zeros(len(self._on_row), np.int64), [], 0)
         for face in islice(self._faces, len(tally.hits), None):
             tally.hits.append(all(matcher.matches(face, state.namespaces) for matcher in matchers))
         if fresh:
@@ -135,7 +135,5 @@ class SelectorCounts:
         other._kinds, other._faces = dict(self._kinds), list(self._faces)
         other._on_row = [dict(pods) for pods in self._on_row]
         other._journal = list(self._journal)
-        other._tallies = {
-            key: _SelectorCount(t.counts.copy(), list(t.hits), t.read) for key, t in self._tallies.items()
-        }
+        other._tallies = {key: _CachedCounts(t.counts.copy(), list(t.hits), t.read) for key, t in self._tallies.items()}
         return other

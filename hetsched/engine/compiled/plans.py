@@ -311,8 +311,8 @@ class Plans:
         if found is None:
             found = self._kind_ids[touched] = len(self._kinds)
             names = GPU_RESOURCES if self._card_filter is not None else ()
-            remaining = {self.state.resources.index[name] for name in names}
-            needs = [row for row in compiled.needs_rows.tolist() if self._fits and row not in remaining]
+            skipped = {self.state.resources.index[name] for name in names}
+            needs = [row for row in compiled.needs_rows.tolist() if self._fits and row not in skipped]
             self._kinds.append((np.array(needs, np.int64), np.flatnonzero(compiled.delta)))
         return found
 

@@ -77,7 +77,7 @@ def keep_out_without_cards(total: Any, usable: Any, card_id: int, nodes: Any, at
     cores, vendor, models = cards.cores[card_id], cards.vendor[card_id], cards.models[card_id]
     first, last = nodes.first, nodes.last
     usable[: len(total)] = 0
-    remaining = np.zeros(len(total), np.int64)
+    fitting = np.zeros(len(total), np.int64)
     for card in range(at.cards):
         bit = np.int64(1) << card
         milli_free = nodes.load[at.card_milli_free + card, first:last]
@@ -87,24 +87,24 @@ def keep_out_without_cards(total: Any, usable: Any, card_id: int, nodes: Any, at
         card_vendor = nodes.static[at.card_vendor + card, first:last]
         card_model = nodes.static[at.card_model + card, first:last]
         for i in range(len(total)):
-            remaining[i] = bit if milli_free[i] >= milli else 0
+            fitting[i] = bit if milli_free[i] >= milli else 0
         if milli < WHOLE_CARD_MILLI:
             for i in range(len(total)):
-                remaining[i] = remaining[i] if memory_free[i] >= share_of_memory(card_memory[i], milli, memory) else 0
+                fitting[i] = fitting[i] if memory_free[i] >= share_of_memory(card_memory[i], milli, memory) else 0
         if memory > 0:
             for i in range(len(total)):
-                remaining[i] = remaining[i] if card_memory[i] >= memory else 0
+                fitting[i] = fitting[i] if card_memory[i] >= memory else 0
         if cores > 0:
             for i in range(len(total)):
-                remaining[i] = remaining[i] if card_cores[i] >= cores else 0
+                fitting[i] = fitting[i] if card_cores[i] >= cores else 0
         if vendor != UNKNOWN:
             for i in range(len(total)):
-                remaining[i] = remaining[i] if card_vendor[i] == vendor else 0
+                fitting[i] = fitting[i] if card_vendor[i] == vendor else 0
         if cards.choosy[card_id]:
             for i in range(len(total)):
-                remaining[i] = remaining[i] if models[card_model[i]] else 0
+                fitting[i] = fitting[i] if models[card_model[i]] else 0
         for i in range(len(total)):
-            usable[i] |= remaining[i]
+            usable[i] |= fitting[i]
     for i in range(len(total)):
         found = 0
         for card in range(at.cards):

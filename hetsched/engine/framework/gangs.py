@@ -63,7 +63,7 @@ class GangMembers:
         self.never: set[str] = set()
         self._known: dict[Shape, Verdict] = {}
 
-    def has_missed(self, shape: Shape) -> bool:
+    def has_failed(self, shape: Shape) -> bool:
         """Return whether an earlier member of this shape had no feasible node."""
         return shape in self._known
 

@@ -3,12 +3,12 @@
 Two hardware threads of one core are slower than two cores: a busy application on both threads slows itself down. A pod
 that needs a whole core, however, cannot use a core of which one thread is assigned. The order among the free CPUs of
 one zone is
-    spread   one thread of each core, cores by (strain, lowest id); second threads only after all cores are in use
+    spread   one thread of each core, cores by (contention, lowest id); second threads only after all cores are in use
     pack     whole free cores by lowest id while they fit; then single threads of the cores with the fewest free
-Strain rates the effect of the assigned threads of a core on the new pod. The worst thread determines it: 1 if the pods
-are never busy at the same hours, 2 if the profile is unknown, and 2 + h if they are busy at the same time for h hours a
-day. Ties are broken by the number of assigned threads. For a new pod that is idle or has an unknown profile, only the
-number of assigned threads is compared. An application that is busy at some hours is spread under either order.
+Contention rates the effect of the assigned threads of a core on the new pod. The worst thread determines it: 1 if the
+pods are never busy at the same hours, 2 if the profile is unknown, and 2 + h if they are busy at the same time for h
+hours a day. Ties are broken by the number of assigned threads. For a new pod that is idle or has an unknown profile,
+only the number of assigned threads is compared. An application that is busy at some hours is spread under either order.
 Source: cassini (Tencent 2022) for hyper-threads and load profiles; kubelet's CPU manager for the packed order.
 Invariants: as many CPUs as requested, each of them free; no application gets two threads of a core while another core
 of the zone has a usable free thread under `spread`.

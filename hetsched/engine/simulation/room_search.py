@@ -74,11 +74,11 @@ class RoomSearch:
             if self._extend([single]):
                 steps.append(pod)
                 continue
-            removed = {placed.pod.key for moved in self.moves for placed in moved.unit}
+            moved_keys = {placed.pod.key for moved in self.moves for placed in moved.unit}
             on_row = {
                 row: kept
                 for row, units in candidates.items()
-                if (kept := [u for u in units if _is_untouched(u, removed)])
+                if (kept := [u for u in units if _is_untouched(u, moved_keys)])
             }
             tries = max(self._question.most_tries - self.board.tries, 0)  # the limit applies to the whole question
             search = MoveSearch(self.board, single, on_row, self._question.most_moves - len(self.moves), tries, accepts)
@@ -167,5 +167,5 @@ def groups_of(pods: Sequence[PodSpec]) -> list[list[PodSpec]]:
     return list(groups.values())
 
 
-def _is_untouched(unit: Unit, removed: set[str]) -> bool:
-    return not any(placed.pod.key in removed for placed in unit)
+def _is_untouched(unit: Unit, moved_keys: set[str]) -> bool:
+    return not any(placed.pod.key in moved_keys for placed in unit)

@@ -139,7 +139,7 @@ def test_client_without_our_certificate_gets_no_answer(tls_server: TlsServer, pa
 def test_a_name_that_is_not_listed_is_refused_before_anything_is_read(
     tls_server: TlsServer, pairs: Path, tmp_path: Path
 ) -> None:
-    with calling(tls_server, pairs, issued(tmp_path / "other", pairs, "somebody")) as connection:
+    with calling(tls_server, pairs, issued(tmp_path / "other", pairs, "other-client")) as connection:
         for path in (*(f"/extender/{verb}" for verb in VERBS), "/nothing"):
             status, problem = answered(connection, path)
             assert (status, problem["code"]) == (403, "ClientNotAllowed")

@@ -235,7 +235,7 @@ class Gang:
                 )
                 self._reject_members(key, _refusal("GangIncomplete", message), room)
             return
-        group.missed(pod, None if group.has_missed(pod.shape) else diagnose())
+        group.missed(pod, None if group.has_failed(pod.shape) else diagnose())
         if placed + len(group.untried) < gang.min_available:
             group.refusal = _incomplete(key, gang, group, state=room.state)
             self._reject_members(key, group.refusal, room)

@@ -10,7 +10,7 @@ cluster is full. With random arrivals, the probability that such a pod needs the
     price(g) = 1 - exp(-load(g)) + rarity * (1 - GPUs of its model / GPUs of the most frequent model)
                + reserve * max(0, 4 * rank - 3), rank = share of the model's nodes that precede its node by name
     score = 100 - 5 * requested GPUs * mean price of the node's GPUs that fit
-The price of a GPU is thus the expected loss of another pod. `rarity` prices a rare model without a known demand. `need`
+The price of a GPU is thus the expected loss of another pod. `rarity` prices a rare model regardless of demand. `need`
 "capacity" needs no mix and omits the first term. `reserve` raises the price on the last quarter of a model's nodes.
 Nodes fill up by rank, so the rank of the next free node shows the used part of the model. Pods that fit any model then
 use other models before they use the last empty nodes of this model.
@@ -49,7 +49,7 @@ _MOST_SHAPES = 256
 
 
 class GpuScarcityParams(Params, frozen=True):
-    """Source of the need, and the value of a rare model without a known demand."""
+    """Source of the demand, and the prices that do not depend on it."""
 
     need: Annotated[
         Literal["mix", "capacity"],
