@@ -113,7 +113,7 @@ class PolicyPlanAdmin(WorkflowAdmin):
         (None, {"fields": ("name", "policy", "kind", "enabled", "reason")}),
         (_("once, at a set time"), {"fields": ("version", "at", "late_minutes")}),
         (
-            _("when a metric crosses thresholds"),
+            _("when a metric crosses a threshold"),
             {
                 "fields": (
                     ("cluster", "metric"),

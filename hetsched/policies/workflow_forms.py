@@ -139,12 +139,12 @@ class PlanForm(WorkflowForm):
     policy = forms.ModelChoiceField(label=_("Policy"), queryset=Policy.objects.filter(keeper=None))
     kind = forms.ChoiceField(
         label=_("Trigger"),
-        choices=[("once", _("once, at a set time")), ("condition", _("when a metric crosses thresholds"))],
+        choices=[("once", _("once, at a set time")), ("condition", _("when a metric crosses a threshold"))],
     )
     version = _number(label=_("Version"), help_text=_("Once: the version to activate."))
     at = forms.SplitDateTimeField(label=_("At"), required=False, widget=AdminSplitDateTime())
     late_minutes = forms.IntegerField(
-        label=_("Skip if late by more than (minutes)"), required=False, min_value=0, max_value=10_080, initial=60
+        label=_("Skip if more than this many minutes late"), required=False, min_value=0, max_value=10_080, initial=60
     )
     cluster = forms.ModelChoiceField(
         label=_("Cluster"),

@@ -28,7 +28,7 @@ def test_problem_leads_to_an_action_and_the_audit_trail(visitor: Visitor) -> Non
     page = visitor.open("/nodes/epyc-1/")
     page.get_by_role("button", name="Cordon").click()
     expect(page.locator("dialog[open] #act-text")).to_contain_text(
-        "The scheduler places no new pods here until the node is uncordoned"
+        "The scheduler does not place new pods here until the node is uncordoned"
     )
     page.click("dialog[open] [data-confirm]")
     expect(page.locator("dialog[open] [role=alert]")).to_contain_text("Enter a reason")
@@ -50,7 +50,7 @@ def test_gpu_maintenance_is_started_and_ended(visitor: Visitor) -> None:
     page.select_option("dialog[open] [name=until]", index=0)
     confirm(page, "new fan")
     expect(page.locator("#tab .chip.wait", has_text="in maintenance")).to_contain_text("in maintenance, ends in ")
-    expect(page.locator("#head")).to_contain_text("1 of 8 GPUs accept no new pods.")
+    expect(page.locator("#head")).to_contain_text("1 of 8 GPUs do not accept new pods.")
     fleet = visitor.open("/")
     expect(fleet.locator("#maintained")).to_contain_text("1 of 48 GPUs in maintenance, ends in ")
     expect(fleet.locator("#maintained")).to_have_attribute("href", re.compile("/nodes/a100-1/"))

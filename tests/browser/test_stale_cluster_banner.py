@@ -43,7 +43,7 @@ def test_banner_appears_with_its_reason_and_disappears(visitor: Visitor) -> None
         console.run(_SET.format(age=300, failures=3, reason="connection refused"))
         expect(banner).to_be_visible()
         expect(banner).to_contain_text(
-            "connection refused; hetsched schedules no pods for demo until the connection returns"
+            "connection refused; hetsched does not schedule pods for demo until the connection is restored"
         )
         expect(banner.locator("time")).to_contain_text("5")
         visitor.open("/what-if/")  # it is also over pages without their own topic

@@ -65,7 +65,7 @@ def test_cordon_lists_remaining_pods_and_lost_capacity(fleet: Cluster, operator:
     # 8 CPUs and 16 GiB, of which the pod has 2 and 4.
     assert cordon["text"] == (
         "1 pod runs on this node and is not evicted. "
-        "The scheduler places no new pods here until the node is uncordoned. 6 free CPUs and 12 GiB stay unused."
+        "The scheduler does not place new pods here until the node is uncordoned. 6 free CPUs and 12 GiB stay unused."
     )
     assert pressed(operator, cordon).status_code == 200
     assert "Uncordon" in buttons(operator, "/nodes/n1/gpu/")
@@ -76,7 +76,7 @@ def test_maintenance_is_started_from_the_tabs_of_gpus_and_zones(fleet: Cluster, 
     a_workload_on_card_0(fleet)
     card = buttons(operator, "/nodes/n1/gpu/")["Start maintenance…"]
     assert card["text"].startswith(
-        "1 pod uses GPU #0 and is not evicted: default/p. The scheduler places no new pods on GPU #0 until"
+        "1 pod uses GPU #0 and is not evicted: default/p. The scheduler does not place new pods on GPU #0 until"
     )
     assert card["more"] == "until-fields"
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()

@@ -46,7 +46,7 @@ def test_a_plan_shows_gain_and_cost(viewer: Client, tight: Cluster) -> None:
     assert "After 1 move, there is enough capacity on b." in page
     assert "default/right" in page
     assert "no plan needs fewer moves" in page
-    assert [page.count(label) for label in ("Lost run time", "Pods that no controller recreates")] == [1, 1]
+    assert [page.count(label) for label in ("Lost run time", "Pods not recreated by a controller")] == [1, 1]
     assert "data-act" not in main_of(page)
     assert "Only an operator can confirm a plan." in page
 

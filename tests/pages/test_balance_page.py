@@ -54,8 +54,8 @@ def test_different_values_are_explained(viewer: Client, measured: Collector) -> 
     for address in ("/nodes/n1/balance/", "/balance/"):
         shown = words(viewer, address)
         assert "Requested Sum of the requests of the pods on this node." in shown, address
-        assert "Measured Use in the latest sample." in shown, address
-        assert "Effective Use from which the balance is computed" in shown, address
+        assert "Measured Resource use in the latest sample." in shown, address
+        assert "Effective Resource use from which the balance is computed" in shown, address
     assert "CPU use in the latest sample: 75 %." in words(viewer, "/nodes/n1/")
 
 

@@ -35,7 +35,7 @@ def test_every_page_reports_a_stale_cluster(page: str, live: Cluster, viewer: Cl
     text = viewer.get(page).content.decode()
     assert 'id="stale" class="stale" role="alert" data-topic="watch:live">' in text
     assert "connection &lt;refused&gt;" in text
-    assert "hetsched schedules no pods for live until the connection returns" in text
+    assert "hetsched does not schedule pods for live until the connection is restored" in text
     assert "js/stale.js" in text
 
 
@@ -58,5 +58,6 @@ def test_a_cluster_out_of_files_has_none(cluster: Cluster, viewer: Client) -> No
 def test_shadow_mode_is_shown_on_every_page(live: Cluster, viewer: Client) -> None:
     Connection.objects.update(shadow_of="default-scheduler")
     text = viewer.get("/nodes/").content.decode()
-    assert "Shadow mode (active scheduler: default-scheduler): hetsched schedules no pods and writes nothing." in text
+    effect = "hetsched does not schedule pods or write to the cluster."
+    assert f"Shadow mode (active scheduler: default-scheduler): {effect}" in text
     assert '<a href="/shadow/">' in text

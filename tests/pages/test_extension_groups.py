@@ -11,4 +11,4 @@ def test_extensions_fall_into_one_group_each() -> None:
     assert sorted(names) == ["c", "d", "svpbmt", "v", "xtheadba", "zba", "zvkt"]
     assert groups["vector"] == ["v"]
     assert groups["cryptography"] == ["zvkt"]
-    assert groups["others"] == ["xtheadba"]
+    assert groups["other extensions"] == ["xtheadba"]

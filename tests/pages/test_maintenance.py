@@ -79,7 +79,7 @@ def test_node_says_which_gpu_is_in_maintenance_and_why(viewer: Client, serviced:
     text = words(viewer, "/nodes/cards/")
     assert "GPU 1 is in maintenance , ends" in text.replace("maintenance,", "maintenance ,")
     assert "new fan" in text
-    assert "1 of 4 GPUs accept no new pods." in text
+    assert "1 of 4 GPUs do not accept new pods." in text
 
 
 def test_problem_list_names_the_gpu_count_and_the_reason(viewer: Client, serviced: Cluster) -> None:

@@ -99,7 +99,7 @@ def test_use_that_nothing_tracks_by_zone_is_unknown(viewer: Client, db: None) ->
     text = words(viewer, "/nodes/n1/numa/")
     assert "0 of 4" not in text
     assert text.count("CPU: use unknown, capacity 4.") == 2
-    assert "The CPU use of the zones is unknown: hetsched assigned no zones on this node" in text
+    assert "The CPU use of the zones is unknown: hetsched has not assigned any zones on this node" in text
 
 
 def test_cpus_that_the_kubelet_gave_are_not_shown_as_shared(viewer: Client, db: None) -> None:
@@ -135,7 +135,7 @@ def test_memory_of_zones_is_unknown_where_pods_hold_memory_of_any_zone(viewer: C
     pinned = Allocation(zones=(ZoneGrant("node-0", cpus="0,2", cpu_millis=2000),))
     Reservation.objects.filter(pod=pods[0]).update(allocation=pinned)
     text = words(viewer, "/nodes/n1/numa/")
-    assert text.count("memory 16 GiB, not accounted per zone") == 2
+    assert text.count("memory 16 GiB, not counted per zone") == 2
     assert "0 B of 16 GiB" not in text
 
 
@@ -145,14 +145,14 @@ def test_uncounted_memory_of_a_zone_is_not_shown_as_free(viewer: Client, db: Non
     not_counted = Allocation(zones=(ZoneGrant("node-0", cpus="0,2", cpu_millis=2000),))
     Reservation.objects.filter(pod=pods[0]).update(allocation=not_counted)
     text = words(viewer, "/nodes/n1/numa/")
-    assert "memory 16 GiB, not accounted per zone" in text
-    assert "Memory is accounted per zone if the numa-fit parameter “memory” is enabled." in text
+    assert "memory 16 GiB, not counted per zone" in text
+    assert "Memory is counted per zone if the numa-fit parameter “memory” is enabled." in text
     assert "0 B of 16 GiB" not in text  # the other zone: second has no zone and may hold memory of it
     counted = Allocation(zones=(ZoneGrant("node-0", cpus="1,3", cpu_millis=2000, memory_mib=1024),))
     Reservation.objects.filter(pod=pods[1]).update(allocation=counted)
     text = words(viewer, "/nodes/n1/numa/")
     assert "1 GiB of 16 GiB" in text
-    assert "excludes the memory of 1 pod that is not accounted per zone" in text
+    assert "excludes the memory of 1 pod that is not counted per zone" in text
 
 
 def test_zone_below_its_grants_names_the_pods_at_risk(viewer: Client, db: None) -> None:

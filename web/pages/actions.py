@@ -136,7 +136,7 @@ class _OnNode:
         text = [stay % {"count": count} if count else _("No pods run on this node.")]
         text.append(
             _(
-                "The scheduler places no new pods here until the node is uncordoned. %(cpu)s free CPUs and "
+                "The scheduler does not place new pods here until the node is uncordoned. %(cpu)s free CPUs and "
                 "%(memory)s stay unused."
             )
             % {"cpu": amount_words(CPU, max(free[CPU], 0)), "memory": amount_words(MEMORY, max(free[MEMORY], 0))}
@@ -152,8 +152,8 @@ class _OnNode:
         text = _("The scheduler can place pods on this node again. It retries pending pods immediately.")
         if node.report.unschedulable:
             text = _(
-                "The node is also marked unschedulable in the cluster. The scheduler places no pods on this node "
-                "until it is uncordoned there, too."
+                "The node is also marked unschedulable in the cluster. The scheduler does not place pods on this node "
+                "until it is uncordoned in the cluster, too."
             )
         title = _("Uncordon %(node)s?") % {"node": node.name}
         return self._act(
@@ -204,7 +204,10 @@ class _OnNode:
             return self._act(_("End maintenance"), title, said, done, action="end-maintenance", **part)
         title = _("Start maintenance of %(part)s of %(node)s?") % names
         said = (
-            _("The scheduler places no new pods on %(part)s until the maintenance expires or an operator ends it.")
+            _(
+                "The scheduler does not place new pods on %(part)s until the maintenance expires or an operator ends "
+                "it."
+            )
             % names
         )
         done = _("%(part)s of %(node)s is in maintenance.") % names

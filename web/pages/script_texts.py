@@ -82,7 +82,8 @@ def result_texts() -> dict[str, str]:
         "not-placed": _("Not placed"),
         "best-nodes-of": _("Best nodes for {pod}: {feasible} of {all} are feasible"),
         "first-pod": _(
-            "Shows the first of {count} pods. The other pods are scheduled after the first pod is allocated."
+            "Shows the first of {count} pods. The other pods are scheduled after the resources of the first pod are "
+            "allocated."
         ),
         "chosen": _("number of pods placed here: {count}"),
         "refused": _("rejected: {reason}"),
@@ -138,8 +139,8 @@ def question_texts() -> dict[str, Any]:
         "keep-room": _("Hold this capacity…"),
         "keep-room-title": _("Hold this capacity?"),
         "keep-room-text": _(
-            "hetsched reserves the capacity for all pods or for none. The scheduler places no other pods on "
-            "it until the hold is used, cancelled or expired."
+            "hetsched reserves the capacity for all pods or for none. The scheduler does not place other pods on "
+            "this capacity until the hold is used, cancelled or expired."
         ),
         "keep-room-confirm": _("Hold capacity"),
         "take-away": _("Remove {name}"),
@@ -189,7 +190,7 @@ def why_texts() -> dict[str, str]:
         "would-do-one": _("{node} fits"),
         "try-it": _("simulate as a what-if"),
         "no-step": _("No small change of the request makes {pod} fit now."),
-        "blockers": _("Blocking pods: for each node, the smallest set of pods that would have to end"),
+        "blockers": _("Blocking pods: for each node, the smallest set of pods that must end before the pod fits"),
         "would-have-to-go": _("Pods"),
         "with-priority": _("priority {priority}"),
         "working-out": _("Computing …"),

@@ -132,10 +132,13 @@ def _parts() -> Iterator[ComponentState]:
         "pages": (_("Pages"), _("Reinstall hetsched. Its templates or static files are missing or broken.")),
         "broker": (
             _("Redis"),
-            _("Check Redis and REDIS_URL. hetsched stores submissions but schedules no pods until Redis works."),
+            _("Check Redis and REDIS_URL. hetsched stores submissions but does not schedule pods until Redis works."),
         ),
-        "outbox": (_("Live events"), _("Check the workers of the queue io. Pages do not update until they work.")),
-        "scheduler": (_("Scheduling"), _("Check the workers of the queue schedule and their log.")),
+        "outbox": (
+            _("Live events"),
+            _("Check the workers of the queue “io”. Pages do not update until these workers run."),
+        ),
+        "scheduler": (_("Scheduling"), _("Check the workers of the queue “schedule” and their log.")),
         "watch": (
             _("Informers"),
             _("Run `hetsched scheduler`. The list below shows the clusters without an informer and the reason."),
@@ -286,8 +289,8 @@ def _problems(
         )
         url = f"{reverse('node', args=[agents['doubted_first']])}?{urlencode(name)}#quarantine"
         todo = _(
-            "Approve or reject these facts. Until then, missing capacity accepts no new pods and added capacity is "
-            "not used."
+            "Approve or reject these facts. Until then, hetsched does not place new pods on missing capacity and does "
+            "not use added capacity."
         )
         yield HealthProblem(_BAD, text % {**name, "count": agents["doubted"]}, todo, url, _("show first node"))
     for row in collectors:

@@ -35,7 +35,7 @@ _FLOORS = {"riscv": "rv64gc", "x86": "x86-64-v1", "arm": "armv8.0-a"}
 _QUEUED = sorted(state.value for state in QUEUED)
 Context = dict[str, Any]
 _VECTOR, _CRYPTO, _BITS = _("vector"), _("cryptography"), _("bit manipulation")
-_FLOAT, _MEMORY, _OTHERS = _("floating point"), _("memory and atomics"), _("others")
+_FLOAT, _MEMORY, _OTHERS = _("floating point"), _("memory and atomics"), _("other extensions")
 _PATTERNS = {
     "riscv": (
         (_("base and compressed instructions"), r"[iemcg]|zc.*|zm.*|zicsr|zifencei|zicntr|zihpm"),

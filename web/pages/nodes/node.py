@@ -135,11 +135,11 @@ def _reported_facts(node: Node, reservations: Held) -> Context:
 def _sentence(node: Node, resources: list[Context]) -> str:
     """Describe whether the node accepts pods, and its fullest resource."""
     if not node.ready:
-        return _("Not ready. The scheduler places no pods here until the node is ready.")
+        return _("Not ready. The scheduler does not place pods here until the node is ready.")
     if node.cordoned_by_operator:
-        return _("Cordoned by an operator. Running pods stay; the scheduler places no new pods here.")
+        return _("Cordoned by an operator. Running pods stay, but the scheduler does not place new pods here.")
     if node.unschedulable:
-        return _("Marked unschedulable. Running pods stay; the scheduler places no new pods here.")
+        return _("Marked unschedulable. Running pods stay, but the scheduler does not place new pods here.")
     fullest = max((row for row in resources if row["ratio"] is not None), key=lambda row: row["ratio"], default=None)
     if fullest is None:
         return _("The node reports no capacity, so no pod fits.")

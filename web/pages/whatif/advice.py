@@ -51,8 +51,8 @@ GOALS = {
     Goal.RARE: (
         gettext_lazy("Rare nodes"),
         gettext_lazy(
-            "Finds the smallest number of moves that takes pods off rare nodes to free capacity for pending pods that "
-            "need these nodes."
+            "Finds the smallest number of moves that frees capacity on rare nodes (GPUs, a rare instruction set or an "
+            "unusual size) for pending pods that need these nodes."
         ),
     ),
 }
@@ -256,14 +256,14 @@ def _confirm(cluster: Cluster, found: Advice, question: dict[str, Any], step: in
     alone = [pod.pod for pod in pods if not pod.comes_back]
     if alone:
         said = ngettext(
-            "No controller recreates %(count)d of these pods: %(names)s.",
-            "No controller recreates %(count)d of these pods: %(names)s.",
+            "%(count)d of these pods is not recreated by a controller: %(names)s.",
+            "%(count)d of these pods are not recreated by a controller: %(names)s.",
             len(alone),
         )
         text.append(said % {"count": len(alone), "names": listed(alone)})
     text.append(
         _(
-            "hetsched checks each move again before it starts. The plan stops at the first move that is no "
+            "hetsched checks each move again before starting it. The plan stops at the first move that is no "
             "longer possible."
         )
     )
@@ -313,7 +313,7 @@ def _plan(plan: Rebalance, may: bool) -> dict[str, Any]:
             label=_("Stop…"),
             url=f"/api/v1/clusters/{plan.cluster.name}/rebalances/{plan.pk}/actions/",
             title=_("Stop this plan?"),
-            text=_("Completed moves stay in effect. No further moves start."),
+            text=_("Completed moves are not undone. The remaining moves do not start."),
             confirm=_("Stop the plan"),
             body='{"action":"stop"}',
             etag=plan_tag(plan),

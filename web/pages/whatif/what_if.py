@@ -82,13 +82,13 @@ def _examples() -> list[dict[str, Any]]:
     """Return three examples as the fields of the form."""
     return [
         {
-            "title": _("A RISC-V build with vector extension"),
+            "title": _("A RISC-V build with the vector extension"),
             "text": _("4 CPUs, 8 GiB, on a node with the V extension"),
             "fields": {"cpu": "4", "memory": "8Gi", "isa": "rva22u64_v"},
         },
         {
             "title": _("A quarter of a GPU"),
-            "text": _("2 CPUs, 8 GiB, 250 ‰ of one GPU with 4 GiB of its memory"),
+            "text": _("2 CPUs, 8 GiB, 250 ‰ of one GPU and 4 GiB of its memory"),
             "fields": {"cpu": "2", "memory": "8Gi", "milli": "250", "gpumem": "4096"},
         },
         {

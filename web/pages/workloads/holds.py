@@ -178,8 +178,8 @@ def on_hold(row: Hold, subject: Subject) -> list[ActionButton]:
             label=_("Extend…"),
             title=_("Extend this hold?"),
             text=_(
-                "The hold expires after the selected duration, counted from now. The scheduler places no other pods "
-                "on this capacity until then."
+                "The hold expires after the selected duration, counted from now. The scheduler does not place other "
+                "pods on this capacity until then."
             ),
             confirm=_("Extend"),
             body=body_of({"action": "extend"}),
