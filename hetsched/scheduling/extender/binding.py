@@ -26,7 +26,7 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.engine.explain.diagnosis import best
-from hetsched.engine.framework.extender import filter_nodes
+from hetsched.engine.framework.extender_verbs import filter_nodes
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import Conflict, Contradiction, reserve_requested

@@ -22,7 +22,7 @@ from hetsched.adapters.kubernetes.extender_messages import (
     read_pod,
 )
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.framework.extender import FilteredNodes, filter_nodes, find_victims, prioritize_nodes
+from hetsched.engine.framework.extender_verbs import FilteredNodes, filter_nodes, find_victims, prioritize_nodes
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
 

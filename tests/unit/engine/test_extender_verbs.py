@@ -15,7 +15,13 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import matrix
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.extender import MOST_PRIORITY, UNKNOWN_NODE, filter_nodes, find_victims, prioritize_nodes
+from hetsched.engine.framework.extender_verbs import (
+    MOST_PRIORITY,
+    UNKNOWN_NODE,
+    filter_nodes,
+    find_victims,
+    prioritize_nodes,
+)
 from tests.builders import PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import policy_of, scheduler
