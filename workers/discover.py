@@ -161,7 +161,7 @@ def _missing_rights(api: Api) -> tuple[str, ...]:
 
 
 def _ownership_problem(cluster: Cluster, api: Api) -> Message:
-    """Return why this installation may not write to the cluster; empty if it may."""
+    """Return why this installation may not write to the cluster, or an empty message if it may."""
     holder = holder_of_lease(api)
     if not holder:
         return Message("no process schedules the cluster")
@@ -185,7 +185,7 @@ def _read_published(api: Api) -> tuple[Iterator[PublishedNode], ServedKinds]:
 
 
 def _by_name(api: Api, kind: Resource) -> dict[str, dict[str, Any]] | None:
-    """Return the objects of a kind by name, None if the cluster does not serve the kind."""
+    """Return the objects of a kind by name, or None if the cluster does not serve the kind."""
     try:
         listed, _ = api.list_all(kind)
     except ApiFailure as failure:

@@ -103,7 +103,7 @@ def _allowed_groups(threads: Executor, api: Api, cluster: Cluster, groups: Seque
 def _passing(
     cluster: Cluster, groups: Sequence[Group], check: Callable[[Sequence[EvictionTarget]], list[EvictionResponse]]
 ) -> list[Group]:
-    """Check all victims of groups with several victims together; return the groups that may be evicted."""
+    """Return the groups that may be evicted; one call of `check` covers all victims of groups with several victims."""
     evictable = [_evictable(group) if len(group) > 1 else [] for group in groups]
     victims = [_eviction_target(claimed) for group in evictable for claimed in group]
     responses = iter(check(victims) if victims else ())
@@ -136,7 +136,7 @@ def _evict_groups(threads: Executor, api: Api, cluster: Cluster, groups: Sequenc
             for claimed in group:
                 retry_later(claimed)
         return Evictions(displaced, [])
-    # A group ends at its first eviction that is not wanted any more: its nomination has ended.
+    # Skip the rest of a group from the first eviction that is no longer wanted, because its nomination has ended.
     victims = [list(takewhile(lambda claimed: claimed.eviction.pk in wanted, group)) for group in victims]
     targets = [[_eviction_target(claimed) for claimed in group] for group in victims]
     requested, evicted = list[ClaimedEviction](), list[EvictionTarget]()
@@ -152,7 +152,7 @@ def _evict_groups(threads: Executor, api: Api, cluster: Cluster, groups: Sequenc
 
 
 def _displace(cluster: Cluster, group: Group) -> tuple[int, Group]:
-    """Return placed victims to the queue; return their number, and the victims to evict in the API server."""
+    """Requeue victims that are placed but not bound; return their number, and the victims to evict through the API."""
     leave, victims = 0, []
     for claimed in group:
         try:

@@ -48,7 +48,7 @@ def run(cluster_id: int) -> int:
 
 
 def _secrets_api(cluster: Cluster) -> Api | None:
-    """Return the API client that reads pull secrets, None if reading them is not allowed."""
+    """Return the API client that reads pull secrets, or None if reading them is not allowed."""
     if not Connection.objects.filter(cluster=cluster, read_pull_secrets=True).exists():
         return None
     try:

@@ -71,7 +71,7 @@ def run(cluster_id: int) -> int:
     instance = f"{socket.gethostname()}/{os.getpid()}"
     lease = reporting.take(cluster_id, instance)
     if lease is None:
-        return 0  # the other run enqueues the next one
+        return 0  # the run that holds the lease enqueues the next run
     try:
         reported = _report(cluster, instance)
     finally:

@@ -53,7 +53,7 @@ def media_type(request: Any, *allowed: str) -> str:
 
 
 def raw(request: Any, *, large: bool = False) -> bytes:
-    """Return the whole body.
+    """Return the bytes of the request body; `large` selects the size limit for manifests.
 
     Raises: InputError `BodyTooLarge`.
     """
@@ -79,7 +79,7 @@ def read(request: Any, document: type[T], *, large: bool = False) -> T:
 
 
 def wrapped_document(request: Any, document: type[T]) -> T | None:
-    """Read a manifest from the field `manifest` of a document; None if the body is the manifest itself.
+    """Return the JSON document that contains a manifest in a field, or None if the body is the manifest itself.
 
     Raises: InputError; RequestRefused 415 for media types other than JSON, YAML and CSV.
     """
@@ -111,7 +111,7 @@ def known_names_hint(names: Iterable[str]) -> Message:
 
 
 def names(given: list[str] | str) -> list[str]:
-    """Return the names in a list, or in one text that separates them by commas or blanks."""
+    """Return a list of names; a text is split at commas and blanks."""
     return given if isinstance(given, list) else given.replace(",", " ").split()
 
 
@@ -128,7 +128,7 @@ def text(body: bytes) -> str:
 
 
 def plain(body: bytes) -> Any:
-    """Read JSON text into plain values.
+    """Decode a JSON body into dicts, lists and scalars.
 
     Raises: InputError.
     """

@@ -46,8 +46,8 @@ def unchanged(request: Any, etag: str) -> bool:
 
 
 def two_part(facts: str, load: str) -> str:
-    """Return the tag of a resource with a volatile load: the tag of the state that writes depend on, a dot, and the tag
-    of the load.
+    """Return a two-part tag: `facts`, the tag of the state that writes depend on, a dot, and `load`, the tag of the
+    frequently changing state.
     """
     return f'"{facts.strip(_QUOTE)}.{load.strip(_QUOTE)}"'
 
@@ -58,8 +58,8 @@ def in_language(etag: str, language: str) -> str:
 
 
 def tag_of_row(row: models.Model, said: object, shown: Any) -> str:
-    """Return a two-part tag: the first part from the row's key and `said` (time or version of the last edit), the
-    second from `shown`, the displayed state.
+    """Return a two-part tag. The first part is computed from the row's key and `said` (time or version of the last
+    edit), the second part from `shown`, the displayed state.
     """
     return two_part(etag_of(row.pk, said), etag_of(encode(shown)))
 

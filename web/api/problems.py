@@ -80,7 +80,7 @@ _STATUS = {
 # Value of `Retry-After` in seconds, by problem code.
 _LATER = {"NamespaceFull": "30", "QuotaExceeded": "30", "ReportTooSoon": "1"}
 _READ_ONLY = "25006"  # PostgreSQL: read_only_sql_transaction
-# Problem code by exception of Django REST framework.
+# Exception of Django REST framework -> problem code.
 _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.NotAuthenticated: "NotAuthenticated",
     exceptions.PermissionDenied: "PermissionDenied",
@@ -95,7 +95,7 @@ _CODES: dict[type[exceptions.APIException], str] = {
 _DOCS = "The URLs and fields are documented at /api/v1/docs"
 _SEND_JSON = "Send one JSON document in UTF-8"
 _SEND_CREDENTIAL = "Send `Authorization: Bearer TOKEN`, with an unexpired token from `hetsched token create`"
-# Hints for the errors of Django REST framework, by code.
+# Problem code of an error of Django REST framework -> hint.
 _HINTS = {
     "BodyMalformed": _SEND_JSON,
     "NotAuthenticated": _SEND_CREDENTIAL,
@@ -103,7 +103,7 @@ _HINTS = {
     "PermissionDenied": "Use a token or an account whose role has this right",
     "TokenInvalid": _SEND_CREDENTIAL,
 }
-# Path of the list that contains the objects of a kind, by kind.
+# Kind of object -> path of the list of these objects.
 LISTS = {
     "cluster": "clusters/",
     "collector": "clusters/NAME/collectors/",
@@ -192,7 +192,7 @@ def listed_at(path: str) -> Message:
 
 
 def permission_denied(message: str) -> RequestRefused:
-    """Return the 403 problem for a missing right."""
+    """Return the 403 problem for a missing permission."""
     return RequestRefused(403, "PermissionDenied", message, hint=_HINTS["PermissionDenied"])
 
 

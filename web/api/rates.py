@@ -62,14 +62,16 @@ def limit_of(kind: str, subject: Subject) -> Limit:
 
 
 def max_submissions(kind: str, subject: Subject) -> int | None:
-    """Return the maximum number of submissions in one request, None if there is no limit."""
+    """Return the maximum number of submissions in one request, or None if there is no limit."""
     limit = limit_of(kind, subject)
     return limit.burst if limit.per_minute else None
 
 
 def take_token(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
-    """Count a request of a subject, or `amount` submissions in one request, and return rate-limit headers with
-    the remaining number.
+    """Count a request of a subject, or `amount` submissions in one request.
+
+    Returns the rate-limit headers, which contain the number of remaining requests.
+
 
     Raises: RequestRefused 429.
     """

@@ -47,7 +47,7 @@ class KeyPagination(BasePagination):
         return answer(self.request, Rows(data, self.next))
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        return schema  # the schema is already that of a page (`page_of`)
+        return schema  # `schema` already describes a page, because views declare `page_of`
 
 
 class ResourceView(ApiView, GenericAPIView, metaclass=ABCMeta):

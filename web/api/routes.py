@@ -89,7 +89,7 @@ class Schema(AddressLimitedView, SpectacularAPIView):
 
 @cache
 def _document(media_type: str) -> bytes:
-    """Return the OpenAPI document in a format; generating it takes up to 0.5 s of processor time."""
+    """Return the OpenAPI document in this media type; generating it takes up to 0.5 s of processor time."""
     renderer: Any = next(
         renderer_class for renderer_class in Schema.renderer_classes if renderer_class.media_type == media_type
     )

@@ -66,11 +66,11 @@ class ApiView(APIView):
     queries: ClassVar[dict[str, str]] = {}
     matched: ClassVar[dict[str, bool]] = {}  # method that checks If-Match -> whether If-Match is required
     kinds: ClassVar[dict[str, dict[str, Any]]] = {}  # JSON Schemas of queries that differ from `queries.KINDS`
-    counted: ClassVar[dict[str, str]] = {}  # method -> kind of rate limit, if not that of its permission
+    counted: ClassVar[dict[str, str]] = {}  # method -> kind of rate limit, if not the default of its permission
     keyed: ClassVar[tuple[str, ...]] = ()  # methods that read Idempotency-Key
 
     def permission_denied(self, request: Any, message: str | None = None, code: str | None = None) -> NoReturn:
-        """Reject with the permission's message as it is; the framework's exception loses its parameters."""
+        """Reject the request with the original `Message`; the framework's exception would drop its parameters."""
         try:
             super().permission_denied(request, message, code)
         except PermissionDenied as error:
@@ -111,7 +111,7 @@ class ApiView(APIView):
             self.headers |= take_token(kind, self.subject)
 
     def _kind(self, method: str) -> str | None:
-        """Return the kind of rate limit of a method; None for agents, which have their own."""
+        """Return the kind of rate limit of a method, or None for agents, which have a separate rate limit."""
         action = self.actions[method]
         if action == Action.REPORT:
             return None

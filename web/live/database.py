@@ -80,7 +80,7 @@ class QueryBatcher(Generic[K, T]):
                             future.set_exception(error)
                 finally:
                     for future in turn.values():
-                        future.cancel()  # has no effect on a finished future
+                        future.cancel()  # has an effect only after an exception: on futures without a result
         finally:
             asked.answering = None
 

@@ -6,8 +6,8 @@ latest events of each topic. A socket gets an event only if the event directly f
 socket's queue has space. After a gap or with a full queue the topic is *stale* for that socket: its queued events are
 dropped and a fresh snapshot is sent instead. One read of a snapshot serves all sockets that wait for it. The hub
 compares the topics' revisions with the database every second to detect events that the broker lost silently. On
-request, a socket gets the events of a tick as one delta, composed and encoded once for all sockets. A socket that sends
-the revision it already has gets the later events if they are still known.
+request, a socket gets the events of each tick (0.1 s) as one delta, composed and encoded once for all sockets. A socket
+that sends the revision that it already has gets the later events if the hub still has them.
 Invariant: for each topic a socket gets either a snapshot or the message "resumed", then deltas without a gap. This
 sequence may repeat.
 """
@@ -65,8 +65,8 @@ _head = msgspec.json.Decoder(_Head)
 class Listener:
     """The revisions that one socket has received, and its send queue; `ready` is set while the queue has messages.
 
-    `merges` is true if the socket accepts merged events. `since` has the revisions that the client already had of
-    topics that it has just joined.
+    `merges` is true if the socket accepts merged events. `since` maps each topic that the client
+    has just joined to the revision that the client already has.
     """
 
     def __init__(self) -> None:
@@ -181,8 +181,8 @@ class Hub:
         self._subscribed.clear()
 
     def join(self, listener: Listener, topics: Iterable[str], since: int | None = None) -> None:
-        """Subscribe a socket to topics. Each starts with a snapshot, or after revision `since` if all later events are
-        known.
+        """Subscribe a socket to topics. Each topic starts with a snapshot, or after revision `since` if the hub has all
+        later events.
         """
         for topic in topics:
             self._topics.setdefault(topic, _Topic()).listeners.add(listener)
@@ -225,7 +225,7 @@ class Hub:
         return found.snapshot.text
 
     async def _can_continue(self, listener: Listener, topic: str, found: _Topic, since: int) -> bool:
-        """Queue the events after revision `since` if all are known and fit in the queue; return whether that is so."""
+        """Queue the events after revision `since` and return True if all of them are available and fit in the queue."""
         if self._read_recent is None:
             return False
         if found.filling is None:
@@ -280,7 +280,7 @@ class Hub:
             found.reading = None
 
     def forward(self, topic: str, text: str) -> None:
-        """Queue an event from the channel layer for the sockets of its topic, at once or in the next merged message."""
+        """Queue an event from the channel layer for the sockets of its topic, now or in the next merged message."""
         found = self._topics.get(topic)
         if found is None:
             return
@@ -349,7 +349,7 @@ _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 
 async def hub(read_snapshot: ReadSnapshot, read_revisions: ReadRevisions, read_recent: ReadRecent | None = None) -> Hub:
-    """Return the running loop's hub, started."""
+    """Return the hub of the running event loop; create and start it if necessary."""
     loop = asyncio.get_running_loop()
     found = _hubs.get(loop)
     if found is None:
@@ -359,7 +359,7 @@ async def hub(read_snapshot: ReadSnapshot, read_revisions: ReadRevisions, read_r
 
 
 async def stop_hub() -> None:
-    """Stop the running loop's hub, if there is one."""
+    """Stop the hub of the running event loop, if there is one."""
     found = _hubs.pop(asyncio.get_running_loop(), None)
     if found is not None:
         with contextlib.suppress(asyncio.CancelledError):

@@ -100,7 +100,7 @@ def refresh_subject(credential: SocketCredential) -> SubjectLookup:
 
 
 def current_subject(credential: SocketCredential) -> Subject | None:
-    """Return the user of a credential, with the token if it is one; None if the credential is no longer valid."""
+    """Return the subject of a credential (user, and token if any), or None if the credential is no longer valid."""
     if credential.token_id:
         token = Token.objects.select_related("user").filter(pk=credential.token_id).first()
         if token is None or not token.user.is_active or (token.expiry and token.expiry < timezone.now()):
@@ -114,7 +114,10 @@ def current_subject(credential: SocketCredential) -> Subject | None:
 
 
 def denial_of(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
-    """Return why a topic is denied, None if permitted; `namespaces` are those of a workload's pods and objects."""
+    """Return why a topic is denied, or None if it is permitted.
+
+    For the topic of a workload, `namespaces` are the namespaces of its pods and objects.
+    """
     if not asker.may(Action.VIEW):
         return Denied("PermissionDenied", "listening needs the right 'view'")
     if asker.namespaces is None:

@@ -25,7 +25,7 @@ from .database import QueryBatcher, in_database
 from .hub import SnapshotMessage
 from .rights import Denied
 
-FRAMES = 64  # number of translated messages in the cache
+FRAMES = 64  # maximum number of translated messages in the cache
 
 
 class TopicLookup(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ resolve = QueryBatcher(find)
 
 @in_database
 def snapshot(topic: str) -> SnapshotMessage | None:
-    """Return a topic's whole document as message text, None if the topic no longer exists."""
+    """Return a topic's whole document as message text, or None if the topic no longer exists."""
     try:
         found = topics.snapshot(topic)
     except InputError:
@@ -101,8 +101,8 @@ def watch(topic: str, text: str, own: frozenset[str]) -> None:
 def redacted(topic: str, text: str, own: frozenset[str] | None) -> str:
     """Return a message of a topic for a socket, redacted if the socket is limited to the namespaces `own`.
 
-    Of the topics that a limited socket may subscribe to, only those of workloads contain messages that may name other
-    pods. The topic stores these messages with their parameters, so they can be redacted.
+    Of the topics that a limited socket may subscribe to, only the topics of workloads contain texts that may name pods
+    in other namespaces. The topic stores these texts with their parameters, so they can be redacted.
     """
     if not topic.startswith("workload:"):
         return text

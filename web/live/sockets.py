@@ -143,8 +143,9 @@ def _count_socket(key: str, most: int) -> Iterator[None]:
 
 
 def _select_protocol(offered: Any) -> str | None:
-    """Select hetsched's subprotocol, else the first offered one, because browsers close a socket without a selected
-    subprotocol.
+    """Return hetsched's subprotocol if offered, else the first offered subprotocol, else None.
+
+    Browsers close a socket for which the server selects none of the offered subprotocols.
     """
     return PROTOCOL if PROTOCOL in offered else next(iter(offered), None)
 

@@ -84,7 +84,7 @@ class NodeButtons(msgspec.Struct, frozen=True):
 
 
 def on_node(node: Node, reservations: Iterable[Reservation], subject: Subject) -> NodeButtons | None:
-    """Return the actions that the user may run on a node, None if there are none."""
+    """Return the actions that the user may run on a node, or None if there are none."""
     if not subject.may(Action.OPERATE):
         return None
     reservations = list(reservations)
@@ -105,7 +105,7 @@ def on_node(node: Node, reservations: Iterable[Reservation], subject: Subject) -
 
 
 def spans() -> list[tuple[str, int, str]]:
-    """Return the durations that a dialog offers: the label, the seconds, and the end time if it starts now."""
+    """Return the durations that a dialog offers, each with label, seconds, and the end of a period that starts now."""
     words = {"1h": _("1 hour"), "4h": _("4 hours"), "1d": _("1 day"), "7d": _("7 days")}
     now = timezone.now()
     return [(words[name], int(span.total_seconds()), rfc3339(now + span)) for name, span in SPANS]
@@ -161,9 +161,9 @@ class _OnNode:
         )
 
     def trust(self) -> list[ActionButton]:
-        """Return the button that makes hetsched accept the facts of the node again after its kubelet contradicted them.
+        """Return the button that makes hetsched accept facts of the node again that its kubelet contradicted.
 
-        The list is empty if there is no contradiction.
+        The result is a list with this button, or an empty list if there is no contradiction.
         """
         if not self.node.doubts and not node_rejections(self.node, timezone.now()):
             return []

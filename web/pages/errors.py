@@ -67,7 +67,7 @@ def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 
 def _refusal() -> problems.RequestRefused | None:
-    """Return the exception that is being handled as a RequestRefused, because handler500 gets no exception."""
+    """Convert the current exception to a RequestRefused; Django does not pass the exception to handler500."""
     error = sys.exc_info()[1]
     return problems.refusal_of(error) if isinstance(error, Exception) else None
 

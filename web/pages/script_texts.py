@@ -55,7 +55,7 @@ def grid_texts() -> dict[str, str]:
 
 
 def result_texts() -> dict[str, str]:
-    """Return the texts of a result."""
+    """Return the texts of a placement result: pods, verdicts, scores and reasons."""
     return {
         "banner": _("Feasibility at {time}. Nothing is reserved."),
         "placed-on": _("Placed"),
@@ -213,7 +213,7 @@ def repeat_texts() -> dict[str, str]:
 
 
 def matrix_texts() -> dict[str, str]:
-    """Return the texts of the table of all nodes."""
+    """Return the texts of the score table of all nodes."""
     return {
         "every-node": _("All nodes"),
         "by-reason": _("Nodes by reason"),

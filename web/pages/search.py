@@ -101,7 +101,7 @@ class SearchHit(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The hits of one kind; `more` is the URL of the full list, empty if there is none."""
+    """The hits of one kind; `more` is the URL of the full list, or "" if there is none."""
 
     label: str
     hits: list[SearchHit]

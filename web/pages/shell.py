@@ -92,7 +92,7 @@ def places_for(subject: Subject) -> list[MenuEntry]:
 
 
 def grouped(places: list[MenuEntry]) -> list[tuple[str, list[MenuEntry]]]:
-    """Return (label, places) of every group that is not empty."""
+    """Return the label and the entries of every navigation group that is not empty."""
     found = [(str(label), [place for place in places if place.group == name]) for name, label in GROUPS.items()]
     return [(label, members) for label, members in found if members]
 
@@ -168,7 +168,7 @@ class Shell:
         return HttpResponse(visible(text), status=status)
 
     def _live_cluster_context(self) -> dict[str, Any]:
-        """Return the cache age and shadow mode of a live cluster, empty for other clusters."""
+        """Return the template context of a live cluster: data age and shadow mode. It is empty for other clusters."""
         if self.cluster is None or self.cluster.kind != ClusterKind.KUBERNETES:
             return {}
         connection = Connection.objects.filter(cluster=self.cluster).first()

@@ -97,7 +97,7 @@ def visible(subject: Subject) -> QuerySet[AuditEntry]:
         rows = rows.exclude(object_kind="token")
     if subject.namespaces is None:
         return rows
-    # Tokens of other namespaces may have the same name, so the actor's name does not identify the caller.
+    # Filter by workload, not by actor: a token that is limited to other namespaces may have the same name as this one.
     return rows.filter(object_kind="workload", object_name__in=request_scope.workloads(subject).values("pk"))
 
 
@@ -139,7 +139,7 @@ def _moment(text: str, name: str, *, end: bool = False) -> datetime:
 
 
 def audited(row: AuditEntry) -> AuditRow:
-    """Return the document of an entry."""
+    """Return the REST document of an audit entry."""
     shown = {name: getattr(row, name) for name in _COLUMNS} | {"details": details_of(row)}
     return AuditRow(**shown)
 

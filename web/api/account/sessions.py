@@ -57,7 +57,7 @@ class SessionsView(ApiView):
 
     @extend_schema(responses=page_of(SessionDetail))
     def get(self, request: Any) -> HttpResponse:
-        """List the caller's sessions, the most recently used first."""
+        """List the sessions of the caller or of `account`, the most recently used first."""
         user = requested_account(self.subject, request.GET.get("account", ""))
         here = current_digest(request)
         return answer(request, Rows([detail(row, here) for row in sessions_of(user)], None))
@@ -97,7 +97,7 @@ def current_digest(request: Any) -> str:
 
 
 def detail(row: BrowserSession, here: str) -> SessionDetail:
-    """Return the public fields of a session."""
+    """Return the public fields of a session; it is the current session if its digest is `here`."""
     return SessionDetail(
         row.name, row.pk == here, row.started_at, row.seen_at, row.expire_date, row.address, row.browser
     )

@@ -1,8 +1,8 @@
 """`agent/reports/`: node agents report facts and receive the device allocations of their node.
 
-An agent reports only for the node that its token names. A report may have up to 4 MiB. The response contains the key
-that signs the allocations of this node, the devices that pods hold on it, and the time of the next report; `problems`
-lists facts that are not accepted yet. The key is sent over HTTPS only, unless the settings allow plain HTTP.
+An agent reports only for the node that its token names. The maximum size of a report is 4 MiB. The response contains
+the key that signs the allocations of this node, the devices that pods hold on it, and the time of the next report.
+`problems` lists facts that are not accepted yet. The key is sent over HTTPS only, unless the settings allow plain HTTP.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Agent authentication: find the node of an agent by a bound token of hetsched or by its pod's service account token.
 
 A token `hs_…` of role agent names its cluster and node. Any other bearer token is sent as a TokenReview to the API
-server of the cluster that the request names (`?cluster=`); it is accepted if its account is one of
-`HETSCHED_AGENT_ACCOUNTS` and the review names the node of its pod. This process caches a review for a minute.
+server of the cluster that the request names (`?cluster=`). It is accepted if the review returns one of the accounts in
+`HETSCHED_AGENT_ACCOUNTS` and the node of the pod that the token is bound to. This process caches a review for a minute.
 Invariant: an agent reports only for a node that its token names.
 """
 
@@ -68,7 +68,7 @@ class AgentTokens(BearerAuthentication):
 class AgentScheme(BearerScheme):
     target_class = f"{__name__}.AgentTokens"
     name = "agent"
-    priority = 1  # drf-spectacular must try it before the scheme of the base class
+    priority = 1  # drf-spectacular must try this class before its base class
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
         about = "Agent token (hs_…), or service account token of a pod on the node."

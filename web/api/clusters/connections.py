@@ -62,7 +62,7 @@ class UnreadableObject(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ResourceSync(msgspec.Struct, frozen=True, rename="camel"):
-    """Sync state of one kind of object; `ageSeconds` is the time since the API server last responded about it."""
+    """Sync state of one kind of object; `ageSeconds` is the time since the API server last responded for this kind."""
 
     resource: str
     synced_at: datetime | None
@@ -76,8 +76,8 @@ class ResourceSync(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClusterPolicyState(msgspec.Struct, frozen=True, rename="camel"):
-    """SchedulingPolicy object of a cluster: the version it has in this database, or the problem that prevents its
-    import.
+    """SchedulingPolicy object of a cluster: the latest policy version that was imported from it, and the problem if its
+    current content cannot be imported.
     """
 
     name: str
@@ -90,7 +90,7 @@ class ClusterPolicyState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StaleFacts(msgspec.Struct, frozen=True, rename="camel"):
-    """Time since which the data of a cluster is too old for decisions, and the reason."""
+    """The reason why the data of a cluster is too old for decisions; `since` is the start of this state."""
 
     since: datetime
     reason: str
@@ -125,7 +125,7 @@ class ConnectionTest(Document, frozen=True):
 
 
 def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None:
-    """Return the connection of a cluster; None if the cluster is not live or not connected yet.
+    """Return the connection of a cluster, or None if the cluster is not live or not connected yet.
 
     Namespaces outside the caller's scope, and unreadable objects in them, are left out.
     """
@@ -152,7 +152,7 @@ def connection_of(cluster: Cluster, subject: Subject) -> ConnectionDetail | None
 def cluster_tag(cluster: Cluster, shown: ConnectionDetail | None = None, subject: Subject | None = None) -> str:
     """Return the two-part ETag of a cluster: the state that a write depends on, then the frequently changing state.
 
-    For a subject that is limited to namespaces, the tag is computed from `shown`, the document it receives. Such a
+    For a subject that is limited to namespaces, the tag is computed from `shown`, the document that it receives. Such a
     subject cannot write to clusters.
     """
     how: tuple[Any, ...] = ()

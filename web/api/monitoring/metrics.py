@@ -41,7 +41,7 @@ class LoadSource(Document, frozen=True):
 class BalanceDetail(Document, frozen=True):
     """Metrics of a cluster at one revision; `gpuFragmentation` is computed for the mix of running pods.
 
-    `byRequests` names the nodes whose measured use is too old, so that their requests are used instead.
+    `byRequests` names the nodes whose requests are used because their measured use is too old.
     """
 
     cluster: str

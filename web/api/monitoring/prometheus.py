@@ -70,14 +70,14 @@ class _LimitedRegistry:
 
 
 def _is_unlimited(request: Any) -> bool:
-    """Return whether the request is not made with a token that is limited to namespaces."""
+    """Return False if the request has a token that is limited to namespaces, else True."""
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     token = resolve(given) if kind.lower() == "bearer" else None
     return token is None or not token.namespaces
 
 
 def _refusal(request: Any) -> RequestRefused | None:
-    """Return the error for a caller that may not read metrics, None if it may."""
+    """Return the error for a caller that may not read metrics, or None if it may."""
     detail = "metrics need a request from this machine, the metrics token of the server or a viewer token"
     unknown = RequestRefused(401, "NotAuthenticated", detail, headers={"WWW-Authenticate": 'Bearer realm="hetsched"'})
     kind, _, given = request.headers.get("Authorization", "").partition(" ")

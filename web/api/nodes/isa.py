@@ -69,8 +69,8 @@ class IsaMeaning(Document, frozen=True):
 
 
 class IsaNeed(Document, frozen=True):
-    """Instruction-set requirement of a program or an image. `requirement` is null if there is more than one;
-    `requirements` has one per family.
+    """Instruction-set requirement of a program or an image. `requirement` is null if there are several;
+    `requirements` has one entry for each family.
     """
 
     file: str

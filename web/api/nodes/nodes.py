@@ -37,7 +37,7 @@ from ..resources import ResourceView
 from ..views import answer
 from . import facts
 
-# The full reports of each source are not needed to show a node.
+# Deferred columns: the full reports of each source, which are not needed to show a node.
 HEAVY = ("facts__base", "facts__known", "facts__reported")
 _COLUMNS = (
     "name", "isa_family", "isa", "pool", "ready", "unschedulable", "allocatable", "requested", "gpu_milli_used",

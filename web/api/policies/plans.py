@@ -31,8 +31,9 @@ from ..views import ApiView, answer
 
 
 class PlanDraft(Request, frozen=True):
-    """Plan that activates a version `once` at a time, or by a `condition` on a metric of a cluster; `name` is optional
-    if the URL contains it.
+    """Plan that activates a version at the time in `once`, or when the `condition` on a metric of a cluster is met.
+
+    `name` is optional if the URL contains it.
     """
 
     policy: str

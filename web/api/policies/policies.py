@@ -79,7 +79,7 @@ class PolicyRow(Document, frozen=True):
 
 
 class PolicyDetail(Document, frozen=True):
-    """Policy with its active version and all versions, by number.
+    """Policy with its active version; `versions` maps the number of each version to this version.
 
     `keptIn` names the cluster whose object defines the policy. `objects` lists the objects of this name in clusters.
     """
@@ -107,7 +107,7 @@ class Rollback(Request, frozen=True):
 
 
 class Owner(Request, frozen=True):
-    """Cluster whose object owns the policy, and the reason; null if the database is to own it."""
+    """New owner of a policy, and the reason; `cluster` is null to make the database the owner."""
 
     reason: str
     cluster: str | None = None
@@ -259,7 +259,7 @@ class PolicyKeeperView(PolicyResource):
 
     @extend_schema(request=Owner, responses=PolicyDetail)
     def post(self, request: Any, name: str) -> HttpResponse:
-        """Transfer a policy from a cluster to the database, or to a cluster's object; needs If-Match."""
+        """Make the database or the object in a cluster the owner of a policy; needs If-Match."""
         asked = bodies.read(request, Owner)
         self.get_object()
         cluster = None if asked.cluster is None else connections.find(asked.cluster)

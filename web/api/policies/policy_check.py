@@ -41,7 +41,7 @@ class Fault(Document, frozen=True):
 
 
 class PolicyCheck(Document, frozen=True):
-    """Parsed draft; `against` is the version that `diff` compares it with, 0 if there is none."""
+    """Parsed draft; `against` is the version that `diff` compares it with, or 0 if there is none."""
 
     valid: bool
     problem: Fault | None
@@ -81,7 +81,7 @@ class PolicyCheckView(ApiView):
 
 
 def _version(name: str, asked: str) -> PolicyRevision | None:
-    """Return the version to compare with; None if there is none yet.
+    """Return the requested version to compare with, by default the active version, or None if there is none yet.
 
     Raises: InputError `PolicyVersionUnknown`.
     """
@@ -97,7 +97,7 @@ def _version(name: str, asked: str) -> PolicyRevision | None:
 
 
 def _plugin_of(error: InputError, spec: PolicySpec | None) -> str:
-    """Return the plugin that a fault concerns; "" if it concerns none or the draft could not be parsed."""
+    """Return the plugin that an error concerns, or "" if it concerns none or the draft could not be parsed."""
     place = error.place.removeprefix("spec.")
     if spec is None or not place.startswith("plugins"):
         return ""

@@ -33,7 +33,7 @@ from ..views import answer
 from .policies import find, version_of
 
 MOST_WAIT_SECONDS = 60
-MOST_WAITING = 32  # maximum number of waiting requests of one process; further requests return immediately
+MOST_WAITING = 32  # maximum number of waiting requests per process; further requests return without waiting
 _LOOK_SECONDS = 0.2
 _waiting = threading.BoundedSemaphore(MOST_WAITING)
 

@@ -68,7 +68,7 @@ class AdviceQuestion(Request, frozen=True):
 
 
 class Confirmation(AdviceQuestion, frozen=True):
-    """The same question with a reason and the indexes of the selected moves; null selects all moves."""
+    """Question whose plan is confirmed, with a reason and the indexes of the selected moves; null selects all moves."""
 
     reason: str = ""
     steps: tuple[int, ...] | None = None

@@ -28,7 +28,7 @@ from ..documents import Document
 from ..problems import RequestRefused
 from ..views import ApiView, answer
 
-# Resources that have a field in `HeadroomShape`; the manifest of a shape also contains all others.
+# Resources that have a field in `HeadroomShape`; the manifest of a shape also contains all other resources.
 _SHOWN_RESOURCES = {CPU, MEMORY, PODS, "nvidia.com/gpu", "amd.com/gpu"}
 
 
@@ -46,8 +46,9 @@ class HeadroomPool(Document, frozen=True):
 class HeadroomShape(Document, frozen=True):
     """A row of the table: a pod shape, and for each pool the number of further copies that fit.
 
-    `emulatedCounts` is the number of copies among `counts` that would run by emulation. If `exact` is false, the count
-    is a lower bound. `reasons` are the most frequent reasons for rejection in pools where no copy fits.
+    Lists have one element for each pool. `emulatedCounts` is the part of `counts` that would run under emulation. A
+    count whose `exact` is false is a lower bound. `reasons` contains the most frequent reason for rejection in each
+    pool where no copy fits.
     """
 
     cpu: str | None

@@ -52,13 +52,13 @@ class Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 def request_digest(manifest: bytes, policy: str, priority: int | None) -> str:
-    """Return the digest of a request: of its policy, its priority and the exact bytes of its manifest."""
+    """Return the digest of the policy, the priority and the manifest (exact bytes) of a request."""
     return _digest(sha256(manifest).hexdigest(), policy, priority)
 
 
 def answer_digest(answer: WhatIfAnswer) -> str:
-    """Return the digest of a result: of its placements with their resources, and its evictions, but not of scores and
-    texts.
+    """Return the digest of the placements, their resources and the evictions of a result; scores and texts are
+    excluded.
     """
     placed = [
         (placement.pod, placement.node, placement.isa, placement.zones, placement.gpus)
@@ -70,7 +70,7 @@ def answer_digest(answer: WhatIfAnswer) -> str:
 def plan_of(
     cluster: str, request: str, answer: WhatIfAnswer, pods: Sequence[PodSpec], *, preempts: bool, names: str
 ) -> Plan | None:
-    """Return the signed result; None if the result cannot be reserved unchanged.
+    """Return the signed result, or None if the result cannot be reserved unchanged.
 
     A result cannot be reserved if a pod is not placed, if a pod would have to be evicted first, or if a pod uses volume
     or device claims, which cannot be reserved before the pod exists.

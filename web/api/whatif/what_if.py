@@ -288,7 +288,7 @@ def with_plan(asked: WhatIf, tried: WhatIfRun) -> WhatIfAnswer:
 
 
 def _conflicts(cluster: Cluster, found: WhatIfAnswer) -> tuple[DoubtfulFact, ...] | None:
-    """Return the facts of the chosen nodes that their kubelets contradicted, None if there are none."""
+    """Return the facts of the chosen nodes that their kubelets contradicted, or None if there are none."""
     nodes = Node.objects.filter(cluster=cluster)
     doubts = [
         DoubtfulFact(name, conflict.fact, conflict.since, conflict.reason)
@@ -339,7 +339,7 @@ def _nodes(added: str | dict[str, Any] | list[dict[str, Any]]) -> tuple[NodeRepo
 def _choose(
     asked: WhatIf, cluster: Cluster | None, inline: ClusterContent, content: ClusterContent
 ) -> tuple[PolicySpec, Sequence[PodSpec]]:
-    """Return the policy and the pods. A pod whose own policy cannot be used gets an entry in `problems`."""
+    """Return the policy and the pods. If the policy that a pod names cannot be used, its `problems` state the error."""
     if asked.policy_draft is not None:
         return draft_policy(asked.policy_draft), content.pending
     # A plan is decided like a submission: with active policies, regardless of policies in the request.

@@ -182,7 +182,7 @@ def _scoring(text: str) -> list[PluginUse]:
         return []
     try:
         found = msgspec.json.decode(text[:MOST_SCORING].encode(), type=list[PluginUse])
-    except msgspec.DecodeError as error:  # ValidationError, for values of a wrong type, is a subclass
+    except msgspec.DecodeError as error:  # also catches its subclass ValidationError (wrong type)
         hint = 'Send JSON such as [{"name": "binpack", "weight": 1}]'
         text = Message("the value is not a list of plugins: {said}", said=with_path(error))
         raise InputError("QueryInvalid", text, place="scoring", hint=hint) from None

@@ -231,7 +231,7 @@ def _content_of(manifest: bytes, cluster: Cluster, names: str) -> ClusterContent
 
 
 def idempotency_key(request: Any) -> str:
-    """Return the idempotency key of a request, empty if it has none. Raises: InputError `IdempotencyKeyInvalid`."""
+    """Return the idempotency key of a request, or "" if it has none. Raises: InputError `IdempotencyKeyInvalid`."""
     key: str = request.headers.get("Idempotency-Key", "").strip()
     if "," in key:
         # Servers and proxies join repeated headers, so two keys look like a single key.

@@ -45,7 +45,7 @@ from .submissions import SUBMIT_QUERIES, Accepted, Submit, accept
 from .waiting import watch
 
 MOST_SHOWN_PODS = 500
-MOST_READ = 20  # pods whose images are shown: enough, because the pods of a workload rarely differ in their images
+MOST_READ = 20  # number of pods whose images are shown; the other pods of a workload rarely have different images
 LONGEST_WAIT_SECONDS = 60
 _REFUSED = {State.NOT_NOW.value, State.NEVER_FITS.value, State.MISCONFIGURED.value}
 # For each goal of `?for=`, the states of a workload that has reached the goal.

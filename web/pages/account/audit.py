@@ -84,7 +84,7 @@ TABS = {"": gettext_lazy("actions"), "submissions": gettext_lazy("submissions"),
 
 
 def object_url(row: AuditEntry) -> str:
-    """Return the URL of the page of an entry's object, empty if it has none."""
+    """Return the URL of the page of an entry's object, or "" if the object has no page."""
     name = row.object_name
     if row.object_kind == "node" and "/" in name:
         cluster, _slash, node = name.partition("/")

@@ -1,4 +1,4 @@
-"""Browser sessions of the user, with actions to end one or all others.
+"""Browser sessions of the user, with actions to end one session, or all except the current one.
 
 The user agent is shown unchanged, and as a short name for common browsers.
 """
@@ -29,7 +29,7 @@ _SYSTEMS = (
 
 
 def device(user_agent: str) -> str:
-    """Return the short name of a browser and its system; empty if unknown."""
+    """Return the short name of a browser and its system, or "" if the browser is unknown."""
     browser = next((name for sign, name in _BROWSERS if sign in user_agent), "")
     system = next((name for sign, name in _SYSTEMS if sign in user_agent), "")
     return _("%(browser)s on %(system)s") % {"browser": browser, "system": system} if browser and system else browser

@@ -49,7 +49,7 @@ NAME_WIDTH, NAME_HEIGHT = 40, 4
 class Dot(msgspec.Struct, frozen=True):
     """One node; `x` and `y` are CPU and memory use in percent, with `y` measured from the top.
 
-    `name_y` is the vertical position of its label, None without a label.
+    `name_y` is the vertical position of its label, or None if it has no label.
     """
 
     name: str
@@ -81,14 +81,14 @@ def dots(nodes: Sequence[dict[str, Any]]) -> list[Dot]:
 
 
 def _free(x: float, y: float, named: Sequence[Dot]) -> float:
-    """Return the position nearest to the dot at which its label does not overlap any other label."""
+    """Return the vertical label position nearest to the dot at (x, y) that overlaps no label of another dot."""
     near = [dot.name_y for dot in named if dot.name_y is not None and abs(dot.x - x) < NAME_WIDTH]
     heights = (y + lines * NAME_HEIGHT for lines in (0, -1, 1, -2, 2))
     return next(height for height in heights if all(abs(height - other) >= NAME_HEIGHT for other in near))
 
 
 def trend(cluster: Cluster, now: datetime) -> BalanceTrend | None:
-    """Return the trend of the balance, None with fewer than two samples."""
+    """Return the trend of the balance, or None if there are fewer than two samples."""
     rows = Measure.objects.filter(cluster=cluster, at__gt=now - SPAN, at__lte=now).order_by("at")
     taken = [(row.at, row.figures.balance) for row in rows if row.figures.balance is not None]
     if len(taken) < 2:
@@ -144,7 +144,7 @@ def balance(shell: Shell) -> HttpResponse:
 
 
 def _newest_sample(state: ClusterState) -> datetime | None:
-    """Return the time of the newest sample, stale or not; None if no sample has a timestamp."""
+    """Return the time of the newest sample, stale or not, or None if no sample has a timestamp."""
     taken = [seconds(report.usage.observed_at) for report in state.reports if report.usage is not None]
     newest = max((moment for moment in taken if moment is not None), default=None)
     return None if newest is None else datetime.fromtimestamp(newest, UTC)

@@ -156,7 +156,7 @@ def _parts() -> Iterator[ComponentState]:
 
 
 def _component(name: str, component: Component) -> str:
-    """Return the details of a component, without workers, because each queue has a separate row."""
+    """Return the details of a component as text: its state, or what its displayed time means."""
     idle = {
         "outbox": _("all events are sent"),
         "scheduler": _("no pod is waiting for its first attempt"),

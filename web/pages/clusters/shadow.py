@@ -67,7 +67,7 @@ def shadow(shell: Shell) -> HttpResponse:
 
 
 def _command(cluster: Cluster) -> str:
-    """Return the command that enters shadow mode; empty for clusters without another scheduler."""
+    """Return the command that enters shadow mode, or "" for a cluster without another scheduler."""
     if cluster.kind != ClusterKind.KUBERNETES:
         return ""
     return f"hetsched cluster connect {shlex.quote(cluster.name)} --shadow default-scheduler"

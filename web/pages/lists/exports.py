@@ -45,7 +45,7 @@ def export(view: ListView, rows: Iterable[Any]) -> StreamingHttpResponse:
 
 
 async def _in_threads(pieces: Iterator[str]) -> AsyncIterator[str]:
-    """Produce each piece in the database thread."""
+    """Yield the pieces of an export; the database thread produces each piece."""
     take = sync_to_async(_next)
     while (piece := await take(pieces)) is not None:
         yield piece

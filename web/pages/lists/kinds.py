@@ -58,11 +58,11 @@ class ValueKind:
     keyed = False
 
     def values(self) -> tuple[str, ...]:
-        """Return the possible values, or suggestions; empty if there are none."""
+        """Return the possible or suggested values, which may be none."""
         return ()
 
     def test(self, operation: str, wanted: str) -> Test:
-        """Return a predicate for values, for one of `operators` except the negated ones.
+        """Return a predicate that compares a value with `wanted`; `operation` is an operator that is not negated.
 
         Raises: InvalidValue.
         """
@@ -72,7 +72,7 @@ class ValueKind:
         return Wildcard(wanted).matches
 
     def condition(self, operation: str, wanted: str, path: str) -> Q:
-        """Return the same predicate as a condition on a database column."""
+        """Return the predicate of `test` as a condition on the database column `path`."""
         return Q(**{f"{path}__{'text_contains' if operation == '~' else 'text_matches'}": wanted})
 
 
@@ -223,7 +223,7 @@ _ISA_TESTS: dict[str, Callable[[bool, bool], bool]] = {
 
 @lru_cache(maxsize=4096)
 def _offered(text: str) -> Isa | None:
-    """Parse the ISA of a node as leniently as the engine does; None if it is invalid."""
+    """Parse the ISA of a node as leniently as the engine does. Return None if it is invalid."""
     for source in ("node-label", "cpuinfo"):
         with suppress(InputError):
             return parse(text, source=source)

@@ -24,6 +24,6 @@ class Code(ValueKind):
 
 
 def codes_of(reasons: Any) -> list[str]:
-    """Return the codes that occur in the first few of these reason columns."""
+    """Return the reason codes that occur in the first `RECENT` of these column values."""
     found: Iterable[Any] = reasons[:RECENT]
     return sorted({reason.code for row in found for reason in row or ()})

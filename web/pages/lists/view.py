@@ -245,11 +245,11 @@ class ListView:
 
     @property
     def wanted_values(self) -> str:
-        """Return the field whose values the filter box requests, such as `pool` or `label:pool`; empty if none."""
+        """Return the field whose values the filter box requests, such as `pool` or `label:pool`, or "" if none."""
         return self.shell.text("values")
 
     def answer_values(self, values: Iterable[str]) -> HttpResponse:
-        """Return distinct values that occur in the data, sorted without regard to case."""
+        """Respond with the distinct values of a field, sorted without regard to case, at most `MOST_VALUES`."""
         found: Sequence[str] = sorted({value for value in values if value}, key=str.lower)[:MOST_VALUES]
         return JsonResponse({"values": found})
 

@@ -30,7 +30,7 @@ class HeadroomSummary(msgspec.Struct, frozen=True):
 
 
 def headroom_of(node: Node) -> HeadroomSummary | None:
-    """Return the headroom of a node; None if its cluster has no active policy."""
+    """Return the headroom of a node, or None if its cluster has no active policy."""
     found = headroom_on(node.cluster, node.name)
     if not found:
         return None
@@ -50,7 +50,7 @@ def _row(shape_headroom: ShapeHeadroom) -> dict[str, Any]:
 
 
 def _more(room: NodeCapacity) -> str:
-    """Return why no further copy fits; empty if a resource is exhausted, because `binding_text` already names it."""
+    """Return why no further copy fits, or "" if a resource is exhausted, because `binding_text` names the resource."""
     return "" if room.reason is None or room.reason.code == "InsufficientResource" else room.reason.message
 
 
@@ -78,8 +78,9 @@ def _sentence(found: list[ShapeHeadroom]) -> str:
 
 
 def binding_text(room: NodeCapacity) -> str:
-    """Return the translated name of the limiting resource, or the engine's name if there is no translation; empty if
-    no resource is the limit.
+    """Return the translated name of the limiting resource, or the engine's name if there is no translation.
+
+    The result is "" if no resource is the limit.
     """
     named = {
         CARDS: _("GPUs"),

@@ -115,7 +115,7 @@ def _pending_demands(node: Node) -> tuple[list[Context], Counter[str]]:
 
 
 def grouped(arch: str, extensions: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Return (label, sorted names) of each group that is not empty, in the order of the table."""
+    """Return the label and the sorted extensions of each group that is not empty, in display order."""
     groups: dict[str, list[str]] = {}
     patterns = _COMPILED.get(arch, [])
     order = [str(label) for label, _pattern in patterns] + [str(_OTHERS)]

@@ -114,7 +114,7 @@ def _overview(node: Node, reservations: Held, candidate: CandidateUse) -> Contex
 
 
 def _measured(node: Node, name: str) -> str:
-    """Return the measured share of a resource as text, empty without a sample."""
+    """Return the measured share of a resource as text, or "" if there is no sample."""
     sample = node.report.usage.amounts.get(name) if node.report.usage else None
     whole = node.allocatable.get(name, 0)
     return percent(sample / whole) if sample is not None and whole else ""

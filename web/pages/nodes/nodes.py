@@ -34,7 +34,7 @@ def nodes(shell: Shell) -> HttpResponseBase:
 
 
 def _values(rows: list[NodeListRow], name: str) -> list[Any]:
-    """Return the values of a field. For labels, return the keys first, and the values once a key is given."""
+    """Return the values of a field: for `label`, the label keys; for `label:KEY`, the values of this label."""
     field, _colon, key = name.partition(":")
     if field == "pool":
         return [row.pool for row in rows]

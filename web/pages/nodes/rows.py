@@ -63,7 +63,7 @@ class NodeListRow:
         self.version = (layout_revision, changed, self.updated_at)
 
     def ratio(self, resource: str) -> float | None:
-        """Return the requested share of a resource, 0-1, rounded to 4 digits; None if the node has none of it."""
+        """Return the requested share of a resource, 0-1, rounded to 4 digits, or None if the node has none of it."""
         if resource == "gpu":
             return round(self.gpu_milli_used / (self.installed * 1000), 4) if self.installed else None
         whole = self.allocatable.get(resource, 0)
@@ -92,7 +92,7 @@ def node_rows(cluster: Cluster) -> list[NodeListRow]:
 
 
 def _add_maintained(rows: list[NodeListRow]) -> None:
-    """Add the allocated share of GPUs that accept no new pods."""
+    """Set `held_out` of each row: the allocated share of its GPUs that accept no new pods."""
     by_id = {row.id: row for row in rows}
     for some in batched(sorted(by_id)):
         healthy = {

@@ -43,7 +43,7 @@ class NodeTrend(msgspec.Struct, frozen=True):
 
 
 def trend(node: Node, now: datetime) -> NodeTrend | None:
-    """Return the trend of a node over at most one day, None without reservations in that time."""
+    """Return the trend of a node over the last day, or None if it had no reservations in that time."""
     since = max(now - SPAN, node.cluster.created_at)  # there is no data from before the cluster was created
     rows = Reservation.objects.filter(node=node).filter(Q(released_at=None) | Q(released_at__gt=since))
     spans = list(rows.order_by("-id").values_list("created_at", "released_at", "requests")[:MOST_RESERVATIONS])
@@ -76,7 +76,7 @@ def _point(node: Node, at: datetime, spans: list[tuple[datetime, datetime | None
 
 
 def _line(values: list[float | None] | list[float], low: float, high: float) -> str:
-    """Return the points of a polyline in a box of `WIDTH` x `HEIGHT`; empty if a value is unknown."""
+    """Return the points of a polyline in a box of `WIDTH` x `HEIGHT`, or "" if a value is unknown."""
     if any(value is None for value in values):
         return ""
     width = WIDTH / (len(values) - 1)

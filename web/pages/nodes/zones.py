@@ -108,7 +108,7 @@ def _cores(
     candidate: frozenset[int],
     elsewhere: frozenset[int],
 ) -> list[list[Context]] | None:
-    """Return the zone's CPUs grouped by core, None if the ids of its CPUs are unknown."""
+    """Return the zone's CPUs grouped by core, or None if the ids of its CPUs are unknown."""
     if zone.cpus is None:
         return None
     owners = {cpu: grant["pod"] for grant in zone.held for cpu in _cpus(grant.get("cpus"))}

@@ -79,8 +79,8 @@ def _users(shell: Shell) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
 
 
 def _goldens(names: list[str]) -> dict[str, dict[str, int]]:
-    """Return, for each policy, the number of its golden placements, and how many are broken or unknown under the active
-    version.
+    """Return, for each policy, the number of its golden placements, and the number that are broken or unknown under
+    the active version.
     """
     counts = {name: {"all": 0, "broken": 0, "unknown": 0} for name in names}
     rows = GoldenPlacement.objects.filter(enabled=True).values_list("policy_name", "state")

@@ -193,7 +193,7 @@ def _shown(shell: Shell, revisions: list[PolicyRevision], active: PolicyRevision
 
 
 def _locked(subject: Subject, policy: Policy) -> str:
-    """Return why the policy is read-only; empty if it is not."""
+    """Return why the policy is read-only for this user, or "" if it is editable."""
     if not subject.may(Action.EDIT_POLICY):
         return _("Your account has read-only access. Editing policies needs the role policy-admin.")
     if policy.keeper is not None:
@@ -205,7 +205,7 @@ def _locked(subject: Subject, policy: Policy) -> str:
 
 
 def _decisions(name: str) -> list[Decision]:
-    """Return the latest placements by this policy for testing weights; empty if it was not used recently."""
+    """Return the latest placements by this policy, for testing weights; there may be none."""
     newest = Decision.objects.order_by("-id").values_list("id", flat=True).first() or 0
     rows = Decision.objects.filter(policy_name=name, verdict=Verdict.PLACED.value, id__gt=newest - LOOK_BACK)
     shown = ("id", "namespace", "pod_name", "node_name", "policy_version", "created_at")
@@ -214,7 +214,7 @@ def _decisions(name: str) -> list[Decision]:
 
 
 def _pods(decisions: list[Decision]) -> dict[str, dict[str, str]]:
-    """Return, for each decision, the initial data of a golden placement."""
+    """Return, for each decision, the initial form values of a golden placement for its pod and node."""
     return {
         str(decision.pk): {
             "name": re.sub(r"[^a-z0-9-]+", "-", decision.pod_name.lower()).strip("-")[:63].strip("-"),

@@ -40,7 +40,7 @@ class ParameterField(msgspec.Struct, frozen=True):
 
     @property
     def bounds(self) -> str:
-        """Return the bounds as text, empty if there are none."""
+        """Return the bounds as text, or "" if the parameter has no bounds."""
         if self.least is not None and self.most is not None:
             return f"{self.least:g}–{self.most:g}"
         return f"≥ {self.least:g}" if self.least is not None else ""
@@ -65,7 +65,7 @@ class PluginFields(msgspec.Struct, frozen=True):
 
     @property
     def set_fields(self) -> int:
-        """Return how many parameters differ from their default."""
+        """Return the number of parameters whose value differs from the default."""
         return sum(field.value != field.default for field in self.fields)
 
 

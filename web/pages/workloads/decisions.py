@@ -20,7 +20,7 @@ from .why import omitted_scores, why
 
 
 def with_sentences(decisions: Iterable[Decision]) -> list[tuple[Decision, str]]:
-    """Return decisions with the text that follows the pod name in their rows."""
+    """Return each decision with its translated summary, without the pod name, which the page shows separately."""
     return [(row, after_name(f"{row.namespace}/{row.pod_name}", translate(row.summary))) for row in decisions]
 
 
@@ -73,7 +73,7 @@ def _before(decision: Decision) -> int | None:
 
 
 def _side_by_side(one: Decision, other: Decision) -> list[dict[str, Any]]:
-    """Compare two decisions row by row."""
+    """Return the rows of the table that compares two decisions."""
     words = state_texts()
     rows = [
         (_("Pod"), _pod(one), _pod(other)),

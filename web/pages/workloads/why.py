@@ -70,7 +70,7 @@ def omitted_scores(decision: Decision) -> str:
 
 
 def _device_allocation(decision: Decision, pod: Pod) -> DeviceAllocation | None:
-    """Return the GPUs that the node allocated for this decision, None if they were not reported."""
+    """Return the GPUs that the node allocated for this decision, or None if they were not reported."""
     if pod.decision_id != decision.pk or decision.allocation is None or not decision.allocation.gpus:
         return None
     row = HandedOut.objects.filter(pod=pod).first()

@@ -1,4 +1,4 @@
-"""One workload with the reason for each of its pods."""
+"""The page of one workload, which explains the state of each of its pods."""
 
 from __future__ import annotations
 

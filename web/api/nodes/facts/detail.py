@@ -139,7 +139,8 @@ def isa_facts(node: Node, reservations: Iterable[Reservation], now: datetime) ->
 
 
 class ResourceUse(Document, frozen=True):
-    """Use of one resource: `used` is the last sample plus the pods placed since then, or the requests without a sample.
+    """Use of one resource: `used` is the last sample plus the pods placed since then, or the requests if there
+    is no sample.
 
     `ratio` is used / allocatable, clamped to 0-1.
     """
@@ -152,10 +153,10 @@ class ResourceUse(Document, frozen=True):
 
 
 class BalanceFacts(Document, frozen=True):
-    """Balance of a node's resource use: `balance` is 1 minus the population variance of the ratios, or 1 with fewer
-    than two ratios.
+    """Balance of a node's resource use: `balance` is 1 minus the population variance of the ratios, or 1 if there
+    are fewer than two ratios.
 
-    `stale` is true if the sample is too old, so that requests are used instead.
+    `stale` is true if requests are used because the sample is too old.
     """
 
     origin: Origin

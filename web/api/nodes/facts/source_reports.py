@@ -47,7 +47,7 @@ class AgentFacts(Document, frozen=True):
 
 
 def agent_facts(row: NodeFacts | None, now: datetime) -> AgentFacts | None:
-    """Return the state of a node's agent, None if no agent has ever reported."""
+    """Return the state of a node's agent, or None if no agent has ever reported."""
     if row is None or row.reported_at is None:
         return None
     age = round(max((now - row.reported_at).total_seconds(), 0.0), 1)

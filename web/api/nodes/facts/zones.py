@@ -129,7 +129,7 @@ def numa_facts(
 
 
 def _by_zone(cpus: frozenset[int], numa: NumaReport) -> list[ZoneGrant]:
-    """Group the CPUs that the kubelet chose by zone, as one grant per zone."""
+    """Return one grant per zone for the CPUs that the kubelet allocated to a pod."""
     parts = {zone.name: cpus & parse_cpuset(zone.cpus or "") for zone in numa.zones}
     return [ZoneGrant(name, format_cpuset(part), 1000 * len(part)) for name, part in parts.items() if part]
 
@@ -150,8 +150,9 @@ def _used(node: Node, reservations: list[Reservation]) -> dict[str, int] | None:
 
 
 def pins(node: Node, reservations: Iterable[Reservation]) -> list[PinFacts] | None:
-    """Return the CPUs of the containers of those pods in `reservations` that an agent manages; None if no agent pins
-    containers.
+    """Return the assigned and actual CPUs of containers that the agent manages, for pods in `reservations`.
+
+    Return None if no agent pins containers on this node.
     """
     row = stated(node)
     if row is None or row.pinned is None:
