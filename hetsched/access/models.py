@@ -34,7 +34,8 @@ class Token(AbstractAuthToken):
     # The last characters, by which a user can recognize the token. They reveal 16 of its 256 bits.
     ending = models.CharField(_("ends with"), max_length=4, blank=True, default="", editable=False)
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
-    # Limits of the token in addition to the limits of its role; null means no additional limit.
+    # Limits on submissions with the token. Null means the default (see `priority_ceiling` and
+    # HETSCHED_SUBMITS_PER_MINUTE), an empty quota no limit.
     most_priority = models.IntegerField(
         _("maximum pod priority"),
         null=True,

@@ -50,7 +50,7 @@ from .roles import Role
 ADMINISTRATOR = "admin"
 SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _NEXT = "_oidc_next"
-# `outbound` sets these itself
+# Headers that `outbound` sets itself.
 _UNSENT_HEADERS = frozenset({"host", "user-agent", "accept-encoding", "connection", "content-length"})
 log = structlog.get_logger(__name__)
 
@@ -256,7 +256,7 @@ def _remove_roles(subject: str) -> None:
 def _name(claims: dict[str, Any], subject: str) -> str:
     for claim in ("preferred_username", "email", "name"):
         if isinstance(claims.get(claim), str) and claims[claim].strip():
-            normalized = get_user_model().normalize_username(claims[claim].strip())  # as Django stores it
+            normalized = get_user_model().normalize_username(claims[claim].strip())  # as Django stores names
             return "".join(sign for sign in normalized if sign.isprintable())[:100]
     return subject[:100]
 
@@ -268,7 +268,7 @@ def _create_account(issuer: str, subject: str, name: str) -> Any:
     free = next((one for one in names if not users.filter(username__iexact=one).exists()), None)
     if free is None:
         raise SignInRefused(f"a thousand accounts are called {name!r}")
-    user = users.create_user(free)  # no usable password
+    user = users.create_user(free)  # without a usable password
     ExternalAccount.objects.create(user=user, issuer=issuer, subject=subject)
     return user
 

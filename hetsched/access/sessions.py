@@ -95,7 +95,7 @@ def record_sign_in(request: Any) -> None:
 
 
 class LastSeenMiddleware:
-    """Middleware that updates, once a minute, the time of the last user action of a session."""
+    """Middleware that records the time of the last user action of a session, at most once a minute."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -175,7 +175,7 @@ def resolve(plaintext: str) -> Token | None:
         found[row.pk] = row
     candidates = found.values()
     if not candidates:
-        hmac.compare_digest(digest, digest)  # so that an unknown token takes the same time
+        hmac.compare_digest(digest, digest)  # an unknown token must take the same time
     for token in candidates:
         if hmac.compare_digest(token.digest, digest) and token.user.is_active and (token.expiry or now) >= now:
             _note_use(token, now)
@@ -216,7 +216,7 @@ def bounds_of(token: Token) -> dict[str, Any]:
 
 
 def allowance_of(token: Token | None) -> Allowance:
-    """Return the limits for pods submitted with this token; users have no limits."""
+    """Return the limits for pods submitted with this token; None means a signed-in user, who has no limits."""
     if token is None:
         return UNLIMITED
     namespaces = frozenset(token.namespaces) if token.namespaces else None

@@ -2,8 +2,8 @@
 
 An inventory change raises `inventory_revision` and `layout_revision` to the cluster's new revision, so that snapshots
 reload. A change to individual nodes raises only their `changed_revision`, so that snapshots refresh just these nodes.
-Both send the signal that requeues pending pods. `replace_nodes` is the node part of an import; the rest of the import
-also writes running pods and is in `hetsched.placement`.
+Both send the signal that requeues pending pods. `replace_nodes` implements the node part of an import. The rest, which
+also writes running pods, is in `hetsched.placement`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def create_cluster(
 
 
 def set_report(node: Node, report: NodeReport) -> Node:
-    """Set the report and the columns derived from it, and clear conflicts of facts that are reported differently."""
+    """Set a node's report and its derived columns, without saving; clear conflicts of facts that changed."""
     if node.doubts:
         node.doubts = remaining_conflicts(node.doubts, node.report, report)
     node.report = report
@@ -127,7 +127,7 @@ FACT_COLUMNS = (
 
 
 def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
-    """Replace a cluster's nodes by the reported nodes, inside the caller's transaction; return the removed node names.
+    """Replace a cluster's nodes inside the caller's transaction; return the names of the removed nodes.
 
     The caller must have locked the cluster with `advance`. Nodes that are reported again keep their load and an
     operator's cordon. Removed nodes must have no allocations.
@@ -154,8 +154,8 @@ def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
 def recompute_totals(cluster: Cluster, *, same_layout: bool = False, decisive: bool = True) -> None:
     """Recompute the cluster's totals from its nodes, and mark the inventory as changed.
 
-    `same_layout` means that no node was added or removed; each changed node has its own `changed_revision`. If
-    `decisive` is false, decisions in progress stay valid.
+    If `same_layout`, `layout_revision` stays unchanged, because no node was added or removed and each changed node has
+    a new `changed_revision`. If `decisive` is false, decisions in progress stay valid.
     """
     capacity: Counter[str] = Counter()
     requested: Counter[str] = Counter()

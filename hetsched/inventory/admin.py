@@ -1,4 +1,4 @@
-"""Read-only admin of nodes, with every fact and its source, and of collectors."""
+"""Read-only admin pages of nodes (every fact with its source) and of collectors."""
 
 from __future__ import annotations
 

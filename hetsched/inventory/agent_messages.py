@@ -40,7 +40,7 @@ _MOST_AHEAD = timedelta(minutes=5)
 
 
 class MessageResult(msgspec.Struct, frozen=True):
-    """The result of a message. `wanted`: its report is not stored on the server, so the agent must send a full one."""
+    """The result of a message. If `wanted`, the server has no current report, so the agent must send a full one."""
 
     node: Node
     wanted: bool = False
@@ -52,8 +52,8 @@ Known = Callable[[KubeletState], Collection[str]]
 def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda kubelet: ()) -> MessageResult:
     """Process one message of a node's agent.
 
-    `known` receives the state of the node's kubelet and returns those keys of `exclusive` and `devices` whose pods the
-    control plane knows. The resources of these pods are already counted through its own reservations.
+    `known` is called with the state of the node's kubelet. It returns the keys of `exclusive` and `devices` of pods
+    known to the control plane, whose resources are already covered by reservations.
     Raises: InputError `NodeUnknown`, `ReportMalformed`, `AgentSuperseded`, `ReportOutOfOrder` or `ReportTooSoon`.
     """
     now = timezone.now()
@@ -107,7 +107,7 @@ def _agent_start(message: AgentMessage, now: datetime) -> datetime:
 
 
 def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> bool:
-    """Return whether a message was already processed; reject messages out of order or from a superseded agent."""
+    """Return whether a message was already processed; reject it if it is too early, out of order or superseded."""
     if row.instance == message.instance:
         if message.sequence < row.sequence:
             raise InputError(
@@ -135,7 +135,7 @@ def _message_columns(message: AgentMessage, started: datetime, now: datetime) ->
 
 
 def _has_changed_facts(row: NodeFacts, message: AgentMessage) -> bool:
-    """Return whether a message changes facts that decisions use, including its network and disk capacity."""
+    """Return whether a message changes facts that decisions use, such as the node's network and disk capacity."""
     usage, report = _usage_of(message), message.report
     if usage is not None:
         before = row.usage.capacity if row.usage is not None else {}
@@ -149,7 +149,7 @@ def _usage_of(message: AgentMessage) -> MachineUsage | None:
 
 
 def _write_confirmation(row: NodeFacts, message: AgentMessage, started: datetime, now: datetime) -> None:
-    """Record a confirmation and its usage sample, which do not change any fact that decisions use."""
+    """Record a message that only confirms the stored facts, and its usage sample."""
     usage = _sample(message, now)
     pinned = message.pinned if message.report is None else message.report.pinned
     row.pinned = pinned
@@ -228,7 +228,7 @@ def apply_samples(cluster_id: int) -> int:
         for row in rows.only("usage", "collected", "node"):
             node, sample = row.node, mark_expired(usage_facts(row.usage, []), now)
             if measured_by(row.collected) is not None:
-                continue  # one source at a time: samples of two sources are not comparable
+                continue  # a collector measures it; samples of two sources are not comparable
             latest = newer(mark_expired(node.report.usage, now), sample)
             if latest is not None and latest != node.report.usage:
                 set_usage(node, latest, now)
@@ -241,7 +241,7 @@ def apply_samples(cluster_id: int) -> int:
 
 
 def silent_since(now: datetime) -> datetime:
-    """Return the time limit for an agent's last message: an agent with an older message is not reporting."""
+    """Return the cutoff time: an agent whose last message is older is considered silent."""
     return now - timedelta(seconds=3 * settings.HETSCHED_AGENT_REPORT_SECONDS)
 
 

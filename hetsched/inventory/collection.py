@@ -176,7 +176,7 @@ def _purpose(row: Collector) -> str:
 
 
 def due_collectors(now: datetime) -> list[int]:
-    """Return the ids of the due collectors."""
+    """Return the ids of the enabled collectors whose next query is due."""
     return list(Collector.objects.filter(enabled=True, due_at__lte=now).values_list("pk", flat=True))
 
 
@@ -327,7 +327,7 @@ def _write(cluster: Cluster, collector: Collector, changes: list[Change]) -> Non
 
 
 def _is_confirmed(old: CollectedFact | None, new: CollectedFact | None) -> bool:
-    """Return whether a fact was only confirmed at a later time, so that the node's report does not change."""
+    """Return whether two facts differ only in their observation time, so that the node's report does not change."""
     if old is None or new is None or old.finding is None or new.finding is None:
         return False
     finding = msgspec.structs.replace(new.finding, observed_at=old.finding.observed_at)
@@ -346,7 +346,7 @@ def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | N
 def _record_statements(
     row: NodeFacts, collector: Collector, old: CollectedFact | None, new: CollectedFact | None, now: datetime
 ) -> None:
-    """Record a collector's values in `row.claims`; values that it no longer reports become history."""
+    """Record a collector's values in `row.claims`; values that it no longer reports are kept as history."""
     words = fact_texts(new) if new is not None else {}
     before = fact_texts(old) if old is not None else {}
     if words or before:

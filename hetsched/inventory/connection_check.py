@@ -27,7 +27,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def check_cluster(cluster: Cluster) -> list[Check]:
-    """Return the checks of a live cluster; for other clusters, only the checks of the collectors."""
+    """Run all checks of a live cluster; for other clusters, run only the checks of the collectors."""
     if cluster.kind != ClusterKind.KUBERNETES:
         return _collectors(cluster)
     from hetsched.adapters.kubernetes.api import ApiFailure
@@ -127,7 +127,7 @@ def _sources(cluster: Cluster) -> Iterator[Check]:
 
 
 def _discovered(cluster: Cluster) -> Iterator[Check]:
-    """Yield checks from the stored result of the last discovery run, which includes its missing access rights."""
+    """Yield checks from the stored result of the last discovery run; each missing access right is a failed check."""
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
         return

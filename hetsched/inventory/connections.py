@@ -261,7 +261,7 @@ def _purpose(cluster: Cluster, whose: str = "") -> str:
 
 
 def _read_context(kubeconfig: Any, context: str) -> tuple[str, str]:
-    """Return a kubeconfig reduced to one context, as text, and the server address; both empty for None."""
+    """Return one context of a kubeconfig, as text, and its server address; return two empty strings for None."""
     if kubeconfig is None:
         return "", ""
     from hetsched.adapters.kubernetes.kubeconfig import Access, one_context, read

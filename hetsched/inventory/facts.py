@@ -1,8 +1,8 @@
 """Merge a node's facts from the cluster, its agent, collectors and operators.
 
-Changed facts pass through `report_merge` and `acceptance` of `adapters.node_facts` under the cluster's lock, as does
-every change of a node. The informer passes the API server's reports through `merge_node_reports`, so that the agent's
-facts are kept.
+Changed facts pass through `report_merge` and `acceptance` of `adapters.node_facts`. Like every change of a node, they
+are written under the cluster's lock. The informer passes the API server's reports through `merge_node_reports`, so that
+the agent's facts are kept.
 Invariant: no fact in use disappears from a node's report without an operator's approval; see `acceptance.accept`.
 """
 
@@ -60,7 +60,7 @@ def _source(report: NodeReport) -> str:
 
 
 def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int]]:
-    """Return the merged report of all sources, and the allocatable amounts from the agent except CPU and memory."""
+    """Return the merged report of all sources, and the agent's allocatable amounts other than CPU and memory."""
     if row.reported is None:
         return with_collected(mark_expired_report(row.base, now), row.collected), {}
     reported = facts_of(_replace(row.reported, usage=row.usage), observed_at=rfc3339(row.reported_at or now))
@@ -101,7 +101,7 @@ def write_facts(
     first: bool = False,
     approved: Collection[str] = (),
 ) -> None:
-    """Write and publish the node's merged facts. The caller has locked the cluster and then read the node.
+    """Write and publish the node's merged facts. The caller must have locked the cluster before reading the node.
 
     `columns` are columns of `row` to write in addition to those that the acceptance check changes.
     """
@@ -139,7 +139,10 @@ def is_sampled(before: NodeReport | None, report: NodeReport) -> bool:
 
 
 def _save(row: NodeFacts, columns: Collection[str]) -> None:
-    """Write `columns` and those that the acceptance check changes; agents write the rest without the cluster's lock."""
+    """Write `columns` and the columns that the acceptance check changes.
+
+    Agents write the other columns without the cluster's lock, so these must not be overwritten.
+    """
     if row._state.adding:
         row.save()
     else:

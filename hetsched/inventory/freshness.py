@@ -52,12 +52,12 @@ def mark_expired_report(report: NodeReport, now: datetime) -> NodeReport:
 
 
 def due_at(usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> datetime | None:
-    """Return the time of the next check of a sample."""
+    """Return the time when a sample expires (`now` if it has expired), or None if it cannot expire."""
     remaining = seconds_left(usage, now, limits)
     return None if remaining is None else now + timedelta(seconds=max(remaining, 0.0))
 
 
 def set_usage(node: Node, usage: Usage | None, now: datetime, limits: Mapping[str, float] | None = None) -> None:
-    """Set the sample in a node's report, and the time of its next check."""
+    """Set the usage sample in a node's report, and the sample's expiry time, without saving."""
     node.report = _replace(node.report, usage=usage)
     node.sample_due_at = due_at(usage, now, limits)

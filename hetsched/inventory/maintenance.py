@@ -2,7 +2,8 @@
 
 A GPU in maintenance accepts no new pods. A zone in maintenance offers no CPU to pods that request zones. The check
 against an empty cluster ignores maintenance, so a pod that fits only on resources in maintenance gets the verdict *not
-now* instead of *never fits*. Maintenance is stored as operator overrides, so it expires and is listed with the others.
+now* instead of *never fits*. Maintenance is stored as operator overrides: it expires and is listed like any other
+override.
 """
 
 from __future__ import annotations

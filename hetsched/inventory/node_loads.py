@@ -37,7 +37,7 @@ class Conflict(Exception):
 
 
 class Contradiction(Conflict):
-    """Database constraints reject some of these reservations, and would reject them again on a retry.
+    """Database constraints reject some of the transaction's reservations; a retry would fail in the same way.
 
     `pods` is the number of pods that were to be written together.
     """
@@ -99,8 +99,9 @@ def advance(
 ) -> Cluster:
     """Raise the cluster's revision by 1, lock its row, and return the current row.
 
-    With `is_exact`, any commit after `revision` is a conflict. With `places`, the transaction reserves resources, which
-    voids decisions in progress, and leaves the projection of the reservations to a later transaction.
+    With `is_exact`, any commit after `revision` is a conflict. Set `places` if the transaction inserts reservations:
+    decisions in progress become void, and a later transaction (`project_placements`) adds the reservations to the node
+    loads.
     Raises: Conflict if a decision based on `revision` is void, or if `epoch` is not the current leader's epoch.
     """
     earliest, latest = (0, _ANY) if epoch is None else (epoch, epoch)

@@ -67,7 +67,7 @@ def _limits(cluster: Cluster) -> dict[str, float]:
 
 
 def _mark_collected(sources: dict[int, str]) -> None:
-    """Mark the usage facts of these nodes' collectors as stale."""
+    """Mark usage facts as stale; `sources` maps each node id to the collector of the fact."""
     if not sources:
         return
     rows = list(NodeFacts.objects.filter(node__in=list(sources)).only("collected"))

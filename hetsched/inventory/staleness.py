@@ -30,7 +30,7 @@ PUBLISH_EVERY = timedelta(seconds=15)
 
 
 class Staleness(msgspec.Struct, frozen=True):
-    """The time up to which the data is current; if the data is stale, since when and why."""
+    """The time up to which a cluster's data is current, and the start and reason of staleness if the data is stale."""
 
     facts_at: datetime | None
     stale_since: datetime | None = None

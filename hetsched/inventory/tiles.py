@@ -38,7 +38,7 @@ _FAMILY_OF_ARCH = {"amd64": "x86", "386": "x86", "arm64": "arm", "arm": "arm", "
 
 
 def isa_of(report: NodeReport) -> tuple[str, str]:
-    """Return (family, native ISA) of a node; family is riscv, arm, x86 or unknown."""
+    """Return the ISA family of a node (riscv, arm, x86 or unknown) and its native ISA string, which may be empty."""
     native = report.isa.native
     if native:
         for source in ("node-label", "cpuinfo"):
@@ -57,7 +57,7 @@ def shorten_isa(isa: str, most: int) -> str:
 
 
 def pool_of(report: NodeReport) -> str:
-    """Return the group of a node: its pool label, else its GPU model, else `general`."""
+    """Return the pool by which pages group a node: its pool label, else its GPU model, else `general`."""
     for label in POOL_LABELS:
         if report.labels.get(label):
             return report.labels[label][:63]

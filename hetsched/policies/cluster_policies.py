@@ -36,7 +36,8 @@ def apply_policy_objects(
 ) -> list[str]:
     """Apply the policy objects that the informer of `epoch` observed; return the names whose review result changed.
 
-    `listed` contains the names of all objects after a list; stored objects with other names were deleted.
+    After a full list, `listed` contains the names of all objects in the cluster; stored objects with other names were
+    deleted.
     Raises: Conflict if another informer has taken over.
     """
     cluster = Cluster.objects.get(pk=cluster_id)

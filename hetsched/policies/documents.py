@@ -28,12 +28,12 @@ def policy_document(policy: Policy) -> dict[str, Any]:
 
 
 def objects_of(name: str) -> list[PolicyObject]:
-    """Return the clusters' objects of this name, including deleted ones that are still stored."""
+    """Return every cluster's SchedulingPolicy object of this name, including deleted objects that are still stored."""
     return list(PolicyObject.objects.filter(name=name).select_related("cluster"))
 
 
 def object_document(policy_object: PolicyObject) -> dict[str, Any]:
-    """Return the review result of a cluster's object."""
+    """Return the JSON document of a cluster's SchedulingPolicy object: its state and its review result."""
     problem = policy_object.problem
     return {
         "generation": policy_object.generation,

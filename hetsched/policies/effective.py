@@ -42,16 +42,16 @@ class ActivePolicies:
         return self._rows.keys()
 
     def versions(self) -> dict[str, int]:
-        """Return the active version of each policy."""
+        """Return the active version number of each policy, by policy name."""
         return {name: version for name, (version, _, _) in self._rows.items()}
 
     def specs(self, names: Iterable[str]) -> dict[str, PolicySpec]:
-        """Return the active version of these policies by name; names without an active version are omitted."""
+        """Return the content of the active version of these policies, by name; inactive policies are omitted."""
         return {name: _content(*self._rows[name][1:]) for name in names if name in self._rows}
 
 
 def active_versions() -> dict[str, int]:
-    """Return the active version of each policy that has one."""
+    """Read the active version number of each policy, by policy name, from the database."""
     return ActivePolicies().versions()
 
 
@@ -95,7 +95,7 @@ class Chooser:
 
 
 def active_specs(names: set[str]) -> dict[str, PolicySpec]:
-    """Return the active version of these policies by name; names without an active version are omitted."""
+    """Read the content of the active version of these policies, by name; inactive policies are omitted."""
     return ActivePolicies().specs(names)
 
 

@@ -1,6 +1,6 @@
 """The form of a policy, generated from the declarations of the plugins.
 
-A plugin is one file. Its switch, weight and parameters appear in the form without changing this module.
+A plugin is one file. Its switch, weight and parameters appear in the form without a change to this module.
 Each plugin in the registry gets a row: a switch, its position, its weight, and one field per property of its JSON
 Schema.
 Each field gets its type, bounds, title and default from the schema. Types without a form field (lists, mappings,

@@ -41,7 +41,7 @@ def goldens_of_policy(name: str, *, cluster: Cluster | None = None) -> QuerySet[
 
 
 def check_goldens(spec: PolicySpec, *, cluster: Cluster | None = None) -> GoldenCheck:
-    """Check the golden placements of one cluster, or of all, that guard this policy."""
+    """Check the golden placements that guard this policy, in one cluster or in all clusters."""
     rows = goldens_of_policy(spec.name, cluster=cluster)
     return GoldenCheck.of(spec.name, spec.version, check_rows(spec, rows))
 

@@ -41,7 +41,7 @@ from .golden_states import RecordedCluster, delete_state, store_state
 from .models import GoldenPlacement, Policy, PolicyRevision, RevisionState
 
 MOST_GOLDENS = 500
-RESERVED = frozenset({"check"})  # names used by API paths
+RESERVED = frozenset({"check"})  # these names are used in API paths
 MOST_BYTES = 100_000
 log = structlog.get_logger(__name__)
 

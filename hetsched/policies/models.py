@@ -174,7 +174,7 @@ class GoldenPlacement(models.Model):
 
 
 class AgreedState(models.Model):
-    """The cluster as it was at the decision that a golden placement was created from, as compressed JSON."""
+    """The cluster state of the decision from which a golden placement was created, as compressed JSON."""
 
     golden = models.OneToOneField(GoldenPlacement, on_delete=models.CASCADE, related_name="agreed_state")
     content = models.BinaryField(_("cluster"))

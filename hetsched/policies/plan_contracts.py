@@ -59,8 +59,8 @@ class PreviewParameters(msgspec.Struct, frozen=True, rename="camel", forbid_unkn
     """Parameters of a preview of a version on recorded decisions.
 
     With `scope` "own", pods of other policies are scheduled with their own policy; with "all", every pod is scheduled
-    with this policy. With `baseline` "recorded", the version is compared with the versions that made the decisions
-    instead of the active version.
+    with this policy. The version is compared with the active version or, with `baseline` "recorded", with the versions
+    that made the decisions.
     """
 
     last: Annotated[int, msgspec.Meta(ge=1, le=MOST_DECISIONS)] = 1000

@@ -36,7 +36,7 @@ from .models import Measure, Policy, PolicyPlan
 from .plan_contracts import Condition, Once
 
 MOST_PLANS = 200
-RESERVED = frozenset({"preview"})  # a name used by an API path
+RESERVED = frozenset({"preview"})  # this name is used in an API path
 LOOK_EVERY = timedelta(minutes=1)
 FRESH = timedelta(minutes=3)
 CURVE = timedelta(days=7)
@@ -59,7 +59,7 @@ def save_plan(
     reason: str,
     now: datetime | None = None,
 ) -> PolicyPlan:
-    """Create or change a plan and reset its state; its `note` lists what would block an activation now.
+    """Create or change a plan and reset its state; the plan's `note` lists what currently prevents its activation.
 
     Raises: InputError `ReasonMissing`, `PlanNameInvalid`, `PlanInvalid`, `PlansTooMany`, `PolicyUnknown`,
     `PolicyKeptInCluster`, `PolicyVersionUnknown` or `ClusterUnknown`.
@@ -102,7 +102,7 @@ def save_plan(
 
 
 def remove_plan(name: str, *, actor: Actor, reason: str) -> None:
-    """Remove a plan; its activations remain. Raises: InputError `PlanUnknown` or `ReasonMissing`."""
+    """Remove a plan without changing the active version. Raises: InputError `PlanUnknown` or `ReasonMissing`."""
     reason = require_reason(reason)
     with write_transaction():
         row = PolicyPlan.objects.select_for_update().filter(name=name).first()
@@ -227,7 +227,7 @@ def _evaluate_once(row: PolicyPlan, now: datetime) -> bool:
 
 
 def _evaluate_condition(row: PolicyPlan, now: datetime) -> bool:
-    """Process the latest sample; if a side of the condition is entered, activate its version."""
+    """Process the latest sample; if it makes the condition enter a side, activate the version of that side."""
     condition = row.condition
     assert condition is not None
     latest = Measure.objects.filter(cluster=row.cluster, at__gt=now - FRESH, at__lte=now).order_by("-at").first()
@@ -319,7 +319,7 @@ def _save(row: PolicyPlan, *columns: str) -> bool:
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """The switches that a condition would have caused on recorded samples; `known` is false for too few samples."""
+    """The switches that a condition would have caused on recorded samples; `known` is false if there are too few."""
 
     known: bool
     samples: int

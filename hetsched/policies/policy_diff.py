@@ -26,7 +26,7 @@ class SettingChange(msgspec.Struct, frozen=True):
 
 
 class PluginChange(msgspec.Struct, frozen=True, rename="camel"):
-    """The differences of one plugin. Its position is counted from 1, or None in a version without it."""
+    """The differences of one plugin. A position is counted from 1, or None in a version without the plugin."""
 
     plugin: str
     change: Literal["added", "removed", "changed"]

@@ -151,7 +151,7 @@ class UnreadBody:
 
 
 def send_and_drain(send: Send, receive: Receive) -> Send:
-    """Return a `send` that lets a client that is still sending its body read the response before the close."""
+    """Wrap `send` so that a client that is still sending its body can read the response before the close."""
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":

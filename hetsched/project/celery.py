@@ -53,7 +53,7 @@ def unbind_task(**_: Any) -> None:
 @task_prerun.connect
 @task_postrun.connect
 def close_expired_connections(task: Any, **_: Any) -> None:
-    """Return the connection to its pool, as Django does between requests; Celery would close the pool."""
+    """Return the database connection to its pool, as Django does between requests; Celery would close the pool."""
     if not getattr(task.request, "is_eager", False):
         close_old_connections()
 

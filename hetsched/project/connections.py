@@ -89,7 +89,7 @@ web_sockets = AddressLimit(lambda: 2 * settings.HETSCHED_SOCKETS_PER_ADDRESS)
 
 
 def _set_unread_timeout(connection: Any) -> None:
-    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # only on Linux
         milliseconds = settings.HETSCHED_UNREAD_SECONDS * 1000
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 

@@ -92,7 +92,7 @@ class Environment:
         return default
 
     def choice(self, name: str, options: tuple[str, ...]) -> str:
-        """Return one of the options; the first is the default."""
+        """Return the value, which must be one of `options`; the first option is the default."""
         value = self._get(name).lower() or options[0]
         if value not in options:
             self._invalid(name, f"{value!r} is not known", f"Use one of: {', '.join(options)}")

@@ -33,7 +33,7 @@ def choose_request_id(given: str) -> str:
 
 
 class RequestLog:
-    """Outermost middleware that sets `request.request_id` and the header and logs method, path, status and duration."""
+    """Outermost middleware that sets the request ID and its header, and logs method, path, status and duration."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

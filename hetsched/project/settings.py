@@ -267,12 +267,13 @@ AUDIT_SECONDS = 60
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 
 
-# Tolerated clock difference between beat and worker machines before periodic messages are considered expired.
+# Tolerated difference between the clocks of the beat and worker machines; it is added to the lifetime of periodic
+# messages.
 CLOCKS_APART_SECONDS = 900
 
 
 def _every(task: str, seconds: int, queue: str = "io", args: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Schedule `task` every `seconds`; messages that are not consumed before they expire are dropped."""
+    """Return the beat entry that sends `task` every `seconds`; a message that is not consumed in time expires."""
     options = {"expires": 2 * seconds + CLOCKS_APART_SECONDS, "queue": queue}
     return {
         "task": "workers.periodic_tasks.run",
@@ -323,9 +324,9 @@ HETSCHED_METRICS_TOKEN = ENV.secret("HETSCHED_METRICS_TOKEN", least_characters=2
 HETSCHED_SOCKETS_PER_USER = ENV.number("HETSCHED_SOCKETS_PER_USER", 20, least=1, most=100_000)
 # Maximum number of open live sockets of one address; all clients behind one gateway share an address.
 HETSCHED_SOCKETS_PER_ADDRESS = ENV.number("HETSCHED_SOCKETS_PER_ADDRESS", 100, least=1, most=100_000)
-# Maximum number of open connections of one web process, including live sockets, above which requests get 503; maximum
-# number of HTTP connections of one address, above which new connections are closed; deadline of a request head; time
-# after which a client that does not read its response is disconnected.
+# Limits of one web process: the number of open connections including live sockets (above it, requests get 503), the
+# number of HTTP connections of one address (above it, new connections are closed), the time for a request head, and the
+# time after which a client that does not read its response is disconnected.
 HETSCHED_CONNECTIONS = ENV.number("HETSCHED_CONNECTIONS", 2000, least=10, most=1_000_000)
 HETSCHED_CONNECTIONS_PER_ADDRESS = ENV.number("HETSCHED_CONNECTIONS_PER_ADDRESS", 500, least=1, most=1_000_000)
 HETSCHED_HEAD_SECONDS = ENV.number("HETSCHED_HEAD_SECONDS", 10, least=1, most=600)
@@ -354,7 +355,7 @@ HETSCHED_LONGEST_QUEUE_MILLIS = ENV.number("HETSCHED_LONGEST_QUEUE_MILLIS", 5000
 # Cluster of a request that does not name one, if several clusters exist.
 HETSCHED_DEFAULT_CLUSTER = ENV.text("HETSCHED_DEFAULT_CLUSTER")
 
-# The server of `hetsched extender`: accepted clients and its address.
+# The server of `hetsched extender`: the clients that it accepts, its certificates, and its listen addresses.
 HETSCHED_EXTENDER_CLIENTS = ENV.names("HETSCHED_EXTENDER_CLIENTS")
 HETSCHED_EXTENDER_CERTIFICATES = ENV.folder("HETSCHED_EXTENDER_CERTIFICATES", DATA_DIR / "extender" / "server")
 HETSCHED_EXTENDER_HOST = ENV.text("HETSCHED_EXTENDER_HOST", "127.0.0.1")
@@ -387,7 +388,7 @@ AUTH_PASSWORD_VALIDATORS = [
     for name in ("UserAttributeSimilarityValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ] + [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}}]
 KNOX_TOKEN_MODEL = "access.Token"  # noqa: S105
-MIGRATION_MODULES = {"knox": None}  # knox's own token table would be unused
+MIGRATION_MODULES = {"knox": None}  # no table for knox's own tokens, which are not used
 REST_KNOX = {"TOKEN_PREFIX": "hs_", "AUTH_HEADER_PREFIX": "Bearer", "TOKEN_TTL": timedelta(days=90)}
 REST_FRAMEWORK = {
     # Bearer first: its challenge makes an anonymous request a 401 instead of a 403.

@@ -1,7 +1,7 @@
 """Collected static files and their version check.
 
-Collecting compresses every file and takes seconds, so it runs only if the stamp in the folder differs. Until then, the
-files are served from their source folders.
+Collecting compresses every file and takes seconds, so it runs only if the fingerprint of the source files has changed.
+Before the first collection, the files are served from their source folders.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class StaticFileStorage(CompressedManifestStaticFilesStorage):
 
 
 def are_stale() -> bool:
-    """Return whether the collected files are missing or of another version."""
+    """Return whether the collected files are missing or differ from the source files."""
     stamp = Path(settings.STATIC_ROOT) / STAMP
     return not stamp.is_file() or stamp.read_text() != fingerprint()
 
 
 def collect() -> None:
-    """Remove the collected files and collect again."""
+    """Remove the collected static files and collect them again."""
     root = Path(settings.STATIC_ROOT)
     shutil.rmtree(root, ignore_errors=True)
     call_command("collectstatic", verbosity=0, interactive=False)

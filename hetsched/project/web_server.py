@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class BoundedHttps(BoundedHttp):
-    """HTTP connection after its TLS handshake."""
+    """HTTP connection over TLS; from here on, it is counted as a connection and no longer as a handshake."""
 
     def connection_made(self, transport: Any) -> None:
         end_handshake(transport.get_extra_info("socket").fileno())

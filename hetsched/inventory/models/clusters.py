@@ -50,7 +50,8 @@ class Cluster(models.Model):
     inventory_revision = models.BigIntegerField(_("inventory revision"), default=0)
     # The revision of the latest change to the set of nodes or to definitions; facts of individual nodes may be newer.
     layout_revision = models.BigIntegerField(_("layout revision"), default=0)
-    # The revision of the current definitions. A change that snapshots can apply in place raises only this revision.
+    # The revision of the current definitions. A change that snapshots can apply in place raises this revision but not
+    # `layout_revision`.
     definitions_revision = models.BigIntegerField(_("definitions revision"), default=0)
     # Decisions based on an earlier revision are void, because an allocation was added or facts changed at this
     # revision.
@@ -58,17 +59,19 @@ class Cluster(models.Model):
     # The revision at which the nodes' usage samples were measured. The samples include the pods allocated at that time.
     baseline_revision = models.BigIntegerField(_("baseline revision"), default=0)
 
-    # Event -> revision of its latest occurrence. A pod that becomes unschedulable is requeued immediately if one of its
-    # events occurred after the revision of its decision.
+    # Event -> revision of its latest occurrence. A pod that becomes unschedulable is requeued immediately if an event
+    # that may make it schedulable occurred after the revision of its decision.
     stirred = models.JSONField(_("changes"), default=dict, blank=True, editable=False)
 
     # Recent decision time per namespace, so that no namespace takes all of the scheduler's time.
     decision_time = models.JSONField(_("decision time"), default=dict, blank=True, editable=False)
 
-    # The first revision whose placements are not projected yet; None if all are. See `placement.actions.projection`.
+    # The first revision whose placements are not yet counted in node loads and workloads; None if all are counted. See
+    # `ClusterTransaction` in `placement.actions.change`.
     unprojected_since = models.BigIntegerField(null=True, blank=True, editable=False)
 
-    # Reservations that ended up to this revision may be deleted, so an older snapshot must reload.
+    # Reservations that ended at or before this revision may be deleted, so a snapshot of an earlier revision must
+    # reload.
     forgotten_revision = models.BigIntegerField(_("reservations deleted up to revision"), default=0)
 
     leader_epoch = models.BigIntegerField(_("leader epoch"), default=0)
@@ -191,7 +194,7 @@ class Connection(models.Model):
 
 
 class Sync(models.Model):
-    """Sync state of one resource type of a Kubernetes cluster, written by the informer with this epoch."""
+    """Sync state of one resource type of a Kubernetes cluster; `epoch` is that of the informer that wrote it."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="syncs", verbose_name=_("cluster"))
     resource = models.CharField(_("resource"), max_length=120)
