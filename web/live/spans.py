@@ -19,7 +19,7 @@ from hetsched.contracts.documents import encode
 
 Event = tuple[int, str]
 Span = tuple[int, int, str]
-"""The revision it begins after, the one it ends at, and the text of the message."""
+"""Revision before the first event, revision of the last event, and text of the message."""
 
 
 class _Delta(msgspec.Struct):

@@ -204,10 +204,7 @@ class _OnNode:
             return self._act(_("End maintenance"), title, said, done, action="end-maintenance", **part)
         title = _("Start maintenance of %(part)s of %(node)s?") % names
         said = (
-            _(
-                "The scheduler does not place new pods on %(part)s until the maintenance expires or an operator ends "
-                "it."
-            )
+            _("The scheduler does not place new pods on %(part)s until the maintenance expires or an operator ends it.")
             % names
         )
         done = _("%(part)s of %(node)s is in maintenance.") % names
