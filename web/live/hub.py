@@ -33,7 +33,7 @@ from .spans import Event, Span, spans
 
 ERROR = ""
 RECENT_EVENTS = 512
-CAUGHT_MOST = 64
+MOST_RESUMPTIONS = 64
 TICK_SECONDS = 0.1
 QUEUE_EVENTS = 64
 LOOK_SECONDS = 1.0
@@ -125,7 +125,7 @@ class _Topic:
         self.listeners: set[Listener] = set()
         self.recent: deque[Event] = deque(maxlen=RECENT_EVENTS)
         # Revision -> the merged events after it, shared by all sockets that resume from that revision.
-        self.caught: dict[int, list[Span]] = {}
+        self.resumptions: dict[int, list[Span]] = {}
         self.filling: asyncio.Task[None] | None = None
         self.pending: list[Event] = []
         self.sent_at = 0.0
@@ -137,11 +137,13 @@ class _Topic:
 
     def after(self, name: str, revision: int) -> list[Span]:
         """Return the events after a revision, merged into as few messages as possible."""
-        found = self.caught.get(revision)
+        found = self.resumptions.get(revision)
         if found is None:
-            if len(self.caught) >= CAUGHT_MOST:
-                self.caught.clear()
-            found = self.caught[revision] = list(spans(name, [event for event in self.recent if event[0] > revision]))
+            if len(self.resumptions) >= MOST_RESUMPTIONS:
+                self.resumptions.clear()
+            found = self.resumptions[revision] = list(
+                spans(name, [event for event in self.recent if event[0] > revision])
+            )
         return found
 
     def outdated(self) -> bool:
@@ -265,7 +267,7 @@ class Hub:
         newest, earlier = await self._read_recent(topic, RECENT_EVENTS)
         known = dict(earlier) | dict(found.recent)
         found.recent = deque(sorted(known.items()), maxlen=RECENT_EVENTS)
-        found.caught.clear()
+        found.resumptions.clear()
         found.newest = max(found.newest, newest)
 
     async def _read(self, topic: str, found: _Topic) -> SnapshotMessage | None:
@@ -287,7 +289,7 @@ class Hub:
         revision = _head.decode(text).revision
         found.newest = max(found.newest, revision)
         found.recent.append((revision, text))
-        found.caught.clear()
+        found.resumptions.clear()
         found.pending.append((revision, text))
         for listener in found.listeners:
             if not listener.merges:

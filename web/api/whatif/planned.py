@@ -42,7 +42,7 @@ def reserved_parts(tried: WhatIfRun) -> list[HoldPart]:
     ]
 
 
-def check_known(cluster: Cluster) -> None:
+def check_reservable(cluster: Cluster) -> None:
     """Reject reservations on a cluster with possibly stale data or in shadow mode. Raises: RequestRefused 409."""
     if is_in_shadow(cluster.pk):
         template = "cluster {cluster} is in shadow mode: another scheduler places its pods"
@@ -96,7 +96,7 @@ def submit_plan(
             422, "PlanMismatch", "the plan was created for a different request", place="plan",
             hint="Submit the same manifest, byte for byte, with the same cluster, policy and priority",
         )  # fmt: skip
-    check_known(cluster)
+    check_reservable(cluster)
     asked = msgspec.structs.replace(asked, cluster=cluster.name, preempt=signed.preempts, plan=True)
 
     def write(tried: WhatIfRun) -> Submission:

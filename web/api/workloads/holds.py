@@ -40,7 +40,7 @@ from ..problems import RequestRefused
 from ..rates import SUBMIT
 from ..resources import ResourceView
 from ..views import answer
-from ..whatif.planned import check_known, reserve, reserved_parts
+from ..whatif.planned import check_reservable, reserve, reserved_parts
 from ..whatif.what_if import WhatIf, WhatIfRun
 from .submissions import fingerprint, idempotency_key
 
@@ -234,7 +234,7 @@ def _hold(asked: HoldDraft, subject: Subject, key: str, body_hash: str) -> Creat
     if len(asked.note) > 300 or "\0" in asked.note:
         raise InputError("NoteInvalid", "a note must have at most 300 characters", place="note")
     cluster = request_scope.cluster_of(asked.cluster)
-    check_known(cluster)
+    check_reservable(cluster)
     wish = WhatIf(manifest=asked.manifest, cluster=cluster.name, policy=asked.policy, preempt=False, plan=True)
 
     def write(tried: WhatIfRun) -> CreatedHold:

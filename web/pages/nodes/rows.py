@@ -87,11 +87,11 @@ def node_rows(cluster: Cluster) -> list[NodeListRow]:
     """Return all nodes of a cluster, sorted by name."""
     rows = Node.objects.filter(cluster=cluster).order_by("name").values_list(*_COLUMNS)
     found = [NodeListRow(columns, cluster.layout_revision) for columns in rows]
-    _add_maintained([row for row in found if row.installed > row.cards and row.gpu_milli_used])
+    _add_held_out_shares([row for row in found if row.installed > row.cards and row.gpu_milli_used])
     return found
 
 
-def _add_maintained(rows: list[NodeListRow]) -> None:
+def _add_held_out_shares(rows: list[NodeListRow]) -> None:
     """Set `held_out` of each row: the allocated share of its GPUs that accept no new pods."""
     by_id = {row.id: row for row in rows}
     for some in batched(sorted(by_id)):
