@@ -156,7 +156,7 @@ def _connection_fields(
     read_pull_secrets: bool | None,
     discovery_kubeconfig: Path | None,
 ) -> dict[str, Any]:
-    """Return the connection fields of a request that the options set."""
+    """Return the connection fields of a request body: only those whose options are set."""
     how: dict[str, Any] = {}
     if kubeconfig is not None:
         how["kubeconfig"] = read_kubeconfig(kubeconfig, context)

@@ -5,7 +5,7 @@ once. A policy is a name (of a built-in policy, or of a SchedulingPolicy in the 
 SchedulingPolicy. Without `--policy`, the policy named by the pod is used, or else the default of its namespace, or else
 the default policy.
 
-Commands that send pods to a server share the options for the target.
+The options that select the target cluster, policy and priority are shared by commands that send pods to a server.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ def _as_objects(name: str, data: bytes) -> bytes:
 def choose_policies(
     arguments: Sequence[str], nodes: ClusterContent, asked: ClusterContent
 ) -> tuple[list[PolicySpec], list[PodSpec]]:
-    """Return the policies of the run and the pods; pods that name an unknown policy are marked.
+    """Return the policies to run, and the pending pods; a pod that names an unknown policy gets a problem.
 
     Raises: InputError `PolicyUnknown`, `PolicyAmbiguous`, `PolicyRepeated`, or the errors of a policy file.
     """

@@ -240,7 +240,7 @@ def check(
 ) -> None:
     """Check golden placements under a policy, on the server or on files.
 
-    Exit codes: 0 all kept or unknown, 1 at least one broken, 2 invalid input, 3 server unreachable.
+    Exit codes: 0 none is broken, 1 at least one is broken, 2 invalid input, 3 server unreachable.
     """
     if filename:
         found = _check_files(cluster or [], policy or [], filename)

@@ -270,7 +270,7 @@ def _coloured(column: str, value: Any) -> Text:
 
 
 def cell(value: Any) -> str:
-    """Format one value: scalars unchanged, lists of words joined, other values as JSON."""
+    """Format one value: scalars unchanged, lists of strings joined, other values as JSON."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

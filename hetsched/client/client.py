@@ -221,11 +221,11 @@ class Client(Transport):
         return (read(row, ClusterRow) for row in self.items("clusters/", most=most))
 
     def nodes(self, *, most: int = 10_000, **query: str) -> Iterator[NodeRow]:
-        """Yield nodes by name; `query` may filter by cluster, family or pool."""
+        """Yield nodes in order of their names; `query` may filter by cluster, family or pool."""
         return (read(row, NodeRow) for row in self.items("nodes/", most=most, **query))
 
     def queue(self, *, most: int = 100, **query: str) -> Iterator[QueuedPod]:
-        """Yield pending pods: due pods in scheduling order, then the others."""
+        """Yield pending pods: first those that can be tried now, in scheduling order, then all other pending pods."""
         return (read(row, QueuedPod) for row in self.items("queue/", most=most, **query))
 
     # -- raw documents -------------------------------------------------------------------------------------------------

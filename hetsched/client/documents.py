@@ -35,11 +35,11 @@ REFUSED: frozenset[str] = frozenset({"not-now", "never-fits", "misconfigured"})
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Base of the parts of a response."""
+    """Base class of responses and of the objects that they contain."""
 
 
 class Answer(Part, frozen=True, kw_only=True):
-    """Base of a response; `document` is the whole document as the server sent it."""
+    """Base class of responses; `document` is the whole document as the server sent it."""
 
     document: dict[str, Any] = {}
 
@@ -55,7 +55,7 @@ class Accepted(Answer, frozen=True):
 
 
 class Span(Part, frozen=True):
-    """State with its duration; `seconds` is None for the current state."""
+    """Period that a workload spent in one state; `seconds` is None for the current state."""
 
     state: str
     since: datetime
@@ -143,7 +143,7 @@ class Decision(DecisionRow, frozen=True):
 
 
 class ReasonSpan(Part, frozen=True):
-    """Period with one reason; `until` is None for the current period."""
+    """Period in which one reason applied to a pod; `until` is None for the current period."""
 
     code: str
     plugin: str
@@ -231,7 +231,7 @@ class ClusterRow(Answer, frozen=True):
 
 
 class QueuedPod(Answer, frozen=True):
-    """Pending pod; the pod with `position` 1 is scheduled next, and None means that the pod is not due."""
+    """Pending pod; the pod with `position` 1 is scheduled next, and None means that the pod cannot be tried now."""
 
     position: int | None
     standing: str

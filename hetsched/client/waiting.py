@@ -126,7 +126,7 @@ def watch(client: Client, workload_id: str, *, every_seconds: float, timeout_sec
 
 
 def poll_until(ask: Callable[[], Asked], end: float = math.inf) -> Asked:
-    """Call `ask`, and retry while the server is unavailable, for at most a minute and until `end` (monotonic clock)."""
+    """Call `ask`; while the server is unavailable, retry for up to a minute, but not beyond `end` (monotonic clock)."""
     latest = min(time.monotonic() + AWAY_SECONDS, end)
     while True:
         try:

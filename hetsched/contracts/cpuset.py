@@ -1,8 +1,7 @@
 """CPU lists in the format of Linux.
 
-"0-3,8" names CPUs in sysfs, cgroups and annotations; IDs may be sparse and lists long. The format is comma-separated
-IDs or ascending ranges with IDs 0-65535, and white space only around the whole text. Lists are written sorted and
-merged.
+Text such as "0-3,8" lists CPUs in sysfs, cgroups and annotations. It consists of comma-separated IDs (0-65535) and
+ascending ranges; white space is allowed only around the whole text. Lists are written sorted, with adjacent IDs merged.
 Source: k8s.io/utils/cpuset; Linux Documentation/admin-guide/cgroup-v2.rst (cpuset.cpus), cpumap list format.
 Invariant: `parse_cpuset(format_cpuset(s)) == s`.
 """

@@ -51,7 +51,7 @@ class Message(str):
         made.params = params
         return made
 
-    def __getnewargs__(self) -> tuple[str]:  # copies and pickles restore the slots afterwards
+    def __getnewargs__(self) -> tuple[str]:  # copy and pickle restore the slots afterwards
         return (str(self),)
 
     def redacted(self, is_visible: IsVisible) -> Message:
@@ -194,7 +194,7 @@ def _redact_value(name: str, value: Any, is_visible: IsVisible) -> Any:
 
 
 def _redact_pods(value: Message, is_visible: IsVisible) -> Message:
-    """Redact pod keys in a list, which may be nested in the result of `format_pods`."""
+    """Redact the pod keys in a list of pods, or in a result of `format_pods` that contains such a list."""
     if isinstance(value.params, tuple):
         return joined(value.template, [_redact_value("pods", item, is_visible) for item in value.params])
     return value.redacted(is_visible)

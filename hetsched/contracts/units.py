@@ -37,7 +37,7 @@ _SUFFIX_FACTOR = {
     "Ti": Decimal(2**40), "Pi": Decimal(2**50), "Ei": Decimal(2**60),
 }  # fmt: skip
 _GRAMMAR = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
-# A quantity has at most 64 characters, so no product here is ever rounded.
+# A quantity has at most 64 characters, so this precision suffices for exact products.
 _EXACT = Context(prec=200)
 
 

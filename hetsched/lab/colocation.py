@@ -8,7 +8,8 @@ are busy, with a daily cycle. A pod with granted zones runs in these zones. Any 
 as with ideal kernel balancing.
 For a pod with the share s_z of its CPUs in zone z:
 
-    steal_z   max(0, 1 - capacity_z / demand_z), demand_z the CPUs of all pods there steal     sum of s_z * steal_z
+    steal_z   max(0, 1 - capacity_z / demand_z), demand_z the CPUs of all pods there
+    steal     sum of s_z * steal_z
     remote    1 - sum of s_z^2 for memory (touched by all threads alike); the share of (CPU, GPU) pairs across zones
     speed     (1 - steal) / (1 + memory_penalty * remote memory + card_penalty * remote GPUs)
 
@@ -121,7 +122,7 @@ def _machine(number: int, kind: _Kind, kubelet: tuple[str, str, str]) -> NodeRep
 
 
 def colocated(report: NodeReport) -> bool:
-    """Return whether online workloads share a machine with our pods."""
+    """Return whether online workloads run on a machine in addition to the scheduled pods."""
     return report.numa is not None and report.numa.cpu_manager_policy != "static"
 
 

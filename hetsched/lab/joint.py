@@ -5,11 +5,13 @@ later pod may need that node more. Joint placement maximises first the number of
 nodes' utilities (see `engine.framework.nash`). No node may be allocated beyond its free requests, or loaded beyond its
 capacity by expected usage (constraints (8)-(12)).
 
-    greedy     as published: in queue order, each where the product grows most exact      the product factors into one
-    term per node, and a term depends only on how many pods of each kind the node takes; so the best split of the kinds
-    over the first i nodes follows from that over i - 1: best_i[k] = max over t <= k of best_(i-1)[k - t] + ln S_i(t).
-    Every split is evaluated: the optimum improved   from the greedy plan and one that always takes the best pair of pod
-    and node, pods move to other nodes and swap places as long as the product grows
+    greedy     as published: in queue order, each pod on the node where the product grows most
+    exact      the product has one factor S_i per node i, which depends only on the number of pods of each kind on the
+               node. The best split of the pods over the first i nodes follows from the best splits over i - 1 nodes:
+               best_i[k] = max over t <= k of best_(i-1)[k - t] + ln S_i(t). Every split is evaluated, so the result is
+               the optimum
+    improved   starts from the greedy plan, and from a plan that always places the best pair of pod and node; pods move
+               to other nodes and swap places while the product grows
 
 Pods with GPUs, zones, or rules between pods are not supported, because they need more than amounts of resources.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (6)-(12); `exact` and `improved` are our
@@ -37,11 +39,13 @@ _LEAST_GROWTH = 1e-12
 
 
 class JointProblem(NamedTuple):
-    """Pods and nodes of a joint placement, for N Ready nodes, k of the four resources, R resources and C kinds.
+    """Pods and nodes of a joint placement, for N Ready nodes and C kinds of pods.
 
-    Shapes: `rows` (N,) has the node rows; `used` and `room` are (k, N); `free` (R, N) has the unrequested amounts;
-    `added` (C, k, N) has the amounts that a pod of a kind adds to `used`; `needs` is (C, R); `allowed` (C, N) marks the
-    nodes that pass the policy's filters; `kinds` has the kind of each pod in queue order.
+    k is the number of resources in the utility (at most four), R the number of all requestable resources.
+    Shapes: `rows` (N,) has the node rows; `used` (k, N) the usage and `room` (k, N) the capacity of the nodes; `free`
+    (R, N) the unrequested amounts; `added` (C, k, N) the amounts that a pod of a kind adds to `used`; `needs` (C, R)
+    its requests; `allowed` (C, N) marks the nodes that pass the policy's filters. `kinds` has the kind of each pod in
+    queue order.
     """
 
     rows: Rows
@@ -97,7 +101,7 @@ def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.D
         if not is_plain(pod):
             raise ValueError(f"{pod.key} takes more than amounts")
     requests = [state.compile(pod) for pod in pods]
-    requests = [state.compile(pod) for pod in pods]  # again, because compiling a new shape may add columns
+    requests = [state.compile(pod) for pod in pods]  # compile again, because a new shape may have added columns
     known: dict[int, Request] = {}
     for request in requests:
         known.setdefault(id(request.compiled), request)
@@ -175,7 +179,10 @@ def exact(problem: JointProblem) -> JointPlan:
 
 
 def _factors(problem: JointProblem, node: int, takes: Ints) -> Floats:
-    """Return ln S of one node with each combination of pods in `takes`, shape (T,); -inf if they do not fit."""
+    """Return ln S of one node for each combination of pods, shape (T,); -inf where a combination does not fit.
+
+    S is the utility of the node. `takes` (T, C) has the number of pods of each kind.
+    """
     added = takes @ problem.added[:, :, node]
     room = problem.room[:, node, None]
     use = problem.used[:, node, None] + added.T
@@ -228,7 +235,7 @@ class _PlanningState:
         self.logs[node] = self._logs(self.used[:, [node]], np.array([node]))[0]
 
     def _after(self, kind: int, nodes: Rows, less: int = -1) -> Floats:
-        """Return ln S of the nodes with one more pod of `kind` and one fewer of `less`; -inf if it does not fit."""
+        """Return ln S of the nodes with one more pod of `kind` and one fewer of `less`; -inf where it does not fit."""
         problem = self.problem
         used, free = self.used[:, nodes], self.free[:, nodes]
         if less >= 0:

@@ -74,8 +74,8 @@ def replay(
 ) -> tuple[Replay, list[ReplaySample]]:
     """Replay `pods` on a copy of `state`.
 
-    `workload` is the list whose mix is used for placement and measurement, by default `pods`. `samples` is the number
-    of intermediate measurements; their time is excluded from the speed.
+    `workload` is the pod list whose mix of shapes is used for placement and measurement, by default `pods`. `samples`
+    is the number of intermediate measurements; their time is excluded from the speed.
     """
     scheduler = Scheduler(state.fork(), policy, evicts=True)
     mix = pods if workload is None else workload

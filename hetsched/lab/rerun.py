@@ -77,7 +77,7 @@ class ReplayCount(msgspec.Struct, frozen=True):
 
 
 class ReplayFidelity(msgspec.Struct, frozen=True):
-    """Number of pods that the baseline places as recorded, and the reasons for the others."""
+    """Number of pods that the baseline places as recorded, and the reasons for the other pods."""
 
     compared: int
     equal: int
@@ -242,7 +242,7 @@ class _Running:
         """Try every pod of a group once, in the order of this run."""
         entries = {entry.pod.key: entry for entry in group.entries}
         for key in entries:
-            self.state.forget(key)  # its previous pod with this name has ended
+            self.state.forget(key)  # the previous pod with this name has ended
         self.state.gangs.end_backoffs(math.inf)
         order = self.cast.order.queue([entry.pod for entry in group.entries], self.state)
         if self.cast.order.follows_placements:

@@ -119,7 +119,7 @@ def run(
 
 
 def _together(turns: Sequence[Sequence[BenchmarkRow]]) -> list[BenchmarkRow]:
-    """Return the rows of one scheduler: those of a single turn, or the medians of several turns as values."""
+    """Return the rows of one scheduler; with several turns, the values of a row are the medians of the turns."""
     if len(turns) == 1:
         return list(turns[0])
     values: dict[tuple[str, str], list[float]] = {}
@@ -132,7 +132,7 @@ def _together(turns: Sequence[Sequence[BenchmarkRow]]) -> list[BenchmarkRow]:
 def _ratios(
     ours: str, theirs: str, mine: Sequence[Sequence[BenchmarkRow]], others: Sequence[Sequence[BenchmarkRow]]
 ) -> list[BenchmarkRow]:
-    """Return the ratios of each pair of turns: of the backlog rate, and of the times until the binding."""
+    """Return the ratios `ours` / `theirs` of each pair of turns: backlog rate, and times from creation to binding."""
     found: dict[str, list[float]] = {}
     for left, right in zip(mine, others, strict=True):
         known = {one.case.removeprefix(theirs): one.median for one in right}

@@ -123,7 +123,7 @@ def _latencies(
 
 
 def _check_convergence(server: _Server, browser: Browser, listening: Sockets) -> Checks:
-    """Wait until all clients have the document of a fresh page, and count those that missed an event unnoticed."""
+    """Wait until all clients have the document of a fresh page, and count those that still differ at the timeout."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:
         newest = server.revision()
@@ -220,7 +220,7 @@ class _Server:
         return int(found)
 
     def pushed(self) -> dict[int, float]:
-        """Return the time at which each event of the cluster was written, in seconds since 1970."""
+        """Return the time at which each event was written to the outbox (seconds since 1970), by revision."""
         rows = self._ask("SELECT revision, created_at FROM journal_outboxevent WHERE topic = ?", _TOPIC)
         return {number: datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp() for number, at in rows}
 

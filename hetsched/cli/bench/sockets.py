@@ -78,7 +78,7 @@ class _SocketClient:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            with contextlib.suppress(OSError):  # includes timeouts
+            with contextlib.suppress(OSError):  # TimeoutError is a subclass
                 async with asyncio.timeout(_START_SECONDS):
                     _, line = await loop.create_connection(
                         lambda: _SocketConnection(self), self.uri.host, self.uri.port
@@ -198,7 +198,7 @@ class Sockets:
         return asyncio.run_coroutine_threadsafe(made.run(), self._loop)
 
     def received(self) -> Iterator[tuple[int, float]]:
-        """Yield, for every socket, each revision that it received live, with the time."""
+        """Yield, for every socket, each revision that it received as an event, and the time of arrival."""
         for made in self._made:
             for before, revision, at in list(made.deltas):
                 for number in range(before + 1, revision + 1):

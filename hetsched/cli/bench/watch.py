@@ -2,7 +2,7 @@
 
 A stub API server with prepared objects is used, so that only the delay of hetsched is measured and not that of etcd.
 It lists nodes and running pods of another scheduler in pages, then sends events at a steady rate for pods that are
-placed and pods that end. Our informer runs as a separate process with a SQLite file. An event has arrived when a reader
+placed and pods that end. The informer runs as a separate process with a SQLite file. An event has arrived when a reader
 of that file sees it; its delay is measured from the time at which it was sent. The files are removed afterwards.
 """
 
@@ -140,7 +140,7 @@ class _DatabaseReader:
             self.pods += 1
 
     def wait_for(self, holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
-        """Read the database until `holds()` is true; return whether that failed within the time limit."""
+        """Read the database until `holds()` is true; return True if that takes longer than `_PATIENCE_SECONDS`."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             self.look()
@@ -254,7 +254,7 @@ class Lists:
             self.refuse(handler)
 
     def keep(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        """Accept a write of our Lease, the only object that is written if all pods belong to other schedulers."""
+        """Accept a write of hetsched's Lease, the only object that it writes if all pods belong to other schedulers."""
         if LEASES.plural not in handler.path:
             return self.refuse(handler)
         plain = json.loads(body)

@@ -135,7 +135,7 @@ def list_name(path: str) -> str:
 
 
 def _loads(arrival: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the loads at which to measure, in ascending order, and those that are reported as rows."""
+    """Return the loads at which to measure, in ascending order, and the subset for which to report rows."""
     from hetsched.lab.arrival import MAX_RATIO
 
     for load in arrival:

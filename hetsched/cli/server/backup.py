@@ -2,7 +2,7 @@
 
 A backup is a consistent snapshot and may be taken while the server runs. A restore fills a new database of either kind
 and does not change anything else: the informer lists each cluster again before the scheduler schedules its pods. Leases
-in the backup end, and their epochs are never reused.
+in the backup are ended by the restore, and their epochs are never reused.
 """
 
 from __future__ import annotations

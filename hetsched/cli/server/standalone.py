@@ -146,7 +146,7 @@ def web_programs(listener: socket.socket, count: int) -> list[SupervisedProgram]
 
 
 def worker_programs(name: str, count: int) -> list[SupervisedProgram]:
-    """Return workers with two processes each, and a separate worker for previews, which would delay decisions.
+    """Return workers with two processes each, and a separate worker for previews, so that they do not delay decisions.
 
     Workers of one message store need different names.
     """
@@ -169,7 +169,7 @@ def numbered(name: str, count: int) -> list[str]:
 
 
 def watch() -> SupervisedProgram:
-    """Return the program of the informers. Without live clusters, it only polls for new ones."""
+    """Return the program of the informers. Without live clusters, it only polls for new clusters."""
     return SupervisedProgram("watch", (sys.executable, "-m", "django", "watch"), grace_seconds=10.0)
 
 
@@ -230,7 +230,7 @@ def port_of(listener: socket.socket) -> int:
 
 
 def free_port(host: str, port: int) -> int:
-    """Return the port if it is free, or any free port for 0. Raises: the errors of `bind_port`."""
+    """Return `port` if it is free, or any free port if `port` is 0. Raises: the errors of `bind_port`."""
     with bind_port(host, port) as listener:
         return port_of(listener)
 

@@ -203,7 +203,7 @@ class Supervisor:
         for log in self.log_dir.glob("*.log"):
             if log.stat().st_size > LOG_BYTES:
                 shutil.copyfile(log, log.with_suffix(".log.1"))
-                os.truncate(log, 0)  # programs open their log in append mode, so the next write starts the file
+                os.truncate(log, 0)  # programs append to their log, so they continue at its new end
 
 
 def _set_parent_death_signal() -> None:

@@ -1,7 +1,7 @@
 """`hetsched token create`: create an API token on the server's machine.
 
-The command opens the server's database, which HETSCHED_DATA or DATABASE_URL names as in every process. The plaintext is
-printed once; only its digest is stored.
+The command opens the server's database, which is selected by HETSCHED_DATA or DATABASE_URL as for every other process.
+The plaintext is printed once; only its digest is stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Text view of a decision and the history of its pod, in the order of the web page.
 
 The view shows in filter order how many nodes pass each filter (the funnel). It lists the pending time of a pod by
-reason, longest first; the parts add up to the total.
+reason, longest first; these times add up to the total pending time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -
 
 
 def _show_why(out: Console, why: PodWhy, decision: Decision) -> None:
-    """Print changes that would place the pod, its pending time by reason, and the difference to the last attempt."""
+    """Print changes that would place the pod, its pending time by reason, and what changed since the attempt before."""
     if why.decision is not None and why.decision != decision.id:
         _print(out, f"a later decision exists: hetsched explain {why.decision}", "bold")
     if why.outlook is not None:

@@ -29,7 +29,7 @@ from .decision_view import show_decision
 from .live import Watch, follow
 
 _MOST_SHOWN = 20
-_MOST_WORKED_OUT = 3  # the server evaluates the whole cluster for each
+_MOST_WORKED_OUT = 3  # for each of these decisions, the server evaluates the whole cluster
 _WORST_FIRST = (Verdict.MISCONFIGURED, Verdict.NEVER_FITS, Verdict.NOT_NOW)
 _EVERY_SECONDS = 2.0
 

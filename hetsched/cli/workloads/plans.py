@@ -1,4 +1,4 @@
-"""`hetsched plan`: compute a plan, with which a later submission gets exactly that placement or is rejected.
+"""`hetsched plan`: compute a plan. A submission with this plan gets exactly its placement or is rejected.
 
 A plan is a token signed by the server. The server does not store it or reserve capacity. The user stores the token in a
 file or in a variable, and `submit --plan` accepts either. The exit code corresponds to the verdict.

@@ -1,8 +1,8 @@
-"""Advice: the fewest moves of running pods that reach a goal, with their gain and cost, or why no moves do.
+"""Advice: the fewest moves of running pods that reach a goal, with their gain and cost, or why no moves reach it.
 
 The camelCase JSON is the same for pages, REST and command line; fields may be added but not renamed. A move consists of
-one pod or all members of a gang. Moves are applied one after the other, in this order; each was evaluated on the result
-of the earlier moves. `token` identifies the question and the moves: the same token means the same plan.
+one pod or all members of a gang. Moves are executed one after the other, in the listed order; each was evaluated on the
+result of the earlier moves. `token` identifies the question and the moves: the same token means the same plan.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class AdviceVerdict(enum.StrEnum):
-    """Verdict of an advice; `partly` means that the moves improve the cluster but do not reach the goal."""
+    """Verdict on a request for advice; `partly` means that the moves improve the cluster but do not reach the goal."""
 
     PLAN = "plan"
     PARTLY = "partly"
@@ -52,7 +52,7 @@ class AdviceVerdict(enum.StrEnum):
 
 
 class BudgetLeft(msgspec.Struct, frozen=True, rename="camel"):
-    """Number of further pods that a disruption budget allows to be evicted during this move."""
+    """Number of pods that a disruption budget allows to be evicted in addition to the pods of this move."""
 
     budget: str
     left: int
@@ -118,9 +118,9 @@ class Cost(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Search(msgspec.Struct, frozen=True, rename="camel"):
-    """Extent of the search.
+    """Extent of the search for a plan: the number of moves tried, the limits, and a lower bound for any plan.
 
-    No plan has fewer than `atLeast` moves. `fewest` means that this plan has exactly `atLeast` moves.
+    No plan has fewer than `atLeast` moves. `fewest` means that the plan found has exactly `atLeast` moves.
     """
 
     tried: int

@@ -20,7 +20,7 @@ from ..objects.warnings import ManifestWarning
 
 
 class Verdict(enum.StrEnum):
-    """Verdict on one pod or on a whole request; `exit_code` is the exit code of a command."""
+    """Verdict on one pod or on a whole request; `exit_code` is the exit code that a command returns for it."""
 
     PLACED = "placed"
     NOT_NOW = "not-now"
@@ -83,7 +83,7 @@ GANG_SOURCE, PREEMPTION_SOURCE = "gang", "preemption"
 class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Reason why one plugin refused `nodes` nodes; `missing` lists what the nodes lack.
 
-    `field` is the field of the pod if the pod itself is invalid. A plugin may refuse one node for several reasons, so
+    `field` names the invalid field if the pod itself is invalid. A plugin may refuse one node for several reasons, so
     the sum of the counts may exceed the number of nodes. `before` and `after` are the numbers of nodes before and after
     the plugin. In stored decisions, `candidates` lists the first of the refused nodes that would accept the pod if they
     were empty, so the reason can go away there.
@@ -101,7 +101,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
 
 
 def funnel(reasons: Iterable[Reason]) -> list[tuple[str, int]]:
-    """Return (plugin, remaining nodes) in the order of the filters; the first entry is "" with all nodes."""
+    """Return (plugin, number of nodes left after it) in filter order; the first entry is ("", number of all nodes)."""
     steps: dict[str, int] = {}
     for reason in reasons:
         if not steps:
@@ -191,7 +191,7 @@ class Balance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TippingPoint(msgspec.Struct, frozen=True, rename="camel"):
-    """Weight `at` which `node` would be selected instead, above or below the current weight of one plugin."""
+    """Weight of one plugin (`at`) from which `node` would be selected; `side` compares it to the current `weight`."""
 
     plugin: str
     weight: float
@@ -211,7 +211,7 @@ class Tipping(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DoubtfulFact(msgspec.Struct, frozen=True, rename="camel"):
-    """Fact of a node that was used although the node's kubelet contradicted it, and the reason for the conflict."""
+    """Fact that the scheduler used although the node's kubelet contradicted it, and the reason for the conflict."""
 
     node: str
     fact: str

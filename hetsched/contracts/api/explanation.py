@@ -52,7 +52,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Gang(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod's gang: the number of placed or running members, the minimum, and the first reason for failing."""
+    """A pod's gang: the number of placed or running members, the minimum, and the first rejection by a gang plugin."""
 
     name: str
     placed: int

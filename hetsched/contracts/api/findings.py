@@ -29,7 +29,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Artefact(msgspec.Struct, frozen=True):
-    """Requirements of one image or program by Kubernetes architecture; None if not expressible as a requirement."""
+    """Requirements of one image or program by Kubernetes architecture; None if no ISA string expresses them."""
 
     name: str
     requirements: dict[str, str | None]

@@ -33,9 +33,9 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
         return None if self.verdict is None else Verdict(self.verdict)
 
     def checked(self) -> Expectation:
-        """Return the expectation after checking it.
+        """Validate the expectation and return it.
 
-        Raises: InputError `GoldenExpectationInvalid` unless exactly one field of modest size is set.
+        Raises: InputError `GoldenExpectationInvalid` unless exactly one field is set and within the size limits.
         """
         stated = [name for name in ("nodes", "selector", "isa", "verdict") if getattr(self, name)]
         if len(stated) != 1:

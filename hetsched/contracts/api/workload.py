@@ -15,7 +15,8 @@ class PodState(msgspec.Struct, frozen=True, rename="camel"):
 class ObjectRow(msgspec.Struct, frozen=True, rename="camel"):
     """Object that a submission creates in a live cluster, with its state and the reason.
 
-    `state` is wanted, made, refused, unwanted or gone. A Job with an ended pod is ending, then succeeded or failed.
+    `state` is `wanted`, `made`, `refused`, `unwanted` or `gone`. A Job with an ended pod is `ending` until it is
+    `succeeded` or `failed`.
     """
 
     kind: str

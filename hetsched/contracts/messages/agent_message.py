@@ -47,7 +47,8 @@ class NodeAllocation(msgspec.Struct, frozen=True, rename="camel"):
 class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """Response to an agent: the key that signs its node's allocations, and the time until the next message.
 
-    `problems` lists problems that the control plane found in the message; `ReportWanted` asks for the whole report.
+    `problems` lists problems that the control plane found in the message; the problem `ReportWanted` asks the agent to
+    send the whole report.
     """
 
     cluster: str
@@ -72,9 +73,9 @@ def steady_parts(report: AgentReport) -> AgentReport:
 
 
 def durable_parts(report: AgentReport) -> AgentReport:
-    """Return only those parts of a report that facts about the machine depend on: no usage, pins or shared CPUs.
+    """Return a report with only the parts that determine facts about the machine, without usage, pins and shared CPUs.
 
-    Of the devices that the kubelet assigned, only those with zones and those of unknown pods are kept.
+    Of the devices that the kubelet assigned, only those with zones and those of unknown pods remain.
     """
     zones, kubelet = report.zones, report.kubelet
     if zones is not None:
@@ -95,5 +96,5 @@ def durable_parts(report: AgentReport) -> AgentReport:
 
 
 def digest_of(report: AgentReport) -> str:
-    """Return the digest of the steady parts of a report."""
+    """Return the digest of the `steady_parts` of a report."""
     return sha256(encode(steady_parts(report))).hexdigest()[:32]

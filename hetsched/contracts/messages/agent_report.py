@@ -102,7 +102,10 @@ class MigDevice(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MachineLink(msgspec.Struct, frozen=True, rename="camel"):
-    """Link to another GPU of the machine; `kind` is one of `node_report.LINK_KINDS`, `bandwidth_gbs` is one-way."""
+    """Link to another GPU of the machine.
+
+    `kind` is one of `node_report.LINK_KINDS`. `bandwidth_gbs` is the bandwidth of one direction in GB/s.
+    """
 
     to: int
     kind: str
@@ -133,9 +136,9 @@ class KubeletState(msgspec.Struct, frozen=True, rename="camel"):
     """Configuration of the machine's kubelet and the resources that it assigned to pods.
 
     `exclusive` maps pod UID -> container -> CPUs, and `devices` maps pod UID -> container -> resource -> device IDs,
-    from the kubelet's podresources API. `device_zones` maps resource -> device ID -> near zones for all healthy
-    devices. `pod_names` maps pod UID -> `namespace/name`. `foreign` lists the pods (keys of `exclusive` and `devices`)
-    that are unknown to the control plane; it is filled in by the server and not by the agent.
+    from the kubelet's podresources API. `device_zones` maps resource -> device ID -> zones near the device,
+    for all healthy devices. `pod_names` maps pod UID -> `namespace/name`. `foreign` lists the pods (keys of `exclusive`
+    and `devices`) that are unknown to the control plane; it is filled in by the server and not by the agent.
     """
 
     cpu_manager_policy: str | None = None

@@ -6,8 +6,9 @@ restore an old one. Every node has its own key, HMAC-SHA256 of its cluster and n
 without white space and with only ASCII. UID, node and epoch are members, so they are signed with the granted resources.
 Readers use only the members that were signed, and only after the signature was verified.
 
-    no `sig`                                  AllocationUnsigned another signature, or any member changed
-    AllocationForged right, but for another pod or node        AllocationForeign
+    no `sig`                                        AllocationUnsigned
+    another signature, or any member changed        AllocationForged
+    valid signature, but for another pod or node    AllocationForeign
 
 Source: RFC 2104, RFC 4231.
 Invariant: `verify` accepts only the text of a signed document with the same key, uid and node, and returns that
@@ -59,9 +60,9 @@ def canonical(document: Mapping[str, object]) -> bytes:
 
 
 def sign(document: Mapping[str, object], key: bytes) -> str:
-    """Return the `sig` of an allocation; it must name its uid, node and epoch.
+    """Return the `sig` of an allocation, which must contain `uid`, `node` and `epoch`.
 
-    Raises: KeyError if one is missing.
+    Raises: KeyError if any of these members is missing.
     """
     if missing := {"uid", "node", "epoch"} - document.keys():
         raise KeyError(*sorted(missing))

@@ -61,5 +61,5 @@ def _amount(name: Any, text: Any) -> int:
 
 
 def amounts(quota: Mapping[str, str]) -> dict[str, int]:
-    """Convert a stored quota to amounts."""
+    """Convert a stored quota to integer amounts by resource (see `parse_amount`)."""
     return {name: parse_amount(name, text) for name, text in quota.items()}

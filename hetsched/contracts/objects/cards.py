@@ -138,7 +138,7 @@ def vendor_of(model: str) -> str:
 
 
 def card_from_table(index: int, model: str) -> GpuCard:
-    """Describe a GPU from the table if only its model is known."""
+    """Return the GPU `index` of a node, described by the table, for a GPU of which only the model is known."""
     facts = facts_of(model)
     if facts is None:
         return GpuCard(index=index, model=model, vendor=vendor_of(model))

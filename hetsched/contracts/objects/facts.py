@@ -85,7 +85,7 @@ def fact_id(fact: str, item: str, reported: str) -> str:
 
 
 def record_claim(claims: Claims, source: str, words: Mapping[str, str], now: str) -> Claims:
-    """Return the claims with a source's current statements; facts that it does not state any more become history."""
+    """Return the claims with a source's current statements; statements that it no longer makes become history."""
     found = dict(claims)
     for fact in sorted({*claims, *words}):
         old = found.get(fact, ())

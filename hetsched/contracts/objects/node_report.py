@@ -51,8 +51,8 @@ class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
 class KubeletGrant(msgspec.Struct, frozen=True, rename="camel"):
     """Exclusive resources that the kubelet assigned to one pod: CPUs, GPUs by UUID, and other devices by zone.
 
-    `pod` is its UID, or `namespace/name` if the UID is unknown; `name` is `namespace/name` if both are known. `foreign`
-    means that the control plane does not know the pod, so the assignment is counted separately.
+    `pod` is its UID, or `namespace/name` if the UID is unknown; `name` is `namespace/name` if known in addition to the
+    UID. `foreign` means that the control plane does not know the pod, so the assignment is counted separately.
     """
 
     pod: str

@@ -80,8 +80,8 @@ class Changes(msgspec.Struct):
     """Changes of a live cluster since the last read; `definitions` is None if no referenced object changed.
 
     `bound` contains the keys of pods that were pending before and have a node now. A deleted pod
-    that is not in `stopped` may still have had running containers, or its last state was not observed. `rebooted`
-    lists nodes with a new boot ID.
+    that is not in `stopped` may have had running containers at its deletion. `rebooted` lists nodes with a new boot
+    ID.
     """
 
     nodes: list[NodeReport] = []

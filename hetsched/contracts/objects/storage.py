@@ -72,7 +72,7 @@ class VolumeClaim(msgspec.Struct, frozen=True):
 
 
 class StorageClass(msgspec.Struct, frozen=True):
-    """Storage class. `waits` means WaitForFirstConsumer binding; `default` marks the class for claims without one."""
+    """Storage class. `waits` means WaitForFirstConsumer binding; `default` marks the cluster's default class."""
 
     provisioner: str
     waits: bool = False

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-WORKLOAD_LABEL = "hetsched.io/workload"  # label of objects that we create, and of the pods of their controllers
+WORKLOAD_LABEL = "hetsched.io/workload"  # label of objects that hetsched creates, and of the pods of their controllers
 
 
 class ObjectToCreate(msgspec.Struct, frozen=True):

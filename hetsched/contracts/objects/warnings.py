@@ -26,7 +26,7 @@ class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_refused_by_strict(self) -> bool:
-        """Whether strict mode treats this warning as an error: always, unless the object is only not simulated."""
+        """Whether strict mode treats this warning as an error; false only for valid parts that are not simulated."""
         return self.code != NOT_SIMULATED
 
     @property

@@ -1,8 +1,8 @@
 """Specification of one pod, reduced to the parts that influence where it runs.
 
-A pod may be read from Kubernetes YAML, a trace row or a REST request; the engine sees one type. `PodSpec` holds
-validated values in base units (millicores, bytes). `Shape` is the part that determines feasibility and score. Pods with
-equal shapes share cached results, so identity (names, labels, times) is not part of it.
+Pods are read from Kubernetes YAML, trace rows and REST requests; the engine uses one type for all of them. `PodSpec`
+holds validated values in base units (millicores, bytes). `Shape` is the part that determines feasibility and score.
+Pods with equal shapes share cached results, so a shape does not contain the pod's identity (names, labels, times).
 Invariants: all structs are frozen; a pod with `problems` is never placed.
 """
 
@@ -167,9 +167,9 @@ class ImageDemand(msgspec.Struct, frozen=True):
 class IsaDemand(msgspec.Struct, frozen=True):
     """Requirement strings validated by `hetsched.isa`; `emulated` allows binfmt, `cross` allows a toolchain.
 
-    `qemu` is ISAMatch's label, which allows either. `source` is the origin of `native`: `annotation hetsched.io/isa`,
-    `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector). `images` adds the requirements of the
-    pod's images.
+    `qemu` is the value of ISAMatch's label, which allows both. `source` is the origin of `native`:
+    `annotation hetsched.io/isa`, `label hetsched.io/isa`, `label ARCH` or `kubernetes.io/arch` (a selector). `images`
+    adds the requirements of the pod's images.
     """
 
     native: str = ""
@@ -181,7 +181,7 @@ class IsaDemand(msgspec.Struct, frozen=True):
 
     @property
     def is_stated(self) -> bool:
-        """Return whether the pod specification requires an instruction set, natively or not."""
+        """Return whether the pod specification requires an instruction set (native, emulated or cross)."""
         return bool(self.native or self.emulated or self.cross or self.qemu)
 
 

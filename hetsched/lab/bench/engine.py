@@ -168,7 +168,7 @@ class _Oracle:
         self.digests: dict[str, str] = {}
 
     def compare(self, state: ClusterState, policy: Policy, pods: Sequence[PodSpec], moments: int) -> None:
-        """Place all pods again, and compare every n-th decision (about `moments` in total) with one without caches."""
+        """Place all pods again, and compare about `moments` of the decisions with decisions made without caches."""
         scheduler = Scheduler(state.fork(), policy)
         every = max(1, len(pods) // moments)
         for number, pod in enumerate(pods):

@@ -6,7 +6,7 @@ kube-scheduler's PreemptionBasic benchmark (four equal pods per node); the secon
 priorities and ages on each node. The baseline alternates with the engine in the same run and is a plain loop like that
 of kube-scheduler: on every node, it removes all pods of lower priority, adds them back one by one, and compares the
 remaining victims.
-Check: for every pod that both schedule, our victims are not worse than those of the loop in kube-scheduler's order.
+Check: for every pod that both schedule, the engine's victims are not worse than the loop's in kube-scheduler's order.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ Cost = tuple[int, int, int, int, int]
 
 
 def _sweep(state: ClusterState, policy: Policy, case: Case) -> tuple[float, int, int]:
-    """Return the loop's CPU time in microseconds per preemptor, the number of comparisons, and that of worse results.
+    """Return the loop's CPU time in microseconds per preemptor, and the numbers of comparisons and worse results.
 
     A result is worse if the engine's victims have a higher cost than those of the loop.
     """

@@ -1,7 +1,7 @@
 """CPU time and memory of processes under measurement, by program.
 
 On Linux, the CPU time is the user and system time of a process and all its running descendants from `/proc`; other
-systems yield no result. The time of processes that ended in between is not included.
+systems yield no result. The time of processes that ended between two measurements is not included.
 Source: proc(5).
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _PROC = Path("/proc")
-# Command-line words that identify our processes. Other processes are identified by the name of their program.
+# Command-line words that identify hetsched's processes. Other processes are identified by the name of their program.
 _ROLES = {"watch": "watch", "worker": "worker", "beat": "beat", "hetsched.project.web_server": "uvicorn"}
 
 
@@ -52,7 +52,7 @@ def pids_of(root: int, role: str) -> list[int]:
 
 
 def used_seconds(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return the CPU time used in between by program, in descending order."""
+    """Return the CPU seconds that each program used between two results of `cpu_of`, in descending order."""
     used = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
     return dict(sorted(used.items(), key=lambda item: -item[1]))
 

@@ -132,7 +132,7 @@ def _rows(policy: str, case: str, tallies: list[RunCounts], fields: Iterable[str
 
 
 def _ratios(found: dict[tuple[str, str], list[RunCounts]], case: str) -> tuple[list[float], list[float]]:
-    """Return per job the speed ratio (cassini / zone-blind policy) and the duration ratio (blind policy / cassini)."""
+    """Return, for each job, the ratios of speeds (cassini / default-kube) and durations (default-kube / cassini)."""
     pairs = list(zip(found[_CASSINI, case], found[_BLIND, case], strict=True))
     speed = [ours.speed[job] / blind.speed[job] for ours, blind in pairs for job in ours.speed if job in blind.speed]
     took = [blind.took[job] / ours.took[job] for ours, blind in pairs for job in ours.took]

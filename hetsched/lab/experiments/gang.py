@@ -174,7 +174,7 @@ class FleetTrial:
         needs = {pod.gang.name: pod.gang.min_available for pod in pods if pod.gang is not None}
         self.needs = {f"default/{name}": least for name, least in needs.items()}
         self.stuck: list[tuple[float, float]] = []
-        self.refusals: defaultdict[str | None, float] = defaultdict(float)  # seconds for all members of a gang
+        self.refusals: defaultdict[str | None, float] = defaultdict(float)  # by gang: seconds for deciding its members
         every = max(1, len(pods) // _SAMPLES)
         spent = 0.0
         for done, pod in enumerate(self.scheduler.policy.queue(pods, state), 1):
@@ -194,7 +194,7 @@ class FleetTrial:
         self.partial = sum(0 < self.placed[key] < least for key, least in self.needs.items())
 
     def _held_for_nothing(self) -> float:
-        """Count the slots of incomplete gangs, without pods that still wait at Permit."""
+        """Count the slots of incomplete gangs, except those of pods that still wait at Permit."""
         placed, held = self.scheduler.state.gangs.placed, self.scheduler.waiting_pods.pods.keys()
         return float(sum(len(members - held) for key, members in placed.items() if len(members) < self.needs[key]))
 

@@ -202,7 +202,7 @@ def mismatched(places: Sequence[int | None]) -> int:
 
 
 def card_scores(policy: Policy) -> list[tuple[float | None, ...]]:
-    """Return each test pod's scores on both GPU nodes at its placement, or None where it does not fit."""
+    """Return each test pod's scores on both GPU nodes before its placement, or None where it does not fit."""
     scheduler = Scheduler(ClusterState(*card_fleet()), policy)
     found = []
     for number in range(len(TESTS)):

@@ -1,7 +1,8 @@
 """ISAMatch: the right instruction set for every pod, compared with a scheduler that ignores instruction sets.
 
 The cluster has one x86 node, one Arm node and three different RISC-V nodes. A pod on the wrong node fails. A scheduler
-that spreads evenly chooses a right node only by chance: 3 of 5, 2 of 5 and 2 of 3 nodes are right for the three groups.
+that spreads evenly chooses a suitable node only by chance: 3 of 5, 2 of 5 and 2 of 3 nodes can run the pods of the
+three groups.
 The 100 tasks of `hetsched.lab.isa_cluster` (90 services, 10 compute jobs) are placed one by one by real policies, in
 three groups: the base set RV64I, RV64IMFD, and RV64IMFD on nodes that a selector limits to RISC-V. A placement is right
 if the node can run the pod's instructions. Seed 5708 is fitted: with the scores of kube-scheduler 1.18 it yields
@@ -195,7 +196,7 @@ def placed(policy: Policy, group: IsaPodGroup, seed: int) -> list[str | None]:
 
 
 def _overflow(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
-    """Measure Fig. 10: pods go to the closest node until it is full, then to the next one; also for the base set."""
+    """Measure Fig. 10: pods go to the node with the highest ISA affinity until it is full; also for the base set."""
     nodes = placed(policy, GROUPS[1], FITTED_SEED)
     counts, base = Counter(nodes), Counter(placed(policy, GROUPS[0], FITTED_SEED))
     spill = next(index for index, node in enumerate(nodes) if node != "node3")
@@ -255,7 +256,7 @@ def figure_5(policy: Policy) -> list[tuple[str, float, float | None]]:
 def _match_microseconds(policy: Policy) -> float:
     """Return the time in microseconds to filter and order the five nodes by instruction set for one pod.
 
-    It is the mean over all tasks, and the minimum of several rounds.
+    The result is the mean over all tasks in the fastest of several rounds.
     """
     state = ClusterState(cluster())
     match, affinity = (next(p.instance for p in policy.plugins if p.name == n) for n in ("isa-match", "isa-affinity"))

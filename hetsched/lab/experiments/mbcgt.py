@@ -307,7 +307,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _course(policy: Policy) -> tuple[tuple[float, float | None], ...]:
-    """Return the unevenness after each pod of the first order."""
+    """Return the points (number of pods tried, unevenness) of the first order."""
     scheduler = Scheduler(ClusterState(nodes(4)), policy)
     points: list[tuple[float, float | None]] = [(0.0, 1 - cluster_balance(scheduler.state))]
     for done, pod in enumerate(pods(3, _seed(0, 1)), 1):

@@ -301,7 +301,7 @@ class _Cell(msgspec.Struct, frozen=True):
 
 
 def _cells(study: Study, means: Mapping[Key, Mapping[float, OverloadSample]]) -> list[_Cell]:
-    """Compare each of our policies with the best rival of the run, under the same tie rule."""
+    """Compare each policy of hetsched with the best rival of the run, under the same tie rule."""
     cells = []
     for (name, policy, rule), loads in means.items():
         rivals = [rival for rival in RIVALS if (name, rival, rule) in means]

@@ -41,5 +41,5 @@ class Experiment(msgspec.Struct, frozen=True):
 
     @property
     def held(self) -> bool:
-        """Return whether all expectations held."""
+        """Return whether the rows confirm all expectations."""
         return all(expectation.held for expectation in self.expectations)
