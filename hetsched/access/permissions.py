@@ -31,8 +31,8 @@ class RolePermission(BasePermission):
         if action is None or subject.may(action):
             return action is not None
         if subject.role:
-            template = "this needs the right {action}, which the role {role} does not have"
+            template = "the request needs the right {action}, which the role {role} does not have"
             self.message = Message(template, action=action.value, role=subject.role)
         else:
-            self.message = Message("this needs the right {action}; the caller has no role", action=action.value)
+            self.message = Message("the request needs the right {action}; the caller has no role", action=action.value)
         return False

@@ -39,7 +39,11 @@ _COLOURS = {
 def advise(
     cluster: Annotated[
         list[str] | None,
-        typer.Option("--cluster", metavar="FILE", help="File with nodes and running pods; omit to ask a server."),
+        typer.Option(
+            "--cluster",
+            metavar="FILE",
+            help="File with nodes and running pods; if omitted, a server computes the plan.",
+        ),
     ] = None,
     filename: Annotated[
         list[str] | None,

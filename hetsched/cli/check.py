@@ -81,7 +81,7 @@ def check(
             "--artifact",
             metavar="[IMAGE=]PATH",
             help=(
-                "Program, image layout or image archive to run in the pods that use IMAGE; without IMAGE, in all pods."
+                "Program, image layout or image archive that runs in the pods with IMAGE; without IMAGE, in all pods."
             ),
         ),
     ] = None,

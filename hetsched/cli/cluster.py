@@ -46,15 +46,17 @@ Context = Annotated[str, typer.Option(help="Context of the kubeconfig; default: 
 InCluster = Annotated[bool, typer.Option("--in-cluster", help="Connect to the cluster in which the server runs.")]
 Namespaces = Annotated[
     list[str] | None,
-    typer.Option("--namespace", help="Namespace that submissions may use; repeat for more.", show_default=False),
+    typer.Option("--namespace", help="Namespace that submissions may use; can be repeated.", show_default=False),
 ]
 Shadow = Annotated[
     str | None,
     typer.Option(
-        "--shadow", metavar="SCHEDULER", help="Shadow mode: compare with this scheduler, never write.",
+        "--shadow",
+        metavar="SCHEDULER",
+        help="Shadow mode: compare decisions with this scheduler's and write nothing to the cluster.",
         show_default=False,
     ),
-]  # fmt: skip
+]
 
 
 PullSecrets = Annotated[
@@ -66,7 +68,8 @@ PullSecrets = Annotated[
 DiscoveryKubeconfig = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Kubeconfig of the account that labels nodes; without it, differences are only reported."
+        metavar="FILE",
+        help="Kubeconfig of the account that labels nodes; without it, discovery only reports differing labels.",
     ),
 ]
 
@@ -212,7 +215,8 @@ def export(
     token: TokenOption = "",
     out: Annotated[Path | None, typer.Option(help="Output file; default: standard output.")] = None,
     anonymise: Annotated[
-        bool, typer.Option("--anonymise", help="Replace the names of people, teams, machines and workloads.")
+        bool,
+        typer.Option("--anonymise", help="Replace names of people, teams, machines and workloads with pseudonyms."),
     ] = False,
     reason: Reason = "exported by command",
 ) -> None:

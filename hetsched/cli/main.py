@@ -49,7 +49,9 @@ class ShellName(enum.StrEnum):
     FISH = "fish"
 
 
-def completion(shell: Annotated[ShellName, typer.Argument(help="Shell to print the completion for.")]) -> None:
+def completion(
+    shell: Annotated[ShellName, typer.Argument(help="Shell for which to print the completion script.")],
+) -> None:
     """Print the shell completion script, which completes names from the server in HETSCHED_SERVER."""
     print(get_completion_script(prog_name="hetsched", complete_var=_VARIABLE, shell=shell.value))
 

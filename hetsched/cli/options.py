@@ -37,7 +37,10 @@ from .name_completion import complete_cluster, complete_policy
 from .output import note, print_warnings
 
 TargetCluster = Annotated[
-    str, typer.Option(help="Target cluster; may be omitted if the server has one.", autocompletion=complete_cluster)
+    str,
+    typer.Option(
+        help="Target cluster; if omitted, the server's default or only cluster.", autocompletion=complete_cluster
+    ),
 ]
 PlacementPolicy = Annotated[str, typer.Option(help="Policy for placement.", autocompletion=complete_policy)]
 Priority = Annotated[int | None, typer.Option(help="Priority of all pods.", show_default=False)]

@@ -64,7 +64,11 @@ def preview(
     ] = False,
     fail_on: Annotated[
         PolicyFailure | None,
-        typer.Option("--fail-on", help="Exit 1 if a pod moves or finds no node.", show_default=False),
+        typer.Option(
+            "--fail-on",
+            help="Exit 1 if a pod moves or finds no node (moved), or only if it finds no node (infeasible).",
+            show_default=False,
+        ),
     ] = None,
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
@@ -218,7 +222,7 @@ def check(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", metavar="NAME|FILE", help="Policy to check; with -f, repeat for more.", show_default=False
+            "--policy", metavar="NAME|FILE", help="Policy to check; can be repeated with -f.", show_default=False
         ),
     ] = None,
     version: Annotated[

@@ -47,7 +47,7 @@ def get(
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only objects in this namespace.")] = "",
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", metavar="FIELD=VALUE", help="Filter by a field of the list; repeat for more."),
+        typer.Option("--where", metavar="FIELD=VALUE", help="Filter by a field of the list; can be repeated."),
     ] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of rows.", min=1, max=100_000)] = 100,
     watch: Watch = False,

@@ -24,7 +24,7 @@ def report(
     server: ServerOption = DEFAULT_SERVER,
     token: TokenOption = "",
     cluster: Annotated[
-        str, typer.Option(help=("Name of the cluster; if omitted, the default cluster or the only cluster is used."))
+        str, typer.Option(help=("Name of the cluster; if omitted, the server's default or only cluster."))
     ] = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:

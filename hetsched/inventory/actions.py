@@ -55,7 +55,7 @@ def require_reason(reason: str) -> str:
     if len(text) > LONGEST_REASON:
         raise InputError(
             "ReasonTooLong",
-            Message("the reason has {n} characters, the maximum is {m}", n=len(text), m=LONGEST_REASON),
+            Message("the reason has {n} characters; the maximum is {m}", n=len(text), m=LONGEST_REASON),
             place="reason",
             hint="Shorten the reason, and refer to a document for details",
         )

@@ -107,7 +107,8 @@ def _sources(cluster: Cluster) -> Iterator[Check]:
     now = timezone.now()
     for sync in syncs:
         if sync.alive_at is None:
-            ok, detail = not sync.required, as_message(sync.reason or Message("the kind was never listed"))
+            never = Message("objects of this kind have never been listed")
+            ok, detail = not sync.required, as_message(sync.reason or never)
             if ok and detail.startswith("404 "):
                 detail = Message("the cluster does not serve this optional kind")
         else:
@@ -122,7 +123,7 @@ def _sources(cluster: Cluster) -> Iterator[Check]:
                 detail = joined("; ", [detail, as_message(sync.reason)])
         yield Check(f"watch {sync.resource}", ok, detail)
     if not syncs and not connection.failure:
-        detail = Message("the kind is not watched yet; start `hetsched scheduler`")
+        detail = Message("no objects are watched yet; start `hetsched scheduler`")
         yield Check("follower", False, detail)
 
 

@@ -110,7 +110,7 @@ def _distinct(lines: list[str]) -> list[str]:
     if len(distinct) > _MAX_KINDS:
         refuse(
             "IsaNotDetected",
-            Message("the text lists {n} kinds of cores, the maximum is {m}", n=len(distinct), m=_MAX_KINDS),
+            Message("the text lists {n} kinds of cores; the maximum is {m}", n=len(distinct), m=_MAX_KINDS),
         )
     return distinct
 

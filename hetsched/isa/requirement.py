@@ -49,7 +49,7 @@ def _parse(text: str, source: Source) -> Isa:
         )
     if len(text) > MAX_LENGTH:
         refuse(
-            "IsaTooLong", Message("the ISA string has {n} characters, the maximum is {m}", n=len(text), m=MAX_LENGTH)
+            "IsaTooLong", Message("the ISA string has {n} characters; the maximum is {m}", n=len(text), m=MAX_LENGTH)
         )
     # Lower-casing must not turn non-ASCII letters into ASCII letters (the Kelvin sign would become a k).
     plain = text.strip().encode("ascii", "replace").decode().lower()

@@ -65,7 +65,9 @@ def check_coherent(extensions: frozenset[str], xlen: int) -> None:
         if row.get("xlen", xlen) != xlen:
             refuse(
                 "IsaWrongXlen",
-                Message("{name} exists only on rv{xlen}, this is rv{other}", name=name, xlen=row["xlen"], other=xlen),
+                Message(
+                    "{name} exists only on rv{xlen}, but the base is rv{other}", name=name, xlen=row["xlen"], other=xlen
+                ),
             )
         for other in row.get("conflicts", ()):
             if other in extensions:

@@ -174,7 +174,7 @@ def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
         raise InputError(
             "NamespaceFull",
             Message(
-                "{n} pods of namespace {namespace} are already pending in cluster {cluster}, the maximum is {m}",
+                "{n} pods of namespace {namespace} are already pending in cluster {cluster}; the maximum is {m}",
                 n=waiting - coming,
                 namespace=namespace,
                 cluster=cluster.name,

@@ -217,7 +217,11 @@ def _evaluate_once(row: PolicyPlan, now: datetime) -> bool:
     assert row.once is not None
     late_minutes = int((now - row.once.at).total_seconds() // 60)
     if late_minutes > row.once.late_minutes:
-        note = Message("skipped: {n} minutes late, {m} minutes are allowed", n=late_minutes, m=row.once.late_minutes)
+        note = Message(
+            "skipped: the set time was missed by {n} minutes, and the maximum is {m} minutes",
+            n=late_minutes,
+            m=row.once.late_minutes,
+        )
         _conclude(row, PolicyPlan.SKIPPED, note, now, action="plan.skipped")
         return False
     why = Message("at {time}", time=rfc3339(row.once.at))

@@ -353,7 +353,7 @@ class SchedulingCycle:
             return ()
         if self._unmeasured is None:
             late, nodes = len(scheduler.state.stale()), len(scheduler.state.reports)
-            template = "for {n} of {m} nodes, the requests are used because the measured use is stale"
+            template = "for {n} of {m} nodes, the decision uses requests because the measured use is stale"
             self._unmeasured = (Message(template, n=late, m=nodes),) if late else ()
         return self._unmeasured
 

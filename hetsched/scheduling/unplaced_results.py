@@ -52,7 +52,7 @@ def nominated_result(
 def timed_out_result(pending: PendingPod, spec: PolicySpec | None) -> Result:
     """Return the result of a gang member that was not tried within the time of the batch."""
     message = Message(
-        "gang {key}: the scheduling decision exceeded the time limit of one iteration",
+        "gang {key}: the scheduler iteration reached its time limit before all members were tried",
         key=gang_key(pending.spec) or "",
     )
     reason = Reason("GangTooSlow", GANG_SOURCE, 0, message)

@@ -112,7 +112,7 @@ def test_wrong_token_gets_no_further_detail(db: Any) -> None:
 def test_a_role_that_is_not_enough(api: Callable[..., Api], cluster: Any) -> None:
     answer = api("viewer")("POST", "workloads/", POD, kind="application/yaml")
     problem = assert_problem(answer, 403, "PermissionDenied")
-    assert problem["detail"] == "this needs the right submit, which the role viewer does not have"
+    assert problem["detail"] == "the request needs the right submit, which the role viewer does not have"
     assert problem["hint"] == "Use a token or an account whose role has this right"
 
 

@@ -97,7 +97,7 @@ def test_missed_time_is_made_up_for_within_bounds(cluster: Cluster) -> None:
     assert (rows["late"].state, active()) == ("done", DENSE)
     assert "19 minutes late" in rows["late"].note
     assert (rows["too-late"].state, rows["too-late"].note) == (
-        "skipped", "skipped: 19 minutes late, 5 minutes are allowed",
+        "skipped", "skipped: the set time was missed by 19 minutes, and the maximum is 5 minutes",
     )  # fmt: skip
     assert AuditEntry.objects.filter(action="plan.skipped", object_name="too-late").exists()
 

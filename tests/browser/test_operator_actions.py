@@ -52,7 +52,7 @@ def test_gpu_maintenance_is_started_and_ended(visitor: Visitor) -> None:
     expect(page.locator("#tab .chip.wait", has_text="in maintenance")).to_contain_text("in maintenance, ends in ")
     expect(page.locator("#head")).to_contain_text("1 of 8 GPUs do not accept new pods.")
     fleet = visitor.open("/")
-    expect(fleet.locator("#maintained")).to_contain_text("1 of 48 GPUs in maintenance, ends in ")
+    expect(fleet.locator("#maintained")).to_contain_text("1 of 48 GPUs in maintenance, ending in ")
     expect(fleet.locator("#maintained")).to_have_attribute("href", re.compile("/nodes/a100-1/"))
     expect(fleet.locator("[data-name=a100-1]")).to_have_attribute(
         "aria-label", re.compile("1 of 8 GPUs in maintenance")

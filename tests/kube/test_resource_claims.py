@@ -192,7 +192,7 @@ def test_claim_allocated_by_another_scheduler_requeues_the_pod(api: Api, cluster
     api.send("PATCH", path, json.dumps(status).encode(), content=MERGE)
     binding_cycle.run(cluster.pk)
     assert states() == {"train": "pending"}
-    assert Pod.objects.get().message == "claim train was allocated other devices by another scheduler"
+    assert Pod.objects.get().message == "another scheduler allocated other devices to claim train"
     assert given(api, "train") == ["b/gpu-1"]
 
 

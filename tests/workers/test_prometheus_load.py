@@ -148,7 +148,7 @@ def test_decision_uses_measured_load_and_falls_back_to_requests(
     # busy holds one core of 4, idle one: by requests they are equal again.
     alone = decided(cluster, "afterwards")
     assert alone.node_name == "busy"
-    assert "for 3 of 3 nodes, the requests are used because the measured use is stale" in alone.summary
+    assert "for 3 of 3 nodes, the decision uses requests because the measured use is stale" in alone.summary
     page = viewer.get("/balance/").content.decode()
     assert "chip bad" in page
     assert viewer.get("/nodes/busy/balance/").content.decode().count("chip bad") == 1

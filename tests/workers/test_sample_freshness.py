@@ -108,7 +108,7 @@ def test_old_samples_of_an_import_leave_the_decision_to_requests() -> None:
         assert stale(cluster) == ["busy", "idle"]
         decision = decided(cluster, "p")
     assert decision.node_name == "busy"
-    assert "for 2 of 2 nodes, the requests are used because the measured use is stale" in decision.summary
+    assert "for 2 of 2 nodes, the decision uses requests because the measured use is stale" in decision.summary
 
 
 def test_samples_that_age_together_stop_counting_by_the_sweep() -> None:

@@ -45,7 +45,9 @@ def media_type(request: Any, *allowed: str) -> str:
         raise RequestRefused(
             415,
             "UnsupportedMediaType",
-            Message("the body has the media type {text}", text=found[:100]) if found else "the body has no media type",
+            Message("the media type {text} of the body is not supported", text=found[:100])
+            if found
+            else "the body has no media type",
             hint=Message("Send {names} in UTF-8", names=joined(" or ", allowed)),
             headers={"Accept-Post": ", ".join(allowed)},
         )
@@ -102,7 +104,7 @@ def too_large(size: int, cap: int) -> Message:
 
 def name_mismatch(stated: str, name: str) -> Message:
     """Return the error message for a body whose object name differs from the name in the URL."""
-    return Message("the body names {text}, the URL names {text_b}", text=repr(stated[:80]), text_b=repr(name))
+    return Message("the body names {text}, but the URL names {text_b}", text=repr(stated[:80]), text_b=repr(name))
 
 
 def known_names_hint(names: Iterable[str]) -> Message:

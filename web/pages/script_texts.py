@@ -49,8 +49,8 @@ def grid_texts() -> dict[str, str]:
         "short-memory": pgettext("three letters", "mem"),
         "short-gpu": _("GPU"),
         "pods": _("pods"),
-        "cards-in-maintenance": _("{count} of {all} GPUs in maintenance, ends {time}"),
-        "zones-in-maintenance": _("{count} NUMA zones in maintenance, ends {time}"),
+        "cards-in-maintenance": _("{count} of {all} GPUs in maintenance, ending {time}"),
+        "zones-in-maintenance": _("{count} NUMA zones in maintenance, ending {time}"),
     }
 
 

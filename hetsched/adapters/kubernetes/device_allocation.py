@@ -80,7 +80,7 @@ def _claim(api: Api, request: BindingRequest, name: str, grants: Sequence[Device
     users = _users(claim)
     if "allocation" in status:
         if grants and _given(status["allocation"]) != sorted(grant.device for grant in grants):
-            message = Message("claim {claim} was allocated other devices by another scheduler", claim=name)
+            message = Message("another scheduler allocated other devices to claim {claim}", claim=name)
             return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
         if not any(known.get("uid") == request.uid for known in users):
             _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")

@@ -311,7 +311,7 @@ def _of_keys(meta: dict[str, Any], path: str, pod: str) -> Iterator[ManifestWarn
 
 
 def _suggestion(meant: str) -> Message:
-    return suggestion(meant) if meant else Message("It has no effect")
+    return suggestion(meant) if meant else Message("hetsched ignores unknown names")
 
 
 @lru_cache(maxsize=4096)

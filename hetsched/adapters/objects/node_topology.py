@@ -91,7 +91,7 @@ def _grants(root: FieldView, text: str | None) -> tuple[KubeletGrant, ...]:
     try:
         grants = msgspec.json.decode(text, type=tuple[KubeletGrant, ...])
     except (msgspec.DecodeError, RecursionError):
-        root.fail("is not a list of kubelet grants", "attributes", code="GrantsMalformed")
+        root.fail("is not a list of the kubelet's allocations to pods", "attributes", code="GrantsMalformed")
     for grant in grants:
         _cpus(root, {_GRANTS: grant.cpus}, _GRANTS)
         if any(count < 0 for counts in grant.devices.values() for count in counts.values()):

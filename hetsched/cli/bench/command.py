@@ -44,28 +44,34 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=("cluster: kubeconfig of an API server without nodes, such as the kubeconfig of `make kube-up`."),
+            help="Kubeconfig of an API server without nodes, as created by `make kube-up` (scenario cluster).",
         ),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(help="cluster, watch, console: number of nodes.", min=1, max=20_000)
+        int | None, typer.Option(help="Number of nodes (scenarios cluster, watch and console).", min=1, max=20_000)
     ] = None,
     pods: Annotated[
         int | None,
         typer.Option(
-            help="cluster: number of pods per scheduler; watch, console: number of running pods.", min=1, max=200_000
+            help="Number of pods per scheduler (scenario cluster) or of running pods (scenarios watch and console).",
+            min=1,
+            max=200_000,
         ),
     ] = None,
-    sockets: Annotated[int | None, typer.Option(help="console: number of WebSocket clients.", min=3, max=5000)] = None,
+    sockets: Annotated[
+        int | None, typer.Option(help="Number of WebSocket clients (scenario console).", min=3, max=5000)
+    ] = None,
     turns: Annotated[
         int,
         typer.Option(
-            help="cluster: number of measurements of each scheduler; the schedulers alternate.", min=1, max=100
+            help="Number of measurements per scheduler; the schedulers alternate (scenario cluster).", min=1, max=100
         ),
     ] = 1,
     kube_scheduler: Annotated[
         Path | None,
-        typer.Option(metavar="PROGRAM", help="cluster: path of kube-scheduler; default: the program on PATH."),
+        typer.Option(
+            metavar="PROGRAM", help="Path of kube-scheduler (scenario cluster); default: the program on PATH."
+        ),
     ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:

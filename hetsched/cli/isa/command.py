@@ -124,7 +124,7 @@ app = typer.Typer(no_args_is_help=True, help="Instruction sets: read, compare, d
 app.command("inspect")(inspect_command)
 
 SourceOption = Annotated[
-    Source, typer.Option("--source", help="Source of the ISA string; for `check`, only of OFFERED.")
+    Source, typer.Option("--source", help="Source of the ISA string; for `check`, it applies only to OFFERED.")
 ]
 
 

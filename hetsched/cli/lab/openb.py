@@ -30,35 +30,42 @@ _SEEDS = 5
 
 Lists = Annotated[
     list[str] | None,
-    typer.Option("--list", metavar="FILE", help="openb: pod list; repeat for more.", show_default=False),
+    typer.Option("--list", metavar="FILE", help="Pod list; can be repeated (experiment openb).", show_default=False),
 ]
 Nodes = Annotated[
     list[str] | None,
     typer.Option(
         "--cluster",
         metavar="FILE",
-        help="openb: node list; default: the list in the folder of the pod list.",
+        help="Node list (experiment openb); default: the list in the folder of the pod list.",
         show_default=False,
     ),
 ]
-Seeds = Annotated[int, typer.Option(min=1, max=1000, help="openb: number of random pod sequences per pod list.")]
+Seeds = Annotated[
+    int, typer.Option(min=1, max=1000, help="Number of random pod sequences per pod list (experiment openb).")
+]
 Arrival = Annotated[
     list[float] | None,
     typer.Option(
         metavar="X",
-        help="openb: ratio of GPU demand to capacity, such as 1.3, or several ascending ratios.",
+        help="Ratio of GPU demand to capacity, such as 1.3; can be repeated in ascending order (experiment openb).",
         show_default=False,
     ),
 ]
 Policies = Annotated[
     list[str] | None,
-    typer.Option("--policy", metavar="NAME|FILE", help="openb: policy to run; repeat to compare.", show_default=False),
+    typer.Option(
+        "--policy",
+        metavar="NAME|FILE",
+        help="Policy to run; can be repeated to compare policies (experiment openb).",
+        show_default=False,
+    ),
 ]
 Ties = Annotated[
     list[str] | None,
     typer.Option(
         metavar="RULE",
-        help="openb: tie-break rule: name, shuffled (shuffled names, as published) or random.",
+        help="Tie-break rule (experiment openb): name, shuffled (shuffled names, as published) or random.",
         show_default=False,
     ),
 ]

@@ -32,7 +32,10 @@ def simulate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", metavar="NAME|FILE", help="Policy to simulate; repeat to compare.", show_default=False
+            "--policy",
+            metavar="NAME|FILE",
+            help="Policy to simulate; can be repeated to compare policies.",
+            show_default=False,
         ),
     ] = None,
     report: ReportFolder = None,

@@ -28,7 +28,9 @@ def group() -> None:
 @app.command()
 def verify(
     data: Annotated[Path | None, typer.Option(help="Data folder of a standalone server.")] = None,
-    head: Annotated[str, typer.Option(help="Digest from an earlier run that the trail must still contain.")] = "",
+    head: Annotated[
+        str, typer.Option(help="Digest printed by an earlier run; exit 1 if the trail no longer contains it.")
+    ] = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Verify every seal of the audit trail; exit 1 if an entry was changed, removed or inserted."""

@@ -15,7 +15,7 @@ def certs(
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Host name or address of the extender; repeat for more. Default: the names of this machine.",
+            help="Host name or address of the extender; can be repeated. Default: the names of this machine.",
             show_default=False,
         ),
     ] = None,

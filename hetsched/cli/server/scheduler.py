@@ -37,10 +37,10 @@ def scheduler(
     ] = None,
     context: Annotated[str, typer.Option(help="Context of the kubeconfig; default: its current context.")] = "",
     in_cluster: Annotated[
-        bool, typer.Option("--in-cluster", help="Schedule the pods of the cluster that runs this process.")
+        bool, typer.Option("--in-cluster", help="Schedule the pods of the cluster in which this process runs.")
     ] = False,
     namespace: Annotated[
-        list[str] | None, typer.Option(help="Namespace that submissions may use; repeat for more.", show_default=False)
+        list[str] | None, typer.Option(help="Namespace that submissions may use; can be repeated.", show_default=False)
     ] = None,
     no_web: Annotated[bool, typer.Option("--no-web", help="Run without console and API.")] = False,
     extender: Annotated[

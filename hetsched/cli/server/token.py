@@ -30,15 +30,15 @@ def group() -> None:
 def create(
     role: Annotated[str, typer.Option(help="Role: viewer, submitter, operator, policy-admin or agent.")],
     namespace: Annotated[
-        list[str] | None, typer.Option(help="Namespace that the token may access; repeat for more.")
+        list[str] | None, typer.Option(help="Namespace that the token may access; can be repeated.")
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the token.")] = "",
-    cluster: Annotated[str, typer.Option(help="Role agent: cluster of the node.")] = "",
-    node: Annotated[str, typer.Option(help="Role agent: node that reports with this token.")] = "",
+    cluster: Annotated[str, typer.Option(help="Cluster of the node (only with the role agent).")] = "",
+    node: Annotated[str, typer.Option(help="Node that reports with this token (only with the role agent).")] = "",
     days: Annotated[int, typer.Option(help="Days until the token expires.", min=1, max=90)] = 90,
     quota: Annotated[
         list[str] | None,
-        typer.Option(help="Quota of pods submitted with this token, such as pods=20 or cpu=64; repeat for more."),
+        typer.Option(help="Quota of pods submitted with this token, such as pods=20 or cpu=64; can be repeated."),
     ] = None,
     most_priority: Annotated[
         int | None, typer.Option(help="Maximum priority of pods submitted with this token.")

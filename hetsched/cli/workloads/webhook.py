@@ -37,11 +37,11 @@ def add(
     token: TokenOption = "",
     cluster: Annotated[str, typer.Option(help="Only workloads on this cluster.", autocompletion=complete_cluster)] = "",
     namespace: Annotated[
-        list[str] | None, typer.Option("--namespace", "-n", help="Only workloads in this namespace; repeat for more.")
+        list[str] | None, typer.Option("--namespace", "-n", help="Only workloads in this namespace; can be repeated.")
     ] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", help=("Only events of workloads that enter this state; repeat for more.")),
+        typer.Option("--state", help=("Only events of workloads that enter this state; can be repeated.")),
     ] = None,
     reason: Reason = "added by command",
     output: Output = OutputFormat.TEXT,

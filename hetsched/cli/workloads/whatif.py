@@ -52,7 +52,8 @@ def whatif(
     explain: Annotated[bool, typer.Option("--explain", help="Show the score of every plugin for every node.")] = False,
     no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Do not preempt running pods.")] = False,
     drain: Annotated[
-        list[str] | None, typer.Option("--drain", metavar="NODE", help="Drain this node first; repeat for more.")
+        list[str] | None,
+        typer.Option("--drain", metavar="NODE", help="Drain this node before the placement; can be repeated."),
     ] = None,
     add_nodes: Annotated[
         list[str] | None, typer.Option("--add-nodes", metavar="FILE", help="File with additional nodes.")

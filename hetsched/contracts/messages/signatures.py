@@ -85,10 +85,13 @@ def verify(text: str, key: bytes, *, uid: str, node: str) -> VerifiedAllocation:
         )
     granted = _typed(document)
     if granted.uid != uid:
-        raise InputError("AllocationForeign", Message("the allocation was signed for pod {uid}", uid=granted.uid[:64]))
+        raise InputError(
+            "AllocationForeign", Message("the allocation was signed for a different pod, {uid}", uid=granted.uid[:64])
+        )
     if granted.node != node:
         raise InputError(
-            "AllocationForeign", Message("the allocation was signed for node {node}", node=granted.node[:253])
+            "AllocationForeign",
+            Message("the allocation was signed for a different node, {node}", node=granted.node[:253]),
         )
     return granted
 

@@ -118,7 +118,10 @@ BUILTIN: dict[str, PolicySpec] = {
         PolicySpec(
             "mbcgt",
             (*_FILTERS, PluginUse("measured-fit"), PluginUse("mbcgt")),
-            description="MBCGT as published: maximises the product of all nodes' balance over four measured resources.",
+            description=(
+                "MBCGT as published: maximises the product of all nodes' utilities "
+                "(how evenly a node uses four measured resources)."
+            ),
         ),
         PolicySpec(
             "mbcgt-spread",

@@ -81,7 +81,7 @@ def waits_for(
         return (
             as_message(waits(request))
             if waits is not None
-            else Message("a different result of plugin {plugin}", plugin=name)
+            else Message("plugin {plugin} to accept a node for the pod", plugin=name)
         )
 
     for name in dict.fromkeys(reason.plugin for reason in reasons):

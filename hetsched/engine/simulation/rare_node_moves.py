@@ -95,7 +95,7 @@ def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rar
     names = [name for placed in moved.unit for name in rarity.properties(placed.row)]
     properties = joined(", ", dict.fromkeys(_WORDS[name] for name in names))
     text = Message(
-        "{names} is rare because of its {ways}; frees capacity for {pods}",
+        "{names} is rare because of its {ways}; the move frees capacity for {pods}",
         names=node_names(board, moved), ways=properties, pods=format_pods(pods, NAMED),
     )  # fmt: skip
     return board.to_move(moved, text, pods)

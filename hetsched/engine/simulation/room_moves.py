@@ -24,7 +24,7 @@ def make_room(board: Board, units: Units, question: Question) -> SearchResult:
         failure = search.make_room(group, units.on_row)
         if failure is not None:
             text = Message(
-                "no useful plan: {pod} does not fit after {n} moves or fewer: {said}",
+                "no useful plan: {pod} does not fit even after {n} moves: {said}",
                 pod=failure.pod.key, n=question.most_moves, said=failure.nearest.message,
             )  # fmt: skip
             search.undo_all()

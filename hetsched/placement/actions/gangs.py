@@ -113,7 +113,10 @@ def _evict_members(change: ClusterTransaction, gang: HalfGang, holding: list[Pod
     message = Message("Binding reverted: {said}", said=gang.reason)
     rows = (Eviction(cluster=change.cluster, victim=pod, reason=message) for pod in leaving)
     Eviction.objects.bulk_create(rows)
-    alone = Message("the pod waits for its incomplete gang; no controller would recreate it: {said}", said=gang.reason)
+    alone = Message(
+        "the pod is not evicted and waits for its incomplete gang, because no controller would recreate it: {said}",
+        said=gang.reason,
+    )
     Pod.objects.filter(pk__in=staying).update(message=alone)
     change.touch(holding)
     if leaving:

@@ -231,8 +231,8 @@ _COMPARED = {
         "{pod} is on {node} (score {score}, rank {n} of {m}), with the same score as {choice} (score {ours})"
     ),
     Judgement.WORSE: (
-        "{pod} is on {node} (score {score}, rank {n} of {m}); hetsched chooses {choice} (score {ours}), "
-        "{points} points more"
+        "{pod} is on {node} (score {score}, rank {n} of {m}); hetsched chooses {choice} (score {ours}, "
+        "{points} points higher)"
     ),
 }
 

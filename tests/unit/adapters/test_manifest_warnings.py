@@ -48,7 +48,7 @@ def test_field_table_equals_the_models_of_the_kubernetes_client() -> None:
             "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExection",
             "Did you mean requiredDuringSchedulingIgnoredDuringExecution?",
         ),
-        ("xyzzy: 1", "spec.xyzzy", "It has no effect"),
+        ("xyzzy: 1", "spec.xyzzy", "hetsched ignores unknown names"),
     ],
 )
 def test_unknown_field_of_a_pod_is_named_with_its_place(spec: str, place: str, hint: str) -> None:

@@ -97,8 +97,8 @@ def test_test_names_the_missing_right_and_the_part_that_is_down(server: Server) 
     down: dict[str, Any] = {**READY, "status": "unready", "components": {"database": {"ok": False, "detail": "gone"}}}
     server.answers("GET", "/healthz", {"status": "ok"})
     server.answers("GET", "/readyz", down, status=503)
-    server.refuses("GET", f"{API}lab/", 403, "PermissionDenied", "this needs the right 'view'")
+    server.refuses("GET", f"{API}lab/", 403, "PermissionDenied", "the request needs the right 'view'")
     result = run("cluster", "test", "lab")
     assert result.exit_code == 1
     assert "gone" in result.stdout
-    assert "this needs the right 'view'" in result.stdout
+    assert "the request needs the right 'view'" in result.stdout

@@ -108,7 +108,7 @@ def test_all_well_there_is_all_well(server: Server) -> None:
 
 def test_user_without_the_right_to_test_gets_an_error(server: Server) -> None:
     result_of_test(server)
-    server.refuses("POST", f"{API}live/test/", 403, "PermissionDenied", "this needs the right 'operate'")
+    server.refuses("POST", f"{API}live/test/", 403, "PermissionDenied", "the request needs the right 'operate'")
     result = run("cluster", "test", "live")
     assert result.exit_code == 1
     assert "right to test" in result.stdout

@@ -315,7 +315,10 @@ def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
         raise InputError(
             "ExplainTooLarge",
             Message(
-                "{n} pods on {m} nodes exceed the maximum of {k} rows", n=len(pods), m=len(state.reports), k=MOST_CELLS
+                "{n} pods on {m} nodes exceed the maximum of {k} pod-node pairs",
+                n=len(pods),
+                m=len(state.reports),
+                k=MOST_CELLS,
             ),
             place="explain",
             hint="Explain fewer pods per request",

@@ -41,7 +41,10 @@ class MbcgtParams(Params, frozen=True):
 
 @plugin(
     "mbcgt",
-    summary="Prefer the node on which the pod most increases the product of all nodes' balance over four resources.",
+    summary=(
+        "Prefer the node where the pod most increases the product of all nodes' utilities "
+        "(how evenly a node uses four resources)."
+    ),
     params=MbcgtParams,
 )
 class Mbcgt:

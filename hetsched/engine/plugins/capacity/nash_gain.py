@@ -42,7 +42,7 @@ class NashGainParams(Params, frozen=True):
             ge=0.001,
             le=1,
             title="Full gain",
-            description=("Relative gain that scores 100; a loss of the same size scores 0."),
+            description=("Relative gain in evenness that scores 100; a loss of the same size scores 0."),
         ),
     ] = 1 / 3
     pods: Annotated[

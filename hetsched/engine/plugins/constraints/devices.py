@@ -40,7 +40,7 @@ class _PreparedClaims(NamedTuple):
 
 @plugin(
     "devices",
-    summary="Devices of resource claims must be allocated or free on the node.",
+    summary="Exclude nodes on which the devices of the pod's resource claims are neither allocated nor free.",
     scope=Scope.CLUSTER,
     helped_by=frozenset(
         {Event.NODE_ADDED, Event.NAMES_CHANGED, Event.STORAGE_CHANGED, Event.POD_RELEASED, Event.POD_PLACED,

@@ -51,7 +51,7 @@ class PodAffinityParams(Params, frozen=True):
             ge=0,
             le=100,
             title="Hard affinity weight",
-            description=("Weight of a placed pod whose required affinity matches this pod."),
+            description=("Weight of a placed pod whose required affinity matches the pod being scheduled."),
         ),
     ] = 1
 

@@ -134,8 +134,8 @@ class GangParams(Params, frozen=True):
         msgspec.Meta(
             title="Maximum gap",
             description=(
-                "If a member finds no node and the remaining members are unknown, the placed members keep waiting "
-                "only while at most this percentage of the minimum members is missing."
+                "Placed members keep waiting only if at most this percentage of the minimum number of members is "
+                "missing. Applies if a member finds no node and the scheduler does not know the other pending members."
             ),
         ),
     ] = 10

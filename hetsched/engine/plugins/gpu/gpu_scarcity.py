@@ -56,7 +56,8 @@ class GpuScarcityParams(Params, frozen=True):
         msgspec.Meta(
             title="Demand",
             description=(
-                "mix: the demand of the workload mix sets the prices. capacity: only the frequency of the models does."
+                "mix: prices depend on the demand of the workload mix. "
+                "capacity: prices depend only on the cluster's GPUs."
             ),
         ),
     ] = "mix"
@@ -76,8 +77,8 @@ class GpuScarcityParams(Params, frozen=True):
             le=10,
             title="Reserve",
             description=(
-                "Price added to a GPU on the last node (by name) of its model; "
-                "rises over the last quarter of these nodes."
+                "Price added to the GPUs on a model's last nodes (by name); "
+                "it rises from 0 to this limit over the last quarter of the model's nodes."
             ),
         ),
     ] = 0.0

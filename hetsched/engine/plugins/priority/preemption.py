@@ -45,7 +45,8 @@ class PreemptionParams(Params, frozen=True):
             le=10000,
             title="Nodes searched in detail",
             description=(
-                "Number of nodes searched, in order of estimated cost; the node with the best result is selected."
+                "Number of nodes searched for victims, in order of estimated cost; "
+                "the node with the best result is selected."
             ),
         ),
     ] = 100

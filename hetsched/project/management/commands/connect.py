@@ -19,14 +19,16 @@ from hetsched.storage.write_lock import write_transaction
 
 
 class Command(BaseCommand):
-    help = "Create a cluster of kind kubernetes, or connect it again, by a kubeconfig or from inside it."
+    help = "Create or reconnect a cluster of kind kubernetes, with a kubeconfig or from inside the cluster."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="name of the cluster")
-        parser.add_argument("--kubeconfig", type=Path, help="file with everything inline")
-        parser.add_argument("--context", default="", help="context of the kubeconfig; its current one if left out")
-        parser.add_argument("--in-cluster", action="store_true", help="the cluster that this runs in")
-        parser.add_argument("--namespace", action="append", help="submissions may use it; repeat for more")
+        parser.add_argument("--kubeconfig", type=Path, help="kubeconfig of the cluster; credentials must be inline")
+        parser.add_argument("--context", default="", help="context of the kubeconfig; default: its current context")
+        parser.add_argument(
+            "--in-cluster", action="store_true", help="connect to the cluster in which this process runs"
+        )
+        parser.add_argument("--namespace", action="append", help="namespace that submissions may use; can be repeated")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

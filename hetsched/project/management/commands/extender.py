@@ -13,7 +13,7 @@ from hetsched.scheduling.extender import server
 
 
 class Command(BaseCommand):
-    help = "Answer kube-scheduler as its extender, over TLS with client certificates."
+    help = "Serve the kube-scheduler extender over TLS with client certificates."
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

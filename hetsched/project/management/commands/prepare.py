@@ -32,14 +32,14 @@ DEMO_CLUSTER, DEMO_SEED = "demo", 7
 
 
 class Command(BaseCommand):
-    help = "Migrate the database and add the built-in policies; with options, also what a first start needs."
+    help = "Migrate the database and add the built-in policies; the options prepare a first start."
     requires_migrations_checks = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--static", action="store_true", help="collect the static files")
-        parser.add_argument("--demo", action="store_true", help="add the demo cluster if it is not there")
-        parser.add_argument("--admin", action="store_true", help="make an administrator if there is none")
-        parser.add_argument("--reset-admin", action="store_true", help="give the administrator a new password")
+        parser.add_argument("--demo", action="store_true", help="add the demo cluster if it does not exist")
+        parser.add_argument("--admin", action="store_true", help="create an administrator if there is none")
+        parser.add_argument("--reset-admin", action="store_true", help="set a new password for the administrator")
 
     def handle(self, *args: Any, **options: Any) -> None:
         with step("database"):

@@ -11,7 +11,7 @@ from hetsched.scheduling import informer_process
 
 
 class Command(BaseCommand):
-    help = "Follow the Kubernetes clusters that are connected; several processes share them."
+    help = "Run the informers of the connected Kubernetes clusters; several processes share the clusters."
 
     def handle(self, *args: Any, **options: Any) -> None:
         informer_process.main(api_of, informer_process.until_signalled())
