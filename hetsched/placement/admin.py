@@ -257,7 +257,7 @@ class ReservationAdmin(ReadOnlyAdmin):
 
 
 class RebalanceMoves(admin.TabularInline):
-    """The moves of a plan, read-only."""
+    """Read-only list of a rebalance plan's moves on the page of the plan."""
 
     model = RebalanceMove
     fields = ("step", "pod_key", "source", "target", "state", "came_to", "message")

@@ -80,7 +80,7 @@ def plan_moves(holders: Sequence[GpuHolder], cards: Mapping[int, GpuCard]) -> Mo
 
 
 def _plan_grants(holder: GpuHolder, cards: Mapping[int, GpuCard]) -> Grants:
-    """Return a pod's grants on its allocated GPUs; matching grants stay unchanged."""
+    """Return a pod's grants on its allocated GPUs; grants that already name such a GPU stay unchanged."""
     assert holder.has is not None
     free = sorted(set(holder.has) - {grant.index for grant in holder.grants})
     return tuple(

@@ -82,7 +82,7 @@ def send(row_id: int | str, task: str, *, in_seconds: float = 0.0) -> None:
     """Send a wake-up to the workers, with an optional delay."""
     try:
         queue = _QUEUES.get(task, "io")
-        # Results are not used, and preparing one would wait for a result store that may be down.
+        # Results are not used, and preparing a result would wait for a result store that may be down.
         later: Any = {"countdown": in_seconds} if in_seconds else {}
         # Do not retry: a periodic task repeats lost wake-ups, and a retry would delay the sender.
         current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True, retry=False, **later)
@@ -98,7 +98,7 @@ def wake(row_id: int | str, task: str = SCHEDULE) -> None:
 
 
 def route_locally(row_id: int | str, task: str, act: Callable[[], None]) -> None:
-    """Call `act` for this process's wake-ups of this row and task, until `route_to_workers` is called."""
+    """Call `act` instead of sending this process's wake-ups of this row and task until `route_to_workers`."""
     _here[row_id, task] = act
 
 

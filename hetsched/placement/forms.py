@@ -74,7 +74,7 @@ class ClusterForm(ImportForm):
 
 
 class DefaultPolicyForm(forms.Form):
-    """The policy for those of a cluster's pods that do not name a policy."""
+    """A form for a cluster's default policy, which applies to pods that do not name a policy."""
 
     policy_name = forms.ChoiceField(label=_("Default policy"))
     reason = forms.CharField(label=_("Reason"), max_length=2000)

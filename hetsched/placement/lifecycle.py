@@ -48,7 +48,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     # An unschedulable pod is scheduled again after relevant events; its verdict may change.
     State.NOT_NOW: frozenset({*_DECIDED, State.PENDING, State.CANCELLED} - {State.NOT_NOW}),
     State.NEVER_FITS: frozenset({*_DECIDED, State.PENDING, State.CANCELLED} - {State.NEVER_FITS}),
-    # The request of a pod does not change, so a misconfigured pod can only be cancelled.
+    # A misconfigured pod can only be cancelled; if its request is corrected, it is treated as a new pod.
     State.MISCONFIGURED: frozenset({State.CANCELLED}),
     # A rejected binding or a preemption moves the pod back to the queue.
     State.PLACED: frozenset({State.BINDING, State.PENDING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
@@ -66,7 +66,7 @@ HOLDING = frozenset({State.PLACED, State.BINDING, State.BOUND, State.RUNNING})
 FINISHED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 # A pod in one of these states keeps its name in its namespace.
 LIVE = frozenset(State) - FINISHED - {State.MISCONFIGURED}
-# The condition of the partial index of unfinished pods, in its exact order: SQLite compares the text.
+# States of unfinished pods, in the order of the partial index's condition: SQLite compares conditions as text.
 LISTED = (*sorted(state.value for state in LIVE), State.MISCONFIGURED.value)
 
 # The workload has the first of these states that any of its pods has.

@@ -4,8 +4,9 @@ Two concurrent submissions may each fit into the remaining quota, but not both t
 A submission is written first and counted afterwards in the same transaction. The transaction locks the names that the
 submission is counted against, in sorted order, and adds its amounts to all committed amounts. If the sum exceeds a
 limit, the transaction is rolled back. The locks are held until the commit, which follows immediately; a writer of
-several submissions acquires all locks first. The full amounts of a workload are counted until it has finished. Those of
-a hold are counted until it ends: in full, or after a claim only the excess over the workload that claimed it.
+several submissions acquires all locks first. The full amounts of a workload are counted until it has finished. The
+amounts of a hold are counted until it ends: in full before a claim, and after a claim only the excess over the amounts
+of the workload that claimed it.
 Invariant: at every commit the amounts submitted and held by an owner with a quota are within the quota, under any race.
 """
 
@@ -143,7 +144,7 @@ def _excess_message(name: str, bound: int, wanted: int, held: int) -> Message:
 
 
 def _requests(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
-    """Return the requests of pods for some resources."""
+    """Return the total requests of these pods for each of the named resources."""
     found = {}
     for name in names:
         if name == PODS:

@@ -183,7 +183,7 @@ def counts_zone_memory(policy: str) -> bool:
 
 
 def _rescaled(shares: list[int], before: int, now: int) -> list[int]:
-    """Scale shares from one request to another in proportion, or equally if nothing was requested before."""
+    """Scale shares in proportion from one request to another; divide equally if nothing was requested before."""
     total = sum(shares)
     if not total and before:
         return shares  # this resource was not counted by zone before

@@ -40,11 +40,11 @@ class ArrivalBuffer:
         self._deleted.add(key)
 
     def exclude(self, keys: Iterable[str]) -> None:
-        """Record that these pods have rows already."""
+        """Do not treat these pods as arriving: they have rows already."""
         self._new.difference_update(keys)
 
     def take(self, pods: Iterable[ObservedPod], *, accepts: bool) -> list[ObservedPod]:
-        """Keep the arriving pods of these changes, if the buffer accepts any, and return the other pods."""
+        """Keep the arriving pods among these pods if `accepts` is True, and return all other pods."""
         new, self._new = self._new - self._deleted, set()
         for key in self._deleted:
             self._drop(key)
@@ -60,7 +60,7 @@ class ArrivalBuffer:
         return others
 
     def settle(self, *, untried: Collection[str], placed: Collection[str]) -> list[ObservedPod]:
-        """Keep the untried pods that do not wait for too long, remove all others, and return those that need rows."""
+        """Keep untried pods for at most `WAIT_SECONDS`; remove all other pods and return those without rows."""
         oldest = time.monotonic() - WAIT_SECONDS
         leaving = [pod for key, pod in self._pods.items() if key not in untried or self._since[key] < oldest]
         for pod in leaving:

@@ -1,11 +1,11 @@
 """Place arriving pods of a live cluster before they have rows.
 
-A pod that arrives alone is usually placed at once. Its row, decision and reservation then need one transaction instead
-of two, which halves the delay until its binding. This module decides such pods on the snapshot and commits them with
-`record_placed_arrivals`. All other pods become rows of the queue: pods that do not fit, that belong to a gang, that
-have scheduling gates or a problem, or that a submission created. While pods in the queue are due, every arrival joins
-the queue, so the order of the queue holds. If more pods arrive than one transaction takes, the first of them in the
-order of the queue are placed, and the others remain untried for the next call.
+A pod that arrives alone is usually placed immediately. Its row, decision and reservation then need one transaction
+instead of two, which halves the delay until its binding. This module decides such pods on the snapshot and commits them
+with `record_placed_arrivals`. All other pods become rows of the queue: pods that do not fit, that belong to a gang,
+that have scheduling gates or a problem, or that a submission created. While pods in the queue are due, every arriving
+pod joins the queue, so the queue order is preserved. If more pods arrive than one transaction accepts, the first pods
+in queue order are tried, and the other pods are left for the next call.
 Invariant: a pod that is not committed is not assumed in the snapshot.
 """
 
@@ -37,7 +37,7 @@ from .leases import Lease
 from .scheduling_cycle import SchedulingCycle
 from .scheduling_loop import count_batch
 
-# Arrivals that are not decided by then join the queue, where the namespaces share the decision time.
+# Arriving pods that are not decided within this time join the queue, where namespaces share the decision time.
 LONGEST_SECONDS = 0.5
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ class PlacedBatch(msgspec.Struct, frozen=True):
 
 
 class ArrivalScheduler:
-    """Scheduler of the arriving pods of one cluster, in the process that watches it and leads it."""
+    """Scheduler of the arriving pods of one cluster, in the process that watches the cluster and is its leader."""
 
     def __init__(self, cache: SchedulerCache, name: str, most: int) -> None:
         self._cache = cache
@@ -63,7 +63,7 @@ class ArrivalScheduler:
         self._definitions_revision = -1
 
     def place(self, arrivals: Sequence[ObservedPod], lease: Lease, follower_epoch: int) -> PlacedBatch:
-        """Place and commit those of the first arrivals that fit now; at most the given number is tried.
+        """Try the first arriving pods, at most `most` (see the constructor); place and commit the pods that fit now.
 
         Raises: Conflict if another transaction was committed on the cluster in the meantime.
         """
@@ -126,7 +126,7 @@ class ArrivalScheduler:
         return PlacedBatch(committed.results, untried)
 
     def _rows(self, columns: ClusterColumns, pods: Sequence[PodSpec], active: ActivePolicies) -> list[Pod]:
-        """Return unsaved rows of the pods, without those that have a problem."""
+        """Return unsaved rows of the pods, except pods that have a problem."""
         if self._cluster is None or self._definitions_revision != columns.definitions_revision:
             self._cluster = Cluster.objects.get(pk=self._cache.cluster_id)
             self._definitions_revision = columns.definitions_revision
@@ -141,5 +141,5 @@ def _is_plain(spec: PodSpec) -> bool:
 
 
 def _pending(row: Pod, place: int) -> PendingPod:
-    """Return a pod that has no row yet; `place` replaces its ID."""
+    """Return a pending pod that has no row yet; `place` is used instead of its ID."""
     return PendingPod(place, None, row.spec, row.policy, row.policy_rule, row.state, 0, None, row.uid)

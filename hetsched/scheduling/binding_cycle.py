@@ -122,7 +122,7 @@ def _is_before(until: float) -> bool:
 
 
 def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
-    """Move placed pods to *binding* in batches, and yield the pods claimed by this run with `tried` False."""
+    """Move placed pods to *binding*; yield (IDs of a batch, False), because these are first attempts."""
     lost = 0
     while lost < MOST_TRIES and is_synced(cluster) and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
         try:
@@ -137,7 +137,7 @@ def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
 
 
 def _overdue_bindings(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
-    """Claim pods that have been *binding* for too long, in batches, and yield them with `tried` True."""
+    """Claim pods that have been *binding* for too long; yield (IDs of a batch, True), because these may be retries."""
     last, now = 0, database_now()
     left = Q(not_before=None, decided_at__lt=now - CLAIM_AFTER) | Q(not_before__lte=now)
     rows = Pod.objects.filter(left, cluster=cluster, state=State.BINDING.value)

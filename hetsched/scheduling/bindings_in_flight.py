@@ -1,11 +1,11 @@
 """Bindings that an informer process writes in parallel, until their results are stored.
 
 Binding results, received as a response or as a watch event, are written for many pods in one transaction. A watch event
-that differs from the pod's previous event only in the node is the confirmation of a binding. It is not processed like
-other events, unless the row is not bound to that node any more. If the API server has copied labels of the node to the
-pod, the event is processed after the result is written, together with those of other pods.
+that differs from the pod's previous event only in the node is the confirmation of a binding. It is skipped, and is
+processed after all if the row is not bound to that node once the result is written. If the API server has copied labels
+of the node to the pod, the event is processed after the result is written, together with the events of other pods.
 A binding is written only while the lease of its decision and the Lease object in the cluster are valid and
-`binding_cycle.WRITE_WITHIN` has not passed. The workers write bindings that were not started by then.
+`binding_cycle.WRITE_WITHIN` has not passed. Bindings that were not started by then are left to the workers.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class BindingsInFlight:
             binding_cycle.record_results(self._cluster, others)
 
     def confirm_due(self, now: float, *, is_idle: bool) -> None:
-        """Write accepted bindings: all every `CONFIRM_SECONDS`, or some of them as soon as it is worthwhile.
+        """Write accepted bindings: all if many wait or `CONFIRM_SECONDS` have passed, else some of them while idle.
 
         `is_idle` is true if no event or pod waits.
         """
@@ -240,7 +240,10 @@ class BindingsInFlight:
     # -- results -------------------------------------------------------------------------------------------------------
 
     def _is_ours(self, lease: Lease, until: float) -> bool:
-        """Return True while a placement decided under `lease` may be written. Called from binder threads."""
+        """Return True if a binding may be written: before `until`, under `lease`, and not while closing.
+
+        Called from binder threads.
+        """
         return not self._closing and time.monotonic() < until and self._may_bind(lease)
 
     def _done(self, to: BindingRequest, future: Future[BindingOutcome]) -> None:
@@ -278,7 +281,7 @@ class BindingsInFlight:
                 self._unprocessed.append(key)
 
     def _forget(self, before: float) -> None:
-        """Drop accepted bindings older than `before`; a later confirmation is processed like any other event."""
+        """Drop accepted bindings that started before this time; later confirmations are processed like other events."""
         for binding in [binding for binding in self._by_pod.values() if binding.since < before and binding.accepted]:
             self._drop(binding)
 

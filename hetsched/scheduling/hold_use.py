@@ -2,8 +2,8 @@
 
 A pod whose submission claimed a hold is tried on the hold's reservations first, in this order: same name and request,
 same request, same requested resources. If the request is the same, the pod receives exactly the reserved allocation;
-otherwise it receives any resources of that node that it needs. If no reservation fits (the node is not ready or the pod
-requests more), the pod is decided like any other pod, and the reservation remains until the hold ends.
+otherwise the engine allocates resources of the same node to the pod. If no reservation fits (the node is not ready or
+the pod requests more), the pod is decided like any other pod, and the reservation remains until the hold ends.
 Invariant: a reservation is assigned once; its row is released in the transaction that reserves the pod.
 """
 

@@ -300,7 +300,7 @@ class Informer:
             self._write_until_committed(Changes(pods=queued))
 
     def _write_until_committed(self, changes: Changes) -> bool:
-        """Write changes, again after each conflict; return False if the lease was lost."""
+        """Write changes, and retry after each conflict; return False if the lease was lost."""
         for attempt in range(MOST_CONFLICTS):
             try:
                 self._write(changes)

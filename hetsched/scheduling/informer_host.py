@@ -46,7 +46,7 @@ LARGE_CLUSTER_NODES = 1000  # from this size on, loading a snapshot takes second
 MAX_BATCH_PODS = 200  # pods per batch: the pods of one batch are bound while the next batch is decided
 MAX_BINDINGS = 400
 REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
-PROJECT_SECONDS = 0.6  # the confirmation of the bindings usually projects the placements before
+PROJECT_SECONDS = 0.6  # longest delay of `project_placements`; confirming the bindings usually does its work earlier
 log = structlog.get_logger(__name__)
 
 
@@ -73,7 +73,7 @@ class InformerHost:
         self._due = True
         self._loop = SchedulingLoop(self, cluster.pk, cluster.name, MAX_BATCH_PODS)
         self._arrivals = ArrivalScheduler(self._loop.cache, cluster.name, MAX_BATCH_PODS)
-        self._projection_due_at: float | None = None  # placements are committed, but not projected yet
+        self._projection_due_at: float | None = None  # when to write the effects of committed placements
         self._threads = ThreadPoolExecutor(binding_cycle.AT_ONCE, thread_name_prefix="bind")
         self.bindings = BindingsInFlight(cluster, api, self._threads, self._may_bind)
         self._refresh_task: Future[None] | None = None
@@ -135,7 +135,7 @@ class InformerHost:
         return more
 
     def may_decide(self) -> bool:
-        """Return False if the cluster has entered shadow mode; the informer, which is in sync, then ends soon."""
+        """Return True unless the cluster has entered shadow mode; the informer has already checked the sync state."""
         return not is_in_shadow(self._cluster.pk)
 
     def still_leads(self, lease: Lease) -> bool:
@@ -143,7 +143,7 @@ class InformerHost:
         return True
 
     def _may_bind(self, lease: Lease) -> bool:
-        """Return True while a placement decided under `lease` may be written. Called from binder threads."""
+        """Return True while `lease` and the Lease in the cluster are held. Called from binder threads."""
         return self._lease == lease and self._is_elected()
 
     def _decide(self) -> bool:
@@ -200,7 +200,7 @@ class InformerHost:
         self._lease_checked_at = -settings.HETSCHED_LEASE_SECONDS
 
     def _project_placements(self, now: float) -> None:
-        """Project committed placements, unless another transaction did so in the meantime."""
+        """Write the effects of committed placements on other rows, unless another transaction wrote them already."""
         if self._projection_due_at is not None and now >= self._projection_due_at:
             self._projection_due_at = None
             project_placements(self._cluster.pk)

@@ -1,7 +1,7 @@
 """Explanations of the pods that a batch rejects.
 
-A diagnosis evaluates all filters on all nodes twice. Equal pods that are rejected one after the other therefore share
-it, as long as nothing is placed between them.
+A diagnosis evaluates all filters on all nodes twice. Equal pods that are rejected one after the other therefore share a
+diagnosis if nothing is placed between them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The scheduling cycle: decide a batch of pending pods on a snapshot, without writing to the database.
 
-Pods are taken in queue order, each under the active revision of its own policy. All pods share one snapshot, so each
+Pods are decided in queue order, each under the active revision of its own policy. All pods share one snapshot, so each
 decision includes the allocations of the earlier pods. If the engine fails on a pod, that pod gets the verdict *not now*
 with the failure as its reason, and the other pods are still decided. A batch ends between gangs, never inside a gang:
 pods that wait in permit are released at the end of their batch. The victims of a pod are part of its decision. If a
@@ -43,7 +43,7 @@ from .result_messages import image_warnings, placement_summary, possible_preempt
 from .unplaced_results import nominated_result, rejected_result, timed_out_result, with_requeue
 
 _SCORE_DIGITS = 6
-TURN_SECONDS = 1.25 * FREE_SECONDS  # still above FREE_SECONDS in the next batch, which then orders the namespace last
+TURN_SECONDS = 1.25 * FREE_SECONDS  # in the next batch the namespace is then still above FREE_SECONDS, so it is last
 log = structlog.get_logger(__name__)
 
 
@@ -81,7 +81,7 @@ class SchedulingCycle:
             self._protect_victims(unevictable_pods(cache.cluster_id) if has_refused_evictions else {})
 
     def _protect_victims(self, refused: dict[str, tuple[int, str]]) -> None:
-        """Protect pods whose eviction was recently refused from being chosen as victims again."""
+        """Exclude pods whose eviction was recently refused from the choice of victims."""
         self.snapshot.state.spared = ProtectedPods(frozenset(refused), foreign=True)
         for victim, (pod_id, message) in refused.items():
             self._refused_evictions[pod_id].append(was_refused(victim, message))
@@ -164,7 +164,7 @@ class SchedulingCycle:
         self._assumed.clear()
 
     def _use_mix(self, pending: Sequence[PendingPod]) -> None:
-        """Let the state count the pods of its nodes, where a policy compares them."""
+        """Set the workload mix of the snapshot if a policy of these pods uses it."""
         policies_used = [self.specs[name] for name in {pod.policy for pod in pending} & self.specs.keys()]
         if any(self.cache.policy(spec).wants_mix for spec in policies_used):
             self.snapshot.state.use_mix(self.snapshot.state.placed_mix())
@@ -218,7 +218,7 @@ class SchedulingCycle:
             return rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
 
     def _place_pod(self, pending: PendingPod, position: int) -> Result | None:
-        """Assume a pod on the best node, without preemption; None if it fits nowhere or would wait for others."""
+        """Assume a pod on the best node, without preemption; return None if it fits no node or waits in Permit."""
         spec = self.specs.get(pending.policy)
         if spec is None:
             return None
@@ -358,7 +358,7 @@ class SchedulingCycle:
         return self._unmeasured
 
     def _end_batch(self, results: list[Result]) -> list[Result]:
-        """Undo placements that Permit plugins neither allowed nor rejected; explain these and displaced pods."""
+        """Undo placements that Permit plugins neither allowed nor rejected, and explain all undone placements."""
         for scheduler in self._schedulers.values():
             scheduler.settle()
             scheduler.waiting_pods.drain()
@@ -379,7 +379,7 @@ class SchedulingCycle:
         return results
 
     def _undone_result(self, pending: PendingPod, spec: PolicySpec, outcome: Outcome, scheduler: Scheduler) -> Result:
-        """Explain why a placement was undone: by the refusal of a plugin, or by a diagnosis of the current state."""
+        """Explain why a placement was undone, with the refusal of a plugin or a diagnosis of the current state."""
         group = self.snapshot.state.gangs.group_of(pending.spec)
         if outcome.refusal is None or (group is not None and group.refusal is not None):
             found = self._explanations.explain(scheduler, pending.spec)

@@ -75,7 +75,7 @@ class Iteration(msgspec.Struct, frozen=True):
 
 
 class SchedulingLoop:
-    """The scheduling loop of one cluster; an iteration decides about `most` pods at most."""
+    """The scheduling loop of one cluster; an iteration decides at most `most` pods."""
 
     def __init__(self, host: Host, cluster_id: int, name: str, most: int) -> None:
         self.cache = cache_of(cluster_id)

@@ -35,7 +35,7 @@ def nominated_result(
     victims: Sequence[PlacedPod],
     evicted: tuple[Evicted, ...],
 ) -> Result:
-    """Return the result of a pod that waits for the deletion of these victims; `evicted` are still to be requested."""
+    """Return the result of a pod that waits for the deletion of these victims; `evicted` is not requested yet."""
     reason = waits_for(found.node_name, victims)
     summary = Message("{pod} waits: {said}", pod=pending.spec.key, said=reason.message)
     summary = joined("; ", [summary, *held_by(diagnosis)])

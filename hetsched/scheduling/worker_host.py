@@ -2,9 +2,9 @@
 
 One task per cluster is the leader and iterates until no pod is due. After releasing the leader lease it checks the
 queue again, because a task that was woken in the meantime could not acquire the lease.
-A batch of one pod takes nearly as long as a batch of ten. If further pods are due when a batch that emptied the queue
-has been written, the leader pauses `RESTS` times the duration of that batch, at most `LONGEST_REST_SECONDS`, and
-decides the pods that arrived by then together.
+A batch of one pod takes nearly as long as a batch of ten. If a batch emptied the queue but further pods are due when it
+has been written, the leader pauses for `RESTS` times the duration of that batch, at most `LONGEST_REST_SECONDS`. It
+then decides the pods that have arrived in one batch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The statements that skip the ORM's compiler: at most 15, all in this module.
 
-A statement is here if it runs in each transaction on a cluster, batch of watch events, batch of decisions or REST
-request. Everything else uses the ORM. The ADR `0021-prepared-statements` contains the measurement. A test counts the
-statements and rejects such statements in other modules.
+A statement is here if it runs in every transaction on a cluster, every batch of watch events or decisions, or every
+REST request. Everything else uses the ORM. The ADR `0021-prepared-statements` contains the measurement. A test counts
+the statements and rejects such statements in other modules.
 The models belong to higher layers, so they are looked up by name when a statement is first compiled. The condition of a
 query that must use a partial index is read from that index.
 """
@@ -35,8 +35,8 @@ from django.db.models.lookups import Exact
 from .prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 
 # The columns of a cluster that each batch reads, in the order of `inventory.node_loads.ClusterColumns`. The last
-# columns show whether it has active nominations, evictions that were refused recently, and kubelet rejections that are
-# not cleared.
+# columns show whether the cluster has active nominations, evictions that were refused recently, and kubelet rejections
+# that are not cleared.
 CLUSTER_COLUMNS = (
     "revision", "layout_revision", "inventory_revision", "definitions_revision", "forgotten_revision", "policy_name",
     "decision_time", "connection__follower_epoch", "connection__shadow_of", "has_nominations", "has_refused_evictions",

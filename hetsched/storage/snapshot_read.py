@@ -51,5 +51,5 @@ _CLOCK = {"sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')", "postgresql": 
 
 
 def clock() -> str:
-    """Return the SQL for the time of the database clock, for a column that stores it; run it with parameters."""
+    """Return the SQL for the time of the database clock; run it with parameters, because `%` is doubled in it."""
     return _CLOCK[connection.vendor]

@@ -2,7 +2,7 @@
 
 A Django cursor adds more time to a statement than SQLite needs to run it, and each new pod of a live cluster causes
 some sixty statements. On SQLite a statement is therefore sent directly to the open connection; its placeholders are
-converted to those of SQLite once per SQL text. Otherwise it behaves like a cursor: the connection is opened, a broken
+converted to those of SQLite once per SQL text. Everything else is as with a cursor: the connection is opened, a broken
 transaction rejects statements, and errors are Django's. The Django cursor is used on other databases, and with execute
 wrappers or a query log.
 Invariant: results and errors are the same as those of a Django cursor.
@@ -21,7 +21,7 @@ _LONGEST_KEPT = 4096  # in characters; longer SQL texts are unlikely to repeat
 
 
 def own() -> Any:
-    """Return this thread's connection; `django.db.connection` looks it up at each attribute access."""
+    """Return this thread's connection; using `django.db.connection` would look it up at each attribute access."""
     return connections[DEFAULT_DB_ALIAS]
 
 

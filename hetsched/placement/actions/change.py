@@ -117,7 +117,7 @@ class ClusterTransaction:
         """Reserve the resources of placed pods; the unique indexes enforce exclusivity.
 
         `events` are the events that these placements cause; pods with a matching queueing hint are requeued.
-        Raises: IntegrityError if something is reserved already, or a GPU would be assigned beyond 1000 milli.
+        Raises: IntegrityError if a resource is already reserved, or a GPU would be assigned beyond 1000 milli.
         """
         if reserved_pods:
             self.discard_decisions()
@@ -129,17 +129,17 @@ class ClusterTransaction:
             self._held[reserved.node_id][reserved.spec.key] = held_document(reservation)
 
     def discard_decisions(self) -> None:
-        """Invalidate decisions on earlier revisions that are not committed yet."""
+        """Invalidate uncommitted decisions that were made on earlier revisions: their commit raises Conflict."""
         self.cluster.decisive_revision = self.cluster.revision
         self._columns.add("decisive_revision")
 
     def charge(self, spent: Mapping[str, float]) -> None:
-        """Add the seconds that decisions took to the cluster's decision time per namespace."""
+        """Add the seconds `spent` on decisions, by namespace, to the stored decision time of the cluster."""
         self.cluster.decision_time = add_used_seconds(self.cluster.decision_time, spent, self.now.timestamp())
         self._columns.add("decision_time")
 
     def free(self, pods: Sequence[Pod], reason: str) -> None:
-        """End exactly the active reservations of these pods."""
+        """End the active reservations of these pods and free their resources."""
         if not pods:
             return
         for reservation in end([pod.pk for pod in pods], self.cluster, reason, self.now):
@@ -196,14 +196,14 @@ class ClusterTransaction:
         publish_many(patches)
 
     def _project_placements(self) -> list[Decision]:
-        """Add what `record_placed_arrivals` left to this transaction; return the decisions to publish.
+        """Write the effects of placements that `record_placed_arrivals` committed; return the decisions to publish.
 
-        The position is a column of the locked cluster, so each placement is projected exactly once.
+        The position is a column of the locked cluster, so these effects are written exactly once for each placement.
         """
         since = self.cluster.unprojected_since
         if since is None:
             return []
-        # Reservations of this transaction have its own revision and are added by `reserve`.
+        # Reservations of this transaction have the current revision; `reserve` adds their effects.
         rows = Reservation.objects.filter(cluster=self.cluster, revision__range=(since, self.cluster.revision - 1))
         placed = list(rows.select_related("pod").only(*_PROJECTED).order_by("id"))
         decided = _first_decisions([reservation.pod_id for reservation in placed])
@@ -259,7 +259,7 @@ class ClusterTransaction:
         return True
 
 
-# The columns of a reservation and its pod that a projection reads.
+# The columns of a reservation and its pod that `_project_placements` reads.
 _PROJECTED = (
     "node_id", "requests", "allocation", "created_at", "pod__namespace", "pod__name", "pod__workload_id",
 )  # fmt: skip
@@ -267,13 +267,13 @@ _DECIDED_BY = f"UPDATE {Pod._meta.db_table} SET decision_id = %s WHERE id = %s" 
 
 
 def _first_decisions(pod_ids: Sequence[int]) -> dict[int, int]:
-    """Return the ids of the decisions of pods that were decided only once, by pod id."""
+    """Return the id of each pod's decision, by pod id; each of the pods must have exactly one decision."""
     rows = [Decision.objects.filter(pod_id__in=some).values_list("pod_id", "id") for some in batched(pod_ids)]
     return dict(chain.from_iterable(rows))
 
 
-# Workload states implied by the states of submitted objects: `_ALWAYS` whatever pods the workload has, `_WITHOUT_PODS`
-# only if it has no pods.
+# Workload states implied by the states of submitted objects: `_ALWAYS` applies to every workload, `_WITHOUT_PODS` only
+# to workloads without pods.
 _ALWAYS = {SubmittedObject.WANTED: State.PENDING, SubmittedObject.REFUSED: State.MISCONFIGURED}
 _WITHOUT_PODS = {SubmittedObject.UNWANTED: State.PENDING, SubmittedObject.GONE: State.CANCELLED}
 
@@ -299,7 +299,7 @@ class ImpliedStates(NamedTuple):
 
 
 def _implied_states(workloads: Sequence[Any]) -> dict[str, ImpliedStates]:
-    """Return the workload states implied by objects in a live cluster, whose pods may not have arrived yet.
+    """Return the workload states implied by the workloads' objects in a live cluster, even before their pods arrive.
 
     `workloads` lists rows of `hot_statements.WORKLOADS`.
     """

@@ -1,19 +1,19 @@
 """Commit of a batch of decisions.
 
-One transaction checks and writes the batch. It checks that nothing was reserved and no node or pod changed since the
-revision of the decisions, that the decisions were made in the current leader epoch, that their policy versions are
-still active, and that every pod is still pending. Decisions and reservations are inserted in bulk, the unique indexes
+One transaction checks and writes the batch. Since the revision of the decisions nothing may have been reserved, and no
+node or pod may have changed. The decisions must be made in the current leader epoch, their policy versions must still
+be active, and every pod must still be pending. Decisions and reservations are inserted in bulk, the unique indexes
 enforce exclusivity, and the node columns are updated.
 Preemption victims are removed before anything is reserved: hetsched's own pods return to the queue with the reason, and
 imported pods fail. The batch is rejected if a victim has no active reservation. In a live cluster victims cannot be
 removed here: the pod is nominated for the node and waits while its victims are evicted. An earlier nomination that this
 decision does not repeat ends.
 A pod that is rejected again with the same result keeps its decision, so retries add no rows to the decision history.
-Other reasons or another policy create another decision, but only after a quarter of the time that the pod had waited at
-its last decision; this interval is between `NEWS_SOON` and `NEWS_AFTER`. A pod that is rejected sooner for other
-reasons is retried after the interval, so the last reason is always recorded. A change of the victims is recorded
-immediately. If any check fails, nothing is written and Conflict is raised: the caller discards the batch and decides
-again.
+A rejection for other reasons or under another policy creates another decision, but only after a quarter of the time
+that the pod had waited at its last decision. This interval is at least `NEWS_SOON` and at most `NEWS_AFTER`. A pod that
+is rejected earlier for other reasons is retried after the interval, so the last reason is always recorded. A change of
+the victims is recorded immediately. If any check fails, nothing is written and Conflict is raised: the caller discards
+the batch and decides again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _begin_binding(pod_ids: Sequence[int]) -> None:
 
 
 def check_policies(results: Sequence[Result]) -> None:
-    """Reject decisions made with a policy version that is not active, or without one although a version is active now.
+    """Reject decisions that used an inactive policy version, or no version although one is active now.
 
     Raises: Conflict.
     """
@@ -299,7 +299,7 @@ def _insert_decisions(
 
 
 def decision_row(cluster: Cluster, result: Result, revision: int, snapshot: str, now: datetime) -> Decision:
-    """Return the row, unsaved, of a decision on a revision and digest of the cluster's state."""
+    """Build an unsaved decision row; `revision` and `snapshot` (a digest) identify the cluster state that was used."""
     return new(
         Decision,
         cluster_id=cluster.pk,

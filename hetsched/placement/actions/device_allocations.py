@@ -1,7 +1,7 @@
 """Reconciliation of GPU reservations with the device allocations that kubelets report.
 
-If another device plugin assigns GPUs, the reserved GPUs are only advice: the reservations could name other GPUs than
-those in use, and hetsched would assign used GPUs again.
+If another device plugin assigns GPUs, the reserved GPUs are only advice: the reservations may name other GPUs than the
+pods use, and hetsched could then assign a used GPU again.
 The allocations that an agent reads from its kubelet are compared with the reservations on the node. If a pod runs on
 other GPUs than reserved, its reservation moves to those GPUs (`device_moves`): it ends and another begins in the same
 transaction, so that scheduler caches pick up the change. An inconsistent report changes no reservation: it is written
@@ -135,7 +135,7 @@ class _ObservedDevices:
         self.problems = {**self.moves.problems, **unclear}
 
     def is_known(self, advisory: bool) -> bool:
-        """Return True if the stored rows already equal this report."""
+        """Return True if the stored rows already match this report."""
         if self.moves.grants:
             return False
         rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in self.pods.values()])}
@@ -161,7 +161,7 @@ def _cards(ids: Sequence[str], cards: Mapping[int, GpuCard]) -> tuple[int, ...] 
 
 
 def _move(change: ClusterTransaction, seen: _ObservedDevices) -> list[str]:
-    """Reserve moved pods on their new GPUs; all reservations end before the first new one begins."""
+    """Move reservations to other GPUs; all old reservations end before the first new reservation begins."""
     moved = [key for key in seen.held if key in seen.moves.grants]
     specs = {pod.pk: pod.spec for pod in Pod.objects.filter(pk__in=[seen.pods[key].pk for key in moved]).only("spec")}
     change.free([seen.pods[key] for key in moved], OTHER_CARDS)
@@ -196,7 +196,8 @@ def _record_devices(change: ClusterTransaction, seen: _ObservedDevices, advisory
         audit(actor=SYSTEM.name, role=SYSTEM.role, action="node.cards", obj=about, details=news)
     for key, reservation in seen.held.items():
         row = rows.get(reservation.pod_id)
-        # A pod that was scheduled again has a new reservation; a pod moved here keeps the GPUs first reserved for it.
+        # A pod that was scheduled again has a new reservation. After a move, the row still names the GPUs of the
+        # decision.
         granted = row.granted if row is not None and row.reservation == reservation.pk else reservation.allocation.gpus
         HandedOut.objects.update_or_create(
             pod_id=reservation.pod_id,

@@ -3,10 +3,11 @@
 Another scheduler binds pods to the same nodes without coordination. If two pods are bound to the same capacity, the
 kubelet admits only one.
 The resources of every pod on a node are reserved in the transaction that observes the pod. If a node is then over its
-allocatable resources, holds with unused capacity on it end as lost. Then placed pods that are not being bound yet go
-back to the queue, lowest priority first and the latest first within a priority, until the remaining pods fit the node.
-Pods that are being bound or are bound stay; if the node is still over capacity, the kubelet rejects one of them and its
-owner backs off from the node. A gang that a displaced pod leaves below its minimum goes back as a whole.
+allocatable resources, holds with unused capacity on this node end in the state *lost*. Then placed pods that are not
+being bound yet go back to the queue until the remaining pods fit the node: the lowest priority first, and within a
+priority the latest pod first. Pods that are being bound or are bound stay; if the node is still over capacity, the
+kubelet rejects one of them and its owner backs off from the node. A gang that a displaced pod leaves below its minimum
+goes back as a whole.
 Invariant: capacity used by other schedulers is reserved before the next decision on that node.
 """
 
@@ -32,7 +33,10 @@ _UNBOUND_OR_HELD = Q(state=State.PLACED.value, origin__in=Pod.OURS) | Q(state=St
 
 
 def displace_pods(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) -> int:
-    """Displace pods and holds that no longer fit on these nodes; return how many. `by` names the new pods."""
+    """Displace pods and holds that no longer fit on these nodes; return how many.
+
+    `by` names the pods that filled the nodes, for the reason shown to users.
+    """
     candidates: dict[int, list[Pod]] = defaultdict(list)
     unbound = Pod.objects.filter(_UNBOUND_OR_HELD).defer("spec").order_by("priority", "-id")
     on_nodes = (unbound.filter(node__in=some) for some in batched(sorted(set(node_ids))))
@@ -61,7 +65,7 @@ def _is_pod(row: Pod) -> bool:
 
 
 def _excess_pods(node: Node, candidates: list[Pod]) -> list[Pod]:
-    """Return the shortest prefix of these pods whose removal makes the rest fit the node, or all pods if none does."""
+    """Return the shortest prefix of these pods whose removal makes the rest fit the node, or all if none does."""
     held: dict[int, dict[str, int]] = dict(
         Reservation.objects.filter(node=node, active=True).values_list("pod_id", "requests")
     )

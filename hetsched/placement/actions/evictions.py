@@ -7,8 +7,8 @@ victim that is placed and not bound yet goes back to the queue immediately, beca
 goes back with it, unless enough members remain. If the API server rejects an eviction, the victim is spared for
 `SPARED` and the nomination ends: the nominated pod is scheduled again. A nomination also ends if its victims were not
 deleted within `PATIENCE`; the victims keep their reservations until the watch reports their deletion. Several victims
-of one nomination, and the pods of one step of a rebalance plan (a gang), belong together: none is evicted before a dry
-run allows the eviction of each.
+of one nomination, and the pods of one step of a rebalance plan (a gang), belong together: none of them is evicted until
+a dry run has allowed all of their evictions.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _claimed_eviction(eviction: Eviction) -> ClaimedEviction:
 
 
 def still_wanted(claimed: Sequence[ClaimedEviction]) -> set[int]:
-    """Return the IDs of the evictions that are still wanted and whose nomination, if any, is active."""
+    """Return the IDs of the evictions in the state `wanted` whose nomination, if any, is active."""
     found: set[int] = set()
     for some in batched([item.eviction.pk for item in claimed]):
         rows = Eviction.objects.filter(_HOLDS, pk__in=some, state=Eviction.WANTED)
@@ -231,7 +231,7 @@ def requeue_nominees_of_uids(cluster: Cluster, uids: Sequence[str]) -> None:
 
 
 def mark_victims(victim_ids: Sequence[int]) -> None:
-    """Set the messages of ended pods that were evicted to the preemptor or to the reason of the eviction."""
+    """Write the preemptor, or the reason of the eviction, into the message of each ended pod that was evicted."""
     asked = (
         Eviction.objects.filter(state=Eviction.ASKED)
         .select_related("nomination__pod", "nomination__node", "victim")

@@ -2,9 +2,9 @@
 
 A gang is decided as a whole and bound pod by pod. If the API server rejects some members, the bound members wait on
 their nodes forever.
-These rules apply once a member's binding was rejected, its pod was deleted or bound by another scheduler, or the member
-went back to the queue before it was bound. If at least as many members as the gang requires still hold their resources,
-the gang continues and the missing member is scheduled again. Otherwise:
+The rules below apply once the binding of a member was rejected, or the member was deleted, bound by another scheduler,
+or sent back to the queue before it was bound. If at least as many members as the gang requires still hold their
+resources, the gang continues and the missing member is scheduled again. Otherwise:
     placed members                        go back to the queue, with the reason
     members that are bound or being bound stay for the gang's own timeout, or `PATIENCE` if it has none, while the
                                           missing members are scheduled again
@@ -86,7 +86,7 @@ def has_incomplete_gangs(cluster_id: int) -> bool:
 
 
 def settle_incomplete_gangs(cluster_id: int) -> int:
-    """Delete the rows of complete and empty gangs and evict overdue ones; return how many gangs were evicted."""
+    """Delete the rows of complete and empty gangs, and evict overdue gangs; return how many gangs were evicted."""
     taken_back = 0
     for gang in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
         over = database_now() >= gang.since + timedelta(seconds=gang.patience_seconds)

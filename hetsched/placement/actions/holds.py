@@ -1,4 +1,4 @@
-"""The only writers of holds: reserve capacity, extend it, cancel it and end it. See `hold_claims` for claims.
+"""The only writers of holds: create, extend, cancel and end a hold. See `hold_claims` for claims.
 
 The reservations of a hold are decided on a revision of the cluster and written only if nothing was reserved since. All
 times are taken from the database's clock. A hold ends in one transaction that frees exactly its unused rows, so a
@@ -112,7 +112,10 @@ def create_hold(
 
 
 def stored_hold(owner: str, key: str, body_hash: str) -> CreatedHold | None:
-    """Return the stored response of this idempotency key, or None. Raises: InputError `IdempotencyKeyReused`."""
+    """Return the stored response to a hold request with this idempotency key, or None.
+
+    Raises: InputError `IdempotencyKeyReused`.
+    """
     known = stored_response(owner, key, body_hash) if key else None
     return None if known is None else CreatedHold(known.response["id"], known.response, replayed=True)
 
@@ -186,7 +189,7 @@ def cancel_hold(row: Hold, *, actor: Actor, reason: str) -> Hold:
 
 
 def end_holds(cluster_id: int) -> int:
-    """End holds that expired by the database's clock, lost a node, or whose submission has ended; return how many."""
+    """End holds that expired by the database's clock, lost a node or belong to a finished workload; return how many."""
     rows = Hold.objects.filter(cluster_id=cluster_id, state__in=Hold.OPEN)
     late = Q(expires_at__lte=Now())
     over = Q(state=Hold.CLAIMED) & (Q(workload=None) | Q(workload__state__in=_FINISHED))
@@ -231,7 +234,7 @@ def free_capacity(change: ClusterTransaction, rows: Sequence[Pod], reason: str) 
 
 
 def use_capacity(change: ClusterTransaction, row_ids: Sequence[int], by: str) -> None:
-    """Free the reserved rows whose capacity pods placed in this transaction use; end holds that no further pod can use.
+    """Free the hold rows whose capacity is used by pods placed in this transaction; end holds without further use.
 
     Other rows of the holds stay reserved, because the decision did not treat their capacity as free.
     Raises: Conflict if the reservation of a row has ended.
@@ -326,7 +329,7 @@ def _reserve(
 
 
 def check_hold_parts(rooms: Sequence[HoldPart]) -> None:
-    """Reject pods that cannot be held. Raises: InputError `HoldNotPossible`."""
+    """Reject pods for which a hold cannot reserve capacity. Raises: InputError `HoldNotPossible`."""
     if not 1 <= len(rooms) <= MOST_PODS:
         message = Message("a hold must have 1 to {n} pods, not {m}", n=MOST_PODS, m=len(rooms))
         raise InputError("HoldNotPossible", message, place="manifest")

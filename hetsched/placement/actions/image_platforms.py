@@ -71,8 +71,8 @@ def with_known_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[PodSpec]
 def add_image_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[PodSpec, datetime | None]]:
     """Return pods with the known facts of their images, and the time until which each pod waits for unknown facts.
 
-    If the time has passed, the pod can be scheduled, but its facts may still change. If it is None, the facts are
-    final.
+    Once this time has passed, the pod can be scheduled, but its facts may still change. A time of None means that the
+    facts are final.
     """
     registries = allowed_registries()
     if cluster.kind != ClusterKind.KUBERNETES or not registries:
@@ -81,7 +81,7 @@ def add_image_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[Pod
 
 
 class _Images:
-    """The images of some pods and their known facts; `asks` requests reads of unknown and due images."""
+    """The images of some pods and their known facts; if `asks`, reads of unknown and due images are requested."""
 
     def __init__(
         self, cluster: Cluster, registries: AllowedHosts, pods: Sequence[PodSpec], *, asks: bool = True

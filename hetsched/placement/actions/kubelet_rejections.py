@@ -169,7 +169,7 @@ def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -
 
 
 def prune_rejections(cluster_id: int, *, before: datetime) -> int:
-    """Delete rejections without effect: their back-off is over, and a new rejection would start at step 1."""
+    """Delete rejections without effect: their back-off is over, and a new rejection would start at `step` 1 again."""
     rows = Rejection.objects.filter(cluster_id=cluster_id)
     old = Q(cleared_at__lt=before) | Q(until__lt=before - RESET_AFTER)
     return rows.filter(old).delete()[0]

@@ -200,7 +200,7 @@ def claim_objects(cluster_id: int, most: int) -> list[SubmittedObject]:
 
 
 def record_attempt(submitted_object: SubmittedObject, state: str, *, uid: str = "", message: str = "") -> None:
-    """Write the result of an attempt; an unchanged state schedules a retry."""
+    """Write the result of an attempt; if the state is unchanged, schedule a retry."""
     again = state == submitted_object.state
     longest = LONGEST_READ_SECONDS if submitted_object.state == SubmittedObject.ENDING else LONGEST_WAIT_SECONDS
     wait = timedelta(seconds=min(2 ** min(submitted_object.attempts, 10), longest))

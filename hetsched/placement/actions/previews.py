@@ -1,4 +1,4 @@
-"""The only writers of previews: runs of a policy version over past decisions.
+"""The only writers of previews. A preview is a run of a policy version over past decisions.
 
 A user has at most one open preview. A worker claims the preview, writes heartbeats while it runs, and writes the
 result. A preview without a heartbeat for `LOST_AFTER` is lost. Nothing else is written or audited, because a preview
@@ -130,7 +130,7 @@ def fail_preview(preview_id: int, problem: Problem) -> None:
 
 
 def cancel_preview(preview: Preview) -> None:
-    """Cancel an open preview; delete one that has ended."""
+    """Cancel an open preview, or delete an ended preview."""
     open_one = Preview.objects.filter(pk=preview.pk, state__in=Preview.OPEN)
     if not open_one.update(state=Preview.CANCELLED, ended_at=timezone.now()):
         Preview.objects.filter(pk=preview.pk).delete()

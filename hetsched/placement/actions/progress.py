@@ -180,7 +180,7 @@ def set_priority(
     check_ceiling(allowance, (), priority)
     with write_transaction():
         change = ClusterTransaction(advance(workload.cluster_id))
-        # The spec must change too: a state loaded from the rows later must equal the state of the decision.
+        # Change the specs too: a state loaded from these rows later must equal the state that a decision uses.
         waiting = [pod for pod in workload.pods.order_by("id") if pod.state in (State.PENDING, *UNPLACED)]
         for pod in waiting:
             pod.priority, pod.spec = priority, msgspec.structs.replace(pod.spec, priority=priority)
@@ -201,7 +201,7 @@ def _pods_of(workload: Workload) -> list[Pod]:
 
 
 def _pods(cluster_id: int, pod_ids: Iterable[int], only: Sequence[str] = ()) -> list[Pod]:
-    """Return the pods in the order of their IDs, with the columns `only`, or else without their specs."""
+    """Return the pods in the order of their IDs; load the columns `only` if given, or else all except the spec."""
     rows = Pod.objects.filter(cluster=cluster_id).order_by("id")
     rows = rows.only(*only) if only else rows.defer("spec")
     return [pod for some in batched(sorted(set(pod_ids))) for pod in rows.filter(pk__in=some)]

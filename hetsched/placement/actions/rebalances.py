@@ -2,7 +2,8 @@
 
 Before each move the engine tries it again on the current state of the cluster. The plan stops if the pod cannot move
 any more or would be placed on another node. A gang is one move of all its members: the plan also stops if a member
-joined the gang since, or if in a live cluster the API server refuses the eviction of a member in a dry run.
+joined the gang after the confirmation, or if in a live cluster the API server refuses the eviction of a member in a dry
+run.
 In a cluster that is not live, one transaction ends the pod's reservation and creates one on the target, with a decision
 for this move. In a live cluster the eviction worker calls the eviction API, and the move ends when the pod's
 replacement is placed. In both cases the pod's owner backs off from the old node for `KEPT_OFF`, as the plan assumed.
@@ -230,7 +231,7 @@ def _result(
 
 
 def _request_evictions(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
-    """Request the eviction of a step's pods, and record a back-off of their owners from the nodes they leave."""
+    """Request the eviction of a step's pods, and let each pod's owner back off from the node that the pod leaves."""
     message = _move_message(plan)
     with write_transaction():
         cluster = advance(plan.cluster_id)
@@ -252,7 +253,7 @@ def _request_evictions(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
 
 
 def _has_ended(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
-    """Return True if a begun step has ended; a rejected or late step stops the plan."""
+    """Return True if a begun step has ended; stop the plan if an eviction was refused or the step takes too long."""
     evictions = Eviction.objects.filter(move__in=moves, state=Eviction.WANTED).exclude(message="")
     refused = evictions.select_related("victim").first()
     if refused is not None:
@@ -301,11 +302,11 @@ def _successor(pod: Pod | None, move: RebalanceMove) -> str | None:
 
 
 def _back_off_owners(cluster: Cluster, moves: Sequence[RebalanceMove], pods: Mapping[str, Pod], message: str) -> None:
-    """Record a back-off of the owners of a step's pods from the nodes they leave, as the plan assumed."""
+    """Record, as the plan assumed, that each pod's owner backs off from the node that the pod leaves."""
     now = timezone.now()
     nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=[m.source for m in moves])}
     live = cluster.kind == ClusterKind.KUBERNETES
-    # Each pod has one row; a pod that a kubelet rejected before keeps its earlier row.
+    # A pod has at most one row here: if a kubelet rejected the pod before, the earlier row is kept.
     Rejection.objects.bulk_create(
         (
             Rejection(

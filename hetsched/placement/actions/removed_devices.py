@@ -23,7 +23,7 @@ def approve_fact(cluster: Cluster, node_name: str, fact: str, *, actor: Actor, r
 
 
 def cpus_of(report: NodeReport) -> frozenset[int]:
-    """Return the CPUs named in a report, including lost CPUs."""
+    """Return the CPUs that a report names in its NUMA zones and in `lost_cpus`."""
     if report.numa is None:
         return frozenset()
     named = (parse_cpuset(zone.cpus or "") for zone in report.numa.zones)

@@ -4,10 +4,10 @@ A comparison takes as long as a scheduling cycle, and the informer must never wa
 The informer only writes a row (`record_bound_pods`) while fewer than `MOST_DUE` rows wait. A worker compares them in
 order on its own cached state (`PastState`), which lags behind the cluster. Reservations store the revisions at which
 they began and ended, so the state just before the pod's reservation can be restored. Reservations that ended in the
-same batch of changes are treated as ended before it, and the pods of one batch are assumed one after the other on their
-actual nodes. Node facts are the current ones. Each pod is scheduled alone, under the cluster's policy, even if it
-belongs to a gang. A row is dropped and counted if too many rows wait, the state or the node is not available any more,
-or the engine fails.
+same batch of changes are treated as ended before the pod's reservation. The pods of one batch are assumed one after the
+other on their actual nodes. Node facts are the current ones. Each pod is scheduled alone, under the cluster's policy,
+even if it belongs to a gang. A row is dropped and counted if too many rows wait, the state or the node is not available
+any more, or the engine fails.
 Invariants: each row is compared once; nothing else is written and no API server is called.
 """
 
@@ -139,7 +139,7 @@ class PastState(SchedulerCache):
 
     @contextmanager
     def between(self, loaded: ClusterSnapshot, revision: int) -> Iterator[dict[str, Reservation]]:
-        """Remove the pods that ended at a revision and yield the reservations that began at it, by pod uid.
+        """Remove the pods that ended at `revision`, and yield the reservations that began at `revision`, by pod uid.
 
         The state is restored at exit.
         """
@@ -238,7 +238,7 @@ _COMPARED = {
 
 
 def _sentence(row: Shadow, found: Comparison, judgement: Judgement) -> Message:
-    """Describe the result in one sentence, with scores."""
+    """Describe the result of a comparison in one sentence, with the scores of the nodes."""
     where: dict[str, Any] = {"pod": row.key, "node": row.node_name}
     if found.our_score is not None:
         where |= {"choice": found.chosen, "ours": f"{found.our_score:.1f}"}

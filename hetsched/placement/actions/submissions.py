@@ -169,7 +169,7 @@ def build_pod_rows(
     origin: str,
     active: ActivePolicies | None = None,
 ) -> list[Pod]:
-    """Choose each pod's policy and build its row, unsaved; `active` is read if it is not given."""
+    """Choose each pod's policy and build its unsaved row; if `active` is None, read the active policies."""
     if not pods:
         return []
     chooser = Chooser(cluster, active)
@@ -225,7 +225,7 @@ def _write(
 
 
 def build_workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: str, **made: Any) -> Workload:
-    """Build the row of a workload of these pods, unsaved."""
+    """Build the unsaved row of a workload with these pods."""
     now = timezone.now()
     namespaces = {pod.namespace for pod in pods}
     first = pods[0].spec

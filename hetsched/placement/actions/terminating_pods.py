@@ -1,4 +1,4 @@
-"""Orphaned pods: they keep the resources of pods with an unobserved end reserved until their grace period is over.
+"""Orphaned pods: rows that keep the resources of a deleted pod reserved while its containers may still run.
 
 A pod that is force-deleted disappears from the API server immediately, but its containers end only when the kubelet can
 stop them. If its CPUs or GPUs were assigned to another pod before then, that pod would share them with these
@@ -47,14 +47,14 @@ _STARTED = {State.BINDING, State.BOUND, State.RUNNING}  # states in which the po
 
 
 class TerminatingReservation(msgspec.Struct, frozen=True):
-    """The reservation of a pod that is about to end although its containers may still run."""
+    """A reservation that is about to end although the containers of its pod may still run."""
 
     pod: Pod
     reservation: Reservation
 
 
 def terminating_reservations(rows: Iterable[Pod]) -> list[TerminatingReservation]:
-    """Return the reservations of those of the given pods whose containers may still run.
+    """Return the reservations of the given pods whose containers may still run.
 
     The reservation of a pod without a grace period is left out if its node is ready.
     """
@@ -71,7 +71,7 @@ def terminating_reservations(rows: Iterable[Pod]) -> list[TerminatingReservation
 
 
 def reservation_time(spec: PodSpec) -> timedelta:
-    """Return how long a pod's resources stay reserved after a deletion with an unobserved end."""
+    """Return how long a pod's resources stay reserved if it was deleted before its containers were seen to end."""
     return timedelta(seconds=min(spec.grace_seconds, settings.HETSCHED_FORCED_HOLD_SECONDS))
 
 
@@ -88,7 +88,7 @@ def reserve_orphaned_pods(change: ClusterTransaction, reservations: Sequence[Ter
 
 def _orphaned_pod(change: ClusterTransaction, reservation: TerminatingReservation) -> Pod:
     was, request = reservation.pod, reservation.reservation.request
-    # Only its resources are relevant: an orphaned pod has no affinity, spread constraints or claims.
+    # Only the resources are relevant: an orphaned pod has no affinity, spread constraints or claims.
     shape = msgspec.structs.replace(
         request.shape, affinity=(), anti_affinity=(), preferred_affinity=(), spread=(), claims=()
     )
@@ -114,8 +114,8 @@ def orphaned_pods_on(cluster: Cluster, nodes: Collection[str]) -> list[Pod]:
 def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedelta(0)) -> int:
     """Release the orphaned pods whose reservation time is over; return how many.
 
-    The time restarts while the node is not ready. A row is updated at most once per `rewrite_after`, which is added to
-    the time, so that resources are never released early.
+    While the node is not ready, the reservation time is restarted repeatedly. To limit writes, a row is updated at most
+    once per `rewrite_after`; this interval is added to the reservation time, so that no release is early.
     """
     found = list(orphaned_pods(cluster_id).values_list("id", flat=True))
     return sum(_end_orphaned_pods(cluster_id, some, rewrite_after) for some in batched(found))

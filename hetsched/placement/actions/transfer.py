@@ -257,7 +257,7 @@ def export_cluster(cluster: Cluster) -> ClusterContent:
     for pod in rows.order_by("id"):
         if pod.state in _HOLDING:
             node_name = pod.node.name if pod.node else pod.spec.node_name
-            name = pod.spec.name.replace(MARK, ".")  # Orphaned pods and holds become ordinary pods.
+            name = pod.spec.name.replace(MARK, ".")  # Orphaned pods and holds are exported as ordinary pods.
             spec = requests.get(pod.pk, pod.spec)
             running.append(msgspec.structs.replace(spec, name=name, node_name=node_name, allocation=pod.allocation))
         else:

@@ -79,7 +79,7 @@ def add_webhook(wanted: WebhookSettings, *, owner: str, actor: Actor, reason: st
 
 
 def change_webhook(hook: Webhook, wanted: WebhookSettings, *, actor: Actor, reason: str) -> None:
-    """Change the settings of a webhook; `enabled` resumes a paused webhook.
+    """Change the settings of a webhook; setting `enabled` resumes a paused webhook.
 
     Pending deliveries are sent to the new URL. Raises: InputError, as `add_webhook` does.
     """

@@ -94,7 +94,7 @@ class Eviction(models.Model):
 
 
 class Preemption(models.Model):
-    """One preempted pod: the preemptor, the decision and the time."""
+    """One preemption: the victim, the preemptor, the decision and the time."""
 
     victim = models.ForeignKey("placement.Pod", on_delete=models.CASCADE, related_name="preemptions")
     # The preemptor. The columns with its name are kept when its row is deleted.

@@ -30,7 +30,7 @@ class Rejection(models.Model):
     created_at = models.DateTimeField(_("rejected at"))
     until = models.DateTimeField(_("retried at"))
     rest_until = models.DateTimeField(_("owner retried at"), null=True)
-    # The owner has run on another node since, so not every node rejects it.
+    # A pod of the owner has run on another node since, so not every node rejects the owner's pods.
     ran_elsewhere = models.BooleanField(_("ran on another node"), default=False)
     woken_at = models.DateTimeField(_("waiting pods requeued at"), null=True)
     cleared_at = models.DateTimeField(_("cleared at"), null=True)

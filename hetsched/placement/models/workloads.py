@@ -109,11 +109,11 @@ class Pod(models.Model):
     # Time until which the pod waits for the platforms of its images. If it has passed, the platforms may still change;
     # null means that they are final.
     images_until = models.DateTimeField(_("waits for image platforms until"), null=True)
-    # The last attempt to place the pod, and the events that it registered (`helped_by`: as a bit set for queries).
+    # The last attempt to place the pod, and the events that the attempt registered (`helped_by`: as a bit set).
     tried_at = models.DateTimeField(_("last attempt"), null=True)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     helped_by = models.IntegerField(default=EVERY_BIT, editable=False)
-    # Requeued without a registered event, because an event may have been missed.
+    # True if the pod was requeued without a registered event, because an event may have been missed.
     flushed = models.BooleanField(default=False, editable=False)
     node = models.ForeignKey(Node, on_delete=models.SET_NULL, null=True, related_name="+", verbose_name=_("node"))
     allocation = StructField(Allocation, verbose_name=_("allocation"), null=True)
@@ -175,7 +175,7 @@ class Pod(models.Model):
 
     @classmethod
     def images_known(cls, now: Any) -> models.Q:
-        """Return the condition for pods that do not, or at `now` no longer, wait for the lookup of their images."""
+        """Return the condition for pods that do not wait for image platforms, or whose wait is over at `now`."""
         return models.Q(images_until=None) | models.Q(images_until__lte=now)
 
     @classmethod

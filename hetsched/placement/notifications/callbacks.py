@@ -149,6 +149,6 @@ def build_delivery(url: str, event: str, body: str, now: datetime, **columns: An
 
 
 def wake_worker(rows: Iterable[Delivery]) -> None:
-    """Wake the callback workers of these hosts once the transaction is committed."""
+    """Wake the callback workers for the hosts of these deliveries once the transaction is committed."""
     for host in dict.fromkeys(row.host for row in rows):
         dispatch.wake(host, dispatch.CALLBACK)

@@ -144,7 +144,7 @@ def record_outcome(delivery: Delivery, outcome: DeliveryOutcome) -> None:
 
 
 def retry_delay(attempts: int, asked_seconds: float = 0.0) -> timedelta:
-    """Return the delay after the n-th attempt: tripled each time, minus a random part of up to half.
+    """Return the delay before the next attempt: it triples with each attempt, minus a random part of up to half.
 
     A longer delay that the host requests is used instead, up to one hour.
     """

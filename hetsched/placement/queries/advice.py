@@ -111,7 +111,10 @@ def _immovable_pods(cluster: Cluster) -> dict[str, str]:
 
 
 def _own_policies(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec]) -> dict[str, PolicySpec]:
-    """Return the policies of the pods whose policy is not `spec`, by pod key; pods of `waiting` may not exist yet."""
+    """Return the policies of the pods whose policy is not `spec`, by pod key.
+
+    `waiting` may contain pods that do not exist yet.
+    """
     alive = [state.value for state in (*HOLDING, State.PENDING, State.NOT_NOW)]
     rows = Pod.objects.filter(cluster=cluster, state__in=alive).exclude(policy__in=["", spec.name])
     named = list(rows.values_list("namespace", "name", "policy"))

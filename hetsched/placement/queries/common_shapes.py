@@ -24,7 +24,7 @@ from hetsched.placement.models import Pod
 
 MOST_SHAPES = 6
 LATEST_PODS = 1000
-# An unused namespace: capacity is counted, not quota.
+# A namespace that no pod uses, so that no quota limits the count.
 _NAMESPACE = "headroom"
 _WITHOUT = (State.MISCONFIGURED.value, State.NEVER_FITS.value)
 _EXAMPLES = """

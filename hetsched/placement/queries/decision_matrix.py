@@ -2,8 +2,8 @@
 
 Storing every score of every node for every decision would make the decision history a hundred times larger.
 Reservations store the revisions at which they began and ended. The state of the decision can therefore be loaded again;
-the pods placed earlier in the same batch are assumed on it, and the same policy revision scores the same pod. The
-digest of the state must be the one stored with the decision.
+the pods placed earlier in the same batch are assumed in it, and the pod is scored again under the same policy revision.
+The digest of the state must be the one stored with the decision.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def matrix_of(
 
 
 def _extended_policy(decision: Decision, scoring: Sequence[PluginUse]) -> PolicySpec | None:
-    """Return the decision's policy with additional plugins; None if there are none or the policy is unknown."""
+    """Return the decision's policy plus the plugins `scoring`; None if `scoring` is empty or the policy is unknown."""
     rows = PolicyRevision.objects.filter(policy__name=decision.policy_name, version=decision.policy_version)
     row = rows.first() if scoring else None
     if row is None:

@@ -2,9 +2,9 @@
 
 The copies are counted with the engine's own filters on a copy of the scheduler cache
 (`hetsched.engine.simulation.headroom`), under the cluster's policy. A table is valid until the cluster's revision
-changes. Recounts are spaced so that counting uses at most 5 % of a core on average; until the next count the old table
-is used, and it contains the time of its count. Concurrent callers get the previous table. If no copy of a shape fits a
-pool, the most frequent first rejection by its nodes is reported.
+changes. Recounts are spaced so that counting uses at most 5 % of a core on average. Until the next count the previous
+table is returned, which contains the time of its count. Concurrent callers get the previous table. If no copy of a
+shape fits a pool, the most frequent reason for which its nodes reject the copy is reported.
 """
 
 from __future__ import annotations
@@ -166,7 +166,10 @@ def _selector(pool: str, labels: dict[str, str]) -> dict[str, str]:
 
 
 def _reasons(scheduler: Scheduler, pod: PodSpec, of_row: np.ndarray, pools: int) -> list[str | None]:
-    """Return for each pool the most frequent first rejection by its nodes, or None."""
+    """Return for each pool the most frequent reason why its nodes reject the pod, or None if none does.
+
+    Each node is counted for the first filter that rejects it.
+    """
     best: list[tuple[int, str | None]] = [(0, None)] * pools
     for reason, rows in first_rejections(scheduler, scheduler.state.compile(pod)):
         for pool, count in enumerate(np.bincount(of_row[rows], minlength=pools).tolist()):

@@ -1,7 +1,7 @@
 """Image facts of pods, for users.
 
-The result combines the facts used in decisions with the latest registry read: its digest, its time, and the error if it
-failed.
+The result combines the facts used in decisions with the latest read from the registry: the image's digest, the time of
+the read, and the error if the read failed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Each invariant is checked from the rows alone, by whole-table queries, independe
 Tests call the check after every step, crash tests call it after every kill, and an operator can call it at any time.
 The names are those of the reliability rules: I1 exclusive CPUs, I2 capacity of nodes and zones, and load columns, I3
 GPUs, I4 exclusive CPUs are disjoint from shared and reserved CPUs, I5 reserved devices exist, I7 instruction sets, I8
-pods and reservations, I15 nothing lost, I16 idempotency, I17 events, I25 lifecycle. `promises` checks I6 topology, I13
-gangs and I14 quotas.
+pods and reservations, I15 nothing lost, I16 idempotency, I17 events, I21 epochs, I25 lifecycle, I28 audit entries.
+`promises` checks I6 topology, I13 gangs and I14 quotas.
 A zone is checked against its allocatable amount, because the capacity left by online workloads may fall below the
 grants at any time.
 A pod that was resized in place is excluded from capacity checks: no decision established that its node has the
@@ -161,7 +161,7 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _unprojected(cluster: Cluster) -> QuerySet[Reservation]:
-    """Return the reservations that are not projected to other rows yet."""
+    """Return the reservations whose effects on other rows (node loads, workload states) are not written yet."""
     since = cluster.unprojected_since
     rows = Reservation.objects.filter(cluster=cluster)
     return rows.none() if since is None else rows.filter(revision__gte=since)
@@ -304,7 +304,7 @@ def _reservations(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _workloads(cluster: Cluster) -> Iterator[Violation]:
-    """I15: every workload has all its pods in valid states, and its own state is the one derived from them."""
+    """I15, I28: every workload has all its pods in valid states, the state derived from theirs, and an audit entry."""
     states: dict[str, Counter[str]] = defaultdict(Counter)
     rows = Pod.objects.filter(cluster=cluster).exclude(workload=None).order_by().values_list("workload_id", "state")
     for workload_id, state, count in rows.annotate(n=Count("id")):

@@ -11,7 +11,7 @@ _HOLDING = [state.value for state in HOLDING]
 
 
 def pods_with_grants(cluster: Cluster, node: str, kubelet: KubeletState) -> set[str]:
-    """Return those keys of `kubelet.exclusive` and `kubelet.devices` that name known pods.
+    """Return the keys of `kubelet.exclusive` and `kubelet.devices` that name pods in the database.
 
     Only pods of the node are compared: by uid, or by name for a static pod, because its uid in the API server differs.
     """

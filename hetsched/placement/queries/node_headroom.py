@@ -25,7 +25,7 @@ class ShapeHeadroom(msgspec.Struct, frozen=True):
 
 
 def headroom_on(cluster: Cluster, node_name: str) -> list[ShapeHeadroom]:
-    """Return the headroom of every common shape on a node; empty if no policy is active or the node is unknown."""
+    """Return the headroom of every common shape on a node; nothing if no policy is active or the node is unknown."""
     shapes = common_shapes(cluster.pk)
     copy = cache_of(cluster.pk)
     with copy.locked_snapshot() as loaded:

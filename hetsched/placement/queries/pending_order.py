@@ -6,9 +6,9 @@ A pending pod is in one of five queue states.
     images     it is tried when its images are read, or at `images_until`
     resting    it was rejected and waits for a registered event or for the periodic flush
     gated      scheduling gates hold it back
-Only due pods have a position. The others are ordered by the time of their next try, unknown times last, then by
-priority and age. A pod that never fits is in one of these states too and is tried again when the cluster changes; it is
-shown separately from the pods that wait for capacity.
+Only due pods have a position. The other pods are ordered by the time of their next try, with unknown times last, and
+then by priority and age. A pod that never fits is in one of these states too and is tried again when the cluster
+changes; it is shown separately from the pods that wait for capacity.
 The forecast lists the due pods in the order in which the next batches try them, if every pod is placed and no other pod
 arrives. A pod in back-off, or waiting for an event, is not included.
 """
@@ -168,7 +168,7 @@ def _queue_entry(row: dict[str, Any], queue_state: QueueState, position: int | N
 
 
 def _next_try(row: dict[str, Any], queue_state: QueueState) -> datetime | None:
-    """Return the latest time of the next try, or None if unknown; a pod that never fits waits for a cluster change."""
+    """Return the time by which a pod is tried again, or None if it is unknown, as for a pod that never fits."""
     if row["state"] == State.NEVER_FITS:
         return None
     if queue_state is QueueState.BACK_OFF:

@@ -1,7 +1,7 @@
 """Pod counts of a cluster by state, and the rate at which its topic publishes them.
 
-The time to count grows with the number of pods, differences of the counts cannot be derived from a single change, and
-users accept a count that is a second old.
+The time to count grows with the number of pods, and the differences of the counts cannot be derived from a single
+change. Users accept counts that are a second old.
 By default the counts are published with each change, together with the cluster's own row if nothing else of the cluster
 is published. Processes with frequent writes publish them once per `COUNT_SECONDS`, and once more if they have changed
 since. The changes of a transaction become pending at its commit, so a count taken before the commit does not mark them
@@ -148,5 +148,5 @@ def publish_counts(cluster_id: int, *, at_once: bool = False) -> None:
 
 
 def cluster_metrics_patch(cluster: Cluster) -> Document:
-    """Return the published values of a change to a cluster: its metrics, and the counts if they are due."""
+    """Return the patch to publish after a change to a cluster: its metrics, and the pod counts if they are due."""
     return cluster_counts(cluster) if counts_are_due(cluster.pk) else cluster_head(cluster)

@@ -1,11 +1,11 @@
 """Replay of a policy version over past decisions of a cluster; nothing is written.
 
 A replay shows the effect of a policy change on past pods before the change takes effect.
-The stream contains the last N decisions in their order, each the latest decision of its pod; the pods of one batch are
-a group. The replay starts from the state of the first decision. Reservations that began later without a decision of the
-stream (pods of other schedulers, earlier placements of the same pods) begin on their actual nodes. Ended pods are
-removed from their nodes in the replay, unless a decision preempted them. A pod that changed in place keeps the spec of
-its decision. Nodes and their measured usage are the current ones.
+The stream contains the last N decisions in order, only the latest one for each pod; the pods of one batch form a group.
+The replay starts from the state of the first decision. Reservations that began later but have no decision in the stream
+(pods of other schedulers, earlier placements of the same pods) are added on their actual nodes. Ended pods are removed
+from their nodes in the replay, unless a decision preempted them. A pod that changed in place keeps the spec of its
+decision. Nodes and their measured usage are the current ones.
 Invariant: the same rows, version and parameters give the same result for every caller.
 """
 
@@ -56,7 +56,7 @@ from hetsched.policies.plan_contracts import PreviewParameters
 from hetsched.storage.batches import batched
 from hetsched.storage.snapshot_read import consistent_reads
 
-# Releases whose reason has this prefix were caused by a decision: each run determines whether they happen.
+# Releases whose reason has this prefix were caused by a decision; in the replay, each run decides whether they happen.
 _BY_A_DECISION = "Preempted by "
 _DECIDED = (
     "id", "pod_id", "verdict", "node_name", "policy_name", "policy_version", "cluster_revision", "inventory_revision",
@@ -197,7 +197,7 @@ def _pods(wanted: set[int]) -> dict[int, PodSpec]:
 
 
 def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[int, dict[str, Any]], int]:
-    """Return the latest decisions, one per pod, by id, and how many others were skipped for an unknown policy."""
+    """Return the latest decision of each pod, by id, and how many were skipped because their policy is unknown."""
     latest = Pod.objects.filter(cluster=cluster, decision__isnull=False).order_by("-decision_id")
     ids = list(latest.values_list("decision_id", flat=True)[:last])
     found: list[dict[str, Any]] = []
@@ -333,7 +333,7 @@ def _fidelity(
     baseline: RunResult,
     decided_by: Mapping[tuple[str, int], tuple[str, int]],
 ) -> ReplayFidelity:
-    """Count the pods that the baseline places on their actual nodes, and the reasons for the others."""
+    """Count the pods that the baseline places on their actual nodes, and the other pods by reason."""
     equal, reasons = 0, Counter[str]()
     for entry in sorted(entries, key=lambda entry: entry.decision):
         if baseline.nodes[entry.decision] == entry.recorded:

@@ -151,7 +151,7 @@ def _first_by_sort_key(
 def _alternate_namespaces(
     rows: list[tuple[int, int, str]], keys: dict[tuple[int, int], tuple[Any, ...]], limit: int
 ) -> list[int]:
-    """Return the ids of the first pods (id, priority, namespace), alternating between namespaces.
+    """Return the ids of the first pods of `rows` (id, priority, namespace), alternating between namespaces.
 
     The first part of a policy's key is the priority. Among pods of equal priority the namespaces alternate, each in the
     order of the key.
@@ -258,7 +258,7 @@ def _with_gangs(cluster_id: int, found: list[PendingPod], used_seconds: UsedSeco
 
 
 def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[PendingPod]]) -> dict[_Gang, list[int]]:
-    """Return by gang the ids of its members among `rows` that were not read yet; leave out gangs without any."""
+    """Return for each gang the ids of its members among `rows` that were not read yet; omit gangs read completely."""
     names: dict[str, list[str]] = defaultdict(list)
     for namespace, name in sorted(gangs):
         names[namespace].append(name)

@@ -5,9 +5,9 @@ each further rejection. After a back-off one pod is tried, and the next pod only
 rejects every pod therefore gets at most three tries an hour: of any four consecutive tries the last is at least 91
 minutes after the first. Pods that were in flight at the first rejection belong to the same try. After a day without a
 rejection the count restarts.
-Per owner, over all nodes: if 3 nodes rejected its pods within an hour and none has run on any node since, the owner
-backs off for 1 minute after the latest rejection, then for 2, 4, 8 and at most 10 minutes, one step for each further
-node.
+Per owner, over all nodes: if 3 nodes rejected pods of the owner within an hour and none of its pods has run on any node
+since, the owner backs off for 1 minute after the latest rejection, then for 2, 4, 8 and at most 10 minutes, one step
+for each further node.
 Source: kubernetes/kubernetes#84869; the durations are hetsched's own.
 """
 
@@ -39,7 +39,7 @@ def node_backoff(step: int) -> timedelta:
 
 
 def owner_backoff(nodes: int) -> timedelta | None:
-    """Return the back-off of an owner whose pods this many nodes rejected recently, or None."""
+    """Return the back-off of an owner with recent rejections by this many nodes, or None if it has no back-off."""
     if nodes < OWNER_BACKOFF_NODES:
         return None
     return timedelta(minutes=min(2 ** (nodes - OWNER_BACKOFF_NODES), MAX_OWNER_BACKOFF_MINUTES))

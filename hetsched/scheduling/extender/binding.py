@@ -1,7 +1,7 @@
 """Bind pods to the nodes that another scheduler chose.
 
 The pod is read from the API server and reserved on that node if it still fits. Only then is its Binding written, with
-its allocation. The call waits for the write until its timeout; the result is recorded in any case. A repeated
+its allocation. The call waits for the write, but not beyond its timeout; the result is recorded in any case. A repeated
 call for the same pod and node writes the same binding again.
 Invariant: no transaction is open and no snapshot is locked during a call to the API server.
 """
@@ -108,7 +108,7 @@ class Binder(ExtenderCalls):
     def _reserve(
         self, cluster: Cluster, args: BindingArgs, api: Api, reader: PodReader, until: float
     ) -> BindingRequest | None:
-        """Reserve the pod on the node after reading it; return None if it is bound to that node. Raises: InputError."""
+        """Read the pod and reserve it on the node; return None if it is already bound there. Raises: InputError."""
         pod = self._waiting(cluster, args, api, reader)
         if pod is None:
             return None

@@ -77,7 +77,7 @@ class Pool:
                 self._close(one)
 
     def _oldest_of_the_most(self, arriving: str) -> _OpenConnection:
-        """Return the oldest connection among the addresses with the most connections, including the arriving one."""
+        """Return the oldest connection of the addresses with the most connections, counting the arriving one."""
         counts = Counter(one.address for one in self._open.values())
         if arriving in counts:
             counts[arriving] += 1

@@ -17,7 +17,7 @@ MOST_MISSED = 3
 
 
 class PodSlots:
-    """The uid of the pod that holds the slot. Thread-safe."""
+    """The slot of one kube-scheduler, with the uid of the pod that holds it. Thread-safe."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds

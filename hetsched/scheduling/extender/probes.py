@@ -53,7 +53,7 @@ class Readiness:
 
 
 class Probes(BaseHTTPRequestHandler):
-    """Handlers of `/healthz`, `/readyz` and `/metrics`. They do not authenticate: keep the port inside the cluster."""
+    """Handlers of `/healthz`, `/readyz` and `/metrics`, without authentication: keep the port inside the cluster."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "hetsched", ""

@@ -1,7 +1,7 @@
 """The context of a response: the cluster, the pod's row, and the snapshot with the scheduler of the pod's policy.
 
 If the cluster's data is incomplete or stale, every call fails; the `ignorable` setting of kube-scheduler decides
-whether its pods wait or are scheduled without the extender.
+whether pods then wait or are scheduled without the extender.
 Invariant: a failure while the snapshot is locked discards the snapshot.
 """
 

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class Extenders:
-    """One extender per requested cluster."""
+    """The extenders of this process, one per cluster, each created at the first request for its cluster."""
 
     def __init__(self, make: Callable[[Cluster], Extender]) -> None:
         self._make = make

@@ -137,7 +137,7 @@ class TlsServer(BoundedServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The handler of one connection, which checks its certificate once."""
+    """The handler of one connection; the client certificate is checked once per connection."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "hetsched", ""

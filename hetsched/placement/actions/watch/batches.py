@@ -32,7 +32,7 @@ from .pod_transitions import BatchOutcome, PodTransitions
 
 
 def apply_changes(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutcome:
-    """Write a batch of changes by the informer of `epoch`.
+    """Write a batch of changes that the informer of `epoch` observed.
 
     Raises: Conflict if another informer took over, or a concurrent writer moved a pod.
     """

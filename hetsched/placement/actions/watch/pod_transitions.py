@@ -234,7 +234,7 @@ class PodTransitions:
                 self.change.touch([row])
 
     def _reserve_again(self) -> None:
-        """Replace reservations with the pods' current requests and labels, which may put a node over its capacity."""
+        """Reserve changed pods again with their current requests and labels, even beyond a node's capacity."""
         change, reserved, events, grown = self.change, [], set[Event](), dict[int, str]()
         seen = {row.pk: (row, spec) for row, spec in self.changed_specs}
         for some in batched(sorted(seen)):
@@ -307,7 +307,7 @@ def _known_pods(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
 
 
 def _end_reason(seen: ObservedPod) -> str:
-    """Return the container and exit code that ended a pod, and the pod's own reason if it has one."""
+    """Return the message of an ended pod: the container and exit code that ended it, and the pod's own reason."""
     end: ContainerEnd | None = seen.end
     of_pod = ": ".join(text for text in (seen.reason, seen.message) if text)
     if end is None:
@@ -319,7 +319,7 @@ def _end_reason(seen: ObservedPod) -> str:
 
 
 def _waiting_container(seen: ObservedPod) -> str:
-    """Return the waiting container of a bound pod and the reason, or an empty string if no container waits."""
+    """Return the message of a bound pod: its waiting container and why it waits, or an empty string if none waits."""
     if seen.wait is None:
         return ""
     wait = seen.wait
